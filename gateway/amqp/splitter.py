@@ -1,0 +1,213 @@
+"""Splits what the broker sends into data for sessions and frames for everybody else.
+
+HOT: every delivery and every confirm passes through ``Splitter.receive``. On channels that were registered, deliveries with
+their content and the broker's confirms go straight to the channel's sink, as slices of what was read; all other frames come
+out again untouched, in order, for the AMQP client library. Some of these are reported on their way (``Watch``), since
+whoever serves a session must learn of them in their order among the data.
+
+A whole message in one read, the normal case, takes the short way in ``_whole_message``; a message in pieces, or with other
+frames between its frames, is put together channel by channel. ``tests/property/test_amqp_splitter.py`` holds both equal.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from gateway.amqp.codec import (
+    ACK,
+    BODY,
+    CANCEL,
+    CHANNEL_CLOSE,
+    CONNECTION_BLOCKED,
+    CONNECTION_CLOSE,
+    CONNECTION_UNBLOCKED,
+    CONTENT_HEADER_START,
+    DELIVER,
+    FRAME_HEADER,
+    FRAME_OVERHEAD,
+    HEADER,
+    METHOD,
+    NACK,
+)
+from gateway.errors import CodecError
+
+Deliver = Callable[[int, bool, bytes, bytes, bytes], None]
+"""Takes delivery tag, redelivered, route, properties and body. The route is the exchange and the routing key, both as
+short strings, one behind the other; the properties are the octets behind the body size of the content header."""
+
+Confirm = Callable[[int, bool, bool], None]
+"""Takes publish sequence number, multiple, and whether the broker accepted the message."""
+
+Watch = Callable[[int, int, bytes], None]
+"""Takes channel number, class and method as one number (see ``gateway.amqp.codec``), and the frame's octets."""
+
+_FRAME_END: Final = 0xCE
+_METHOD_ID: Final = struct.Struct(">I")
+_TAG_AND_FLAG: Final = struct.Struct(">QB")
+_CONTENT_START: Final = struct.Struct(">BHIHHQ")
+_WATCHED: Final = frozenset((CANCEL, CHANNEL_CLOSE, CONNECTION_CLOSE, CONNECTION_BLOCKED, CONNECTION_UNBLOCKED))
+
+
+@dataclass(slots=True, eq=False)
+class Sink:
+    """Where the data of one channel goes. ``owner`` is told apart from others by identity and noted when touched."""
+
+    deliver: Deliver
+    confirm: Confirm
+    owner: object
+
+
+@dataclass(slots=True)
+class _Message:
+    """A message whose frames are still coming."""
+
+    tag: int
+    redelivered: bool
+    route: bytes
+    properties: bytes = b""
+    missing: int = -1  # octets of the body still to come; -1 before the content header
+    pieces: list[bytes] = field(default_factory=list)
+
+
+class Splitter:
+    """Splits the byte stream of one AMQP connection.
+
+    Args:
+        watch: is told of cancelled consumers, closed channels, the closed connection, and blocking.
+    """
+
+    __slots__ = ("_messages", "_missing", "_rest", "_watch", "sinks", "touched")
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self.sinks: dict[int, Sink] = {}
+        self.touched: set[object] = set()
+        self._messages: dict[int, _Message] = {}
+        self._rest: list[bytes] = []
+        self._missing = 0
+
+    def register(self, channel: int, sink: Sink) -> None:
+        """Send the data of a channel to a sink from now on."""
+        self.sinks[channel] = sink
+
+    def unregister(self, channel: int) -> None:
+        """Let the frames of a channel pass again."""
+        self.sinks.pop(channel, None)
+        self._messages.pop(channel, None)
+
+    def receive(self, octets: bytes) -> bytes:
+        """Take what one read of the socket gave.
+
+        Args:
+            octets: any part of the stream.
+
+        Returns:
+            The frames that were not data of registered channels, whole, in order. Owners of sinks that got something
+            are in ``touched``; the caller empties it.
+
+        Raises:
+            CodecError: when the octets are not AMQP frames, or the frames of a message come in an impossible order.
+        """
+        if self._rest:
+            self._rest.append(octets)
+            self._missing -= len(octets)
+            if self._missing > 0:
+                return b""
+            octets = b"".join(self._rest)
+            self._rest = []
+        size = len(octets)
+        at = passed = 0
+        others: list[bytes] = []
+        sinks = self.sinks
+        while at + FRAME_OVERHEAD <= size:
+            kind, channel, length = FRAME_HEADER.unpack_from(octets, at)
+            end = at + FRAME_OVERHEAD + length
+            if end > size:
+                self._missing = end - size
+                break
+            if octets[end - 1] != _FRAME_END:
+                raise CodecError("an AMQP frame does not end with its end octet")
+            sink = sinks.get(channel)
+            taken = self._data(sink, octets, kind, channel, at, end) if sink is not None else 0
+            if taken:
+                if passed < at:
+                    others.append(octets[passed:at])
+                passed = at = taken
+                continue
+            if kind == METHOD and length >= _METHOD_ID.size:
+                (method,) = _METHOD_ID.unpack_from(octets, at + 7)
+                if method in _WATCHED:
+                    self._watch(channel, method, octets[at:end])
+            at = end
+        else:
+            self._missing = FRAME_OVERHEAD - (size - at)
+        if passed < at:
+            others.append(octets[passed:at])
+        if at < size:
+            self._rest.append(octets[at:])
+        return b"".join(others)
+
+    def _data(self, sink: Sink, octets: bytes, kind: int, channel: int, at: int, end: int) -> int:  # noqa: PLR0913 - hot
+        """Handle a frame of a registered channel; the position behind what was taken, or 0 when it is not data."""
+        if kind == METHOD:
+            (method,) = _METHOD_ID.unpack_from(octets, at + 7)
+            if method == DELIVER:
+                self.touched.add(sink.owner)
+                return self._deliver(sink, octets, channel, at, end)
+            if method in (ACK, NACK):
+                tag, bits = _TAG_AND_FLAG.unpack_from(octets, at + 11)
+                self.touched.add(sink.owner)
+                sink.confirm(tag, bool(bits & 1), method == ACK)
+                return end
+            return 0
+        message = self._messages.get(channel)
+        if message is None:
+            return 0
+        self._continue(sink, message, octets, kind, channel, at, end)
+        return end
+
+    def _deliver(self, sink: Sink, octets: bytes, channel: int, at: int, end: int) -> int:
+        """Read basic.deliver, and its content with it if that has arrived whole."""
+        # Each registered channel has one consumer, so the consumer tag is skipped.
+        tag_at = at + 12 + octets[at + 11]
+        tag, redelivered = _TAG_AND_FLAG.unpack_from(octets, tag_at)
+        route = octets[tag_at + 9 : end - 1]
+        size = len(octets)
+        if end + _CONTENT_START.size < size:
+            kind, owner, length, _, _, body_size = _CONTENT_START.unpack_from(octets, end)
+            body_at = end + FRAME_OVERHEAD + length
+            if kind == HEADER and owner == channel and body_at <= size:
+                properties = octets[end + 7 + CONTENT_HEADER_START : body_at - 1]
+                if not body_size:
+                    sink.deliver(tag, redelivered == 1, route, properties, b"")
+                    return body_at
+                stop = body_at + FRAME_OVERHEAD + body_size
+                if stop <= size and FRAME_HEADER.unpack_from(octets, body_at) == (BODY, channel, body_size):
+                    sink.deliver(tag, redelivered == 1, route, properties, octets[body_at + 7 : stop - 1])
+                    return stop
+        self._messages[channel] = _Message(tag, redelivered == 1, route)
+        return end
+
+    def _continue(  # noqa: PLR0913 - hot
+        self, sink: Sink, message: _Message, octets: bytes, kind: int, channel: int, at: int, end: int
+    ) -> None:
+        """Add a content frame to a message that comes in pieces."""
+        if kind == HEADER and message.missing < 0:
+            message.missing = _CONTENT_START.unpack_from(octets, at)[5]
+            message.properties = octets[at + 7 + CONTENT_HEADER_START : end - 1]
+        elif kind == BODY and message.missing > 0:
+            piece = octets[at + 7 : end - 1]
+            message.pieces.append(piece)
+            message.missing -= len(piece)
+        else:
+            raise CodecError("the frames of a message came in the wrong order")
+        if message.missing < 0:
+            raise CodecError("a message is longer than its content header says")
+        if message.missing == 0:
+            del self._messages[channel]
+            self.touched.add(sink.owner)
+            body = b"".join(message.pieces)
+            sink.deliver(message.tag, message.redelivered, message.route, message.properties, body)

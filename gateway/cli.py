@@ -1,0 +1,146 @@
+"""The `stomp-gateway` command: arguments, printing and exit codes; no logic."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TypeVar
+
+from gateway import __version__
+from gateway.config import GatewayConfig, json_schema, load
+from gateway.errors import ConfigError, ExitCode, GatewayError, ListenError
+
+_DESCRIPTION = """\
+A STOMP gateway in front of RabbitMQ: clients speak STOMP 1.0, 1.1 or 1.2 to it, and it speaks AMQP 0-9-1 to the broker.
+"""
+
+_EPILOG = """\
+examples:
+  stomp-gateway check --config gateway.yaml       is the file right, and do its brokers answer?
+  stomp-gateway serve --config gateway.yaml       run until SIGTERM or Ctrl-C
+  stomp-gateway schema > gateway.schema.json      for an editor that completes and checks YAML
+
+  The smallest configuration is an empty file: listen on 127.0.0.1:61613, RabbitMQ at 127.0.0.1:5672.
+
+exit codes:
+  0    done: drained after SIGTERM; every virtual host has a usable upstream
+  1    failed while running; check: a virtual host has no usable upstream
+  2    the configuration or the command line is wrong; every mistake is listed
+  3    cannot listen on a configured address
+  130  interrupted
+
+environment:
+  Any variable can be used in the configuration as ${NAME}; one that is not set is a mistake.
+  Secrets can also be read from files (passcode_file).
+"""
+
+_ResultT = TypeVar("_ResultT")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        arguments: without the program's name; the process's own unless given.
+
+    Returns:
+        An `ExitCode`. (A wrong command line exits with 2 through argparse's SystemExit.)
+    """
+    options = _parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace], ExitCode] = options.run
+    try:
+        return run(options)
+    except ConfigError as error:
+        return _failed(str(error), ExitCode.CONFIGURATION)
+    except ListenError as error:
+        return _failed(f"stomp-gateway: {error}", ExitCode.LISTEN)
+    except GatewayError as error:
+        return _failed(f"stomp-gateway: {error}", ExitCode.FAILURE)
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="stomp-gateway",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"stomp-gateway {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    serve = commands.add_parser("serve", help="run the gateway", description="Run until SIGTERM or Ctrl-C, then drain.")
+    serve.set_defaults(run=_serve)
+    check = commands.add_parser(
+        "check",
+        help="validate a configuration and try its brokers",
+        description="List every mistake in the configuration; without one, try each broker with the default_user.",
+    )
+    check.set_defaults(run=_check)
+    check.add_argument("--offline", action="store_true", help="validate only; connect to nothing")
+    for command in (serve, check):
+        command.add_argument("--config", required=True, metavar="FILE", help="the configuration (YAML)")
+
+    schema = commands.add_parser("schema", help="print the JSON Schema of the configuration, for editors")
+    schema.set_defaults(run=_schema)
+    return parser
+
+
+def _serve(options: argparse.Namespace) -> ExitCode:
+    config = load(options.config)
+    # Imported here: `check --offline`, `schema` and a mistake in the file answer without loading the server.
+    from gateway.server.gateway import serve  # noqa: PLC0415
+    from gateway.server.logs import configure_logs  # noqa: PLC0415
+
+    configure_logs(config.logging)
+    _run(serve(config))
+    return ExitCode.OK
+
+
+def _check(options: argparse.Namespace) -> ExitCode:
+    config = load(options.config)
+    print(f"{options.config}: no mistakes ({_contents(config)})")
+    if options.offline:
+        return ExitCode.OK
+    from gateway.server.probe import probe  # noqa: PLC0415
+    from gateway.server.probe_report import report_lines, unserved  # noqa: PLC0415
+
+    reports = _run(probe(config.resolved_virtual_hosts()))
+    print("\n".join(report_lines(reports)))
+    missing = unserved(reports)
+    if missing:
+        return _failed(f"\nno usable upstream for: {', '.join(missing)}", ExitCode.FAILURE)
+    return ExitCode.OK
+
+
+def _contents(config: GatewayConfig) -> str:
+    listeners, hosts = len(config.listeners), len(config.virtual_hosts)
+    return f"{listeners} listener{'s'[: listeners != 1]}, {hosts} virtual host{'s'[: hosts != 1]}"
+
+
+def _schema(options: argparse.Namespace) -> ExitCode:
+    print(json.dumps(json_schema(), indent=2))
+    return ExitCode.OK
+
+
+def _run(main_coroutine: Coroutine[object, object, _ResultT]) -> _ResultT:
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(main_coroutine)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The faster uvloop where it installs; asyncio's own loop everywhere else."""
+    try:
+        import uvloop  # noqa: PLC0415
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def _failed(text: str, code: ExitCode) -> ExitCode:
+    print(text, file=sys.stderr)
+    return code

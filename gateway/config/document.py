@@ -1,0 +1,225 @@
+"""A YAML text as plain values, with the line of everything in it.
+
+PyYAML parses; this module walks its nodes, because its own construction keeps neither the lines nor duplicate keys.
+Variables are expanded here: `${NAME}` in any value becomes the environment's text, `$$` becomes `$`.
+No mistake repeats a value from the text, since any value may be a secret in the wrong place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import yaml
+from yaml.constructor import SafeConstructor
+
+from gateway.config.findings import Finding, Trail
+
+_VARIABLE = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<name>[^}]*)(?P<end>\}?))")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PLAIN_ADVICE = "Write the keys out."
+_TAG = "tag:yaml.org,2002:"
+_QUOTED = re.compile(r"(['\"])(.*?)\1")
+
+
+@dataclass
+class Document:
+    """What a text holds, and what is wrong with it so far."""
+
+    tree: object = None
+    """Dictionaries, lists and scalars, variables expanded; None for an empty text."""
+    lines: dict[Trail, int] = field(default_factory=dict)
+    """Line of each key and list entry, counted from 1."""
+    findings: list[Finding] = field(default_factory=list)
+    spoiled: set[Trail] = field(default_factory=set)
+    """Places whose value stands for one that could not be had; what validation says about them means nothing."""
+
+    def line_of(self, trail: Trail) -> int | None:
+        """Line of a place, or of the nearest one around it that the text mentions; None if that is the top."""
+        while trail and trail not in self.lines:
+            trail = trail[:-1]
+        return self.lines.get(trail) if trail else None
+
+
+class YamlSyntaxError(Exception):
+    """The text is not YAML, so nothing else can be said about it.
+
+    Args:
+        sentence: what is wrong.
+        suggestion: what to do, where it can be guessed.
+        line: counted from 1; None where the parser does not know.
+    """
+
+    def __init__(self, sentence: str, suggestion: str | None, line: int | None) -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+        self.suggestion = suggestion
+        self.line = line
+
+
+def read_document(text: str, environment: Mapping[str, str]) -> Document:
+    """Parse a YAML text.
+
+    Args:
+        text: the whole file.
+        environment: variables by name.
+
+    Raises:
+        YamlSyntaxError: the text is not one YAML document.
+    """
+    walker = _Walker(environment)
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if node is not None:
+            walker.document.tree = walker.value(node, ())
+    except yaml.YAMLError as error:
+        raise _syntax_mistake(error, text) from None
+    except RecursionError:
+        raise YamlSyntaxError("This file is nested too deeply.", None, None) from None
+    return walker.document
+
+
+class _Walker:
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.document = Document()
+        self._environment = environment
+        self._scalars = SafeConstructor()
+        self._around: list[yaml.Node] = []
+
+    def value(self, node: yaml.Node, trail: Trail) -> object:
+        self.document.lines.setdefault(trail, node.start_mark.line + 1)
+        if any(node is outer for outer in self._around):
+            return self._spoil(trail, "This YAML alias refers to a place that it is part of.", _PLAIN_ADVICE)
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, trail)
+        if node.tag not in (f"{_TAG}map", f"{_TAG}seq"):
+            return self._spoil(trail, "YAML tags are not used in this file.", "Delete the word with the !.")
+        self._around.append(node)
+        try:
+            if isinstance(node, yaml.MappingNode):
+                return self._mapping(node, trail)
+            return [self.value(entry, (*trail, position)) for position, entry in enumerate(node.value)]
+        finally:
+            self._around.pop()
+
+    def _mapping(self, node: yaml.MappingNode, trail: Trail) -> dict[str, object]:
+        found: dict[str, object] = {}
+        merged: list[yaml.Node] = []
+        for key_node, value_node in node.value:
+            if key_node.tag == f"{_TAG}merge":
+                merged.append(value_node)
+                continue
+            key = self._key(key_node, trail)
+            if key is None:
+                continue
+            place = (*trail, key)
+            line = key_node.start_mark.line + 1
+            if key in found:
+                first = self.document.lines[place]
+                self._find(place, f"This key stands here twice: in lines {first} and {line}.", "Keep one of them.")
+            self.document.lines[place] = line
+            found[key] = self.value(value_node, place)
+        for value_node in merged:
+            self._merge(value_node, trail, found)
+        return found
+
+    def _merge(self, node: yaml.Node, trail: Trail, found: dict[str, object]) -> None:
+        """YAML's merge key, `<<: *anchor`: keys that the mapping itself does not have."""
+        for source in node.value if isinstance(node, yaml.SequenceNode) else [node]:
+            if not isinstance(source, yaml.MappingNode):
+                self._find(trail, "The merge key << takes a mapping, or a list of mappings.")
+                continue
+            if any(source is outer for outer in self._around):
+                self._find(trail, "This YAML alias refers to a place that it is part of.", _PLAIN_ADVICE)
+                continue
+            lines = dict(self.document.lines)
+            for key, value in self._mapping(source, trail).items():
+                found.setdefault(key, value)
+            self.document.lines |= lines
+
+    def _key(self, node: yaml.Node, trail: Trail) -> str | None:
+        key = self._plain(node) if isinstance(node, yaml.ScalarNode) else None
+        if not isinstance(key, str):
+            advice = f'Put it in quotes: "{node.value}".' if isinstance(node, yaml.ScalarNode) else None
+            place = (*trail, str(node.value)) if isinstance(node, yaml.ScalarNode) else trail
+            self.document.lines.setdefault(place, node.start_mark.line + 1)
+            self._find(place, "A key is text, and YAML reads this one as something else.", advice)
+            return None
+        if "${" in key:
+            self.document.lines.setdefault((*trail, key), node.start_mark.line + 1)
+            self._find((*trail, key), "Variables stand in values only, not in keys.")
+            return None
+        return key
+
+    def _scalar(self, node: yaml.ScalarNode, trail: Trail) -> object:
+        try:
+            value = self._plain(node)
+        except (yaml.YAMLError, ValueError):
+            return self._spoil(trail, "YAML cannot make sense of this value.", "If it is text, put it in quotes.")
+        return self._expanded(value, trail) if isinstance(value, str) else value
+
+    def _plain(self, node: yaml.ScalarNode) -> object:
+        # YAML 1.1 takes 10:30 for a number to base 60 and 2024-01-31 for a date. Nobody means that in this file.
+        if node.tag == f"{_TAG}timestamp" or (node.tag in (f"{_TAG}int", f"{_TAG}float") and ":" in node.value):
+            return str(node.value)
+        return self._scalars.construct_object(node)
+
+    def _expanded(self, text: str, trail: Trail) -> str:
+        def replacement(match: re.Match[str]) -> str:
+            if match["dollar"]:
+                return "$"
+            name = match["name"]
+            if not match["end"] or not _NAME.fullmatch(name):
+                self._spoil(
+                    trail,
+                    "A variable is written ${NAME}, with letters, digits and underscores in its name.",
+                    "For a dollar sign before a brace write $${.",
+                )
+            elif name not in self._environment:
+                self._spoil(
+                    trail,
+                    f"The environment variable {name} is not set.",
+                    "Set it; where no variable is meant, write $$ for each $.",
+                )
+            return self._environment.get(name, "")
+
+        return _VARIABLE.sub(replacement, text)
+
+    def _find(self, trail: Trail, sentence: str, suggestion: str | None = None) -> None:
+        self.document.findings.append(Finding(trail, sentence, suggestion))
+
+    def _spoil(self, trail: Trail, sentence: str, suggestion: str) -> object:
+        """Note a mistake; the result stands for the value that cannot be had."""
+        self._find(trail, sentence, suggestion)
+        self.document.spoiled.add(trail)
+        return None
+
+
+def _syntax_mistake(error: yaml.YAMLError, text: str) -> YamlSyntaxError:
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return YamlSyntaxError("This file holds a character that YAML does not allow.", None, None)
+    mark = error.problem_mark or error.context_mark
+    line = mark.line + 1 if mark else None
+    source = text.splitlines()[line - 1] if line and line <= text.count("\n") + 1 and text else ""
+    problem = _QUOTED.sub(_without_secrets, error.problem or "it cannot be parsed")
+    return YamlSyntaxError(f"This is not valid YAML: {problem}.", _syntax_advice(source, problem), line)
+
+
+def _without_secrets(quoted: re.Match[str]) -> str:
+    # The parser quotes what it met. Longer than a character, and no <token>: that may be a piece of a passcode.
+    return quoted[0] if len(quoted[2]) <= len("\\t") or quoted[2].startswith("<") else "(text)"
+
+
+def _syntax_advice(source: str, problem: str) -> str | None:
+    if re.search(r"(^|[\s{,])\*\s*:", source):
+        return 'A star as a key needs quotes: "*".'
+    if "undefined alias" in problem or re.search(r":\s*[*&@%`]", source):
+        return "Text that starts with one of * & @ % ` needs quotes."
+    if "${" in source:
+        return 'Inside { } and [ ] a variable needs quotes: "${NAME}".'
+    if "\t" in source:
+        return "Indent with spaces: YAML does not allow tabs."
+    if source.count(": ") > 1:
+        return "Text that holds a colon and a space needs quotes."
+    return None

@@ -1,0 +1,144 @@
+"""The exception tree of the gateway, and the exit codes of its command.
+
+Everything that the gateway raises on purpose is a `GatewayError`, and its text is one that a user can act upon.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+
+
+class ExitCode(IntEnum):
+    """What the `stomp-gateway` command returns to its caller. The numbers are a contract: scripts test them."""
+
+    OK = 0
+    """Done: `serve` drained and stopped, `check` found a usable upstream for every virtual host."""
+    FAILURE = 1
+    """Failed while running; for `check`, some virtual host has no usable upstream."""
+    CONFIGURATION = 2
+    """The configuration or the command line is wrong; nothing was started. (argparse uses the same number.)"""
+    LISTEN = 3
+    """A listener's address cannot be taken: in use, not permitted, or not one of this machine's."""
+    INTERRUPTED = 130
+    """Ctrl-C before the gateway was up, or during `check` (128 + SIGINT, as shells count it)."""
+
+
+class GatewayError(Exception):
+    """Base of every error that the gateway raises on purpose."""
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One mistake in a configuration file. No field ever holds a secret's value."""
+
+    path: str
+    """Where in the file, for example `virtual_hosts.orders.upstream.urls[0]`; empty for the file as a whole."""
+    sentence: str
+    """What is wrong."""
+    suggestion: str | None = None
+    """What to write instead, where that can be guessed."""
+    line: int | None = None
+    """Line in the file, counted from 1; None when the file does not mention the place at all."""
+
+    def __str__(self) -> str:
+        place = ", ".join(part for part in (f"line {self.line}" if self.line else "", self.path) if part)
+        text = f"{place}: {self.sentence}" if place else self.sentence
+        return f"{text} {self.suggestion}" if self.suggestion else text
+
+
+class ConfigError(GatewayError):
+    """A configuration that cannot be used, with every mistake in it.
+
+    Args:
+        mistakes: all of them, in the order of the file; at least one.
+        file: the file's name as the user gave it.
+    """
+
+    def __init__(self, mistakes: Sequence[Mistake], file: str) -> None:
+        self.mistakes = tuple(mistakes)
+        self.file = file
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        count = "1 mistake" if len(self.mistakes) == 1 else f"{len(self.mistakes)} mistakes"
+        return "\n".join([f"{self.file}: {count}", *(f"  {mistake}" for mistake in self.mistakes)])
+
+
+class ListenError(GatewayError):
+    """A listener's address cannot be taken.
+
+    Args:
+        address: as configured, `host:port`.
+        cause: what the operating system answered.
+    """
+
+    def __init__(self, address: str, cause: OSError) -> None:
+        self.address = address
+        self.cause = cause
+        super().__init__(f"cannot listen on {address}: {_listen_advice(cause)}")
+
+
+def _listen_advice(cause: OSError) -> str:
+    if cause.errno == errno.EADDRINUSE:
+        return "the port is taken. Stop what uses it, or give another port under listeners in the configuration."
+    if cause.errno in (errno.EACCES, errno.EPERM):
+        return "not permitted. Choose a port of 1024 or above, or give the gateway the right to use this one."
+    if cause.errno == errno.EADDRNOTAVAIL:
+        return "this machine has no such address. Use one of its own, or 0.0.0.0 for all of them."
+    return f"{cause.strerror or cause}. Check this address under listeners in the configuration."
+
+
+class FrameError(GatewayError):
+    """A client's octets break the grammar of STOMP or a limit; the stream cannot be read any further.
+
+    The text names the violation and quotes at most a few octets of it.
+    """
+
+
+class CodecError(GatewayError):
+    """Octets break AMQP 0-9-1, or a value does not fit into it."""
+
+
+class CloseReason(Enum):
+    """Why a session ended. Feeds the log line and whatever counts sessions by their end."""
+
+    DISCONNECT = "disconnect"
+    """The client said DISCONNECT."""
+    CLIENT_GONE = "client-gone"
+    """The client closed its connection without a word."""
+    MALFORMED_FRAME = "malformed-frame"
+    PROTOCOL_ERROR = "protocol-error"
+    LOGIN_TIMEOUT = "login-timeout"
+    HEART_BEAT_TIMEOUT = "heart-beat-timeout"
+    SLOW_CONSUMER = "slow-consumer"
+    BROKER_ERROR = "broker-error"
+    """The broker closed a channel of the session with an error."""
+    LINK_LOST = "link-lost"
+    """The AMQP connection that carried the session is gone."""
+    SHUTDOWN = "shutdown"
+    """The gateway is stopping."""
+    INTERNAL_ERROR = "internal-error"
+    """A fault of the gateway; the log has it whole."""
+
+
+class StompError(GatewayError):
+    """A frame that cannot be carried out, with the words of the ERROR frame that answers it.
+
+    Args:
+        message: the ERROR's message header.
+        body: the ERROR's body, one or a few sentences.
+        close: why the session ends with it; None when the connection stays open.
+        subscription: value of the ERROR's subscription header, where it speaks of one.
+    """
+
+    def __init__(
+        self, message: str, body: str | bytes, close: CloseReason | None = None, subscription: bytes | None = None
+    ) -> None:
+        self.message = message
+        self.body = body.encode() if isinstance(body, str) else body
+        self.close = close
+        self.subscription = subscription
+        super().__init__(message)

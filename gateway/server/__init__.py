@@ -1,0 +1,1 @@
+"""The workshop: sockets, clocks, TLS, aio-pika and back-pressure around the pure rooms."""

@@ -1,0 +1,417 @@
+"""The bridge of one session: carries out its operations on links, and carries octets both ways.
+
+Operations run one at a time, each as a task; octets never wait. Everything that the broker does to the session's channels
+comes back through here as an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from gateway.amqp.splitter import Sink
+from gateway.server.link import Credentials, Link, LinkChannel, LinkDown, UpstreamRefused
+from gateway.session import ops
+from gateway.session.session import Hold, Session
+from gateway.session.subscriptions import Subscription
+
+if TYPE_CHECKING:
+    from gateway.config import VirtualHost
+    from gateway.server.pool import Lease, LinkPool, Links
+    from gateway.session.queues import QueueSpec
+
+log = structlog.get_logger("gateway.session")
+
+_ACCESS_REFUSED = 403
+_NOT_ALLOWED = 530
+_RESOURCE_LOCKED = 405
+
+
+class Owner(Protocol):
+    """The client's connection, as the bridge sees it."""
+
+    def broker_batch_done(self) -> None:
+        """Data or an event reached the session: go on reading if it may, and write out."""
+
+    def failed(self, error: BaseException) -> None:
+        """A fault of the gateway itself."""
+
+
+class Bridge:
+    """Between one session and the broker.
+
+    Args:
+        session: whose operations are carried out.
+        owner: the client's connection.
+        pool: where links come from.
+        find_virtual_host: the virtual host of a name that the session resolved.
+        client: names the client in the broker's list of connections.
+        spawn: starts a background task and keeps hold of it.
+    """
+
+    def __init__(  # noqa: PLR0913 - wiring, called once per client
+        self,
+        session: Session,
+        owner: Owner,
+        pool: LinkPool,
+        find_virtual_host: Callable[[str], VirtualHost | None],
+        client: str,
+        spawn: Callable[..., asyncio.Task[None]],
+    ) -> None:
+        self._session = session
+        self._owner = owner
+        self._pool = pool
+        self._find_virtual_host = find_virtual_host
+        self._client = client
+        self._spawn = spawn
+        self._task: asyncio.Task[None] | None = None
+        self._lease: Lease | None = None
+        self._publishing: LinkChannel | None = None
+        self._consuming: dict[Subscription, LinkChannel] = {}
+        self._own_link: Link | None = None
+        # Queues that this session alone may use, and the link that owns them for the broker.
+        self._exclusive: dict[str, Link] = {}
+        self._temporary: dict[Subscription, str] = {}
+        self._control: dict[Link, LinkChannel] = {}
+        self._released = False
+
+    # Octets.
+
+    def flush(self) -> None:
+        """Put what the session has for the broker on the wire, and start the operation it asks for."""
+        session = self._session
+        publisher = session.publisher
+        if publisher.output and self._publishing is not None:
+            output = publisher.output
+            self._publishing.write(output[0] if len(output) == 1 else b"".join(output))
+            output.clear()
+        for subscription in session.take_settling():
+            channel = self._consuming.get(subscription)
+            settlements = subscription.take_settlements()
+            if channel is not None and settlements:
+                channel.write(settlements)
+        operation = session.take_operation()
+        if operation is not None:
+            self._task = self._spawn(self._carry_out(operation), name=f"stomp-operation {self._client}")
+
+    def flush_batch(self) -> None:
+        """The tap has handed over a read's worth of data."""
+        self._owner.broker_batch_done()
+
+    def client_writable(self, writable: bool) -> None:
+        """Whether the client takes octets; a link that serves it alone pauses with it."""
+        if self._own_link is not None:
+            if writable:
+                self._own_link.resume_reading()
+            else:
+                self._own_link.pause_reading()
+
+    # Operations.
+
+    async def _carry_out(self, operation: ops.Operation) -> None:
+        try:
+            event = await self._perform(operation)
+        except LinkDown as down:
+            event = ops.LinkLost(down.code, down.text)
+        except UpstreamRefused as refusal:
+            event = ops.OperationFailed(refusal.code, refusal.text)
+        except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
+            self._owner.failed(error)
+            return
+        self._session.handle(event)
+        self._owner.broker_batch_done()
+
+    async def _perform(self, operation: ops.Operation) -> ops.Event:
+        if isinstance(operation, ops.Login):
+            return await self._log_in(operation)
+        if isinstance(operation, ops.PreparePublisher):
+            return await self._prepare_publisher(operation)
+        if isinstance(operation, ops.Subscribe):
+            return await self._subscribe(operation)
+        if isinstance(operation, ops.Unsubscribe):
+            return await self._unsubscribe(operation)
+        await self._close_channels()
+        return ops.UpstreamClosed()
+
+    async def _log_in(self, operation: ops.Login) -> ops.Event:
+        virtual_host = self._find_virtual_host(operation.settings.virtual_host)
+        shown = operation.login
+        try:
+            credentials = Credentials(operation.login.decode(), operation.passcode.decode())
+        except UnicodeDecodeError:
+            return ops.LoginFailed("Bad CONNECT", b"Access refused for user '%b'\n" % shown)
+        if virtual_host is None:
+            return ops.LoginFailed("Bad CONNECT", b"Virtual host access denied")
+        try:
+            self._lease = await self._pool.log_in(virtual_host, credentials, self._client)
+        except LinkDown as down:
+            log.warning("upstream unreachable", virtual_host=virtual_host.name, reason=down.text)
+            text = b"The message broker cannot be reached; try again later.\n"
+            return ops.LoginFailed("Upstream unavailable", text, close=True)
+        except UpstreamRefused as refusal:
+            return _refused_login(refusal, operation)
+        if self._released:
+            self._lease.release()
+            self._lease = None
+        return ops.LoggedIn()
+
+    async def _prepare_publisher(self, operation: ops.PreparePublisher) -> ops.Event:
+        channel = self._publishing
+        if channel is None:
+            channel = await self._links.publishing_channel()
+            self._adopt(channel.link)
+            channel.tap(Sink(_no_deliveries, self._session.confirm, self))
+            channel.on_closed = self._publishing_closed
+            self._publishing = channel
+            self._session.set_blocked(channel.link.blocked)
+        if operation.queue is not None:
+            await self._declare(operation.queue, channel)
+        if operation.confirms and not self._session.publisher.confirms:
+            await channel.select_confirms()
+        return ops.PublisherPrepared(channel.number, channel.link.frame_max, operation.confirms)
+
+    async def _declare(self, queue: QueueSpec, channel: LinkChannel) -> str:
+        """Declare a queue; an exclusive one where this session consumes, since AMQP binds it to the connection."""
+        if queue.exclusive:
+            if channel is self._publishing:
+                channel = await self._control_channel()
+            self._check_ownership(queue.name, channel.link)
+        name = await channel.declare(queue)
+        if queue.exclusive:
+            self._exclusive[name] = channel.link
+            channel.link.exclusive_queues[name] = self
+        return name
+
+    def _check_ownership(self, queue: str, link: Link) -> None:
+        """On a shared link the broker cannot tell sessions apart, so the gateway refuses in its words."""
+        owner = link.exclusive_queues.get(queue)
+        if owner is not None and owner is not self:
+            vhost = self._links.virtual_host.amqp_vhost
+            raise UpstreamRefused(
+                _RESOURCE_LOCKED,
+                f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{queue}' in vhost '{vhost}'. "
+                "It could be originally declared on another connection or the exclusive property value does not "
+                "match that of the original declaration.",
+            )
+
+    async def _control_channel(self) -> LinkChannel:
+        """A channel for declarations on a link for subscriptions."""
+        for channel in self._control.values():
+            return channel
+        channel = await self._links.consuming_channel()
+        self._adopt(channel.link)
+        channel.on_closed = self._subscription_closed
+        self._control[channel.link] = channel
+        return channel
+
+    async def _subscribe(self, operation: ops.Subscribe) -> ops.Event:
+        subscription = operation.subscription
+        channel = await self._consuming_channel(operation)
+        self._adopt(channel.link)
+        channel.tap(Sink(subscription.deliver, _no_confirms, self))
+        self._consuming[subscription] = channel
+        subscription.channel = channel.number
+        made = None
+        try:
+            queue_name = operation.queue_name
+            if operation.queue is not None:
+                queue_name = await self._declare(operation.queue, channel)
+                made = operation.queue
+            self._check_ownership(queue_name, channel.link)
+            await channel.consume(queue_name, operation.prefetch)
+            if operation.binding is not None:
+                await channel.bind(queue_name, *operation.binding)
+        except UpstreamRefused as refusal:
+            self._consuming.pop(subscription, None)
+            await self._withdraw(channel, made, refusal)
+            raise
+        if made is not None and made.exclusive and made.auto_delete:
+            self._temporary[subscription] = queue_name
+        channel.on_closed = self._subscription_closed
+        channel.on_cancelled = lambda: self._cancelled(subscription)
+        return ops.Subscribed(subscription, channel.number, queue_name)
+
+    async def _withdraw(self, channel: LinkChannel, made: QueueSpec | None, refusal: UpstreamRefused) -> None:
+        """A SUBSCRIBE failed half-way: leave no queue behind that only it would have used."""
+        await self._close_channel(channel)
+        if made is None or isinstance(refusal, LinkDown) or made.durable or not made.auto_delete:
+            return
+        cleaner = await self._links.consuming_channel()
+        try:
+            await cleaner.delete_queue(made.name)
+        except UpstreamRefused:
+            pass
+        finally:
+            await cleaner.close()
+
+    async def _consuming_channel(self, operation: ops.Subscribe) -> LinkChannel:
+        owner = self._exclusive.get(operation.queue_name)
+        if owner is not None and owner.end is None:
+            link = owner
+        elif operation.prefetch:
+            return await self._links.consuming_channel()
+        else:
+            link = await self._own()
+        link.reserve()
+        return await link.channel()
+
+    async def _own(self) -> Link:
+        if self._own_link is None or self._own_link.end is not None:
+            self._own_link = await self._links.open_own()
+        return self._own_link
+
+    async def _unsubscribe(self, operation: ops.Unsubscribe) -> ops.Event:
+        channel = self._consuming.pop(operation.subscription, None)
+        if channel is not None:
+            # What is still on its way goes back to the queue with everything unsettled when the channel closes. The
+            # consumer is cancelled by that, too; only a queue to delete needs the channel a moment longer.
+            channel.silence(self)
+            if operation.delete_queue is not None:
+                await channel.cancel()
+                await channel.delete_queue(operation.delete_queue)
+            await self._close_channel(channel)
+        self._disown(operation.subscription)
+        return ops.Unsubscribed(operation.subscription)
+
+    def _disown(self, subscription: Subscription) -> None:
+        """The queue of an exclusive auto-delete subscription is gone with its consumer."""
+        queue = self._temporary.pop(subscription, None)
+        link = None if queue is None else self._exclusive.pop(queue, None)
+        if queue is not None and link is not None:
+            link.exclusive_queues.pop(queue, None)
+
+    # What happens at the broker.
+
+    def _publishing_closed(self, refusal: UpstreamRefused) -> None:
+        self._happened(ops.ChannelClosed(refusal.code, refusal.text, publishing=True))
+
+    def _subscription_closed(self, refusal: UpstreamRefused) -> None:
+        self._happened(ops.ChannelClosed(refusal.code, refusal.text, publishing=False))
+
+    def _cancelled(self, subscription: Subscription) -> None:
+        channel = self._consuming.pop(subscription, None)
+        self._disown(subscription)
+        self._happened(ops.ConsumerCancelled(subscription))
+        if channel is not None:
+            channel.silence(self)
+            _ = self._spawn(self._close_channel(channel), name=f"stomp-cancelled {self._client}")
+
+    def _happened(self, event: ops.Event) -> None:
+        self._session.handle(event)
+        self._owner.broker_batch_done()
+
+    def link_lost(self, link: Link) -> None:
+        """A link of the session is gone."""
+        end = link.end
+        if end is not None:
+            self._happened(ops.LinkLost(end.code, end.text))
+
+    def link_paused(self, link: Link) -> None:
+        """The link takes no more octets for now: hold the client if it publishes there."""
+        if self._publishing is not None and self._publishing.link is link:
+            self._session.holds.add(Hold.LINK_WRITE)
+            self._owner.broker_batch_done()
+
+    def link_resumed(self, link: Link) -> None:
+        """The link takes octets again."""
+        if self._publishing is not None and self._publishing.link is link:
+            self._session.holds.discard(Hold.LINK_WRITE)
+            self._owner.broker_batch_done()
+
+    def link_blocked(self, link: Link) -> None:
+        """The broker's alarm began or ended."""
+        if self._publishing is not None and self._publishing.link is link:
+            self._session.set_blocked(link.blocked)
+            self._owner.broker_batch_done()
+
+    # Links and the end.
+
+    @property
+    def _links(self) -> Links:
+        if self._lease is None:
+            raise LinkDown(320, "CONNECTION_FORCED - the session is over")
+        return self._lease.links
+
+    def _adopt(self, link: Link) -> None:
+        link.tenants[self] = link.tenants.get(self, 0) + 1
+
+    def _leave(self, link: Link) -> None:
+        count = link.tenants.get(self, 0) - 1
+        if count > 0:
+            link.tenants[self] = count
+        else:
+            link.tenants.pop(self, None)
+
+    async def _close_channel(self, channel: LinkChannel) -> None:
+        self._leave(channel.link)
+        channel.silence(self)
+        await channel.close()
+
+    async def _close_channels(self) -> None:
+        """Close everything in order; the broker has handled all that was published when this returns."""
+        channels = [*self._consuming.values(), *self._control.values()]
+        if self._publishing is not None:
+            channels.append(self._publishing)
+        self._publishing = None
+        self._consuming.clear()
+        self._control.clear()
+        for name, link in self._exclusive.items():
+            await self._delete_exclusive(name, link)
+        self._exclusive.clear()
+        await asyncio.gather(*(self._close_channel(channel) for channel in channels))
+
+    async def _delete_exclusive(self, name: str, link: Link) -> None:
+        """The broker deletes exclusive queues with their connection; on a shared link their session does it."""
+        link.exclusive_queues.pop(name, None)
+        if link.end is not None:
+            return
+        try:
+            link.reserve()
+            channel = await link.channel()
+            try:
+                await channel.delete_queue(name)
+            finally:
+                await channel.close()
+        except UpstreamRefused:
+            pass
+
+    def release(self) -> None:
+        """The session is over: give back what it holds, in the background."""
+        if self._released:
+            return
+        self._released = True
+        _ = self._spawn(self._release(), name=f"stomp-release {self._client}")
+
+    async def _release(self) -> None:
+        task = self._task
+        if task is not None and not task.done():
+            await asyncio.wait([task])
+        try:
+            await self._close_channels()
+        finally:
+            if self._own_link is not None:
+                await self._own_link.close()
+            if self._lease is not None:
+                self._lease.release()
+                self._lease = None
+
+
+def _refused_login(refusal: UpstreamRefused, operation: ops.Login) -> ops.LoginFailed:
+    """The adapter's words for a refusal of connection.start-ok (403) or connection.open (530 and others)."""
+    if refusal.code == _ACCESS_REFUSED:
+        return ops.LoginFailed("Bad CONNECT", b"Access refused for user '%b'\n" % operation.login)
+    if refusal.code == _NOT_ALLOWED:
+        name = operation.settings.virtual_host.encode()
+        return ops.LoginFailed("Bad CONNECT", b"Virtual host '%b' access denied" % name)
+    return ops.LoginFailed("Bad CONNECT", refusal.text.encode())
+
+
+def _no_deliveries(tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
+    """A publishing channel has no consumers."""
+
+
+def _no_confirms(sequence: int, multiple: bool, accepted: bool) -> None:
+    """A subscription's channel publishes nothing."""

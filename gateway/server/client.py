@@ -1,0 +1,304 @@
+"""A client's connection: its socket, its clock, and one session between them.
+
+Octets come in, the session runs until it has no more frames or is held, and what came of it goes out: once per read, in one
+write to each side. The session decides; this file only reads, writes, waits and closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from base64 import urlsafe_b64encode
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, cast
+
+import structlog
+
+from gateway.config import Listener, VirtualHost
+from gateway.errors import CloseReason, FrameError, StompError
+from gateway.server.bridge import Bridge
+from gateway.server.pool import LinkPool
+from gateway.session import refusals
+from gateway.session.session import Session
+from gateway.session.settings import Resolve
+from gateway.session.transitions import State
+from gateway.stomp.decoder import Decoder, Limits
+from gateway.stomp.heartbeat import HeartbeatMonitor
+
+log = structlog.get_logger("gateway.session")
+
+# How long a client may take to fetch its last frame before the socket is cut, in seconds.
+_LINGER: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """What all clients of a gateway share.
+
+    ``clock`` gives seconds, only going forward; ``spawn`` starts a background task and keeps hold of it; ``clients`` holds
+    every open connection.
+    """
+
+    server: bytes
+    resolve: Resolve
+    find_virtual_host: Callable[[str], VirtualHost | None]
+    pool: LinkPool
+    clock: Callable[[], float]
+    spawn: Callable[..., asyncio.Task[None]]
+    clients: set[ClientConnection]
+
+
+class ClientConnection(asyncio.Protocol):
+    """One STOMP client on TCP.
+
+    Args:
+        workshop: what all clients share.
+        listener: where it came in; its limits hold until the client has logged in.
+    """
+
+    def __init__(self, workshop: Workshop, listener: Listener) -> None:
+        self._workshop = workshop
+        self._listener = listener
+        limits = Limits(
+            listener.max_frame_size_unauthenticated, listener.max_headers, listener.max_header_length
+        )
+        identity = b"session-" + urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=")
+        self.session = Session(identity, workshop.server, workshop.resolve, limits)
+        self._decoder = Decoder(limits)
+        self._transport: asyncio.Transport = _NO_TRANSPORT
+        self._peer = ""
+        self._since = workshop.clock()
+        self._reading = True
+        self._writable = True
+        self._ended = False
+        self._gone = False
+        self._closing = False
+        self._started = False
+        self._heard = True
+        self._spoke = False
+        self._full_since = 0.0
+        self._timers: list[asyncio.TimerHandle] = []
+        self._bridge: Bridge
+
+    # The socket.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has connected."""
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        self._peer = f"{peer[0]}:{peer[1]}" if peer else "unknown"
+        workshop = self._workshop
+        self._bridge = Bridge(
+            self.session, self, workshop.pool, workshop.find_virtual_host, self._peer, workshop.spawn
+        )
+        workshop.clients.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Octets from the client. HOT: once per read."""
+        self._heard = True
+        try:
+            self._decoder.feed(data)
+        except FrameError as error:
+            self.session.malformed(error)
+        self._advance()
+
+    def eof_received(self) -> bool:
+        """The client sends no more; what it sent is still carried out, and its answers written."""
+        self._ended = True
+        self._advance()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone; what it sent is still carried out."""
+        self._ended = self._gone = True
+        self._stop_timers()
+        self._advance()
+
+    def pause_writing(self) -> None:
+        """The client does not take its messages as fast as they come."""
+        self._writable = False
+        self._full_since = self._workshop.clock()
+        self._bridge.client_writable(False)
+
+    def resume_writing(self) -> None:
+        """The client has taken most of what was waiting."""
+        self._writable = True
+        self._bridge.client_writable(True)
+        self._flush()
+
+    # The session.
+
+    def _advance(self) -> None:
+        """Run the session, write out, and see whether this is the end. HOT: once per read, on either side."""
+        session = self.session
+        try:
+            session.run(self._decoder)
+            self._flush()
+        except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
+            self.failed(error)
+        if session.state is State.CLOSED:
+            self._close()
+        elif self._ended and session.wants_read:
+            # Nothing is held and the decoder has run dry: that was all the client had to say.
+            session.client_gone()
+            self._close()
+        else:
+            self._read_or_pause()
+            if not self._started and session.state is State.CONNECTED:
+                self._start()
+
+    def _flush(self) -> None:
+        session = self.session
+        output = session.output
+        if output:
+            if not self._gone:
+                self._spoke = True
+                self._transport.write(b"".join(output))
+            output.clear()
+        if self._writable:
+            session.settle_auto()
+        self._bridge.flush()
+
+    def _read_or_pause(self) -> None:
+        wanted = self.session.wants_read
+        if wanted is not self._reading and not self._gone:
+            self._reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def broker_batch_done(self) -> None:
+        """The session got data or an event from the broker."""
+        self._advance()
+
+    def _start(self) -> None:
+        """The client has logged in."""
+        session = self.session
+        self._started = True
+        virtual_host = self._workshop.find_virtual_host(session.settings.virtual_host) if session.settings else None
+        if virtual_host is not None:
+            buffer = virtual_host.client_buffer
+            self._transport.set_write_buffer_limits(high=buffer, low=buffer // 4)
+            self._slow_timeout = virtual_host.slow_consumer_timeout
+        self._log("session started", heart_beat=session.heartbeats.header.decode())
+        if session.heartbeats.send:
+            self._every(session.heartbeats.send / 2, self._beat)
+        if session.heartbeats.expect:
+            monitor = HeartbeatMonitor()
+            self._every(session.heartbeats.expect, lambda: self._listen(monitor))
+
+    _slow_timeout = 60.0
+
+    def failed(self, error: BaseException) -> None:
+        """A fault of the gateway: the client learns that there was one, the log learns everything."""
+        log.error("internal error", session=self.session.identity.decode(), peer=self._peer, exc_info=error)
+        body = "Processing error\n"
+        self.session.close(StompError("Processing error", body, close=CloseReason.INTERNAL_ERROR))
+        self._write_last()
+        self._close()
+
+    # Time.
+
+    def _every(self, seconds: float, action: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        place = len(self._timers)
+
+        def fire() -> None:
+            self._timers[place] = loop.call_later(seconds, fire)
+            action()
+
+        self._timers.append(loop.call_later(seconds, fire))
+
+    def _beat(self) -> None:
+        """Send a heart-beat unless something else went out."""
+        if not self._spoke and not self._gone:
+            self._transport.write(b"\n")
+        self._spoke = False
+
+    def _listen(self, monitor: HeartbeatMonitor) -> None:
+        """Close a client that promised heart-beats and is silent. One that we do not read cannot be heard."""
+        silent = monitor.tick(heard=self._heard or not self._reading)
+        self._heard = False
+        if silent:
+            text = f"Nothing was heard for {2 * self.session.heartbeats.expect} seconds and more.\n"
+            self._end(refusals.closing("Heart-beat timeout", text, CloseReason.HEART_BEAT_TIMEOUT))
+
+    def time_passed(self, now: float) -> None:
+        """Called about once a second: deadlines that need no timer of their own.
+
+        Args:
+            now: seconds on the workshop's clock.
+        """
+        session = self.session
+        if session.state in (State.CONNECTING, State.AUTHENTICATING):
+            if now - self._since > self._listener.login_timeout:
+                text = f"No login within {self._listener.login_timeout:g} seconds.\n"
+                self._end(refusals.closing("Login timeout", text, CloseReason.LOGIN_TIMEOUT))
+            return
+        session.time_passed(now)
+        if not self._writable and now - self._full_since > self._slow_timeout:
+            text = f"Messages were not taken for {self._slow_timeout:g} seconds.\n"
+            self._end(refusals.closing("Slow consumer", text, CloseReason.SLOW_CONSUMER))
+        elif session.output:
+            self._flush()
+
+    # The end.
+
+    def drain(self) -> None:
+        """The gateway is stopping: finish what is under way, then say good-bye."""
+        self.session.shut_down()
+        self._advance()
+
+    def _end(self, error: StompError) -> None:
+        self.session.close(error)
+        self._write_last()
+        self._close()
+
+    def _write_last(self) -> None:
+        if self.session.output and not self._gone:
+            self._transport.write(b"".join(self.session.output))
+        self.session.output.clear()
+
+    def _close(self) -> None:
+        """Close once: flush what is written, give the links back, and read no more."""
+        if self._closing:
+            return
+        self._closing = True
+        self._stop_timers()
+        self._bridge.flush()
+        self._bridge.release()
+        self._workshop.clients.discard(self)
+        self._log("session ended", reason=self.session.close_reason.value if self.session.close_reason else "unknown")
+        if self._gone:
+            return
+        self._transport.close()
+        # The transport waits for its buffer; a client that does not read must not keep it for ever.
+        asyncio.get_running_loop().call_later(_LINGER, self._transport.abort)
+
+    def abort(self) -> None:
+        """Cut the connection at once."""
+        self.session.close(refusals.closing("Shutting down", "The gateway is stopping.\n", CloseReason.SHUTDOWN))
+        self._close()
+        self._transport.abort()
+
+    def _stop_timers(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+
+    def _log(self, event: str, **details: object) -> None:
+        session = self.session
+        log.info(
+            event,
+            session=session.identity.decode(),
+            peer=self._peer,
+            virtual_host=session.settings.virtual_host if session.settings else None,
+            login=session.login.decode(errors="replace") if session.login else None,
+            version=session.version.decode() if session.login else None,
+            **details,
+        )
+
+
+_NO_TRANSPORT: Final = asyncio.Transport()

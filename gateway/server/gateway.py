@@ -1,0 +1,181 @@
+"""The running gateway: listeners, all clients, the link pool, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from typing import Any, Final
+
+import structlog
+
+from gateway import __version__
+from gateway.config import GatewayConfig, Listener, VirtualHost
+from gateway.errors import ListenError
+from gateway.server.client import ClientConnection, Workshop
+from gateway.server.pool import LinkPool
+from gateway.session.settings import Settings, TransactionLimits
+
+log = structlog.get_logger("gateway")
+
+# Deadlines without a timer of their own are looked at this often, in seconds.
+_SWEEP: Final = 1.0
+
+
+class Gateway:
+    """All of a gateway's parts.
+
+    Args:
+        config: what to listen on and where to connect.
+    """
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self._config = config
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._settings: dict[str, Settings] = {}
+        self._servers: list[asyncio.Server] = []
+        self.clients: set[ClientConnection] = set()
+        self._pool = LinkPool(self._loop.time, self._spawn)
+        self._workshop = Workshop(
+            server=b"stomp-gateway/" + __version__.encode(),
+            resolve=self._resolve,
+            find_virtual_host=config.virtual_host,
+            pool=self._pool,
+            clock=self._loop.time,
+            spawn=self._spawn,
+            clients=self.clients,
+        )
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Host and port of every open listener."""
+        return [socket.getsockname()[:2] for server in self._servers for socket in server.sockets]
+
+    def _spawn(self, work: Coroutine[Any, Any, None], *, name: str | None = None) -> asyncio.Task[None]:
+        task = self._loop.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("background task failed", task=task.get_name(), exc_info=error)
+
+    def _resolve(self, host: str | None) -> Settings | None:
+        virtual_host = self._config.virtual_host(host)
+        if virtual_host is None:
+            return None
+        known = self._settings.get(virtual_host.name)
+        if known is not None:
+            return known
+        settings = settings_of(virtual_host)
+        if virtual_host.name in self._config.virtual_hosts:
+            # Names that clients make up (the "*" entry) are not kept: there is no end of them.
+            self._settings[virtual_host.name] = settings
+        return settings
+
+    async def start(self) -> None:
+        """Open the listeners.
+
+        Raises:
+            ListenError: when one cannot be opened; those opened before are closed again.
+        """
+        for listener in self._config.listeners:
+            try:
+                self._servers.append(await self._listen(listener))
+            except OSError as error:
+                self._stop_listening()
+                raise ListenError(str(listener.tcp), error) from error
+        self._sweeper = self._loop.call_later(_SWEEP, self._sweep)
+        for host, port in self.addresses:
+            log.info("listening", address=f"{host}:{port}", version=__version__)
+
+    async def _listen(self, listener: Listener) -> asyncio.Server:
+        return await self._loop.create_server(
+            lambda: ClientConnection(self._workshop, listener),
+            listener.tcp.host,
+            listener.tcp.port,
+            backlog=listener.backlog,
+        )
+
+    def _sweep(self) -> None:
+        self._sweeper = self._loop.call_later(_SWEEP, self._sweep)
+        now = self._loop.time()
+        for client in tuple(self.clients):
+            client.time_passed(now)
+        self._pool.close_idle()
+
+    def _stop_listening(self) -> None:
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+
+    async def stop(self) -> None:
+        """Accept nobody, let every session finish, close the links. Takes ``drain_timeout`` at the most, and little more."""
+        self._stop_listening()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        log.info("draining", sessions=len(self.clients))
+        for client in tuple(self.clients):
+            client.drain()
+        deadline = self._loop.time() + self._config.drain_timeout
+        while (self.clients or self._tasks) and self._loop.time() < deadline:
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=deadline - self._loop.time(), return_when="FIRST_COMPLETED")
+            else:
+                # Sessions that wait for confirms have no task; they end when the broker answers.
+                await asyncio.sleep(_POLL)
+        for client in tuple(self.clients):
+            client.abort()
+        await self._pool.close()
+        log.info("stopped")
+
+
+_POLL: Final = 0.05
+
+
+def settings_of(virtual_host: VirtualHost) -> Settings:
+    """What a session must know of a virtual host."""
+    user = virtual_host.default_user
+    return Settings(
+        virtual_host=virtual_host.name,
+        default_login=None if user is None else user.login.encode(),
+        default_passcode=None if user is None else user.passcode.get_secret_value().encode(),
+        default_topic_exchange=virtual_host.default_topic_exchange.encode(),
+        default_nack_requeue=virtual_host.default_nack_requeue,
+        max_frame_size=virtual_host.max_frame_size,
+        confirm_messages=virtual_host.confirm_window.messages,
+        confirm_bytes=virtual_host.confirm_window.bytes,
+        auto_ack_window=virtual_host.auto_ack_window,
+        transactions=TransactionLimits(
+            max_open=virtual_host.transactions.max_open,
+            max_actions=virtual_host.transactions.max_actions,
+            max_bytes=virtual_host.transactions.max_bytes,
+            max_age=virtual_host.transactions.max_age,
+        ),
+    )
+
+
+async def serve(config: GatewayConfig) -> None:
+    """Run a gateway until SIGTERM or SIGINT, then drain it.
+
+    Args:
+        config: the whole configuration.
+
+    Raises:
+        ListenError: when a listener cannot be opened.
+    """
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    gateway = Gateway(config)
+    await gateway.start()
+    await stopping.wait()
+    # A second signal ends the process at once.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.remove_signal_handler(number)
+    await gateway.stop()

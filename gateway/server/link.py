@@ -1,0 +1,402 @@
+"""A link: one AMQP connection, opened as a client and used by one session or by many.
+
+Control goes through aio-pika: dialling, login, channels, declarations, consumers, heart-beats. Data goes through the tap:
+``LinkChannel.write`` puts encoded frames on the wire, and deliveries and confirms arrive at the channel's sink.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
+from urllib.parse import quote
+
+import aio_pika
+import pamqp.commands
+import pamqp.frame
+from aio_pika.abc import AbstractChannel
+from aiormq.abc import AbstractChannel as UnderlayChannel
+from aiormq.exceptions import AMQPError
+from yarl import URL
+
+from gateway.amqp.codec import CANCEL, CHANNEL_CLOSE, CONNECTION_BLOCKED, CONNECTION_CLOSE, CONNECTION_UNBLOCKED
+from gateway.amqp.splitter import Sink, Splitter
+from gateway.config import BrokerUrl, Upstream, VirtualHost
+from gateway.errors import GatewayError
+from gateway.server.tap import TapFactory
+from gateway.server.tls import broker_tls_context
+from gateway.session.queues import QueueSpec
+
+T = TypeVar("T")
+
+# Octets waiting for the broker above which the clients of a link are held. The kernel's own buffers come on top.
+_HIGH_WATER: Final = 1 << 20
+
+_CONNECTION_FORCED: Final = 320
+
+
+class UpstreamRefused(GatewayError):
+    """The broker closed a channel with an error, or a connection. Code and text are its own."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
+class LinkDown(UpstreamRefused):
+    """The AMQP connection is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a client logs in with. The passcode never shows."""
+
+    login: str
+    passcode: str
+
+    def __repr__(self) -> str:
+        return f"Credentials({self.login!r})"
+
+
+class Tenant(Protocol):
+    """Who uses a link: the bridge of a session."""
+
+    def flush_batch(self) -> None:
+        """Data for the session arrived; the batch is over."""
+
+    def link_paused(self, link: Link) -> None:
+        """The link takes no more octets for now."""
+
+    def link_resumed(self, link: Link) -> None:
+        """The link takes octets again."""
+
+    def link_blocked(self, link: Link) -> None:
+        """The broker's alarm began or ended; see ``Link.blocked``."""
+
+    def link_lost(self, link: Link) -> None:
+        """The link is gone; see ``Link.end``."""
+
+
+class LinkChannel:
+    """A channel of a link, for one purpose of one session: publishing, or one subscription.
+
+    Args:
+        link: the link.
+        channel: aio-pika's.
+        underlay: the AMQP library's own, whose methods are AMQP's.
+    """
+
+    def __init__(self, link: Link, channel: AbstractChannel, underlay: UnderlayChannel) -> None:
+        self.link = link
+        self.number = underlay.number
+        self.write = link.write
+        self.closed: UpstreamRefused | None = None
+        self.on_closed: Callable[[UpstreamRefused], None] | None = None
+        self.on_cancelled: Callable[[], None] | None = None
+        self._channel = channel
+        self._underlay = underlay
+        self._busy = False
+
+    def tap(self, sink: Sink) -> None:
+        """Send the channel's deliveries and confirms to a sink."""
+        self.link.splitter.register(self.number, sink)
+
+    def silence(self, owner: object) -> None:
+        """Throw away what still arrives; the broker takes it back when the channel closes."""
+        self.on_closed = self.on_cancelled = None
+        self.link.splitter.register(self.number, Sink(_discard_delivery, _discard_confirm, owner))
+
+    async def declare(self, queue: QueueSpec) -> str:
+        """Declare a queue (queue.declare); its name, which the broker chose if the one asked for is empty."""
+        answer = await self._call(
+            self._underlay.queue_declare(
+                queue.name,
+                durable=queue.durable,
+                exclusive=queue.exclusive,
+                auto_delete=queue.auto_delete,
+                arguments=dict(queue.arguments),
+            )
+        )
+        return str(answer.queue)
+
+    async def bind(self, queue: str, exchange: str, routing_key: str) -> None:
+        """Bind a queue to an exchange (queue.bind)."""
+        await self._call(self._underlay.queue_bind(queue, exchange, routing_key))
+
+    async def consume(self, queue: str, prefetch: int) -> None:
+        """Start a consumer (basic.qos, basic.consume); its messages go to the sink of the channel."""
+        if prefetch:
+            await self._call(self._underlay.basic_qos(prefetch_count=prefetch))
+        await self._call(self._underlay.basic_consume(queue, _never_called, consumer_tag=f"s{self.number}"))
+
+    async def cancel(self) -> None:
+        """Stop the consumer (basic.cancel)."""
+        await self._call(self._underlay.basic_cancel(f"s{self.number}"))
+
+    async def select_confirms(self) -> None:
+        """Ask the broker to confirm what is published from now on (confirm.select)."""
+        await self._call(self._underlay.confirm_delivery())
+
+    async def delete_queue(self, queue: str) -> None:
+        """Delete a queue (queue.delete); one that does not exist is no error."""
+        await self._call(self._underlay.queue_delete(queue))
+
+    async def close(self) -> None:
+        """Close the channel; everything sent on it before is handled by the broker first."""
+        self.on_closed = self.on_cancelled = None
+        try:
+            if self.closed is None and self.link.end is None:
+                await self._channel.close()
+        except (AMQPError, OSError, RuntimeError):
+            # Closed by the broker at the same moment: that is what was wanted.
+            pass
+        finally:
+            self.link.channel_gone(self)
+
+    async def _call(self, operation: Coroutine[Any, Any, T]) -> T:
+        self._busy = True
+        try:
+            return await operation
+        except (AMQPError, OSError, RuntimeError, asyncio.CancelledError) as error:
+            if self.link.end is not None:
+                raise self.link.end from error
+            if self.closed is not None:
+                raise self.closed from error
+            raise
+        finally:
+            self._busy = False
+
+    def broker_closed(self, refusal: UpstreamRefused) -> None:
+        """The broker closed the channel. Whoever waits for an answer gets the refusal, else the channel's owner."""
+        self.closed = refusal
+        if not self._busy and self.on_closed is not None:
+            self.on_closed(refusal)
+
+
+class Link:
+    """One AMQP connection.
+
+    Args:
+        name: shown by the broker beside the connection.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.splitter = Splitter(self._watched)
+        self.end: LinkDown | None = None
+        self.blocked = False
+        self.paused = False
+        self.tenants: dict[Tenant, int] = {}
+        # Queues that belong to one session though the connection is shared: AMQP's exclusive means the connection.
+        self.exclusive_queues: dict[str, object] = {}
+        self.product = ""
+        self.version = ""
+        self._channels: dict[int, LinkChannel] = {}
+        self._opening = 0
+        self._connection: aio_pika.Connection | None = None
+        self._transport: asyncio.Transport | None = None
+        self._frame_max = 0
+        self._channel_max = 0
+
+    @classmethod
+    async def open(cls, virtual_host: VirtualHost, credentials: Credentials, name: str) -> Link:
+        """Open a connection to the first broker of the virtual host that answers.
+
+        Args:
+            virtual_host: says where the brokers are.
+            credentials: the client's.
+            name: shown by the broker beside the connection.
+
+        Raises:
+            UpstreamRefused: when a broker refused the login or the virtual host.
+            LinkDown: when no broker answered.
+        """
+        upstream = virtual_host.upstream
+        failure = "no broker is configured"
+        for broker in upstream.urls:
+            link = cls(name)
+            url = _url(broker, credentials, virtual_host)
+            try:
+                await asyncio.wait_for(link._dial(url, upstream), upstream.connect_timeout)
+            except (TimeoutError, OSError, AMQPError, RuntimeError) as error:
+                if isinstance(link.end, UpstreamRefused) and link.end.code != _CONNECTION_FORCED:
+                    raise UpstreamRefused(link.end.code, link.end.text) from None
+                failure = type(error).__name__
+                continue
+            return link
+        raise LinkDown(_CONNECTION_FORCED, f"no broker answers ({failure})")
+
+    async def _dial(self, url: URL, upstream: Upstream) -> None:
+        context = broker_tls_context(upstream.tls) if url.scheme == "amqps" else None
+        connection = aio_pika.Connection(
+            url, ssl_context=context, client_properties={"connection_name": self.name, "product": "stomp-gateway"}
+        )
+        factory = TapFactory(self, _HIGH_WATER)
+        connection.kwargs["transport_factory"] = factory
+        try:
+            await connection.connect()
+        except BaseException:
+            if factory.transport is not None:
+                factory.transport.abort()
+            raise
+        self._connection = connection
+        self._transport = factory.transport
+        underlay = connection.transport.connection if connection.transport else None
+        if underlay is None:
+            raise LinkDown(_CONNECTION_FORCED, "the connection was closed at once")
+        tune = underlay.connection_tune
+        self._frame_max = tune.frame_max
+        self._channel_max = tune.channel_max or 0xFFFF
+        properties = underlay.server_properties
+        self.product = str(properties.get("product", ""))
+        self.version = str(properties.get("version", ""))
+
+    @property
+    def frame_max(self) -> int:
+        """The largest AMQP frame in octets that broker and gateway agreed upon; 0 for no limit."""
+        return self._frame_max
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another channel can be opened."""
+        return self.end is None and len(self._channels) + self._opening < self._channel_max
+
+    @property
+    def channels(self) -> int:
+        """Channels open now."""
+        return len(self._channels)
+
+    def reserve(self) -> None:
+        """Count a channel that is about to be opened, so that nobody takes its place."""
+        self._opening += 1
+
+    async def channel(self) -> LinkChannel:
+        """Open a channel; ``reserve`` was called for it.
+
+        Raises:
+            LinkDown: when the connection is gone.
+            UpstreamRefused: when the broker allows no further channel.
+        """
+        try:
+            if self._connection is None or self.end is not None:
+                raise self.end or LinkDown(_CONNECTION_FORCED, "the connection is closed")
+            channel = self._connection.channel(publisher_confirms=False)
+            await channel.initialize()
+            opened = LinkChannel(self, channel, await channel.get_underlay_channel())
+        except (AMQPError, OSError, RuntimeError, asyncio.CancelledError) as error:
+            if self.end is not None:
+                raise self.end from error
+            raise
+        finally:
+            self._opening -= 1
+        self._channels[opened.number] = opened
+        return opened
+
+    def channel_gone(self, channel: LinkChannel) -> None:
+        """A channel is closed; its number may be used again."""
+        self._channels.pop(channel.number, None)
+        self.splitter.unregister(channel.number)
+
+    def write(self, octets: bytes) -> None:
+        """Put whole AMQP frames on the wire."""
+        if self._transport is not None and self.end is None:
+            self._transport.write(octets)
+
+    def pause_reading(self) -> None:
+        """Stop reading from the broker, for a link that serves one slow session alone."""
+        if self._transport is not None and self.end is None and self._transport.is_reading():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read from the broker again."""
+        if self._transport is not None and self.end is None and not self._transport.is_reading():
+            self._transport.resume_reading()
+
+    async def close(self) -> None:
+        """Close the connection in an orderly way."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        self.resume_reading()
+        try:
+            await connection.close()
+        except (AMQPError, OSError, RuntimeError):
+            pass
+        if self._transport is not None:
+            self._transport.abort()
+
+    # What the tap tells.
+
+    def batch_done(self) -> None:
+        """Let the sessions that got data write it out, once per read."""
+        touched = self.splitter.touched
+        self.splitter.touched = set()
+        for tenant in touched:
+            tenant.flush_batch()  # type: ignore[attr-defined]  # owners of sinks are tenants
+
+    def writing_paused(self) -> None:
+        """Hold the clients that publish here."""
+        self.paused = True
+        for tenant in tuple(self.tenants):
+            tenant.link_paused(self)
+
+    def writing_resumed(self) -> None:
+        """Release them."""
+        self.paused = False
+        for tenant in tuple(self.tenants):
+            tenant.link_resumed(self)
+
+    def connection_lost(self) -> None:
+        """The socket is closed: tell everybody once."""
+        if self.end is None:
+            self.end = LinkDown(_CONNECTION_FORCED, "CONNECTION_FORCED - the connection to the broker was lost")
+        for tenant in tuple(self.tenants):
+            tenant.link_lost(self)
+        self.tenants.clear()
+
+    def _watched(self, channel: int, method: int, octets: bytes) -> None:
+        if method == CONNECTION_BLOCKED or method == CONNECTION_UNBLOCKED:
+            self.blocked = method == CONNECTION_BLOCKED
+            for tenant in tuple(self.tenants):
+                tenant.link_blocked(self)
+        elif method == CONNECTION_CLOSE:
+            self.end = LinkDown(*_reply(octets))
+        elif method == CHANNEL_CLOSE and channel in self._channels:
+            self._channels[channel].broker_closed(UpstreamRefused(*_reply(octets)))
+        elif method == CANCEL and channel in self._channels:
+            cancelled = self._channels[channel].on_cancelled
+            if cancelled is not None:
+                cancelled()
+
+
+def _url(broker: BrokerUrl, credentials: Credentials, virtual_host: VirtualHost) -> URL:
+    """The URL that the AMQP library wants; it never leaves this module, because it holds the passcode."""
+    parts = {
+        "user": quote(credentials.login, safe=""),
+        "password": quote(credentials.passcode, safe=""),
+        "path": "/" + quote(virtual_host.amqp_vhost, safe=""),
+        "query_string": f"heartbeat={int(virtual_host.upstream.heartbeat)}",
+    }
+    return URL.build(scheme=broker.scheme, host=broker.host, port=broker.port, encoded=True, **parts)
+
+
+def _reply(octets: bytes) -> tuple[int, str]:
+    """Reply code and text of connection.close or channel.close."""
+    _, _, frame = pamqp.frame.unmarshal(octets)
+    if isinstance(frame, pamqp.commands.Connection.Close | pamqp.commands.Channel.Close):
+        return int(frame.reply_code or 0), str(frame.reply_text or "")
+    return 0, ""
+
+
+def _discard_delivery(tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
+    """For a channel that is about to close."""
+
+
+def _discard_confirm(sequence: int, multiple: bool, accepted: bool) -> None:
+    """For a channel that is about to close."""
+
+
+async def _never_called(message: object) -> None:
+    """The library wants a callback for its consumers; deliveries reach the sink before the library sees them."""

@@ -1,0 +1,74 @@
+"""Logging, set up in one place: structlog for the gateway, and the standard library's records through the same chain.
+
+Log lines go to standard error, so that what a command prints stays clean. Two traps are closed here. Tracebacks are
+rendered without local variables, because those hold passcodes. And credentials inside URLs are blanked in every text,
+because libraries put a connection's URL into their messages.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from typing import TextIO
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from gateway.config import Logging
+
+_URL_CREDENTIALS = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s/@]*@", re.IGNORECASE)
+
+
+def configure_logs(settings: Logging, stream: TextIO | None = None) -> None:
+    """Send all log lines of this process to one stream, in one format. May be called again.
+
+    Args:
+        settings: format and level.
+        stream: standard error unless given.
+    """
+    out = sys.stderr if stream is None else stream
+    common: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        _without_url_credentials,
+    ]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *common,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.ExtraAdder(), *common],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, _renderer(settings, out)],
+        )
+    )
+    level = logging.getLevelNamesMapping()[settings.level.upper()]
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    for library in ("aio_pika", "aiormq", "asyncio"):
+        # Below warning they write a line per AMQP operation.
+        logging.getLogger(library).setLevel(max(level, logging.WARNING))
+
+
+def _renderer(settings: Logging, out: TextIO) -> Processor:
+    if settings.format == "json":
+        return structlog.processors.JSONRenderer(ensure_ascii=False)
+    return structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)
+
+
+def _without_url_credentials(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    for key, value in event.items():
+        if isinstance(value, str) and "://" in value:
+            event[key] = _URL_CREDENTIALS.sub(r"\1:***@", value)
+    return event

@@ -1,0 +1,242 @@
+"""Which links there are, and who may use them.
+
+Sessions that log in to the same virtual host with the same login and passcode share links (``links: shared``), or have links
+of their own (``links: dedicated``). A ``Lease`` is what a session holds on to either way.
+
+Sharing must not weaken the broker's judgement. A login is trusted without asking only when a link for it is open and the
+very same credentials were accepted less than ``login_cache`` seconds ago; otherwise the broker is asked again, over a
+connection of its own, before the session is let in. Passcodes are kept as keyed digests only and compared in constant time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+from gateway.config import VirtualHost
+from gateway.server.link import Credentials, Link, LinkChannel, LinkDown
+
+# A shared link that nobody uses is kept this long, in seconds: clients that connect, send and go come back.
+_LINGER: Final = 60.0
+
+_PUBLISH: Final = "publish"
+_CONSUME: Final = "consume"
+
+
+class Links:
+    """The links of one login to one virtual host.
+
+    Args:
+        virtual_host: says where the brokers are.
+        credentials: the login's.
+        label: goes into the names of the connections.
+    """
+
+    def __init__(self, virtual_host: VirtualHost, credentials: Credentials, label: str) -> None:
+        self.virtual_host = virtual_host
+        self.users = 0
+        self.idle_since = 0.0
+        self._credentials = credentials
+        self._label = label
+        self._links: dict[str, list[Link]] = {_PUBLISH: [], _CONSUME: []}
+        # A connection opened to ask about a login, not yet used for anything.
+        self._spare: Link | None = None
+        self._opening: dict[str, asyncio.Future[Link]] = {}
+
+    @property
+    def all(self) -> list[Link]:
+        """Every open link."""
+        links = [*self._links[_PUBLISH], *self._links[_CONSUME]]
+        if self._spare is not None:
+            links.append(self._spare)
+        return [link for link in links if link.end is None]
+
+    async def ask_broker(self) -> None:
+        """Open a connection to learn whether the broker accepts the login; keep it if it is the first.
+
+        Raises:
+            UpstreamRefused: when the broker refuses.
+            LinkDown: when none can be reached.
+        """
+        link = await self._open("login")
+        if self.all:
+            await link.close()
+        else:
+            self._spare = link
+
+    async def publishing_channel(self) -> LinkChannel:
+        """A channel on a link that serves publishers."""
+        return await self._channel(_PUBLISH)
+
+    async def consuming_channel(self) -> LinkChannel:
+        """A channel on a link that serves subscriptions."""
+        return await self._channel(_CONSUME)
+
+    async def open_own(self) -> Link:
+        """A link that belongs to one session, whose reading may pause for it."""
+        return await self._open("own")
+
+    async def _channel(self, purpose: str) -> LinkChannel:
+        link = await self._with_room(purpose)
+        link.reserve()
+        return await link.channel()
+
+    async def _with_room(self, purpose: str) -> Link:
+        """A link with room for one more channel; many sessions that need a new one wait for the same."""
+        links = self._links[purpose]
+        links[:] = [link for link in links if link.end is None]
+        for link in links:
+            if link.has_room:
+                return link
+        opening = self._opening.get(purpose)
+        if opening is not None:
+            await asyncio.shield(opening)
+            return await self._with_room(purpose)
+        spare, self._spare = self._spare, None
+        if spare is not None and spare.end is None:
+            links.append(spare)
+            return spare
+        self._opening[purpose] = opening = asyncio.get_running_loop().create_future()
+        try:
+            link = await self._open(purpose)
+            links.append(link)
+            opening.set_result(link)
+        except BaseException as error:
+            opening.set_exception(error if isinstance(error, LinkDown) else LinkDown(320, "the broker refused a link"))
+            # Nobody may be waiting; that is no reason for a complaint.
+            opening.exception()
+            raise
+        finally:
+            del self._opening[purpose]
+        return link
+
+    async def _open(self, purpose: str) -> Link:
+        name = f"stomp-gateway {purpose} {self._label}"
+        return await Link.open(self.virtual_host, self._credentials, name)
+
+    async def close(self) -> None:
+        """Close every link."""
+        links, self._links, spare = self.all, {_PUBLISH: [], _CONSUME: []}, self._spare
+        self._spare = None
+        if spare is not None and spare not in links:
+            links.append(spare)
+        await asyncio.gather(*(link.close() for link in links))
+
+
+class _SharedLogin:
+    """One set of credentials that the broker accepted, and the links that its sessions share."""
+
+    def __init__(self, digest: bytes, links: Links) -> None:
+        self.digest = digest
+        self.links = links
+        self.accepted = -1.0
+        self.asking: asyncio.Task[None] | None = None
+
+
+class Lease:
+    """A session's hold on its links. ``release`` it when the session is over."""
+
+    def __init__(self, links: Links, release: Callable[[Lease], None]) -> None:
+        self.links = links
+        self._release = release
+
+    def release(self) -> None:
+        """The session needs the links no longer."""
+        self._release(self)
+
+
+class LinkPool:
+    """All links of a gateway.
+
+    Args:
+        clock: seconds, only going forward.
+        spawn: starts a background task and keeps hold of it.
+    """
+
+    def __init__(self, clock: Callable[[], float], spawn: Callable[..., object]) -> None:
+        self._clock = clock
+        self._spawn = spawn
+        self._key = secrets.token_bytes(32)
+        self._shared: dict[tuple[str, str], list[_SharedLogin]] = {}
+
+    async def log_in(self, virtual_host: VirtualHost, credentials: Credentials, client: str) -> Lease:
+        """Let the broker decide on a login, and hand out links.
+
+        Args:
+            virtual_host: which the client asked for.
+            credentials: the client's own.
+            client: names the client, for dedicated links.
+
+        Raises:
+            UpstreamRefused: when the broker refuses the login or the virtual host.
+            LinkDown: when no broker can be reached.
+        """
+        if virtual_host.links == "dedicated":
+            links = Links(virtual_host, credentials, f"{virtual_host.name} {client}")
+            await links.ask_broker()
+            return Lease(links, self._release_dedicated)
+        shared = self._find(virtual_host, credentials)
+        if not self._is_trusted(shared):
+            if shared.asking is None:
+                shared.asking = asyncio.ensure_future(self._ask(shared))
+            await asyncio.shield(shared.asking)
+        shared.links.users += 1
+        return Lease(shared.links, self._release_shared)
+
+    def _find(self, virtual_host: VirtualHost, credentials: Credentials) -> _SharedLogin:
+        digest = hmac.digest(self._key, credentials.passcode.encode(), "sha256")
+        candidates = self._shared.setdefault((virtual_host.name, credentials.login), [])
+        for candidate in candidates:
+            if hmac.compare_digest(candidate.digest, digest):
+                return candidate
+        links = Links(virtual_host, credentials, f"{virtual_host.name} {credentials.login}")
+        candidates.append(candidate := _SharedLogin(digest, links))
+        return candidate
+
+    def _is_trusted(self, shared: _SharedLogin) -> bool:
+        age = self._clock() - shared.accepted
+        return shared.accepted >= 0 and age < shared.links.virtual_host.login_cache and bool(shared.links.all)
+
+    async def _ask(self, shared: _SharedLogin) -> None:
+        """Ask the broker; sessions that log in at the same moment with the same credentials wait for one answer."""
+        try:
+            await shared.links.ask_broker()
+            shared.accepted = shared.links.idle_since = self._clock()
+        except BaseException:
+            # Wrong passcodes must not pile up; sessions that were let in before keep their links.
+            shared.accepted = -1.0
+            shared.links.idle_since = -_LINGER
+            raise
+        finally:
+            shared.asking = None
+            self.close_idle()
+
+    def _release_shared(self, lease: Lease) -> None:
+        lease.links.users -= 1
+        lease.links.idle_since = self._clock()
+
+    def _release_dedicated(self, lease: Lease) -> None:
+        self._spawn(lease.links.close())
+
+    def close_idle(self) -> None:
+        """Close the shared links that nobody has used for a while."""
+        now = self._clock()
+        for key, logins in list(self._shared.items()):
+            for login in [each for each in logins if self._is_idle(each, now)]:
+                logins.remove(login)
+                self._spawn(login.links.close())
+            if not logins:
+                del self._shared[key]
+
+    @staticmethod
+    def _is_idle(login: _SharedLogin, now: float) -> bool:
+        return not login.links.users and login.asking is None and now - login.links.idle_since > _LINGER
+
+    async def close(self) -> None:
+        """Close every shared link."""
+        logins = [login for logins in self._shared.values() for login in logins]
+        self._shared.clear()
+        await asyncio.gather(*(login.links.close() for login in logins))

@@ -1,0 +1,190 @@
+"""Destinations: the client's text, what it means on the broker, and the text that a MESSAGE shows.
+
+RabbitMQ's adapter splits at slashes before it unescapes, and ``%2F`` is the only escape it reads, though it writes more of
+them. Both directions are kept exactly, because queue names and replies depend on them.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import urlsafe_b64encode
+from dataclasses import dataclass
+from enum import Enum
+from hashlib import md5
+from typing import Final
+
+from gateway.errors import StompError
+
+AMQ_TOPIC: Final = b"amq.topic"
+REPLY_QUEUE: Final = b"/reply-queue/"
+TEMP_QUEUE: Final = b"/temp-queue/"
+SUBSCRIPTION_PREFIX: Final = b"stomp-subscription-"
+
+_VALID_TYPES: Final = b"/temp-queue, /exchange, /topic, /queue, /amq/queue, /reply-queue/"
+_ROUTABLE: Final = (b"/exchange", b"/topic", b"/queue", b"/amq/queue", REPLY_QUEUE)
+_SHOWN_ESCAPED: Final = re.compile(rb"[\x00-\x1f%/\x80-\xff]")
+
+
+class Kind(Enum):
+    """The kinds of destinations; the value is the word for it in an ERROR."""
+
+    QUEUE = b"queue"
+    TOPIC = b"topic"
+    EXCHANGE = b"exchange"
+    AMQ_QUEUE = b"amqqueue"
+    REPLY_QUEUE = b"reply_queue"
+    TEMP_QUEUE = b"temp_queue"
+
+
+_PREFIXES: Final = (
+    (b"/queue", Kind.QUEUE),
+    (b"/topic", Kind.TOPIC),
+    (b"/exchange", Kind.EXCHANGE),
+    (b"/amq/queue", Kind.AMQ_QUEUE),
+    (b"/temp-queue", Kind.TEMP_QUEUE),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A destination, read.
+
+    ``name`` is the queue, the topic's routing key or the exchange; ``key`` the routing key of an exchange destination,
+    empty otherwise. Octets, unescaped.
+    """
+
+    kind: Kind
+    name: bytes
+    key: bytes = b""
+
+    def route(self, topic_exchange: bytes) -> tuple[bytes, bytes]:
+        """Exchange and routing key that a message for this destination is published with.
+
+        Args:
+            topic_exchange: the virtual host's default topic exchange. Every mention of ``amq.topic`` means this one.
+        """
+        if self.kind is Kind.TOPIC:
+            return topic_exchange, self.name
+        if self.kind is Kind.EXCHANGE:
+            return (topic_exchange if self.name == AMQ_TOPIC else self.name), self.key
+        return b"", self.name
+
+    @property
+    def binding_key(self) -> bytes:
+        """The routing key with which a subscription's queue is bound."""
+        return self.name if self.kind is Kind.TOPIC else self.key
+
+
+def parse(text: bytes) -> Destination:
+    """Read a destination header.
+
+    Args:
+        text: the header's value, unescaped as a header.
+
+    Returns:
+        The destination.
+
+    Raises:
+        StompError: "Invalid destination" or "Unknown destination"; the connection stays open.
+    """
+    if not text:
+        raise StompError("Invalid destination", "Destination cannot be blank\n")
+    if b"/" not in text:
+        return Destination(Kind.QUEUE, _unescape(text))
+    if text.startswith(REPLY_QUEUE):
+        return _named(Kind.REPLY_QUEUE, text[len(REPLY_QUEUE) :], text[len(REPLY_QUEUE) - 1 :])
+    for prefix, kind in _PREFIXES:
+        if text.startswith(prefix) and text[len(prefix) : len(prefix) + 1] in (b"", b"/"):
+            rest = text[len(prefix) :]
+            if kind is Kind.EXCHANGE:
+                return _exchange(rest)
+            return _named(kind, rest[1:], rest, b"/" in rest[1:])
+    body = b"'%b' is not a valid destination.\nValid destination types are: %b.\n" % (text, _VALID_TYPES)
+    raise StompError("Unknown destination", body)
+
+
+def _named(kind: Kind, name: bytes, rest: bytes, has_more: bool = False) -> Destination:
+    if not name or has_more:
+        raise _invalid(kind, rest)
+    return Destination(kind, _unescape(name))
+
+
+def _exchange(rest: bytes) -> Destination:
+    name, _, key = rest[1:].partition(b"/")
+    if not name or b"/" in key:
+        raise _invalid(Kind.EXCHANGE, rest)
+    return Destination(Kind.EXCHANGE, _unescape(name), _unescape(key))
+
+
+def _invalid(kind: Kind, rest: bytes) -> StompError:
+    return StompError("Invalid destination", b"'%b' is not a valid %b destination\n" % (rest, kind.value))
+
+
+def not_for(command: bytes, text: bytes) -> StompError:
+    """The error for a temp-queue destination outside reply-to."""
+    return StompError("Invalid destination", b"'%b' is not a valid destination for '%b'\n" % (text, command))
+
+
+def _unescape(part: bytes) -> bytes:
+    return part.replace(b"%2F", b"/")
+
+
+def _escape(part: bytes) -> bytes:
+    return _SHOWN_ESCAPED.sub(lambda found: b"%%%02X" % found[0][0], part)
+
+
+def show(exchange: bytes, routing_key: bytes) -> bytes:
+    """The destination header of a MESSAGE, made from where the message came from and not from what was subscribed to.
+
+    Args:
+        exchange: the delivery's exchange.
+        routing_key: the delivery's routing key.
+    """
+    key = _escape(routing_key)
+    if not exchange:
+        return b"/queue/" + key
+    if exchange == AMQ_TOPIC:
+        return b"/topic/" + key
+    name = _escape(exchange)
+    return b"/exchange/%b/%b" % (name, key) if key else b"/exchange/" + name
+
+
+def show_reply_to(reply_to: bytes) -> bytes:
+    """The reply-to header of a MESSAGE: what is no destination is taken for the name of a queue."""
+    return reply_to if reply_to.startswith(_ROUTABLE) else REPLY_QUEUE + reply_to
+
+
+def durable_queue_name(routing_key: bytes, subscription_id: bytes) -> bytes:
+    """The queue name of a durable topic subscription, the one every released version of RabbitMQ's adapter computes.
+
+    It hashes the pair of routing key and id in Erlang's external term format, both as lists of octets. The exchange and
+    the virtual host play no part.
+
+    Args:
+        routing_key: octets, unescaped.
+        subscription_id: the id header, octets.
+    """
+    term = b"\x83h\x02" + _erlang_string(routing_key) + _erlang_string(subscription_id)
+    # MD5 because the name must be the adapter's; nothing secret depends on it.
+    return subscription_queue_name(md5(term, usedforsecurity=False).digest())
+
+
+def subscription_queue_name(digest: bytes) -> bytes:
+    """The queue name of a topic subscription: a prefix and 16 octets in the URL-safe alphabet without padding."""
+    return SUBSCRIPTION_PREFIX + urlsafe_b64encode(digest).rstrip(b"=")
+
+
+_LONGEST_ERLANG_STRING: Final = 0xFFFF
+
+
+def _erlang_string(octets: bytes) -> bytes:
+    """A list of octets in the external term format: NIL_EXT, STRING_EXT, or LIST_EXT of small integers when it is long."""
+    size = len(octets)
+    if not size:
+        return b"j"
+    if size <= _LONGEST_ERLANG_STRING:
+        return b"k" + size.to_bytes(2, "big") + octets
+    elements = bytearray(2 * size)
+    elements[0::2] = b"a" * size
+    elements[1::2] = octets
+    return b"l" + size.to_bytes(4, "big") + bytes(elements) + b"j"

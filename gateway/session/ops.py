@@ -1,0 +1,168 @@
+"""Operations that a session asks of the broker, and the events with which they and the broker answer.
+
+A session has at most one operation under way; the frames behind it wait. Publishing, acknowledging and delivering are no
+operations: they are octets, and never wait.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.session.queues import QueueSpec
+from gateway.session.settings import Settings
+from gateway.session.subscriptions import Subscription
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Let the broker decide on credentials and virtual host. Answered by LoggedIn or LoginFailed."""
+
+    settings: Settings
+    login: bytes
+    passcode: bytes
+
+    def __repr__(self) -> str:
+        # The passcode stays out of every log and traceback.
+        return f"Login({self.settings.virtual_host!r}, {self.login!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class PreparePublisher:
+    """Open the session's publishing channel if there is none yet, switch on confirms, declare a queue.
+
+    Answered by PublisherPrepared or OperationFailed.
+    """
+
+    confirms: bool
+    queue: QueueSpec | None
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """Open a channel for a subscription, declare its queue, consume, bind. Answered by Subscribed or OperationFailed.
+
+    ``queue`` is declared when given; ``queue_name`` is consumed (empty: the declared one). ``binding`` is the exchange and
+    the routing key, or None. ``prefetch`` 0 asks for no limit; such a subscription must not share a link, since reading
+    from the broker may have to pause for it.
+    """
+
+    subscription: Subscription
+    queue: QueueSpec | None
+    queue_name: str
+    binding: tuple[str, str] | None
+    prefetch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    """Cancel a subscription's consumer, return what is unsettled, and delete a queue if one is named.
+
+    Answered by Unsubscribed or OperationFailed.
+    """
+
+    subscription: Subscription
+    delete_queue: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CloseUpstream:
+    """Close every channel of the session in an orderly way. Answered by UpstreamClosed."""
+
+
+Operation = Login | PreparePublisher | Subscribe | Unsubscribe | CloseUpstream
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedIn:
+    """The broker accepted the login."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoginFailed:
+    """The broker did not accept the login, or could not be asked; the words are for the client.
+
+    ``close`` says that trying again on this connection makes no sense.
+    """
+
+    message: str
+    body: bytes
+    close: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherPrepared:
+    """The publishing channel: its number, the largest frame in octets, and whether it confirms."""
+
+    channel: int
+    frame_max: int
+    confirms: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """A subscription's consumer runs on a channel, on this queue."""
+
+    subscription: Subscription
+    channel: int
+    queue_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribed:
+    """A subscription's consumer is gone."""
+
+    subscription: Subscription
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamClosed:
+    """All channels of the session are closed; the broker has handled everything sent on them."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperationFailed:
+    """The broker refused the operation under way and closed its channel."""
+
+    code: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelClosed:
+    """The broker closed a channel of the session on its own account.
+
+    ``publishing`` tells the publishing channel from a subscription's.
+    """
+
+    code: int
+    text: str
+    publishing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerCancelled:
+    """The broker cancelled the consumer of a subscription."""
+
+    subscription: Subscription
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLost:
+    """An AMQP connection of the session ended. ``text`` is the broker's, or a sentence of ours; fit for the client."""
+
+    code: int
+    text: str
+
+
+Event = (
+    LoggedIn
+    | LoginFailed
+    | PublisherPrepared
+    | Subscribed
+    | Unsubscribed
+    | UpstreamClosed
+    | OperationFailed
+    | ChannelClosed
+    | ConsumerCancelled
+    | LinkLost
+)

@@ -1,0 +1,193 @@
+"""The words of ERROR frames, equal to those of RabbitMQ's adapter wherever it has some."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.errors import CloseReason, StompError
+
+SUPPORTED_VERSIONS: Final = "1.0,1.1,1.2"
+
+# AMQP 0-9-1 reply codes (section 1.2) and the names RabbitMQ gives them.
+_AMQP_NAMES: Final = {
+    311: "content_too_large",
+    312: "no_route",
+    313: "no_consumers",
+    320: "connection_forced",
+    402: "invalid_path",
+    403: "access_refused",
+    404: "not_found",
+    405: "resource_locked",
+    406: "precondition_failed",
+    501: "frame_error",
+    502: "syntax_error",
+    503: "command_invalid",
+    504: "channel_error",
+    505: "unexpected_frame",
+    506: "resource_error",
+    530: "not_allowed",
+    540: "not_implemented",
+    541: "internal_error",
+}
+
+
+def broker_error(code: int, text: str) -> StompError:
+    """An error of the broker that closed a channel: its name as message, its text as body. Ends the session."""
+    return StompError(_AMQP_NAMES.get(code, "broker_error"), text, close=CloseReason.BROKER_ERROR)
+
+
+def unknown_delivery_tag(tag: int) -> StompError:
+    """The broker's answer to an acknowledgement of nothing, given without asking it."""
+    return broker_error(406, f"PRECONDITION_FAILED - unknown delivery tag {tag}")
+
+
+def processing_error() -> StompError:
+    """A header whose value makes no sense, in the adapter's terse words."""
+    return StompError("Processing error", "Processing error")
+
+
+def version_mismatch() -> StompError:
+    """No common version of STOMP."""
+    return StompError("Version mismatch", f"Supported versions are {SUPPORTED_VERSIONS}\n")
+
+
+def bad_connect(body: str | bytes) -> StompError:
+    """A CONNECT that the broker or the configuration refuses; the client may try again."""
+    return StompError("Bad CONNECT", body)
+
+
+def not_connected() -> StompError:
+    """A command before CONNECT."""
+    return StompError("Illegal command", "You must log in using CONNECT first")
+
+
+def already_connected() -> StompError:
+    """A second CONNECT. The adapter closes without a word."""
+    return StompError("Illegal command", "You are already connected.", close=CloseReason.PROTOCOL_ERROR)
+
+
+def bad_command(command: bytes) -> StompError:
+    """A command that no client may send."""
+    return StompError("Bad command", b'Could not interpret command "%b"\n' % command)
+
+
+def missing_destination(command: bytes) -> StompError:
+    """SEND or SUBSCRIBE without destination."""
+    return StompError("Missing destination", b"\"%b\" must include a 'destination' header\n" % command)
+
+
+def missing_header(command: bytes, name: bytes) -> StompError:
+    """ACK or NACK without its identifier."""
+    return StompError("Missing header", b'"%b" must include the "%b" header\n' % (command, name))
+
+
+def invalid_ack_id(command: bytes, name: bytes) -> StompError:
+    """ACK or NACK whose identifier is not one of ours."""
+    return StompError("Invalid header", b'"%b" must include a valid "%b" header\n' % (command, name))
+
+
+def too_long(name: bytes, size: int) -> StompError:
+    """A text that AMQP cannot carry."""
+    body = b"The value of '%b' has %d octets; AMQP carries at most 255 there.\n" % (name[:64], size)
+    return StompError("Invalid header", body)
+
+
+def name_too_long(name: bytes) -> StompError:
+    """A header name that AMQP cannot carry."""
+    body = b"The header name '%b...' has %d octets; AMQP carries at most 255.\n" % (name[:64], len(name))
+    return StompError("Invalid header", body)
+
+
+def not_text(name: bytes) -> StompError:
+    """A name for the broker that is not UTF-8."""
+    return StompError("Invalid header", b"The value of '%b' must be UTF-8 to name something on the broker.\n" % name[:64])
+
+
+def forbidden_message_id() -> StompError:
+    """SEND with the header that only the server may set."""
+    return StompError("Invalid header", "'message-id' is not allowed on 'SEND'.\n")
+
+
+def durable_needs_id() -> StompError:
+    """A durable subscription without id."""
+    return StompError("Missing Header", "Header 'id' is required for durable subscriptions")
+
+
+def duplicate_subscription(tag: bytes) -> StompError:
+    """A subscription id that is in use."""
+    body = b"A subscription identified by '%b' already exists." % tag
+    return StompError("Duplicated subscription identifier", body, close=CloseReason.PROTOCOL_ERROR)
+
+
+def missing_subscription_name() -> StompError:
+    """UNSUBSCRIBE that names nothing."""
+    return StompError("Missing destination or id", "UNSUBSCRIBE must include a 'destination' or 'id' header")
+
+
+def temporary_unsubscribe() -> StompError:
+    """UNSUBSCRIBE of a reply queue."""
+    return StompError("Invalid id", "UNSUBSCRIBE 'id' may not start with /temp-queue/\n")
+
+
+def no_subscription(description: bytes) -> StompError:
+    """UNSUBSCRIBE of something unknown; ``description`` is for example ``id='x'``."""
+    body = b'UNSUBSCRIBE must refer to an existing subscription.\nSubscription to "%b" not found.\n' % description
+    return StompError("No subscription found", body)
+
+
+def message_without_subscription(ack_id: bytes) -> StompError:
+    """ACK or NACK whose subscription is not there, or of another session."""
+    return StompError("Subscription not found", b'Message with id "%b" has no subscription' % ack_id)
+
+
+def subscription_cancelled(description: bytes, subscription: bytes) -> StompError:
+    """The broker cancelled a consumer, because its queue went away for instance."""
+    body = b'The server has canceled a subscription.\nNo more messages will be delivered for "%b".\n' % description
+    return StompError("Server cancelled subscription", body, subscription=subscription)
+
+
+def missing_transaction(command: bytes) -> StompError:
+    """BEGIN, COMMIT or ABORT without transaction."""
+    return StompError("Missing transaction", b"\"%b\" must include a 'transaction' header\n" % command)
+
+
+def bad_transaction(identifier: bytes) -> StompError:
+    """A transaction that is not open."""
+    return StompError("Bad transaction", b'Invalid transaction identifier: "%b"\n' % identifier)
+
+
+def too_many_transactions(limit: int) -> StompError:
+    """More open transactions than one session may have."""
+    return StompError("Transaction limit exceeded", f"Too many concurrent transactions (limit {limit})")
+
+
+def transaction_too_large(limit: int, unit: str) -> StompError:
+    """A transaction that holds more than it may."""
+    return StompError("Transaction too large", f"Too many {unit} in transaction (limit {limit})")
+
+
+def transaction_too_old(identifier: bytes) -> StompError:
+    """A transaction that was left open for too long; it is gone."""
+    body = b'Transaction "%b" was open for too long and has been aborted.\n' % identifier[:255]
+    return StompError("Transaction expired", body)
+
+
+def rejected(destination: bytes) -> StompError:
+    """The broker's basic.nack of a message."""
+    return StompError("Message rejected", b"The broker did not accept the message for '%b'.\n" % destination[:255])
+
+
+def commit_rejected() -> StompError:
+    """A COMMIT of which the broker rejected a message."""
+    body = "The broker did not accept every message of the transaction; nothing was acknowledged.\n"
+    return StompError("Message rejected", body)
+
+
+def malformed(reason: str) -> StompError:
+    """Octets that are no frame, or too many of them."""
+    return StompError("Malformed frame", f"{reason}\n", close=CloseReason.MALFORMED_FRAME)
+
+
+def closing(message: str, body: str, reason: CloseReason) -> StompError:
+    """The gateway ends a session on its own account."""
+    return StompError(message, body, close=reason)

@@ -1,0 +1,108 @@
+"""SEND, translated: what a head of SEND means on the broker, worked out once and kept on the head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from gateway.amqp.codec import Publication, encode_publish
+from gateway.amqp.properties import LONGEST_SHORT_STRING, encode_around_table
+from gateway.errors import StompError
+from gateway.session import refusals
+from gateway.session.destinations import TEMP_QUEUE, Destination, Kind, not_for, parse
+from gateway.session.publisher import Publisher
+from gateway.session.queues import QueueSpec, queue_arguments, sent_queue
+from gateway.session.translate import properties_of_send, table_of_send
+from gateway.stomp.frame import RECEIPT, Frame
+
+_NO_VALUES: Final[tuple[bytes, ...]] = ()
+
+
+class SendPlan:
+    """Everything about a SEND but its body and its volatile headers.
+
+    Args:
+        headers: of the frame, trimmed where the version demands it.
+        volatile: names of the headers whose values belong to the single frame.
+        topic_exchange: the virtual host's default topic exchange.
+
+    Raises:
+        StompError: when the headers make no sense, or hold what AMQP cannot carry.
+    """
+
+    __slots__ = (
+        "_gaps", "_headers", "_key", "_volatile", "destination", "exchange", "publication", "queue", "temp_queue",
+        "transaction",
+    )  # fmt: skip
+
+    def __init__(self, headers: Mapping[bytes, bytes], volatile: tuple[bytes, ...], topic_exchange: bytes) -> None:
+        if b"message-id" in headers:
+            raise refusals.forbidden_message_id()
+        text = headers.get(b"destination")
+        if text is None:
+            raise refusals.missing_destination(b"SEND")
+        parsed = parse(text)
+        if parsed.kind is Kind.TEMP_QUEUE:
+            raise not_for(b"SEND", text)
+        self.destination = text
+        self.exchange, self._key = parsed.route(topic_exchange)
+        for name in (self.exchange, self._key):
+            if len(name) > LONGEST_SHORT_STRING:
+                raise refusals.too_long(b"destination", len(name))
+        self.queue = self._queue(parsed, headers)
+        self.temp_queue = _temp_queue(headers)
+        self.transaction = headers.get(b"transaction")
+        # Made by ``build`` once the publishing channel is known and everything the message needs is there.
+        self.publication: Publication | None = None
+        self._gaps = _NO_VALUES
+        self._volatile = volatile
+        self._headers = headers
+        properties_of_send(headers, None)
+        table_of_send(headers, ())
+
+    @staticmethod
+    def _queue(destination: Destination, headers: Mapping[bytes, bytes]) -> QueueSpec | None:
+        if destination.kind is Kind.QUEUE:
+            return sent_queue(destination, headers)
+        # Nothing is declared, but a number that is none is an error all the same.
+        queue_arguments(headers)
+        return None
+
+    def build(self, publisher: Publisher, reply_queue: bytes | None) -> Publication:
+        """Encode what all messages of this plan share.
+
+        Args:
+            publisher: whose channel is open.
+            reply_queue: name of the temporary queue when ``temp_queue`` asks for one.
+        """
+        properties = properties_of_send(self._headers, reply_queue or self._headers.get(b"reply-to"))
+        table, self._gaps = table_of_send(self._headers, self._volatile)
+        before, behind = encode_around_table(properties)
+        method = encode_publish(publisher.channel, self.exchange, self._key)
+        self.publication = Publication(publisher.channel, publisher.frame_max, method, before, table, behind)
+        return self.publication
+
+    def values(self, receipt: bytes | None, frame: Frame) -> tuple[bytes, ...]:
+        """What stands in the gaps of the headers table for one frame.
+
+        HOT.
+        """
+        gaps = self._gaps
+        if not gaps:
+            return _NO_VALUES
+        length = frame.length or b""
+        if len(gaps) == 1:
+            return (receipt or b"",) if gaps[0] == RECEIPT else (length,)
+        return (receipt or b"", length) if gaps[0] == RECEIPT else (length, receipt or b"")
+
+
+def _temp_queue(headers: Mapping[bytes, bytes]) -> bytes | None:
+    """The reply-to of a SEND if it names a temporary queue; one that is no destination at all is an error."""
+    reply_to = headers.get(b"reply-to")
+    if reply_to is None:
+        return None
+    try:
+        parsed = parse(reply_to)
+    except StompError as error:
+        raise refusals.processing_error() from error
+    return reply_to if reply_to.startswith(TEMP_QUEUE) and parsed.kind is Kind.TEMP_QUEUE else None

@@ -1,0 +1,138 @@
+"""STOMP headers to AMQP properties, and back.
+
+Both translations are made once per block of headers and kept: a SEND's on its head, a MESSAGE's with its subscription.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from gateway.amqp import properties as amqp
+from gateway.amqp.properties import LONGEST_SHORT_STRING, Properties
+from gateway.session import refusals
+from gateway.session.destinations import show_reply_to
+from gateway.stomp.encoder import encode_headers
+from gateway.stomp.headers import read_boolean, read_integer
+
+PERSISTENT: Final = 2
+
+# Header of SEND -> field of Properties, verbatim.
+_TEXTS: Final = {
+    b"content-type": "content_type",
+    b"content-encoding": "content_encoding",
+    b"correlation-id": "correlation_id",
+    b"expiration": "expiration",
+    b"amqp-message-id": "message_id",
+    b"type": "type",
+    b"user-id": "user_id",
+    b"app-id": "app_id",
+}
+_NUMBERS: Final = {b"priority": ("priority", 0xFF), b"timestamp": ("timestamp", 0xFFFF_FFFF_FFFF_FFFF)}
+_OTHERS: Final = frozenset((b"destination", b"reply-to", b"persistent"))
+
+# Headers of a MESSAGE that the gateway itself writes. A message's own header of such a name is dropped: no publisher may
+# forge what a client acknowledges by.
+_OWN: Final = frozenset((b"subscription", b"destination", b"message-id", b"redelivered", b"ack", b"content-length"))
+
+
+def properties_of_send(headers: Mapping[bytes, bytes], reply_to: bytes | None) -> Properties:
+    """The AMQP properties that a SEND's headers ask for, all but the headers table.
+
+    Args:
+        headers: of the SEND.
+        reply_to: what to put there, the header's own value or the name of a temporary queue.
+
+    Raises:
+        StompError: for a priority or timestamp that is no number, or a text too long for AMQP.
+    """
+    found = Properties(reply_to=reply_to)
+    if reply_to is not None and len(reply_to) > LONGEST_SHORT_STRING:
+        raise refusals.too_long(b"reply-to", len(reply_to))
+    for name, text_field in _TEXTS.items():
+        value = headers.get(name)
+        if value is None:
+            continue
+        if len(value) > LONGEST_SHORT_STRING:
+            raise refusals.too_long(name, len(value))
+        setattr(found, text_field, value)
+    for name, (number_field, mask) in _NUMBERS.items():
+        if name in headers:
+            number = read_integer(headers[name])
+            if number is None:
+                raise refusals.processing_error()
+            # Larger numbers wrap, as they do in RabbitMQ's adapter.
+            setattr(found, number_field, number & mask)
+    if read_boolean(headers.get(b"persistent")):
+        found.delivery_mode = PERSISTENT
+    return found
+
+
+def table_of_send(headers: Mapping[bytes, bytes], gaps: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+    """The headers table of a SEND: every header that is no property, as a long string, last header first.
+
+    Args:
+        headers: of the SEND.
+        gaps: names of headers whose value belongs to the single message.
+
+    Returns:
+        The table's octets cut at the gaps, each piece but the last ending where a length and a value follow; and the
+        names of the gaps in the order of the table.
+
+    Raises:
+        StompError: for a name that is too long for AMQP.
+    """
+    pieces: list[bytes] = []
+    names: list[bytes] = []
+    piece = b""
+    for name, value in reversed(tuple(headers.items())):
+        if name in _TEXTS or name in _NUMBERS or name in _OTHERS:
+            continue
+        if len(name) > LONGEST_SHORT_STRING:
+            raise refusals.name_too_long(name)
+        if name in gaps:
+            pieces.append(piece + amqp.table_name(name))
+            names.append(name)
+            piece = b""
+        else:
+            piece += amqp.table_entries([(name, value)])
+    return (*pieces, piece), tuple(names)
+
+
+def message_headers(properties: Properties) -> bytes:
+    """The header lines of a MESSAGE that come from the message's properties and headers table.
+
+    Args:
+        properties: as decoded.
+
+    Returns:
+        Encoded lines: the table's entries in its order, then the properties.
+    """
+    lines = _property_lines(properties)
+    taken = _OWN.union(name for name, _ in lines)
+    table: list[tuple[bytes, bytes]] = []
+    for name, value in properties.headers or ():
+        if name not in taken:
+            table.append((name, value if isinstance(value, bytes) else b"%d" % value))
+    return encode_headers(table + lines)
+
+
+def _property_lines(found: Properties) -> list[tuple[bytes, bytes]]:
+    persistent = None
+    if found.delivery_mode is not None:
+        persistent = b"true" if found.delivery_mode == PERSISTENT else b"%d" % found.delivery_mode
+    lines = (
+        (b"app-id", found.app_id),
+        (b"user-id", found.user_id),
+        (b"type", found.type),
+        (b"timestamp", None if found.timestamp is None else b"%d" % found.timestamp),
+        (b"amqp-message-id", found.message_id),
+        (b"expiration", found.expiration),
+        (b"reply-to", None if found.reply_to is None else show_reply_to(found.reply_to)),
+        (b"correlation-id", found.correlation_id),
+        (b"priority", None if found.priority is None else b"%d" % found.priority),
+        (b"persistent", persistent),
+        (b"content-encoding", found.content_encoding),
+        (b"content-type", found.content_type),
+    )
+    return [(name, value) for name, value in lines if value is not None]

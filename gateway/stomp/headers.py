@@ -1,0 +1,131 @@
+"""Header lines: escapes, lines to names and values, and the readers of typed values."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from gateway.errors import FrameError
+
+# STOMP 1.2, "Value Encoding". The plugin decodes and encodes these in every version and also in CONNECT and CONNECTED,
+# and clients that moved between versions rely on it.
+_DECODED: Final = {b"\\n": b"\n", b"\\r": b"\r", b"\\c": b":", b"\\\\": b"\\"}
+_ENCODED: Final = {b"\n": b"\\n", b"\r": b"\\r", b":": b"\\c", b"\\": b"\\\\"}
+_ESCAPE: Final = re.compile(rb"\\.?", re.DOTALL)
+_SPECIAL: Final = re.compile(rb"[\\:\n\r]")
+_INTEGER: Final = re.compile(rb"[+-]?[0-9]+")
+
+# 64-bit numbers have at most 20 digits and a sign; a longer one is nothing that AMQP could carry.
+_LONGEST_INTEGER: Final = 21
+
+_TRUE: Final = (b"true", b"True")
+_FALSE: Final = (b"false", b"False")
+
+
+def escape(value: bytes) -> bytes:
+    """Encode a header name or value for the wire.
+
+    Args:
+        value: octets of a name or a value.
+
+    Returns:
+        The octets with colon, backslash, LF and CR replaced by their escapes.
+    """
+    return _SPECIAL.sub(lambda found: _ENCODED[found[0]], value)
+
+
+def unescape(value: bytes) -> bytes:
+    """Decode the escapes of a header name or value.
+
+    Args:
+        value: octets as received, without the line's end.
+
+    Returns:
+        The decoded octets.
+
+    Raises:
+        FrameError: for any escape that STOMP 1.2 does not define ("Undefined escape sequences ... MUST be treated as a
+            fatal protocol error"). The text does not show the value, which may be a passcode.
+    """
+    if b"\\" not in value:
+        return value
+    return _ESCAPE.sub(_decode_escape, value)
+
+
+def _decode_escape(found: re.Match[bytes]) -> bytes:
+    decoded = _DECODED.get(found[0])
+    if decoded is None:
+        raise FrameError("undefined escape sequence")
+    return decoded
+
+
+def split_line(line: bytes) -> tuple[bytes, bytes]:
+    """Split one header line at its first colon and decode both sides.
+
+    Args:
+        line: the line without LF; one trailing CR is part of the line's end.
+
+    Returns:
+        Name and value, unescaped. Either may be empty; nothing is trimmed.
+
+    Raises:
+        FrameError: when there is no colon, a carriage return inside, or an undefined escape. The text shows a header's
+            name at the most: what a client put on a line of its own by mistake may be part of a passcode.
+    """
+    if b"\r" in line:
+        line = line.removesuffix(b"\r")
+        if b"\r" in line:
+            raise FrameError("a carriage return that is not followed by a line feed in a header")
+    name, colon, value = line.partition(b":")
+    if not colon:
+        raise FrameError(f"a header line without a colon, {len(line)} octets long")
+    if b"\\" not in line:
+        return name, value
+    try:
+        return unescape(name), unescape(value)
+    except FrameError as error:
+        raise FrameError(f"{error} in header {printable(name)}") from None
+
+
+def read_boolean(value: bytes | None) -> bool | None:
+    """Read a boolean header.
+
+    Args:
+        value: the header's value, or None when the header is absent.
+
+    Returns:
+        True or False for exactly ``true``, ``True``, ``false``, ``False``; None for everything else.
+    """
+    if value in _TRUE:
+        return True
+    if value in _FALSE:
+        return False
+    return None
+
+
+def read_integer(value: bytes) -> int | None:
+    """Read a decimal integer header; surrounding spaces and a sign are allowed.
+
+    Args:
+        value: the header's value.
+
+    Returns:
+        The number, or None when the value is not one.
+    """
+    text = value.strip(b" ")
+    return int(text) if _INTEGER.fullmatch(text) and len(text) <= _LONGEST_INTEGER else None
+
+
+def printable(octets: bytes, longest: int = 64) -> str:
+    """Show octets from a client inside an error text: quoted, cut, without control characters.
+
+    Args:
+        octets: anything.
+        longest: octets shown at the most.
+
+    Returns:
+        A short quoted text.
+    """
+    shown = octets[:longest].decode("utf-8", "backslashreplace")
+    text = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown)
+    return f"'{text}{'...' if len(octets) > longest else ''}'"

@@ -1,0 +1,72 @@
+"""Heart-beats: what was agreed, when to send one, when a silent peer counts as gone (STOMP 1.2, "Heart-beating").
+
+Arithmetic only. Whoever owns the clock calls ``HeartbeatMonitor.tick`` once per interval and sends the LF itself.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+_HEADER: Final = re.compile(rb"(-?[0-9]{1,18}),(-?[0-9]{1,18})")
+
+# RabbitMQ's adapter closes at the second check in a row without an octet: two to three intervals after the last one.
+SILENT_INTERVALS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeats:
+    """The agreement: intervals in whole seconds, 0 for none.
+
+    ``send`` is how often the server promises to send something, ``expect`` how often the client does.
+    """
+
+    send: int = 0
+    expect: int = 0
+
+    @property
+    def header(self) -> bytes:
+        """The heart-beat header of CONNECTED, in milliseconds."""
+        return b"%d,%d" % (self.send * 1000, self.expect * 1000)
+
+
+def negotiate(header: bytes | None) -> Heartbeats | None:
+    """Answer the heart-beat header of CONNECT.
+
+    Args:
+        header: ``<cx>,<cy>`` in milliseconds, two decimal integers and one comma; None when absent.
+
+    Returns:
+        The agreement, in whole seconds and at least one where the client asked for any; None when the header is not
+        two integers.
+    """
+    found = _HEADER.fullmatch(header if header is not None else b"0,0")
+    if found is None:
+        return None
+    return Heartbeats(send=_whole_seconds(int(found[2])), expect=_whole_seconds(int(found[1])))
+
+
+def _whole_seconds(milliseconds: int) -> int:
+    return max(1, milliseconds // 1000) if milliseconds > 0 else 0
+
+
+class HeartbeatMonitor:
+    """Decides when a peer that promised to speak counts as gone."""
+
+    __slots__ = ("_silent",)
+
+    def __init__(self) -> None:
+        self._silent = 0
+
+    def tick(self, *, heard: bool) -> bool:
+        """Take note of one interval.
+
+        Args:
+            heard: whether any octet arrived since the tick before.
+
+        Returns:
+            True when the peer counts as gone.
+        """
+        self._silent = 0 if heard else self._silent + 1
+        return self._silent >= SILENT_INTERVALS
