@@ -31,12 +31,14 @@ _APP_ID: Final = 1 << 3
 _CLUSTER_ID: Final = 1 << 2
 _MORE_FLAGS: Final = 1
 
-# Octets of the table's field values whose size is fixed, by type letter. RabbitMQ's dialect: "s" is a signed short.
+# Octets of the table's field values whose size is fixed, by type letter. RabbitMQ's dialect: "s" is a signed short, and
+# "l" and "L" are both signed.
 _FIXED_SIZES: Final = {
     ord("t"): 1, ord("b"): 1, ord("B"): 1, ord("s"): 2, ord("u"): 2, ord("I"): 4, ord("i"): 4, ord("f"): 4,
-    ord("l"): 8, ord("d"): 8, ord("T"): 8, ord("D"): 5, ord("V"): 0,
+    ord("l"): 8, ord("L"): 8, ord("d"): 8, ord("T"): 8, ord("D"): 5, ord("V"): 0,
 }  # fmt: skip
 _SIZED: Final = frozenset(b"SxFA")
+_SHOWN_NUMBERS: Final = frozenset(b"IlL")
 
 
 @dataclass(slots=True)
@@ -62,11 +64,12 @@ class Properties:
     app_id: bytes | None = None
 
 
-def short_string(value: bytes) -> bytes:
+def short_string(value: bytes, what: str = "text") -> bytes:
     """Encode a short string (AMQP 0-9-1 section 4.2.5.3).
 
     Args:
         value: at most 255 octets.
+        what: what it is, for the error.
 
     Returns:
         The length octet and the value.
@@ -75,13 +78,13 @@ def short_string(value: bytes) -> bytes:
         CodecError: when the value is longer.
     """
     if len(value) > LONGEST_SHORT_STRING:
-        raise CodecError(f"{len(value)} octets do not fit into an AMQP short string of {LONGEST_SHORT_STRING}")
+        raise CodecError(f"the {what} has {len(value)} octets; AMQP allows {LONGEST_SHORT_STRING}")
     return bytes((len(value),)) + value
 
 
 def table_name(name: bytes) -> bytes:
     """Encode the name of a long-string table entry and its type; the entry's length and value must follow."""
-    return short_string(name) + b"S"
+    return short_string(name, "name of a header") + b"S"
 
 
 def table_entries(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -99,39 +102,39 @@ def encode_around_table(properties: Properties) -> tuple[bytes, bytes]:
         The octets that stand before the table's length (flags first), and those behind the table.
 
     Raises:
-        CodecError: when a text is longer than 255 octets or a number does not fit.
+        CodecError: when a text is longer than 255 octets or a number does not fit; it names the property.
     """
     flags = _HEADERS
     before: list[bytes] = []
     behind: list[bytes] = []
 
-    def text(flag: int, value: bytes | None, parts: list[bytes]) -> int:
+    def text(parts: list[bytes], flag: int, value: bytes | None, name: str) -> int:
         if value is None:
             return 0
-        parts.append(short_string(value))
+        parts.append(short_string(value, name))
         return flag
 
-    def number(flag: int, value: int | None, size: int) -> int:
+    def number(flag: int, value: int | None, size: int, name: str) -> int:
         if value is None:
             return 0
-        behind.append(value.to_bytes(size, "big"))
+        try:
+            behind.append(value.to_bytes(size, "big"))
+        except OverflowError as error:
+            raise CodecError(f"the {name} {value} is not a number of {8 * size} bits without a sign") from error
         return flag
 
-    try:
-        flags |= text(_CONTENT_TYPE, properties.content_type, before)
-        flags |= text(_CONTENT_ENCODING, properties.content_encoding, before)
-        flags |= number(_DELIVERY_MODE, properties.delivery_mode, 1)
-        flags |= number(_PRIORITY, properties.priority, 1)
-        flags |= text(_CORRELATION_ID, properties.correlation_id, behind)
-        flags |= text(_REPLY_TO, properties.reply_to, behind)
-        flags |= text(_EXPIRATION, properties.expiration, behind)
-        flags |= text(_MESSAGE_ID, properties.message_id, behind)
-        flags |= number(_TIMESTAMP, properties.timestamp, 8)
-        flags |= text(_TYPE, properties.type, behind)
-        flags |= text(_USER_ID, properties.user_id, behind)
-        flags |= text(_APP_ID, properties.app_id, behind)
-    except OverflowError as error:
-        raise CodecError("a number does not fit into its property") from error
+    flags |= text(before, _CONTENT_TYPE, properties.content_type, "content-type")
+    flags |= text(before, _CONTENT_ENCODING, properties.content_encoding, "content-encoding")
+    flags |= number(_DELIVERY_MODE, properties.delivery_mode, 1, "delivery-mode")
+    flags |= number(_PRIORITY, properties.priority, 1, "priority")
+    flags |= text(behind, _CORRELATION_ID, properties.correlation_id, "correlation-id")
+    flags |= text(behind, _REPLY_TO, properties.reply_to, "reply-to")
+    flags |= text(behind, _EXPIRATION, properties.expiration, "expiration")
+    flags |= text(behind, _MESSAGE_ID, properties.message_id, "message-id")
+    flags |= number(_TIMESTAMP, properties.timestamp, 8, "timestamp")
+    flags |= text(behind, _TYPE, properties.type, "type")
+    flags |= text(behind, _USER_ID, properties.user_id, "user-id")
+    flags |= text(behind, _APP_ID, properties.app_id, "app-id")
     return flags.to_bytes(2, "big") + b"".join(before), b"".join(behind)
 
 
@@ -149,7 +152,7 @@ def decode(octets: bytes) -> Properties:
     """
     try:
         return _Reader(octets).properties()
-    except (IndexError, struct.error) as error:
+    except IndexError as error:
         raise CodecError("the properties of a message end too early") from error
 
 
@@ -220,6 +223,8 @@ class _Reader:
             value = self._field()
             if value is not None:
                 shown.append((name, value))
+        if self._at != end:
+            raise CodecError("the last entry of a headers table is longer than the table")
         return shown
 
     def _field(self) -> bytes | int | None:
@@ -232,4 +237,4 @@ class _Reader:
         if size is None:
             raise CodecError(f"unknown type {chr(kind)!r} in a headers table")
         taken = self._take(size)
-        return int.from_bytes(taken, "big", signed=True) if kind in b"Il" else None
+        return int.from_bytes(taken, "big", signed=True) if kind in _SHOWN_NUMBERS else None

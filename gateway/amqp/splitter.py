@@ -1,12 +1,13 @@
 """Splits what the broker sends into data for sessions and frames for everybody else.
 
-HOT: every delivery and every confirm passes through ``Splitter.receive``. On channels that were registered, deliveries with
-their content and the broker's confirms go straight to the channel's sink, as slices of what was read; all other frames come
-out again untouched, in order, for the AMQP client library. Some of these are reported on their way (``Watch``), since
-whoever serves a session must learn of them in their order among the data.
+HOT: every delivery and every confirm passes through ``Splitter.receive``. On channels that were registered, deliveries
+with their content and the broker's confirms go straight to the channel's sink, as slices of what was read; all other
+frames come out again untouched, in order, for the AMQP client library. Some of these are reported on their way
+(``Watch``), since whoever serves a session must learn of them in their order among the data.
 
-A whole message in one read, the normal case, takes the short way in ``_whole_message``; a message in pieces, or with other
-frames between its frames, is put together channel by channel. ``tests/property/test_amqp_splitter.py`` holds both equal.
+A whole message in one read, the normal case, takes the short way in ``_deliver``; a message in pieces, or with other
+channels' frames between its own, is put together channel by channel. ``tests/property/test_amqp_splitter.py`` holds
+both equal.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from gateway.amqp.codec import (
     CONNECTION_BLOCKED,
     CONNECTION_CLOSE,
     CONNECTION_UNBLOCKED,
-    CONTENT_HEADER_START,
     DELIVER,
     FRAME_HEADER,
     FRAME_OVERHEAD,
@@ -45,9 +45,14 @@ Watch = Callable[[int, int, bytes], None]
 """Takes channel number, class and method as one number (see ``gateway.amqp.codec``), and the frame's octets."""
 
 _FRAME_END: Final = 0xCE
-_METHOD_ID: Final = struct.Struct(">I")
-_TAG_AND_FLAG: Final = struct.Struct(">QB")
-_CONTENT_START: Final = struct.Struct(">BHIHHQ")
+_CONTENT_START: Final = 19  # of a header frame, up to the property flags
+
+_frame_header = FRAME_HEADER.unpack_from
+_method_number = struct.Struct(">I").unpack_from
+_tag_and_flag = struct.Struct(">QB").unpack_from
+_content_start = struct.Struct(">BHIHHQ").unpack_from
+
+_CLOSES: Final = frozenset((CHANNEL_CLOSE, CONNECTION_CLOSE))
 _WATCHED: Final = frozenset((CANCEL, CHANNEL_CLOSE, CONNECTION_CLOSE, CONNECTION_BLOCKED, CONNECTION_UNBLOCKED))
 
 
@@ -94,7 +99,11 @@ class Splitter:
         self.sinks[channel] = sink
 
     def unregister(self, channel: int) -> None:
-        """Let the frames of a channel pass again."""
+        """Let the frames of a channel pass again.
+
+        To be called once the channel is closed: until then the broker may send deliveries, of which the client library
+        knows nothing.
+        """
         self.sinks.pop(channel, None)
         self._messages.pop(channel, None)
 
@@ -118,86 +127,98 @@ class Splitter:
                 return b""
             octets = b"".join(self._rest)
             self._rest = []
+        at, others = self._split(octets)
+        if at < len(octets):
+            self._rest.append(octets[at:])
+        return b"".join(others)
+
+    def _split(self, octets: bytes) -> tuple[int, list[bytes]]:
+        """Handle the whole frames; the position behind them, and the frames that pass."""
         size = len(octets)
         at = passed = 0
         others: list[bytes] = []
         sinks = self.sinks
         while at + FRAME_OVERHEAD <= size:
-            kind, channel, length = FRAME_HEADER.unpack_from(octets, at)
+            kind, channel, length = _frame_header(octets, at)
             end = at + FRAME_OVERHEAD + length
             if end > size:
                 self._missing = end - size
                 break
             if octets[end - 1] != _FRAME_END:
                 raise CodecError("an AMQP frame does not end with its end octet")
+            method = _method_number(octets, at + 7)[0] if kind == METHOD else 0
             sink = sinks.get(channel)
-            taken = self._data(sink, octets, kind, channel, at, end) if sink is not None else 0
+            taken = self._data(sink, method, octets, channel, at, end) if sink is not None else 0
             if taken:
                 if passed < at:
                     others.append(octets[passed:at])
                 passed = at = taken
                 continue
-            if kind == METHOD and length >= _METHOD_ID.size:
-                (method,) = _METHOD_ID.unpack_from(octets, at + 7)
-                if method in _WATCHED:
-                    self._watch(channel, method, octets[at:end])
+            if method in _WATCHED:
+                others += (octets[passed:at], self._report(channel, method, octets[at:end]))
+                passed = end
             at = end
         else:
             self._missing = FRAME_OVERHEAD - (size - at)
         if passed < at:
             others.append(octets[passed:at])
-        if at < size:
-            self._rest.append(octets[at:])
-        return b"".join(others)
+        return at, others
 
-    def _data(self, sink: Sink, octets: bytes, kind: int, channel: int, at: int, end: int) -> int:  # noqa: PLR0913 - hot
+    def _report(self, channel: int, method: int, frame: bytes) -> bytes:
+        """Tell of a frame on its way; the frame as it passes."""
+        if method in _CLOSES:
+            frame = _with_readable_text(frame)
+        self._watch(channel, method, frame)
+        return frame
+
+    def _data(self, sink: Sink, method: int, octets: bytes, channel: int, at: int, end: int) -> int:
         """Handle a frame of a registered channel; the position behind what was taken, or 0 when it is not data."""
-        if kind == METHOD:
-            (method,) = _METHOD_ID.unpack_from(octets, at + 7)
-            if method == DELIVER:
-                self.touched.add(sink.owner)
-                return self._deliver(sink, octets, channel, at, end)
-            if method in (ACK, NACK):
-                tag, bits = _TAG_AND_FLAG.unpack_from(octets, at + 11)
-                self.touched.add(sink.owner)
-                sink.confirm(tag, bool(bits & 1), method == ACK)
-                return end
+        if method == DELIVER:
+            self.touched.add(sink.owner)
+            return self._deliver(sink, octets, channel, at, end)
+        if method in (ACK, NACK):
+            tag, bits = _tag_and_flag(octets, at + 11)
+            self.touched.add(sink.owner)
+            sink.confirm(tag, bits & 1 == 1, method == ACK)
+            return end
+        if method or channel not in self._messages:
             return 0
-        message = self._messages.get(channel)
-        if message is None:
-            return 0
-        self._continue(sink, message, octets, kind, channel, at, end)
+        self._continue(sink, octets, channel, at, end)
         return end
 
     def _deliver(self, sink: Sink, octets: bytes, channel: int, at: int, end: int) -> int:
         """Read basic.deliver, and its content with it if that has arrived whole."""
         # Each registered channel has one consumer, so the consumer tag is skipped.
         tag_at = at + 12 + octets[at + 11]
-        tag, redelivered = _TAG_AND_FLAG.unpack_from(octets, tag_at)
+        tag, redelivered = _tag_and_flag(octets, tag_at)
         route = octets[tag_at + 9 : end - 1]
         size = len(octets)
-        if end + _CONTENT_START.size < size:
-            kind, owner, length, _, _, body_size = _CONTENT_START.unpack_from(octets, end)
-            body_at = end + FRAME_OVERHEAD + length
-            if kind == HEADER and owner == channel and body_at <= size:
-                properties = octets[end + 7 + CONTENT_HEADER_START : body_at - 1]
+        if end + _CONTENT_START < size:
+            kind, owner, length, _, _, body_size = _content_start(octets, end)
+            body_at: int = end + FRAME_OVERHEAD + length
+            if kind == HEADER and owner == channel and body_at <= size and octets[body_at - 1] == _FRAME_END:
+                properties = octets[end + _CONTENT_START : body_at - 1]
                 if not body_size:
                     sink.deliver(tag, redelivered == 1, route, properties, b"")
                     return body_at
-                stop = body_at + FRAME_OVERHEAD + body_size
-                if stop <= size and FRAME_HEADER.unpack_from(octets, body_at) == (BODY, channel, body_size):
+                stop: int = body_at + FRAME_OVERHEAD + body_size
+                if (
+                    stop <= size
+                    and _frame_header(octets, body_at) == (BODY, channel, body_size)
+                    and octets[stop - 1] == _FRAME_END
+                ):
                     sink.deliver(tag, redelivered == 1, route, properties, octets[body_at + 7 : stop - 1])
                     return stop
         self._messages[channel] = _Message(tag, redelivered == 1, route)
         return end
 
-    def _continue(  # noqa: PLR0913 - hot
-        self, sink: Sink, message: _Message, octets: bytes, kind: int, channel: int, at: int, end: int
-    ) -> None:
+    def _continue(self, sink: Sink, octets: bytes, channel: int, at: int, end: int) -> None:
         """Add a content frame to a message that comes in pieces."""
+        message = self._messages[channel]
+        kind = octets[at]
         if kind == HEADER and message.missing < 0:
-            message.missing = _CONTENT_START.unpack_from(octets, at)[5]
-            message.properties = octets[at + 7 + CONTENT_HEADER_START : end - 1]
+            message.missing = _content_start(octets, at)[5]
+            message.properties = octets[at + _CONTENT_START : end - 1]
         elif kind == BODY and message.missing > 0:
             piece = octets[at + 7 : end - 1]
             message.pieces.append(piece)
@@ -211,3 +232,15 @@ class Splitter:
             self.touched.add(sink.owner)
             body = b"".join(message.pieces)
             sink.deliver(message.tag, message.redelivered, message.route, message.properties, body)
+
+
+def _with_readable_text(frame: bytes) -> bytes:
+    """Put a question mark for each octet of a close frame's reply text that is not UTF-8.
+
+    RabbitMQ quotes clients' names there as they are and cuts the text at 255 octets, through a character where that
+    happens; the client library gives up the connection, and with it every session, over a text that it cannot decode.
+    """
+    start = 14  # behind the reply code and the length octet
+    end = start + frame[start - 1]
+    text = frame[start:end].decode("utf-8", "surrogateescape").encode("utf-8", "replace")
+    return frame[:start] + text + frame[end:]

@@ -358,10 +358,10 @@ class Bridge:
         self._publishing = None
         self._consuming.clear()
         self._control.clear()
-        for name, link in self._exclusive.items():
-            await self._delete_exclusive(name, link)
-        self._exclusive.clear()
+        exclusive, self._exclusive = self._exclusive, {}
         await asyncio.gather(*(self._close_channel(channel) for channel in channels))
+        for name, link in exclusive.items():
+            await self._delete_exclusive(name, link)
 
     async def _delete_exclusive(self, name: str, link: Link) -> None:
         """The broker deletes exclusive queues with their connection; on a shared link their session does it."""

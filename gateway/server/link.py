@@ -7,28 +7,28 @@ Control goes through aio-pika: dialling, login, channels, declarations, consumer
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 from urllib.parse import quote
 
 import aio_pika
-import pamqp.commands
 import pamqp.frame
 from aio_pika.abc import AbstractChannel
-from aiormq.abc import AbstractChannel as UnderlayChannel
+from aiormq.channel import Channel as UnderlayChannel
 from aiormq.exceptions import AMQPError
+from pamqp import commands
+from pamqp.base import Frame
 from yarl import URL
 
 from gateway.amqp.codec import CANCEL, CHANNEL_CLOSE, CONNECTION_BLOCKED, CONNECTION_CLOSE, CONNECTION_UNBLOCKED
 from gateway.amqp.splitter import Sink, Splitter
 from gateway.config import BrokerUrl, Upstream, VirtualHost
 from gateway.errors import GatewayError
+from gateway.server.methods import BasicConsume, QueueBind, QueueDeclare, QueueDelete
 from gateway.server.tap import TapFactory
 from gateway.server.tls import broker_tls_context
 from gateway.session.queues import QueueSpec
-
-T = TypeVar("T")
 
 # Octets waiting for the broker above which the clients of a link are held. The kernel's own buffers come on top.
 _HIGH_WATER: Final = 1 << 20
@@ -92,6 +92,7 @@ class LinkChannel:
         self.link = link
         self.number = underlay.number
         self.write = link.write
+        self._consumer_tag = f"s{underlay.number}"
         self.closed: UpstreamRefused | None = None
         self.on_closed: Callable[[UpstreamRefused], None] | None = None
         self.on_cancelled: Callable[[], None] | None = None
@@ -110,38 +111,39 @@ class LinkChannel:
 
     async def declare(self, queue: QueueSpec) -> str:
         """Declare a queue (queue.declare); its name, which the broker chose if the one asked for is empty."""
-        answer = await self._call(
-            self._underlay.queue_declare(
-                queue.name,
-                durable=queue.durable,
-                exclusive=queue.exclusive,
-                auto_delete=queue.auto_delete,
-                arguments=dict(queue.arguments),
-            )
+        method = QueueDeclare(
+            queue=queue.name,
+            durable=queue.durable,
+            exclusive=queue.exclusive,
+            auto_delete=queue.auto_delete,
+            arguments=dict(queue.arguments),
         )
+        answer = await self._call(method)
         return str(answer.queue)
 
     async def bind(self, queue: str, exchange: str, routing_key: str) -> None:
         """Bind a queue to an exchange (queue.bind)."""
-        await self._call(self._underlay.queue_bind(queue, exchange, routing_key))
+        await self._call(QueueBind(queue=queue, exchange=exchange, routing_key=routing_key))
 
     async def consume(self, queue: str, prefetch: int) -> None:
         """Start a consumer (basic.qos, basic.consume); its messages go to the sink of the channel."""
         if prefetch:
-            await self._call(self._underlay.basic_qos(prefetch_count=prefetch))
-        await self._call(self._underlay.basic_consume(queue, _never_called, consumer_tag=f"s{self.number}"))
+            await self._call(commands.Basic.Qos(prefetch_count=prefetch))
+        # Known to the library, so that it answers when the broker cancels the consumer.
+        self._underlay.consumers[self._consumer_tag] = _never_called
+        await self._call(BasicConsume(queue=queue, consumer_tag=self._consumer_tag))
 
     async def cancel(self) -> None:
         """Stop the consumer (basic.cancel)."""
-        await self._call(self._underlay.basic_cancel(f"s{self.number}"))
+        await self._call(commands.Basic.Cancel(consumer_tag=self._consumer_tag))
 
     async def select_confirms(self) -> None:
         """Ask the broker to confirm what is published from now on (confirm.select)."""
-        await self._call(self._underlay.confirm_delivery())
+        await self._call(commands.Confirm.Select())
 
     async def delete_queue(self, queue: str) -> None:
         """Delete a queue (queue.delete); one that does not exist is no error."""
-        await self._call(self._underlay.queue_delete(queue))
+        await self._call(QueueDelete(queue=queue))
 
     async def close(self) -> None:
         """Close the channel; everything sent on it before is handled by the broker first."""
@@ -155,10 +157,11 @@ class LinkChannel:
         finally:
             self.link.channel_gone(self)
 
-    async def _call(self, operation: Coroutine[Any, Any, T]) -> T:
+    async def _call(self, method: Frame) -> Any:  # noqa: ANN401 - each method has its own answer
+        """Send a method and wait for its answer."""
         self._busy = True
         try:
-            return await operation
+            return await self._underlay.rpc(method)
         except (AMQPError, OSError, RuntimeError, asyncio.CancelledError) as error:
             if self.link.end is not None:
                 raise self.link.end from error
@@ -284,7 +287,10 @@ class Link:
                 raise self.end or LinkDown(_CONNECTION_FORCED, "the connection is closed")
             channel = self._connection.channel(publisher_confirms=False)
             await channel.initialize()
-            opened = LinkChannel(self, channel, await channel.get_underlay_channel())
+            underlay = await channel.get_underlay_channel()
+            if not isinstance(underlay, UnderlayChannel):
+                raise TypeError(f"the AMQP library gave a {type(underlay).__name__}")
+            opened = LinkChannel(self, channel, underlay)
         except (AMQPError, OSError, RuntimeError, asyncio.CancelledError) as error:
             if self.end is not None:
                 raise self.end from error
@@ -292,12 +298,14 @@ class Link:
         finally:
             self._opening -= 1
         self._channels[opened.number] = opened
+        self.splitter.unregister(opened.number)
         return opened
 
     def channel_gone(self, channel: LinkChannel) -> None:
-        """A channel is closed; its number may be used again."""
-        self._channels.pop(channel.number, None)
-        self.splitter.unregister(channel.number)
+        """A channel is closed; its number may be used again, and may be in use again already."""
+        if self._channels.get(channel.number) is channel:
+            del self._channels[channel.number]
+            self.splitter.unregister(channel.number)
 
     def write(self, octets: bytes) -> None:
         """Put whole AMQP frames on the wire."""
@@ -385,7 +393,7 @@ def _url(broker: BrokerUrl, credentials: Credentials, virtual_host: VirtualHost)
 def _reply(octets: bytes) -> tuple[int, str]:
     """Reply code and text of connection.close or channel.close."""
     _, _, frame = pamqp.frame.unmarshal(octets)
-    if isinstance(frame, pamqp.commands.Connection.Close | pamqp.commands.Channel.Close):
+    if isinstance(frame, commands.Connection.Close | commands.Channel.Close):
         return int(frame.reply_code or 0), str(frame.reply_text or "")
     return 0, ""
 
