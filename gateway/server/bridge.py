@@ -16,7 +16,7 @@ from gateway.amqp.splitter import Sink
 from gateway.server.link import Credentials, Link, LinkChannel, LinkDown, UpstreamRefused
 from gateway.session import ops
 from gateway.session.session import Hold, Session
-from gateway.session.subscriptions import Subscription
+from gateway.session.subscription import Subscription
 
 if TYPE_CHECKING:
     from gateway.config import VirtualHost
@@ -88,7 +88,7 @@ class Bridge:
             output = publisher.output
             self._publishing.write(output[0] if len(output) == 1 else b"".join(output))
             output.clear()
-        for subscription in session.take_settling():
+        for subscription in session.subscriptions.take_settling():
             channel = self._consuming.get(subscription)
             settlements = subscription.take_settlements()
             if channel is not None and settlements:

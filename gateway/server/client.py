@@ -28,16 +28,44 @@ from gateway.stomp.heartbeat import HeartbeatMonitor
 
 log = structlog.get_logger("gateway.session")
 
+# Automatic acknowledgements wait for this many messages of a subscription, or for the settler's next round: a write to the
+# broker for each message would cost more than the message.
+_SETTLE_AT_ONCE: Final = 256
+_SETTLE_WITHIN: Final = 0.01
+
 # How long a client may take to fetch its last frame before the socket is cut, in seconds.
 _LINGER: Final = 5.0
+
+
+class Settler:
+    """Settles automatic acknowledgements of all clients in rounds, so that no message needs a timer of its own.
+
+    Args:
+        loop: whose clock is used.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: set[ClientConnection] = set()
+
+    def soon(self, client: ClientConnection) -> None:
+        """Settle for a client in the next round."""
+        if not self._waiting:
+            self._loop.call_later(_SETTLE_WITHIN, self._round)
+        self._waiting.add(client)
+
+    def _round(self) -> None:
+        waiting, self._waiting = self._waiting, set()
+        for client in waiting:
+            client.settle()
 
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
     """What all clients of a gateway share.
 
-    ``clock`` gives seconds, only going forward; ``spawn`` starts a background task and keeps hold of it; ``clients`` holds
-    every open connection.
+    ``clock`` gives seconds, only going forward; ``spawn`` starts a background task and keeps hold of it; ``settler`` settles
+    automatic acknowledgements a moment later; ``clients`` holds every open connection.
     """
 
     server: bytes
@@ -46,6 +74,7 @@ class Workshop:
     pool: LinkPool
     clock: Callable[[], float]
     spawn: Callable[..., asyncio.Task[None]]
+    settler: Settler
     clients: set[ClientConnection]
 
 
@@ -141,6 +170,8 @@ class ClientConnection(asyncio.Protocol):
             self._close()
         elif self._ended and session.wants_read:
             # Nothing is held and the decoder has run dry: that was all the client had to say.
+            if not self._gone and not self._transport.get_write_buffer_size():
+                session.subscriptions.settle_auto()
             session.client_gone()
             self._close()
         else:
@@ -156,9 +187,15 @@ class ClientConnection(asyncio.Protocol):
                 self._spoke = True
                 self._transport.write(b"".join(output))
             output.clear()
-        if self._writable:
-            session.settle_auto()
+        if self._writable and session.subscriptions.settle_auto(_SETTLE_AT_ONCE):
+            self._workshop.settler.soon(self)
         self._bridge.flush()
+
+    def settle(self) -> None:
+        """Tell the broker what was delivered under ack:auto and is on its way to the client."""
+        if self._writable and not self._closing:
+            self.session.subscriptions.settle_auto()
+            self._bridge.flush()
 
     def _read_or_pause(self) -> None:
         wanted = self.session.wants_read
@@ -177,7 +214,7 @@ class ClientConnection(asyncio.Protocol):
         """The client has logged in."""
         session = self.session
         self._started = True
-        virtual_host = self._workshop.find_virtual_host(session.settings.virtual_host) if session.settings else None
+        virtual_host = self._workshop.find_virtual_host(session.settings.virtual_host)
         if virtual_host is not None:
             buffer = virtual_host.client_buffer
             self._transport.set_write_buffer_limits(high=buffer, low=buffer // 4)
@@ -294,7 +331,7 @@ class ClientConnection(asyncio.Protocol):
             event,
             session=session.identity.decode(),
             peer=self._peer,
-            virtual_host=session.settings.virtual_host if session.settings else None,
+            virtual_host=session.settings.virtual_host or None,
             login=session.login.decode(errors="replace") if session.login else None,
             version=session.version.decode() if session.login else None,
             **details,

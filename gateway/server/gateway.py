@@ -12,7 +12,7 @@ import structlog
 from gateway import __version__
 from gateway.config import GatewayConfig, Listener, VirtualHost
 from gateway.errors import ListenError
-from gateway.server.client import ClientConnection, Workshop
+from gateway.server.client import ClientConnection, Settler, Workshop
 from gateway.server.pool import LinkPool
 from gateway.session.settings import Settings, TransactionLimits
 
@@ -44,6 +44,7 @@ class Gateway:
             pool=self._pool,
             clock=self._loop.time,
             spawn=self._spawn,
+            settler=Settler(self._loop),
             clients=self.clients,
         )
         self._sweeper: asyncio.TimerHandle | None = None

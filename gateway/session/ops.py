@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gateway.session.queues import QueueSpec
 from gateway.session.settings import Settings
-from gateway.session.subscriptions import Subscription
+from gateway.session.subscription import Subscription
 
 
 @dataclass(frozen=True, slots=True)

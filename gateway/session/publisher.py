@@ -42,6 +42,18 @@ class Publisher:
         self._sequence = 0
         self._unconfirmed: dict[int, Unconfirmed] = {}
 
+    def open(self, channel: int, frame_max: int, *, confirms: bool) -> None:
+        """The channel is there.
+
+        Args:
+            channel: its number.
+            frame_max: octets of an AMQP frame at the most.
+            confirms: whether the broker confirms what is published from now on.
+        """
+        self.channel = channel
+        self.frame_max = frame_max
+        self.confirms = confirms
+
     @property
     def unconfirmed(self) -> int:
         """Messages published and not confirmed yet."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.errors import CloseReason, StompError
+from gateway.stomp.encoder import encode
 
 SUPPORTED_VERSIONS: Final = "1.0,1.1,1.2"
 
@@ -191,3 +192,25 @@ def malformed(reason: str) -> StompError:
 def closing(message: str, body: str, reason: CloseReason) -> StompError:
     """The gateway ends a session on its own account."""
     return StompError(message, body, close=reason)
+
+
+def encode_error(error: StompError, receipt: bytes | None) -> bytes:
+    """Encode the ERROR frame for an error (STOMP 1.2, "ERROR").
+
+    Args:
+        error: what went wrong.
+        receipt: the receipt header of the frame that caused it, None where there is none.
+
+    Returns:
+        The frame's octets. The version header names all versions whatever was negotiated, as the adapter's does.
+    """
+    headers = [
+        (b"message", error.message.encode()),
+        (b"content-type", b"text/plain"),
+        (b"version", SUPPORTED_VERSIONS.encode()),
+    ]
+    if error.subscription is not None:
+        headers.append((b"subscription", error.subscription))
+    if receipt is not None:
+        headers.append((b"receipt-id", receipt))
+    return encode(b"ERROR", headers, error.body)

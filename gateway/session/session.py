@@ -2,11 +2,11 @@
 
 The owner (``gateway.server``) feeds it and carries out what it asks:
 
-* in: ``run`` with the decoder that holds the client's octets, ``confirm`` and ``Subscription.deliver`` from the broker,
-  ``handle`` for events, ``time_passed``;
-* out: ``output`` for the client, ``publisher.output`` and ``take_settlements`` for the broker, ``take_operation``; all
-  collected per batch and never waiting for anything;
-* questions: ``state``, ``close_reason``, ``wants_read``, ``is_settling_auto``.
+* in: ``run`` with the decoder that holds the client's octets; ``confirm`` and ``Subscription.deliver`` from the broker;
+  ``handle`` for events; ``set_blocked``; ``time_passed``;
+* out: ``output`` for the client, ``publisher.output`` and ``subscriptions.take_settling`` for the broker, and
+  ``take_operation``; all collected per batch and never waiting for anything;
+* questions: ``state``, ``wants_read``, ``holds``, ``close_reason``.
 
 Frames take effect in order. A frame that needs something from the broker first (a channel, a queue) asks for one operation
 and is looked at again afterwards; the frames behind it wait in the decoder, because the session is *held*. A hold is a named
@@ -18,26 +18,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from enum import Enum
 from hashlib import md5
+from typing import Final
 
 from gateway.errors import CloseReason, FrameError, StompError
 from gateway.session import ops, refusals
 from gateway.session.connecting import Connect, read_connect, trim
-from gateway.session.destinations import TEMP_QUEUE, Destination, Kind, not_for, parse, subscription_queue_name
+from gateway.session.destinations import subscription_queue_name
 from gateway.session.publisher import Commit, Publisher
-from gateway.session.queues import QueueSpec, is_durable, name_for_broker, subscribed_queue, subscription_queue
+from gateway.session.queues import QueueSpec
 from gateway.session.sending import SendPlan
 from gateway.session.settings import Resolve, Settings
-from gateway.session.subscriptions import AckMode, Subscription
+from gateway.session.subscribing import queue_to_delete, read_subscribe, read_unsubscribe
+from gateway.session.subscription import AckMode, Subscription
+from gateway.session.subscriptions import Subscriptions
 from gateway.session.transactions import Settlement, Transaction, Transactions
 from gateway.session.transitions import HANDLERS, MOVES, READING, State
 from gateway.stomp.decoder import Decoder, Limits
 from gateway.stomp.encoder import encode, encode_receipt
 from gateway.stomp.frame import Frame
-from gateway.stomp.headers import read_boolean, read_integer
+from gateway.stomp.headers import read_boolean
 from gateway.stomp.heartbeat import Heartbeats, negotiate
 
-# AMQP's prefetch-count has 16 bits; 0 means no limit.
-_LARGEST_PREFETCH = 0xFFFF
+# Until a client has logged in there is no virtual host, and nothing that would look at its settings.
+_NO_SETTINGS: Final = Settings("")
 
 
 class Hold(Enum):
@@ -72,11 +75,11 @@ class Session:
         self.output: list[bytes] = []
         self.version = b"1.0"
         self.login: bytes | None = None
-        self.settings: Settings | None = None
+        self.settings = _NO_SETTINGS
         self.heartbeats = Heartbeats()
         self.close_reason: CloseReason | None = None
-        self.publisher: Publisher = Publisher(Settings(""))
-        self.subscriptions: dict[bytes, Subscription] = {}
+        self.publisher = Publisher(_NO_SETTINGS)
+        self.subscriptions = Subscriptions(identity, self.output)
         self._server = server
         self._resolve = resolve
         self._limits = limits
@@ -92,13 +95,8 @@ class Session:
         self._commit: tuple[Commit, Transaction, Frame] | None = None
         self._farewell: Callable[[], None] | None = None
         self._declared: set[str] = set()
-        self._temp_queues: dict[bytes, bytes] = {}
-        self._queues_made = 0
-        self._transactions: Transactions | None = None
-        self._settling: list[Subscription] = []
-        self._unsettled: list[Subscription] = []
-
-    # Questions.
+        self._queues_named = 0
+        self._transactions = Transactions(_NO_SETTINGS.transactions)
 
     @property
     def wants_read(self) -> bool:
@@ -115,12 +113,12 @@ class Session:
         Args:
             decoder: holds what the client sent.
         """
-        if self._again and not self.holds:
+        holds = self.holds
+        if self._again and not holds:
             self._again = False
             waiting, self._waiting = self._waiting, None
             if waiting is not None:
                 self._carry_out(waiting)
-        holds = self.holds
         try:
             while not holds and self.state in READING:
                 frame = decoder.next_frame()
@@ -128,7 +126,7 @@ class Session:
                     return
                 self._carry_out(frame)
         except FrameError as error:
-            self._fail(refusals.malformed(str(error)), None)
+            self.malformed(error)
 
     def malformed(self, error: FrameError) -> None:
         """Tell the client what is wrong with its octets, and end."""
@@ -149,7 +147,7 @@ class Session:
             else:
                 raise refusals.bad_command(command)
         except StompError as error:
-            self._fail(error, frame.receipt)
+            self._fail(error, self._receipt_of(frame))
 
     def _headers(self, frame: Frame) -> Mapping[bytes, bytes]:
         return trim(frame.headers) if self._trims else frame.headers
@@ -174,7 +172,8 @@ class Session:
         raise refusals.already_connected()
 
     def _on_logged_in(self, event: ops.LoggedIn) -> None:
-        connect = self._connect
+        self._answered()
+        connect, self._connect = self._connect, None
         if connect is None or self.state is not State.AUTHENTICATING:
             return
         heartbeats = negotiate(connect.heart_beat)
@@ -182,15 +181,13 @@ class Session:
             self._move(State.CONNECTING)
             self._fail(refusals.processing_error(), None)
             return
-        settings = connect.login.settings
         self.version = connect.version
+        self._trims = connect.version == b"1.0"
         self.login = connect.login.login
-        self.settings = settings
         self.heartbeats = heartbeats
+        self.settings = settings = connect.login.settings
         self.publisher = Publisher(settings)
         self._transactions = Transactions(settings.transactions)
-        self._trims = connect.version == b"1.0"
-        self._connect = None
         self._limits.frame = settings.max_frame_size
         self._move(State.CONNECTED)
         headers = (
@@ -202,12 +199,11 @@ class Session:
         self.output.append(encode(b"CONNECTED", headers))
 
     def _on_login_failed(self, event: ops.LoginFailed) -> None:
+        self._answered()
         self._connect = None
-        if self.state is not State.AUTHENTICATING:
-            return
-        self._move(State.CONNECTING)
-        reason = CloseReason.BROKER_ERROR if event.close else None
-        self._fail(StompError(event.message, event.body, close=reason), None)
+        if self.state is State.AUTHENTICATING:
+            self._move(State.CONNECTING)
+            self._fail(StompError(event.message, event.body, CloseReason.BROKER_ERROR if event.close else None), None)
 
     # SEND.
 
@@ -218,7 +214,9 @@ class Session:
         """
         plan = frame.head.plan
         if not isinstance(plan, SendPlan):
-            plan = self._plan_send(frame)
+            headers = self._headers(frame)
+            plan = SendPlan(headers, frame.head.volatile, self.settings.default_topic_exchange)
+            frame.head.plan = plan
         receipt = frame.receipt
         publisher = self.publisher
         publication = plan.publication
@@ -227,42 +225,28 @@ class Session:
             return
         if receipt is not None and self._trims:
             receipt = receipt.lstrip(b" ")
-        publisher.publish(
-            publication, frame.body, plan.values(receipt, frame), receipt, plan.destination, plan.exchange
-        )
+        values = plan.values(receipt, frame)
+        publisher.publish(publication, frame.body, values, receipt, plan.destination, plan.exchange)
         if self._blocked or publisher.is_full:
             self._hold_sender()
 
-    def _plan_send(self, frame: Frame) -> SendPlan:
-        plan = SendPlan(self._headers(frame), frame.head.volatile, self._settings.default_topic_exchange)
-        frame.head.plan = plan
-        return plan
-
     def _send_slowly(self, frame: Frame, plan: SendPlan) -> None:
+        """The slow twin of ``_on_send``: whatever is missing is asked for first, and a transaction keeps the frame."""
         if plan.transaction is not None:
-            self._joined(plan.transaction)
+            self._transactions.peek(plan.transaction)
         if not self._is_prepared(frame, plan):
             return
-        if plan.transaction is None:
-            self._publish(frame, plan, None)
-            if self._blocked or self.publisher.is_full:
-                self._hold_sender()
+        if plan.transaction is not None:
+            self._transactions.join(plan.transaction, len(frame.body)).sends.append(frame)
             return
-        self._joined(plan.transaction, len(frame.body)).sends.append(frame)
-
-    def _publish(self, frame: Frame, plan: SendPlan, commit: Commit | None) -> None:
-        publication = plan.publication or plan.build(self.publisher, self._reply_queue(plan))
-        receipt = self._receipt_of(frame)
-        values = plan.values(receipt, frame)
-        self.publisher.publish(publication, frame.body, values, receipt, plan.destination, plan.exchange, commit)
-
-    def _reply_queue(self, plan: SendPlan) -> bytes | None:
-        return None if plan.temp_queue is None else self._temp_queues[plan.temp_queue]
+        self._publish(frame, plan)
+        if self._blocked or self.publisher.is_full:
+            self._hold_sender()
 
     def _is_prepared(self, frame: Frame, plan: SendPlan) -> bool:
         """Whether everything a SEND needs is there; if not, the next thing has been asked for."""
         publisher = self.publisher
-        if plan.temp_queue is not None and plan.temp_queue not in self._temp_queues:
+        if plan.temp_queue is not None and plan.temp_queue not in self.subscriptions.temp_queues:
             self._ask(self._temp_queue_wanted(plan.temp_queue), frame, again=True)
             return False
         queue = plan.queue if plan.queue is not None and plan.queue.name not in self._declared else None
@@ -271,13 +255,21 @@ class Session:
             self._ask(ops.PreparePublisher(confirms, queue), frame, again=True)
             return False
         if plan.publication is None:
-            plan.build(publisher, self._reply_queue(plan))
+            plan.build(publisher, self.subscriptions.temp_queues.get(plan.temp_queue or b""))
         return True
+
+    def _publish(self, frame: Frame, plan: SendPlan, commit: Commit | None = None) -> None:
+        """Publish a frame that ``_is_prepared``."""
+        if plan.publication is not None:
+            receipt = self._receipt_of(frame)
+            values = plan.values(receipt, frame)
+            self.publisher.publish(
+                plan.publication, frame.body, values, receipt, plan.destination, plan.exchange, commit
+            )
 
     def _on_publisher_prepared(self, event: ops.PublisherPrepared) -> None:
         operation = self._operation
-        publisher = self.publisher
-        publisher.channel, publisher.frame_max, publisher.confirms = event.channel, event.frame_max, event.confirms
+        self.publisher.open(event.channel, event.frame_max, confirms=event.confirms)
         if isinstance(operation, ops.PreparePublisher) and operation.queue is not None:
             self._declared.add(operation.queue.name)
         self._answered()
@@ -287,6 +279,12 @@ class Session:
             self.holds.add(Hold.CONFIRM_WINDOW)
         if self._blocked:
             self.holds.add(Hold.BROKER_BLOCKED)
+
+    def set_blocked(self, blocked: bool) -> None:
+        """Take note of an alarm on the broker: the next SEND is the last one until it is over."""
+        self._blocked = blocked
+        if not blocked:
+            self.holds.discard(Hold.BROKER_BLOCKED)
 
     def confirm(self, sequence: int, multiple: bool, accepted: bool) -> None:
         """Take the broker's basic.ack or basic.nack of published messages.
@@ -307,59 +305,27 @@ class Session:
                 self._fail(refusals.rejected(destination), receipt)
             elif receipt is not None:
                 output.append(encode_receipt(receipt))
-        if self.holds and Hold.CONFIRM_WINDOW in self.holds and self.publisher.has_room:
+        if Hold.CONFIRM_WINDOW in self.holds and self.publisher.has_room:
             self.holds.discard(Hold.CONFIRM_WINDOW)
         if self._commit is not None and self._commit[0].waiting == 0:
             self._finish_commit()
         if self._farewell is not None:
             self._close_upstream_when_quiet()
 
-    def set_blocked(self, blocked: bool) -> None:
-        """Take note of an alarm on the broker: the next SEND is the last one until it is over."""
-        self._blocked = blocked
-        if not blocked:
-            self.holds.discard(Hold.BROKER_BLOCKED)
-
     # SUBSCRIBE and UNSUBSCRIBE.
 
     def _on_subscribe(self, frame: Frame) -> None:
-        headers = self._headers(frame)
-        identifier = headers.get(b"id")
-        if identifier is None and b"true" in (headers.get(b"durable"), headers.get(b"persistent")):
-            raise refusals.durable_needs_id()
-        text = headers.get(b"destination")
-        if text is None:
-            raise refusals.missing_destination(b"SUBSCRIBE")
-        destination = parse(text)
-        if destination.kind is Kind.TEMP_QUEUE:
-            raise not_for(b"SUBSCRIBE", text)
-        mode = _ack_mode(headers.get(b"ack"))
-        prefetch = _prefetch(headers.get(b"prefetch-count"))
-        if identifier is not None and identifier.startswith(TEMP_QUEUE):
-            raise refusals.processing_error()
-        tag = b"Q_" + text if identifier is None else b"T_" + identifier
-        queue = subscribed_queue(destination, headers, self._fresh_queue_name())
-        if tag in self.subscriptions:
-            raise refusals.duplicate_subscription(tag)
-        subscription = self._subscription(tag, identifier, mode)
-        subscription.destination = text
-        self._ask(self._subscribe(subscription, destination, queue, prefetch), frame)
-
-    def _subscribe(
-        self, subscription: Subscription, destination: Destination, queue: QueueSpec | None, prefetch: int | None
-    ) -> ops.Subscribe:
-        binding = None
-        if destination.kind in (Kind.TOPIC, Kind.EXCHANGE):
-            exchange, key = destination.route(self._settings.default_topic_exchange)
-            binding = (name_for_broker(b"destination", exchange), name_for_broker(b"destination", key))
-            queue_name = queue.name if queue is not None else ""
-        else:
-            queue_name = name_for_broker(b"destination", destination.name)
-            # Declared once per session, by whichever frame touches it first.
-            queue = None if queue_name in self._declared else queue
-        if subscription.mode is AckMode.AUTO:
-            prefetch = self._settings.auto_ack_window
-        return ops.Subscribe(subscription, queue, queue_name, binding, prefetch or 0)
+        topic_exchange = self.settings.default_topic_exchange
+        request = read_subscribe(self._headers(frame), self._fresh_queue_name(), topic_exchange)
+        if request.tag in self.subscriptions:
+            raise refusals.duplicate_subscription(request.tag)
+        subscription = self._subscription(request.tag, request.identifier, request.mode)
+        subscription.destination = request.text
+        # A queue is declared once per session, by whichever frame touches it first; one of a topic every time.
+        known = request.binding is None and request.queue_name in self._declared
+        prefetch = self.settings.auto_ack_window if request.mode is AckMode.AUTO else request.prefetch
+        queue = None if known else request.queue
+        self._ask(ops.Subscribe(subscription, queue, request.queue_name, request.binding, prefetch), frame)
 
     def _subscription(self, tag: bytes, identifier: bytes | None, mode: AckMode) -> Subscription:
         return Subscription(tag, identifier, mode, self.identity, shows_ack=self.version == b"1.2")
@@ -368,63 +334,36 @@ class Session:
         """A queue that the broker names and this session alone reads: ``/temp-queue/<id>`` in a reply-to."""
         subscription = self._subscription(b"T_" + identifier, identifier, AckMode.AUTO)
         queue = QueueSpec("", exclusive=True, auto_delete=True)
-        return ops.Subscribe(subscription, queue, "", None, self._settings.auto_ack_window)
+        return ops.Subscribe(subscription, queue, "", None, self.settings.auto_ack_window)
 
     def _fresh_queue_name(self) -> bytes:
         """A name for the queue of a subscription that nobody shares; unguessable, because the session's identity is."""
-        self._queues_made += 1
-        seed = b"%b %d" % (self.identity, self._queues_made)
+        self._queues_named += 1
+        seed = b"%b %d" % (self.identity, self._queues_named)
         return subscription_queue_name(md5(seed, usedforsecurity=False).digest())
 
     def _on_subscribed(self, event: ops.Subscribed) -> None:
         subscription = event.subscription
         operation = self._operation
-        subscription.channel = event.channel
-        self.subscriptions[subscription.tag] = subscription
         if isinstance(operation, ops.Subscribe) and operation.queue is not None and operation.binding is None:
             self._declared.add(event.queue_name)
-        if subscription.tag.startswith(b"T_" + TEMP_QUEUE):
-            self._temp_queues[subscription.tag[2:]] = event.queue_name.encode()
+        self.subscriptions.add(subscription, event.queue_name)
         frame = self._answered()
+        # The RECEIPT precedes the first MESSAGE, though the broker may deliver earlier.
         if frame is not None:
             self._send_receipt(frame)
-        # The RECEIPT precedes the first MESSAGE, though the broker may deliver earlier.
-        self.output += subscription.output
-        subscription.output = self.output
-        self._unsettled += subscription.unsettled
-        subscription.unsettled = self._unsettled
+        self.subscriptions.start(subscription)
 
     def _on_unsubscribe(self, frame: Frame) -> None:
         headers = self._headers(frame)
-        identifier = headers.get(b"id")
-        text = headers.get(b"destination")
-        durable = is_durable(headers)
-        if identifier is None and durable:
-            raise refusals.durable_needs_id()
-        if identifier is not None:
-            if identifier.startswith(TEMP_QUEUE):
-                raise refusals.temporary_unsubscribe()
-            tag, description = b"T_" + identifier, b"id='%b'" % identifier
-        elif text is not None:
-            tag, description = b"Q_" + text, b"destination='%b'" % text
-        else:
-            raise refusals.missing_subscription_name()
-        subscription = self.subscriptions.get(tag)
+        request = read_unsubscribe(headers)
+        subscription = self.subscriptions.get(request.tag)
         if subscription is None:
-            raise refusals.no_subscription(description)
-        self.settle_auto()
-        self._ask(ops.Unsubscribe(subscription, self._queue_to_delete(subscription, headers, durable)), frame)
-        self._forget(subscription)
-
-    def _queue_to_delete(
-        self, subscription: Subscription, headers: Mapping[bytes, bytes], durable: bool
-    ) -> str | None:
-        if not durable:
-            return None
-        destination = parse(subscription.destination)
-        if destination.kind is not Kind.TOPIC:
-            return None
-        return name_for_broker(b"x-queue-name", subscription_queue(destination, headers, b""))
+            raise refusals.no_subscription(request.description)
+        delete = queue_to_delete(subscription.destination, headers)
+        self.subscriptions.settle_auto()
+        self.subscriptions.forget(subscription)
+        self._ask(ops.Unsubscribe(subscription, delete), frame)
 
     def _on_unsubscribed(self, event: ops.Unsubscribed) -> None:
         frame = self._answered()
@@ -433,97 +372,43 @@ class Session:
 
     def _on_consumer_cancelled(self, event: ops.ConsumerCancelled) -> None:
         subscription = event.subscription
-        if self.subscriptions.get(subscription.tag) is not subscription:
+        if not self.subscriptions.is_current(subscription):
             return
-        self._forget(subscription)
+        self.subscriptions.forget(subscription)
         if subscription.subscription is None:
             shown, description = subscription.destination, b"destination='%b'" % subscription.destination
         else:
             shown, description = subscription.subscription, b"id='%b'" % subscription.subscription
-        self._temp_queues.pop(shown, None)
         self._fail(refusals.subscription_cancelled(description, shown), None)
-
-    def _forget(self, subscription: Subscription) -> None:
-        """From now on the subscription's messages reach nobody."""
-        del self.subscriptions[subscription.tag]
-        subscription.output = []
-        subscription.unsettled = []
 
     # ACK and NACK.
 
     def _on_ack(self, frame: Frame) -> None:
-        """HOT: acknowledgements in the order of delivery cost a look-up each and one frame per batch."""
-        self._settle(frame, None)
+        """HOT: acknowledgements in the order of delivery cost a look-up each, and one AMQP frame per batch."""
+        self._settle(frame, self._headers(frame), None)
 
     def _on_nack(self, frame: Frame) -> None:
-        requeue = read_boolean(self._headers(frame).get(b"requeue"))
-        self._settle(frame, self._settings.default_nack_requeue if requeue is None else requeue)
-
-    def _settle(self, frame: Frame, requeue: bool | None) -> None:
         headers = self._headers(frame)
-        settlement = self._settlement(frame.command, headers, requeue)
+        requeue = read_boolean(headers.get(b"requeue"))
+        self._settle(frame, headers, self.settings.default_nack_requeue if requeue is None else requeue)
+
+    def _settle(self, frame: Frame, headers: Mapping[bytes, bytes], requeue: bool | None) -> None:
+        name = b"id" if self.version == b"1.2" else b"message-id"
+        settlement = self.subscriptions.settlement(frame.head.command, name, headers.get(name), requeue)
         transaction = headers.get(b"transaction")
         if transaction is not None:
-            self._joined(transaction).settlements.append(settlement)
-            self._send_receipt(frame)
-            return
-        subscription = settlement.subscription
-        if subscription.mode is AckMode.AUTO or not subscription.holds(settlement.tag):
+            self._transactions.join(transaction).settlements.append(settlement)
+        elif settlement.is_outstanding:
+            self.subscriptions.settle(settlement)
+        else:
             # As with the plugin, where the broker finds out only after the receipt is on its way.
             self._send_receipt(frame)
             self._fail(refusals.unknown_delivery_tag(settlement.tag), None)
             return
-        settlement.carry_out()
-        if not self._settling or self._settling[-1] is not subscription:
-            self._settling.append(subscription)
         if frame.receipt is not None:
             self._send_receipt(frame)
 
-    def _settlement(self, command: bytes, headers: Mapping[bytes, bytes], requeue: bool | None) -> Settlement:
-        name = b"id" if self.version == b"1.2" else b"message-id"
-        ack_id = headers.get(name)
-        if ack_id is None:
-            raise refusals.missing_header(command, name)
-        parts = ack_id.rsplit(b"@@", 2)
-        if len(parts) != 3:  # noqa: PLR2004 - subscription, session, delivery tag
-            raise refusals.invalid_ack_id(command, name)
-        tag, session, number = parts
-        if not number.isdigit():
-            raise refusals.processing_error()
-        subscription = self.subscriptions.get(tag)
-        if subscription is None or session != self.identity:
-            raise refusals.message_without_subscription(ack_id)
-        return Settlement(subscription, int(number), ack_id, requeue)
-
-    def settle_auto(self) -> None:
-        """Count everything delivered under ack:auto as settled. Call it when the octets are on their way to the client."""
-        for subscription in self._unsettled:
-            if subscription.mode is AckMode.AUTO:
-                subscription.settle_delivered()
-                self._settling.append(subscription)
-        self._unsettled.clear()
-
-    def take_settling(self) -> list[Subscription]:
-        """The subscriptions with settlements for the broker since the last call."""
-        taken, self._settling = self._settling, []
-        return taken
-
     # Transactions.
-
-    @property
-    def _settings(self) -> Settings:
-        if self.settings is None:
-            raise AssertionError("a session has settings once it is connected")
-        return self.settings
-
-    @property
-    def _open(self) -> Transactions:
-        if self._transactions is None:
-            raise AssertionError("a session has transactions once it is connected")
-        return self._transactions
-
-    def _joined(self, identifier: bytes, size: int = 0) -> Transaction:
-        return self._open.join(identifier, size)
 
     def _transaction_name(self, frame: Frame) -> bytes:
         identifier = self._headers(frame).get(b"transaction")
@@ -532,37 +417,38 @@ class Session:
         return identifier
 
     def _on_begin(self, frame: Frame) -> None:
-        self._open.begin(self._transaction_name(frame), self._now)
+        self._transactions.begin(self._transaction_name(frame), self._now)
         self._send_receipt(frame)
 
     def _on_abort(self, frame: Frame) -> None:
-        self._open.end(self._transaction_name(frame))
+        self._transactions.end(self._transaction_name(frame))
         self._send_receipt(frame)
 
     def _on_commit(self, frame: Frame) -> None:
         """Publish, wait for every confirm, then settle, then the receipt."""
         identifier = self._transaction_name(frame)
-        transaction = self._open.peek(identifier)
-        publisher = self.publisher
-        if transaction.sends and not (publisher.channel and publisher.confirms):
+        transaction = self._transactions.peek(identifier)
+        if transaction.sends and not self.publisher.confirms:
             self._ask(ops.PreparePublisher(confirms=True, queue=None), frame, again=True)
             return
-        self._open.end(identifier)
+        self._transactions.end(identifier)
         for settlement in transaction.settlements:
-            if self.subscriptions.get(settlement.subscription.tag) is not settlement.subscription:
-                raise refusals.message_without_subscription(settlement.ack_id)
-            if not settlement.subscription.holds(settlement.tag):
-                raise refusals.unknown_delivery_tag(settlement.tag)
+            self._check_settlement(settlement)
         commit = Commit(waiting=len(transaction.sends))
-        for send in transaction.sends:
-            plan = send.head.plan
-            if isinstance(plan, SendPlan):
-                self._publish(send, plan, commit)
         self._commit = (commit, transaction, frame)
+        for send in transaction.sends:
+            if isinstance(send.head.plan, SendPlan):
+                self._publish(send, send.head.plan, commit)
         if transaction.sends:
             self.holds.add(Hold.COMMIT)
         else:
             self._finish_commit()
+
+    def _check_settlement(self, settlement: Settlement) -> None:
+        if not self.subscriptions.is_current(settlement.subscription):
+            raise refusals.message_without_subscription(settlement.ack_id)
+        if not settlement.is_outstanding:
+            raise refusals.unknown_delivery_tag(settlement.tag)
 
     def _finish_commit(self) -> None:
         if self._commit is None:
@@ -573,8 +459,7 @@ class Session:
             self._fail(refusals.commit_rejected(), self._receipt_of(frame))
             return
         for settlement in transaction.settlements:
-            settlement.carry_out()
-            self._settling.append(settlement.subscription)
+            self.subscriptions.settle(settlement)
         self._send_receipt(frame)
 
     # The end.
@@ -588,8 +473,6 @@ class Session:
 
     def shut_down(self) -> None:
         """The gateway is stopping: read nothing more, wait for confirms, tell the client, end."""
-        if self.state in (State.DRAINING, State.CLOSED):
-            return
 
         def farewell() -> None:
             text = "The gateway is stopping; connect again.\n"
@@ -597,22 +480,20 @@ class Session:
 
         if self.state is State.CONNECTED:
             self._drain(farewell)
-        else:
+        elif self.state in (State.CONNECTING, State.AUTHENTICATING):
             farewell()
 
     def _drain(self, farewell: Callable[[], None]) -> None:
         """Wait for what is unconfirmed and under way, close the channels, then say good-bye."""
-        self.settle_auto()
+        self.subscriptions.settle_auto()
         self._move(State.DRAINING)
         self._farewell = farewell
         self._close_upstream_when_quiet()
 
     def _close_upstream_when_quiet(self) -> None:
-        if self._farewell is None or self._operation is not None or self.publisher.unconfirmed:
-            return
-        for subscription in self.subscriptions.values():
-            subscription.output = []
-        self._ask(ops.CloseUpstream(), None)
+        if self._farewell is not None and self._operation is None and not self.publisher.unconfirmed:
+            self.subscriptions.silence()
+            self._ask(ops.CloseUpstream(), None)
 
     def _on_upstream_closed(self, event: ops.UpstreamClosed) -> None:
         farewell, self._farewell = self._farewell, None
@@ -620,37 +501,25 @@ class Session:
             farewell()
 
     def close(self, error: StompError) -> None:
-        """End the session with an ERROR that says why; for reasons the owner knows (time, buffers, shutdown)."""
-        if self.state is not State.CLOSED:
-            self._fail(error, None)
+        """End the session with an ERROR that says why; for reasons the owner knows (time, buffers, a fault of its own)."""
+        self._fail(error, None)
 
     def client_gone(self) -> None:
         """The client's connection is gone."""
         self._end(CloseReason.CLIENT_GONE)
 
     def _end(self, reason: CloseReason) -> None:
-        if self.state is State.CLOSED:
-            return
-        self.close_reason = reason
-        self._waiting = self._farewell = self._commit = None
-        self._again = False
-        self._move(State.CLOSED)
+        if self.state is not State.CLOSED:
+            self.close_reason = reason
+            self._waiting = self._farewell = self._commit = None
+            self._again = False
+            self._move(State.CLOSED)
 
     def _fail(self, error: StompError, receipt: bytes | None) -> None:
-        if self.state is State.CLOSED:
-            return
-        headers = [
-            (b"message", error.message.encode()),
-            (b"content-type", b"text/plain"),
-            (b"version", refusals.SUPPORTED_VERSIONS.encode()),
-        ]
-        if error.subscription is not None:
-            headers.append((b"subscription", error.subscription))
-        if receipt is not None:
-            headers.append((b"receipt-id", receipt.lstrip(b" ") if self._trims else receipt))
-        self.output.append(encode(b"ERROR", headers, error.body))
-        if error.close is not None:
-            self._end(error.close)
+        if self.state is not State.CLOSED:
+            self.output.append(refusals.encode_error(error, receipt))
+            if error.close is not None:
+                self._end(error.close)
 
     # Operations and events.
 
@@ -686,12 +555,9 @@ class Session:
         """
         if self.state is State.CLOSED:
             return
-        if isinstance(event, ops.LoggedIn | ops.LoginFailed):
-            self._answered()
         handler: Callable[[ops.Event], None] = getattr(self, _EVENT_HANDLERS[type(event)])
         handler(event)
-        if self._farewell is not None:
-            self._close_upstream_when_quiet()
+        self._close_upstream_when_quiet()
 
     def _on_operation_failed(self, event: ops.OperationFailed) -> None:
         self._again = False
@@ -701,16 +567,15 @@ class Session:
 
     def _on_channel_closed(self, event: ops.ChannelClosed) -> None:
         receipt = None
-        if event.publishing:
-            frame = self._commit[2] if self._commit is not None else None
-            receipt = self._receipt_of(frame) if frame else self.publisher.receipt_of_failure(event.text)
+        if event.publishing and self._commit is not None:
+            receipt = self._receipt_of(self._commit[2])
+        elif event.publishing:
+            receipt = self.publisher.receipt_of_failure(event.text)
         self._fail(refusals.broker_error(event.code, event.text), receipt)
 
     def _on_link_lost(self, event: ops.LinkLost) -> None:
         error = refusals.broker_error(event.code, event.text)
         self._fail(StompError(error.message, error.body, close=CloseReason.LINK_LOST), None)
-
-    # Time.
 
     def time_passed(self, now: float) -> None:
         """Take note of the time, and forget transactions that were left open for too long.
@@ -719,7 +584,7 @@ class Session:
             now: seconds on any clock that only goes forward.
         """
         self._now = now
-        if self._transactions is not None and self.state is State.CONNECTED:
+        if self.state is State.CONNECTED:
             for identifier in self._transactions.expire(now):
                 self._fail(refusals.transaction_too_old(identifier), None)
 
@@ -730,7 +595,7 @@ class Session:
         self.state = state
 
 
-_EVENT_HANDLERS = {
+_EVENT_HANDLERS: Final = {
     ops.LoggedIn: "_on_logged_in",
     ops.LoginFailed: "_on_login_failed",
     ops.PublisherPrepared: "_on_publisher_prepared",
@@ -742,20 +607,3 @@ _EVENT_HANDLERS = {
     ops.ConsumerCancelled: "_on_consumer_cancelled",
     ops.LinkLost: "_on_link_lost",
 }
-
-
-def _ack_mode(text: bytes | None) -> AckMode:
-    try:
-        return AckMode.AUTO if text is None else AckMode(text)
-    except ValueError:
-        raise refusals.processing_error() from None
-
-
-def _prefetch(text: bytes | None) -> int | None:
-    """The prefetch-count header; None without one, 0 for no limit."""
-    if text is None:
-        return None
-    number = read_integer(text)
-    if number is None or number < 0:
-        raise refusals.processing_error()
-    return min(number, _LARGEST_PREFETCH)

@@ -1,184 +1,143 @@
-"""A subscription: encodes its MESSAGE frames and keeps the account of what was delivered and settled.
-
-The account. Delivery tags of a channel count 1, 2, 3, ..., and a subscription has its channel to itself. ``_floor`` is the
-tag up to which everything is settled, ``_ahead`` holds the settled tags above it, ``_last`` is the last one delivered. So
-delivered = settled + outstanding at any time, and an acknowledgement of nothing is known without asking the broker.
-
-Acknowledgements in the order of delivery, the normal case, only move the floor; one basic.ack with ``multiple`` says so
-when the batch is flushed. A multiple must name a tag that the broker still knows, so it names the last one settled that way
-(``_run``) and not the floor, which may have moved past tags settled one by one.
-"""
+"""All subscriptions of a session: who is there, what waits to be settled, which delivery an acknowledgement means."""
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Final
 
-from gateway.amqp import properties as amqp
-from gateway.amqp.codec import encode_ack, encode_nack
-from gateway.session import translate
-from gateway.session.destinations import show
-from gateway.stomp.headers import escape
+from gateway.session import refusals
+from gateway.session.destinations import TEMP_QUEUE
+from gateway.session.subscription import AckMode, Subscription
+from gateway.session.transactions import Settlement
 
-# Messages with the same route and properties share their encoded headers; this many blocks are remembered per subscription.
-_REMEMBERED_HEADS: Final = 128
-_REMEMBERED_OCTETS: Final = 2048
+_TEMP_TAG: Final = b"T_" + TEMP_QUEUE
 
 
-class AckMode(Enum):
-    """The ack header of SUBSCRIBE (STOMP 1.2, "SUBSCRIBE ack Header")."""
-
-    AUTO = b"auto"
-    CLIENT = b"client"
-    CLIENT_INDIVIDUAL = b"client-individual"
-
-
-class Subscription:
-    """One subscription of a session.
+class Subscriptions:
+    """The subscriptions of one session.
 
     Args:
-        tag: its identity within the session, ``T_<id>`` or ``Q_<destination>``.
-        subscription: value of the subscription header of its MESSAGE frames, None without one.
-        mode: how its messages are acknowledged.
-        session: the session header, part of every message-id.
-        shows_ack: whether MESSAGE carries an ack header, as it does in STOMP 1.2 unless the mode is auto.
+        identity: the session header; part of every message-id.
+        output: where MESSAGE frames go.
     """
 
-    __slots__ = (
-        "_ack_prefix", "_ahead", "_floor", "_heads", "_id_prefix", "_last", "_run", "_settlements", "_start",
-        "channel", "destination", "mode", "output", "subscription", "tag", "unsettled",
-    )  # fmt: skip
+    __slots__ = ("_by_tag", "_identity", "_output", "_settling", "_unsettled", "temp_queues")
 
-    def __init__(
-        self, tag: bytes, subscription: bytes | None, mode: AckMode, session: bytes, *, shows_ack: bool = False
-    ) -> None:
-        self.tag = tag
-        self.subscription = subscription
-        self.mode = mode
-        self.channel = 0
-        self.destination = b""
-        # Where MESSAGE frames go, in pieces. Until the subscription is confirmed to the client they collect here.
-        self.output: list[bytes] = []
-        # Subscriptions with ack:auto note here that they have something to settle.
-        self.unsettled: list[Subscription] = []
-        named = b"subscription:%b\n" % escape(subscription) if subscription is not None else b""
-        identity = b"%b@@%b@@" % (escape(tag), escape(session))
-        self._start = b"MESSAGE\n" + named
-        self._id_prefix = b"message-id:" + identity
-        self._ack_prefix = b"\nack:" + identity if shows_ack and mode is not AckMode.AUTO else b""
-        self._heads: dict[bytes, tuple[bytes, bytes, bytes]] = {}
-        self._floor = 0
-        self._last = 0
-        self._run = 0
-        self._ahead: set[int] = set()
-        self._settlements: list[bytes] = []
+    def __init__(self, identity: bytes, output: list[bytes]) -> None:
+        self._identity = identity
+        self._output = output
+        self._by_tag: dict[bytes, Subscription] = {}
+        self._unsettled: list[Subscription] = []
+        self._settling: list[Subscription] = []
+        # The queue behind each /temp-queue/<id> of this session.
+        self.temp_queues: dict[bytes, bytes] = {}
 
-    @property
-    def outstanding(self) -> int:
-        """Messages delivered to the client and not settled."""
-        return self._last - self._floor - len(self._ahead)
+    def __contains__(self, tag: bytes) -> bool:
+        return tag in self._by_tag
 
-    # Deliveries.
+    def __len__(self) -> int:
+        return len(self._by_tag)
 
-    def deliver(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
-        """Encode one delivery as MESSAGE, in pieces that are joined once per batch.
+    def get(self, tag: bytes) -> Subscription | None:
+        """The subscription of this tag, if there is one."""
+        return self._by_tag.get(tag)
 
-        HOT. Messages of one publisher share route and properties; their headers are encoded once and found again by the
-        octets of both. ``gateway.stomp.encoder.encode`` is the slow twin.
+    def is_current(self, subscription: Subscription) -> bool:
+        """Whether it is this very subscription that is active under its tag."""
+        return self._by_tag.get(subscription.tag) is subscription
+
+    def add(self, subscription: Subscription, queue_name: str) -> None:
+        """Take in a subscription whose consumer runs.
 
         Args:
-            tag: delivery tag.
-            redelivered: the broker's flag.
-            route: exchange and routing key as short strings.
-            properties: property flags and list.
-            body: the message.
+            subscription: its messages that arrived already follow with ``start``.
+            queue_name: what it consumes.
         """
-        key = route + properties
-        head = self._heads.get(key)
-        if head is None:
-            head = self._encode_head(key, route, properties)
-        before, middle, after = head
-        self._last = tag
-        if tag == self._floor + 1:
-            self.unsettled.append(self)
-        number = b"%d" % tag
-        flag = b"\nredelivered:true" if redelivered else b"\nredelivered:false"
-        if middle:
-            self.output += (before, number, flag, middle, number, after)
-        else:
-            self.output += (before, number, flag, after)
-        if body:
-            self.output += (b"content-length:%d\n\n" % len(body), body, b"\0\n")
-        else:
-            self.output.append(b"\n\0\n")
+        self._by_tag[subscription.tag] = subscription
+        if subscription.tag.startswith(_TEMP_TAG):
+            self.temp_queues[subscription.tag[2:]] = queue_name.encode()
 
-    def _encode_head(self, key: bytes, route: bytes, properties: bytes) -> tuple[bytes, bytes, bytes]:
-        split = route[0] + 1
-        destination = show(route[1:split], route[split + 1 :])
-        before = b"%bdestination:%b\n%b" % (self._start, escape(destination), self._id_prefix)
-        after = b"\n" + translate.message_headers(amqp.decode(properties))
-        head = (before, self._ack_prefix, after)
-        if len(key) <= _REMEMBERED_OCTETS:
-            if len(self._heads) >= _REMEMBERED_HEADS:
-                self._heads.clear()
-            self._heads[key] = head
-        return head
+    def start(self, subscription: Subscription) -> None:
+        """Let messages go to the client: first those that arrived before the client knew of the subscription."""
+        self._output += subscription.output
+        subscription.output = self._output
+        self._unsettled += subscription.unsettled
+        subscription.unsettled = self._unsettled
+
+    def forget(self, subscription: Subscription) -> None:
+        """From now on its messages reach nobody."""
+        del self._by_tag[subscription.tag]
+        if subscription.tag.startswith(_TEMP_TAG):
+            self.temp_queues.pop(subscription.tag[2:], None)
+        subscription.output = []
+        subscription.unsettled = []
+
+    def silence(self) -> None:
+        """The session is about to end: no message reaches the client any more."""
+        for subscription in self._by_tag.values():
+            subscription.output = []
 
     # Settling.
 
-    def holds(self, tag: int) -> bool:
-        """Whether a delivery is outstanding. Tag 0 of a cumulative acknowledgement means everything so far."""
-        if tag == 0:
-            return self.mode is AckMode.CLIENT
-        return self._floor < tag <= self._last and tag not in self._ahead
+    def settlement(self, command: bytes, name: bytes, ack_id: bytes | None, requeue: bool | None) -> Settlement:
+        """Find the delivery that an ACK or NACK means.
 
-    def acknowledge(self, tag: int) -> None:
-        """Settle an outstanding delivery, and in mode client all before it."""
-        tag = tag or self._last
-        if self.mode is AckMode.CLIENT:
-            self._floor = self._run = tag
-        elif tag == self._floor + 1:
-            self._run = tag
-            self._raise_floor(tag)
-        else:
-            self._settlements.append(encode_ack(self.channel, tag, multiple=False))
-            self._ahead.add(tag)
+        Args:
+            command: ACK or NACK, for the words of an error.
+            name: the header that the version asks for.
+            ack_id: its value; None when absent.
+            requeue: of a NACK; None for an ACK.
 
-    def refuse(self, tag: int, *, requeue: bool) -> None:
-        """Give an outstanding delivery back, and in mode client all before it."""
-        tag = tag or self._last
-        self._end_run()
-        multiple = self.mode is AckMode.CLIENT
-        self._settlements.append(encode_nack(self.channel, tag, multiple=multiple, requeue=requeue))
-        if multiple:
-            self._floor = tag
-        elif tag == self._floor + 1:
-            self._raise_floor(tag)
-        else:
-            self._ahead.add(tag)
+        Raises:
+            StompError: when the value is not one of ours, or its subscription is not there.
+        """
+        if ack_id is None:
+            raise refusals.missing_header(command, name)
+        # From the right, since a subscription's id may hold the separator too.
+        parts = ack_id.rsplit(b"@@", 2)
+        if len(parts) != 3:  # noqa: PLR2004 - tag, session, number
+            raise refusals.invalid_ack_id(command, name)
+        tag, session, number = parts
+        if not number.isdigit():
+            raise refusals.processing_error()
+        subscription = self._by_tag.get(tag)
+        if subscription is None or session != self._identity:
+            raise refusals.message_without_subscription(ack_id)
+        return Settlement(subscription, int(number), ack_id, requeue)
 
-    def settle_delivered(self) -> None:
-        """Mode auto: everything delivered counts as settled."""
-        if self._last > self._floor:
-            self._floor = self._run = self._last
+    def settle(self, settlement: Settlement) -> None:
+        """Carry out an acknowledgement and note that there is something to tell the broker."""
+        settlement.carry_out()
+        settling = self._settling
+        if not settling or settling[-1] is not settlement.subscription:
+            settling.append(settlement.subscription)
 
-    def take_settlements(self) -> bytes:
-        """The AMQP frames that settle what was settled since the last call."""
-        self._end_run()
-        if not self._settlements:
-            return b""
-        taken = b"".join(self._settlements)
-        self._settlements.clear()
+    def settle_auto(self, at_least: int = 1) -> bool:
+        """Count what was delivered under ack:auto as settled, once its octets are on their way to the client.
+
+        Args:
+            at_least: leave subscriptions alone that have fewer messages to settle.
+
+        Returns:
+            Whether something was left to be settled later.
+        """
+        unsettled = self._unsettled
+        if not unsettled:
+            return False
+        later: list[Subscription] = []
+        for subscription in unsettled:
+            if subscription.mode is not AckMode.AUTO:
+                continue
+            if subscription.outstanding < at_least:
+                later.append(subscription)
+                continue
+            subscription.settle_delivered()
+            self._settling.append(subscription)
+        unsettled[:] = later
+        return bool(later)
+
+    def take_settling(self) -> list[Subscription]:
+        """The subscriptions with settlements for the broker since the last call."""
+        if not self._settling:
+            return []
+        taken, self._settling = self._settling, []
         return taken
-
-    def _raise_floor(self, tag: int) -> None:
-        ahead = self._ahead
-        while ahead and tag + 1 in ahead:
-            tag += 1
-            ahead.remove(tag)
-        self._floor = tag
-
-    def _end_run(self) -> None:
-        if self._run:
-            self._settlements.append(encode_ack(self.channel, self._run, multiple=True))
-            self._run = 0

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from gateway.session import refusals
 from gateway.session.settings import TransactionLimits
-from gateway.session.subscriptions import Subscription
+from gateway.session.subscription import AckMode, Subscription
 from gateway.stomp.frame import Frame
 
 
@@ -22,9 +22,14 @@ class Settlement:
     ack_id: bytes
     requeue: bool | None = None
 
+    @property
+    def is_outstanding(self) -> bool:
+        """Whether there is something to settle. What ack:auto delivered is none of the client's business."""
+        return self.subscription.mode is not AckMode.AUTO and self.subscription.holds(self.tag)
+
     def carry_out(self) -> None:
         """Settle the delivery, unless an acknowledgement before it did so already."""
-        if not self.subscription.holds(self.tag):
+        if not self.is_outstanding:
             return
         if self.requeue is None:
             self.subscription.acknowledge(self.tag)

@@ -1,0 +1,136 @@
+"""SUBSCRIBE and UNSUBSCRIBE, read: what a client asks for, checked, in the terms of the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.session import refusals
+from gateway.session.destinations import TEMP_QUEUE, Destination, Kind, not_for, parse
+from gateway.session.queues import QueueSpec, is_durable, name_for_broker, subscribed_queue, subscription_queue
+from gateway.session.subscription import AckMode
+from gateway.stomp.headers import read_integer
+
+# AMQP's prefetch-count has 16 bits.
+_LARGEST_PREFETCH: Final = 0xFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeRequest:
+    """A SUBSCRIBE that makes sense.
+
+    ``tag`` is the subscription's identity in its session. ``queue`` is to be declared, None where there is nothing to
+    declare; ``queue_name`` is to be consumed and, when ``binding`` gives an exchange and a routing key, bound.
+    ``prefetch`` 0 means no limit.
+    """
+
+    tag: bytes
+    identifier: bytes | None
+    text: bytes
+    mode: AckMode
+    queue: QueueSpec | None
+    queue_name: str
+    binding: tuple[str, str] | None
+    prefetch: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnsubscribeRequest:
+    """An UNSUBSCRIBE that names something. ``description`` is how an ERROR speaks of it."""
+
+    tag: bytes
+    description: bytes
+    durable: bool
+
+
+def read_subscribe(headers: Mapping[bytes, bytes], fresh_queue_name: bytes, topic_exchange: bytes) -> SubscribeRequest:
+    """Read the headers of SUBSCRIBE (STOMP 1.2, "SUBSCRIBE").
+
+    Args:
+        headers: of the frame, trimmed where the version demands it.
+        fresh_queue_name: for a topic subscription that is not durable.
+        topic_exchange: the virtual host's default topic exchange.
+
+    Raises:
+        StompError: when they make no sense.
+    """
+    identifier = headers.get(b"id")
+    if identifier is None and b"true" in (headers.get(b"durable"), headers.get(b"persistent")):
+        raise refusals.durable_needs_id()
+    text = headers.get(b"destination")
+    if text is None:
+        raise refusals.missing_destination(b"SUBSCRIBE")
+    destination = parse(text)
+    if destination.kind is Kind.TEMP_QUEUE:
+        raise not_for(b"SUBSCRIBE", text)
+    mode = _ack_mode(headers.get(b"ack"))
+    prefetch = _prefetch(headers.get(b"prefetch-count"))
+    if identifier is not None and identifier.startswith(TEMP_QUEUE):
+        raise refusals.processing_error()
+    tag = b"Q_" + text if identifier is None else b"T_" + identifier
+    queue = subscribed_queue(destination, headers, fresh_queue_name)
+    queue_name, binding = _consumed(destination, queue, topic_exchange)
+    return SubscribeRequest(tag, identifier, text, mode, queue, queue_name, binding, prefetch)
+
+
+def _consumed(
+    destination: Destination, queue: QueueSpec | None, topic_exchange: bytes
+) -> tuple[str, tuple[str, str] | None]:
+    """The queue to consume, and what to bind it to."""
+    if queue is None or destination.kind not in (Kind.TOPIC, Kind.EXCHANGE):
+        return name_for_broker(b"destination", destination.name), None
+    exchange, key = destination.route(topic_exchange)
+    return queue.name, (name_for_broker(b"destination", exchange), name_for_broker(b"destination", key))
+
+
+def read_unsubscribe(headers: Mapping[bytes, bytes]) -> UnsubscribeRequest:
+    """Read the headers of UNSUBSCRIBE (STOMP 1.2, "UNSUBSCRIBE").
+
+    Args:
+        headers: of the frame, trimmed where the version demands it.
+
+    Raises:
+        StompError: when they name nothing, or a reply queue.
+    """
+    identifier = headers.get(b"id")
+    text = headers.get(b"destination")
+    durable = is_durable(headers)
+    if identifier is None and durable:
+        raise refusals.durable_needs_id()
+    if identifier is not None:
+        if identifier.startswith(TEMP_QUEUE):
+            raise refusals.temporary_unsubscribe()
+        return UnsubscribeRequest(b"T_" + identifier, b"id='%b'" % identifier, durable)
+    if text is None:
+        raise refusals.missing_subscription_name()
+    return UnsubscribeRequest(b"Q_" + text, b"destination='%b'" % text, durable)
+
+
+def queue_to_delete(subscribed: bytes, headers: Mapping[bytes, bytes]) -> str | None:
+    """The queue that a durable UNSUBSCRIBE deletes: only one of a topic, under the name that its own headers give.
+
+    Args:
+        subscribed: the destination of the SUBSCRIBE.
+        headers: of the UNSUBSCRIBE.
+    """
+    destination = parse(subscribed)
+    if destination.kind is not Kind.TOPIC or not is_durable(headers):
+        return None
+    return name_for_broker(b"x-queue-name", subscription_queue(destination, headers, b""))
+
+
+def _ack_mode(text: bytes | None) -> AckMode:
+    try:
+        return AckMode.AUTO if text is None else AckMode(text)
+    except ValueError:
+        raise refusals.processing_error() from None
+
+
+def _prefetch(text: bytes | None) -> int:
+    if text is None:
+        return 0
+    number = read_integer(text)
+    if number is None or number < 0:
+        raise refusals.processing_error()
+    return min(number, _LARGEST_PREFETCH)

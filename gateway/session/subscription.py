@@ -1,0 +1,184 @@
+"""A subscription: encodes its MESSAGE frames and keeps the account of what was delivered and settled.
+
+The account. Delivery tags of a channel count 1, 2, 3, ..., and a subscription has its channel to itself. ``_floor`` is the
+tag up to which everything is settled, ``_ahead`` holds the settled tags above it, ``_last`` is the last one delivered. So
+delivered = settled + outstanding at any time, and an acknowledgement of nothing is known without asking the broker.
+
+Acknowledgements in the order of delivery, the normal case, only move the floor; one basic.ack with ``multiple`` says so
+when the batch is flushed. A multiple must name a tag that the broker still knows, so it names the last one settled that way
+(``_run``) and not the floor, which may have moved past tags settled one by one.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from gateway.amqp import properties as amqp
+from gateway.amqp.codec import encode_ack, encode_nack
+from gateway.session import translate
+from gateway.session.destinations import show
+from gateway.stomp.headers import escape
+
+# Messages with the same route and properties share their encoded headers; this many blocks are remembered per subscription.
+_REMEMBERED_HEADS: Final = 128
+_REMEMBERED_OCTETS: Final = 2048
+
+
+class AckMode(Enum):
+    """The ack header of SUBSCRIBE (STOMP 1.2, "SUBSCRIBE ack Header")."""
+
+    AUTO = b"auto"
+    CLIENT = b"client"
+    CLIENT_INDIVIDUAL = b"client-individual"
+
+
+class Subscription:
+    """One subscription of a session.
+
+    Args:
+        tag: its identity within the session, ``T_<id>`` or ``Q_<destination>``.
+        subscription: value of the subscription header of its MESSAGE frames, None without one.
+        mode: how its messages are acknowledged.
+        session: the session header, part of every message-id.
+        shows_ack: whether MESSAGE carries an ack header, as it does in STOMP 1.2 unless the mode is auto.
+    """
+
+    __slots__ = (
+        "_ack_prefix", "_ahead", "_floor", "_heads", "_id_prefix", "_last", "_run", "_settlements", "_start",
+        "channel", "destination", "mode", "output", "subscription", "tag", "unsettled",
+    )  # fmt: skip
+
+    def __init__(
+        self, tag: bytes, subscription: bytes | None, mode: AckMode, session: bytes, *, shows_ack: bool = False
+    ) -> None:
+        self.tag = tag
+        self.subscription = subscription
+        self.mode = mode
+        self.channel = 0
+        self.destination = b""
+        # Where MESSAGE frames go, in pieces. Until the subscription is confirmed to the client they collect here.
+        self.output: list[bytes] = []
+        # Subscriptions with ack:auto note here that they have something to settle.
+        self.unsettled: list[Subscription] = []
+        named = b"subscription:%b\n" % escape(subscription) if subscription is not None else b""
+        identity = b"%b@@%b@@" % (escape(tag), escape(session))
+        self._start = b"MESSAGE\n" + named
+        self._id_prefix = b"message-id:" + identity
+        self._ack_prefix = b"\nack:" + identity if shows_ack and mode is not AckMode.AUTO else b""
+        self._heads: dict[bytes, tuple[bytes, bytes, bytes]] = {}
+        self._floor = 0
+        self._last = 0
+        self._run = 0
+        self._ahead: set[int] = set()
+        self._settlements: list[bytes] = []
+
+    @property
+    def outstanding(self) -> int:
+        """Messages delivered to the client and not settled."""
+        return self._last - self._floor - len(self._ahead)
+
+    # Deliveries.
+
+    def deliver(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
+        """Encode one delivery as MESSAGE, in pieces that are joined once per batch.
+
+        HOT. Messages of one publisher share route and properties; their headers are encoded once and found again by the
+        octets of both. ``gateway.stomp.encoder.encode`` is the slow twin.
+
+        Args:
+            tag: delivery tag.
+            redelivered: the broker's flag.
+            route: exchange and routing key as short strings.
+            properties: property flags and list.
+            body: the message.
+        """
+        key = route + properties
+        head = self._heads.get(key)
+        if head is None:
+            head = self._encode_head(key, route, properties)
+        before, middle, after = head
+        self._last = tag
+        if tag == self._floor + 1:
+            self.unsettled.append(self)
+        number = b"%d" % tag
+        flag = b"\nredelivered:true" if redelivered else b"\nredelivered:false"
+        if middle:
+            self.output += (before, number, flag, middle, number, after)
+        else:
+            self.output += (before, number, flag, after)
+        if body:
+            self.output += (b"content-length:%d\n\n" % len(body), body, b"\0\n")
+        else:
+            self.output.append(b"\n\0\n")
+
+    def _encode_head(self, key: bytes, route: bytes, properties: bytes) -> tuple[bytes, bytes, bytes]:
+        split = route[0] + 1
+        destination = show(route[1:split], route[split + 1 :])
+        before = b"%bdestination:%b\n%b" % (self._start, escape(destination), self._id_prefix)
+        after = b"\n" + translate.message_headers(amqp.decode(properties))
+        head = (before, self._ack_prefix, after)
+        if len(key) <= _REMEMBERED_OCTETS:
+            if len(self._heads) >= _REMEMBERED_HEADS:
+                self._heads.clear()
+            self._heads[key] = head
+        return head
+
+    # Settling.
+
+    def holds(self, tag: int) -> bool:
+        """Whether a delivery is outstanding. Tag 0 of a cumulative acknowledgement means everything so far."""
+        if tag == 0:
+            return self.mode is AckMode.CLIENT
+        return self._floor < tag <= self._last and tag not in self._ahead
+
+    def acknowledge(self, tag: int) -> None:
+        """Settle an outstanding delivery, and in mode client all before it."""
+        tag = tag or self._last
+        if self.mode is AckMode.CLIENT:
+            self._floor = self._run = tag
+        elif tag == self._floor + 1:
+            self._run = tag
+            self._raise_floor(tag)
+        else:
+            self._settlements.append(encode_ack(self.channel, tag, multiple=False))
+            self._ahead.add(tag)
+
+    def refuse(self, tag: int, *, requeue: bool) -> None:
+        """Give an outstanding delivery back, and in mode client all before it."""
+        tag = tag or self._last
+        self._end_run()
+        multiple = self.mode is AckMode.CLIENT
+        self._settlements.append(encode_nack(self.channel, tag, multiple=multiple, requeue=requeue))
+        if multiple:
+            self._floor = tag
+        elif tag == self._floor + 1:
+            self._raise_floor(tag)
+        else:
+            self._ahead.add(tag)
+
+    def settle_delivered(self) -> None:
+        """Mode auto: everything delivered counts as settled."""
+        if self._last > self._floor:
+            self._floor = self._run = self._last
+
+    def take_settlements(self) -> bytes:
+        """The AMQP frames that settle what was settled since the last call."""
+        self._end_run()
+        if not self._settlements:
+            return b""
+        taken = b"".join(self._settlements)
+        self._settlements.clear()
+        return taken
+
+    def _raise_floor(self, tag: int) -> None:
+        ahead = self._ahead
+        while ahead and tag + 1 in ahead:
+            tag += 1
+            ahead.remove(tag)
+        self._floor = tag
+
+    def _end_run(self) -> None:
+        if self._run:
+            self._settlements.append(encode_ack(self.channel, self._run, multiple=True))
+            self._run = 0
