@@ -1,7 +1,7 @@
 """The bridge of one session: carries out its operations on links, and carries octets both ways.
 
-Operations run one at a time, each as a task; octets never wait. Everything that the broker does to the session's channels
-comes back through here as an event.
+Operations run one at a time, each as a task; octets never wait. Everything that the broker does to the session's
+channels comes back through here as an event.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from gateway.amqp.splitter import Sink
-from gateway.server.link import Credentials, Link, LinkChannel, LinkDown, UpstreamRefused
+from gateway.server.link import Credentials, Link, LinkChannel, LinkDownError, UpstreamError
 from gateway.session import ops
 from gateway.session.session import Hold, Session
 from gateway.session.subscription import Subscription
@@ -52,7 +52,7 @@ class Bridge:
         spawn: starts a background task and keeps hold of it.
     """
 
-    def __init__(  # noqa: PLR0913 - wiring, called once per client
+    def __init__(
         self,
         session: Session,
         owner: Owner,
@@ -114,9 +114,9 @@ class Bridge:
     async def _carry_out(self, operation: ops.Operation) -> None:
         try:
             event = await self._perform(operation)
-        except LinkDown as down:
+        except LinkDownError as down:
             event = ops.LinkLost(down.code, down.text)
-        except UpstreamRefused as refusal:
+        except UpstreamError as refusal:
             event = ops.OperationFailed(refusal.code, refusal.text)
         except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
             self._owner.failed(error)
@@ -147,11 +147,11 @@ class Bridge:
             return ops.LoginFailed("Bad CONNECT", b"Virtual host access denied")
         try:
             self._lease = await self._pool.log_in(virtual_host, credentials, self._client)
-        except LinkDown as down:
+        except LinkDownError as down:
             log.warning("upstream unreachable", virtual_host=virtual_host.name, reason=down.text)
             text = b"The message broker cannot be reached; try again later.\n"
             return ops.LoginFailed("Upstream unavailable", text, close=True)
-        except UpstreamRefused as refusal:
+        except UpstreamError as refusal:
             return _refused_login(refusal, operation)
         if self._released:
             self._lease.release()
@@ -190,7 +190,7 @@ class Bridge:
         owner = link.exclusive_queues.get(queue)
         if owner is not None and owner is not self:
             vhost = self._links.virtual_host.amqp_vhost
-            raise UpstreamRefused(
+            raise UpstreamError(
                 _RESOURCE_LOCKED,
                 f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{queue}' in vhost '{vhost}'. "
                 "It could be originally declared on another connection or the exclusive property value does not "
@@ -224,7 +224,7 @@ class Bridge:
             await channel.consume(queue_name, operation.prefetch)
             if operation.binding is not None:
                 await channel.bind(queue_name, *operation.binding)
-        except UpstreamRefused as refusal:
+        except UpstreamError as refusal:
             self._consuming.pop(subscription, None)
             await self._withdraw(channel, made, refusal)
             raise
@@ -234,15 +234,15 @@ class Bridge:
         channel.on_cancelled = lambda: self._cancelled(subscription)
         return ops.Subscribed(subscription, channel.number, queue_name)
 
-    async def _withdraw(self, channel: LinkChannel, made: QueueSpec | None, refusal: UpstreamRefused) -> None:
+    async def _withdraw(self, channel: LinkChannel, made: QueueSpec | None, refusal: UpstreamError) -> None:
         """A SUBSCRIBE failed half-way: leave no queue behind that only it would have used."""
         await self._close_channel(channel)
-        if made is None or isinstance(refusal, LinkDown) or made.durable or not made.auto_delete:
+        if made is None or isinstance(refusal, LinkDownError) or made.durable or not made.auto_delete:
             return
         cleaner = await self._links.consuming_channel()
         try:
             await cleaner.delete_queue(made.name)
-        except UpstreamRefused:
+        except UpstreamError:
             pass
         finally:
             await cleaner.close()
@@ -285,10 +285,10 @@ class Bridge:
 
     # What happens at the broker.
 
-    def _publishing_closed(self, refusal: UpstreamRefused) -> None:
+    def _publishing_closed(self, refusal: UpstreamError) -> None:
         self._happened(ops.ChannelClosed(refusal.code, refusal.text, publishing=True))
 
-    def _subscription_closed(self, refusal: UpstreamRefused) -> None:
+    def _subscription_closed(self, refusal: UpstreamError) -> None:
         self._happened(ops.ChannelClosed(refusal.code, refusal.text, publishing=False))
 
     def _cancelled(self, subscription: Subscription) -> None:
@@ -332,7 +332,7 @@ class Bridge:
     @property
     def _links(self) -> Links:
         if self._lease is None:
-            raise LinkDown(320, "CONNECTION_FORCED - the session is over")
+            raise LinkDownError(320, "CONNECTION_FORCED - the session is over")
         return self._lease.links
 
     def _adopt(self, link: Link) -> None:
@@ -375,7 +375,7 @@ class Bridge:
                 await channel.delete_queue(name)
             finally:
                 await channel.close()
-        except UpstreamRefused:
+        except UpstreamError:
             pass
 
     def release(self) -> None:
@@ -399,7 +399,7 @@ class Bridge:
                 self._lease = None
 
 
-def _refused_login(refusal: UpstreamRefused, operation: ops.Login) -> ops.LoginFailed:
+def _refused_login(refusal: UpstreamError, operation: ops.Login) -> ops.LoginFailed:
     """The adapter's words for a refusal of connection.start-ok (403) or connection.open (530 and others)."""
     if refusal.code == _ACCESS_REFUSED:
         return ops.LoginFailed("Bad CONNECT", b"Access refused for user '%b'\n" % operation.login)

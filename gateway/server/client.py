@@ -1,7 +1,7 @@
 """A client's connection: its socket, its clock, and one session between them.
 
-Octets come in, the session runs until it has no more frames or is held, and what came of it goes out: once per read, in one
-write to each side. The session decides; this file only reads, writes, waits and closes.
+Octets come in, the session runs until it has no more frames or is held, and what came of it goes out: once per read,
+in one write to each side. The session decides; this file only reads, writes, waits and closes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from gateway.stomp.heartbeat import HeartbeatMonitor
 
 log = structlog.get_logger("gateway.session")
 
-# Automatic acknowledgements wait for this many messages of a subscription, or for the settler's next round: a write to the
-# broker for each message would cost more than the message.
+# Automatic acknowledgements wait for this many messages of a subscription, or for the settler's next round: a write to
+# the broker for each message would cost more than the message.
 _SETTLE_AT_ONCE: Final = 256
 _SETTLE_WITHIN: Final = 0.01
 
@@ -64,8 +64,8 @@ class Settler:
 class Workshop:
     """What all clients of a gateway share.
 
-    ``clock`` gives seconds, only going forward; ``spawn`` starts a background task and keeps hold of it; ``settler`` settles
-    automatic acknowledgements a moment later; ``clients`` holds every open connection.
+    ``clock`` gives seconds, only going forward; ``spawn`` starts a background task and keeps hold of it; ``settler``
+    settles automatic acknowledgements a moment later; ``clients`` holds every open connection.
     """
 
     server: bytes
@@ -89,9 +89,7 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, workshop: Workshop, listener: Listener) -> None:
         self._workshop = workshop
         self._listener = listener
-        limits = Limits(
-            listener.max_frame_size_unauthenticated, listener.max_headers, listener.max_header_length
-        )
+        limits = Limits(listener.max_frame_size_unauthenticated, listener.max_headers, listener.max_header_length)
         identity = b"session-" + urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=")
         self.session = Session(identity, workshop.server, workshop.resolve, limits)
         self._decoder = Decoder(limits)
@@ -118,9 +116,7 @@ class ClientConnection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self._peer = f"{peer[0]}:{peer[1]}" if peer else "unknown"
         workshop = self._workshop
-        self._bridge = Bridge(
-            self.session, self, workshop.pool, workshop.find_virtual_host, self._peer, workshop.spawn
-        )
+        self._bridge = Bridge(self.session, self, workshop.pool, workshop.find_virtual_host, self._peer, workshop.spawn)
         workshop.clients.add(self)
 
     def data_received(self, data: bytes) -> None:

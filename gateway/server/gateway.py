@@ -115,7 +115,7 @@ class Gateway:
         self._servers.clear()
 
     async def stop(self) -> None:
-        """Accept nobody, let every session finish, close the links. Takes ``drain_timeout`` at the most, and little more."""
+        """Accept nobody, let every session finish, close the links; within ``drain_timeout`` and little more."""
         self._stop_listening()
         if self._sweeper is not None:
             self._sweeper.cancel()

@@ -1,7 +1,7 @@
 """A link: one AMQP connection, opened as a client and used by one session or by many.
 
-Control goes through aio-pika: dialling, login, channels, declarations, consumers, heart-beats. Data goes through the tap:
-``LinkChannel.write`` puts encoded frames on the wire, and deliveries and confirms arrive at the channel's sink.
+Control goes through aio-pika: dialling, login, channels, declarations, consumers, heart-beats. Data goes through the
+tap: ``LinkChannel.write`` puts encoded frames on the wire, and deliveries and confirms arrive at the channel's sink.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _HIGH_WATER: Final = 1 << 20
 _CONNECTION_FORCED: Final = 320
 
 
-class UpstreamRefused(GatewayError):
+class UpstreamError(GatewayError):
     """The broker closed a channel with an error, or a connection. Code and text are its own."""
 
     def __init__(self, code: int, text: str) -> None:
@@ -45,7 +45,7 @@ class UpstreamRefused(GatewayError):
         self.text = text
 
 
-class LinkDown(UpstreamRefused):
+class LinkDownError(UpstreamError):
     """The AMQP connection is gone."""
 
 
@@ -93,8 +93,8 @@ class LinkChannel:
         self.number = underlay.number
         self.write = link.write
         self._consumer_tag = f"s{underlay.number}"
-        self.closed: UpstreamRefused | None = None
-        self.on_closed: Callable[[UpstreamRefused], None] | None = None
+        self.closed: UpstreamError | None = None
+        self.on_closed: Callable[[UpstreamError], None] | None = None
         self.on_cancelled: Callable[[], None] | None = None
         self._channel = channel
         self._underlay = underlay
@@ -171,7 +171,7 @@ class LinkChannel:
         finally:
             self._busy = False
 
-    def broker_closed(self, refusal: UpstreamRefused) -> None:
+    def broker_closed(self, refusal: UpstreamError) -> None:
         """The broker closed the channel. Whoever waits for an answer gets the refusal, else the channel's owner."""
         self.closed = refusal
         if not self._busy and self.on_closed is not None:
@@ -188,7 +188,7 @@ class Link:
     def __init__(self, name: str) -> None:
         self.name = name
         self.splitter = Splitter(self._watched)
-        self.end: LinkDown | None = None
+        self.end: LinkDownError | None = None
         self.blocked = False
         self.paused = False
         self.tenants: dict[Tenant, int] = {}
@@ -213,8 +213,8 @@ class Link:
             name: shown by the broker beside the connection.
 
         Raises:
-            UpstreamRefused: when a broker refused the login or the virtual host.
-            LinkDown: when no broker answered.
+            UpstreamError: when a broker refused the login or the virtual host.
+            LinkDownError: when no broker answered.
         """
         upstream = virtual_host.upstream
         failure = "no broker is configured"
@@ -224,12 +224,12 @@ class Link:
             try:
                 await asyncio.wait_for(link._dial(url, upstream), upstream.connect_timeout)
             except (TimeoutError, OSError, AMQPError, RuntimeError) as error:
-                if isinstance(link.end, UpstreamRefused) and link.end.code != _CONNECTION_FORCED:
-                    raise UpstreamRefused(link.end.code, link.end.text) from None
+                if isinstance(link.end, UpstreamError) and link.end.code != _CONNECTION_FORCED:
+                    raise UpstreamError(link.end.code, link.end.text) from None
                 failure = type(error).__name__
                 continue
             return link
-        raise LinkDown(_CONNECTION_FORCED, f"no broker answers ({failure})")
+        raise LinkDownError(_CONNECTION_FORCED, f"no broker answers ({failure})")
 
     async def _dial(self, url: URL, upstream: Upstream) -> None:
         context = broker_tls_context(upstream.tls) if url.scheme == "amqps" else None
@@ -248,7 +248,7 @@ class Link:
         self._transport = factory.transport
         underlay = connection.transport.connection if connection.transport else None
         if underlay is None:
-            raise LinkDown(_CONNECTION_FORCED, "the connection was closed at once")
+            raise LinkDownError(_CONNECTION_FORCED, "the connection was closed at once")
         tune = underlay.connection_tune
         self._frame_max = tune.frame_max
         self._channel_max = tune.channel_max or 0xFFFF
@@ -279,12 +279,12 @@ class Link:
         """Open a channel; ``reserve`` was called for it.
 
         Raises:
-            LinkDown: when the connection is gone.
-            UpstreamRefused: when the broker allows no further channel.
+            LinkDownError: when the connection is gone.
+            UpstreamError: when the broker allows no further channel.
         """
         try:
             if self._connection is None or self.end is not None:
-                raise self.end or LinkDown(_CONNECTION_FORCED, "the connection is closed")
+                raise self.end or LinkDownError(_CONNECTION_FORCED, "the connection is closed")
             channel = self._connection.channel(publisher_confirms=False)
             await channel.initialize()
             underlay = await channel.get_underlay_channel()
@@ -359,20 +359,20 @@ class Link:
     def connection_lost(self) -> None:
         """The socket is closed: tell everybody once."""
         if self.end is None:
-            self.end = LinkDown(_CONNECTION_FORCED, "CONNECTION_FORCED - the connection to the broker was lost")
+            self.end = LinkDownError(_CONNECTION_FORCED, "CONNECTION_FORCED - the connection to the broker was lost")
         for tenant in tuple(self.tenants):
             tenant.link_lost(self)
         self.tenants.clear()
 
     def _watched(self, channel: int, method: int, octets: bytes) -> None:
-        if method == CONNECTION_BLOCKED or method == CONNECTION_UNBLOCKED:
+        if method in (CONNECTION_BLOCKED, CONNECTION_UNBLOCKED):
             self.blocked = method == CONNECTION_BLOCKED
             for tenant in tuple(self.tenants):
                 tenant.link_blocked(self)
         elif method == CONNECTION_CLOSE:
-            self.end = LinkDown(*_reply(octets))
+            self.end = LinkDownError(*_reply(octets))
         elif method == CHANNEL_CLOSE and channel in self._channels:
-            self._channels[channel].broker_closed(UpstreamRefused(*_reply(octets)))
+            self._channels[channel].broker_closed(UpstreamError(*_reply(octets)))
         elif method == CANCEL and channel in self._channels:
             cancelled = self._channels[channel].on_cancelled
             if cancelled is not None:

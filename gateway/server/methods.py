@@ -1,7 +1,7 @@
 """AMQP methods that name queues and exchanges, without pamqp's check of the names.
 
-AMQP 0-9-1 allows a narrow alphabet in names, and pamqp refuses everything else before it is sent. RabbitMQ takes any UTF-8,
-and STOMP clients use it: spaces, percent signs and umlauts are in real queue names. The broker is the judge.
+AMQP 0-9-1 allows a narrow alphabet in names, and pamqp refuses everything else before it is sent. RabbitMQ takes any
+UTF-8, and STOMP clients use it: spaces, percent signs and umlauts are in real queue names. The broker is the judge.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Which links there are, and who may use them.
 
-Sessions that log in to the same virtual host with the same login and passcode share links (``links: shared``), or have links
-of their own (``links: dedicated``). A ``Lease`` is what a session holds on to either way.
+Sessions that log in to the same virtual host with the same login and passcode share links (``links: shared``), or have
+links of their own (``links: dedicated``). A ``Lease`` is what a session holds on to either way.
 
-Sharing must not weaken the broker's judgement. A login is trusted without asking only when a link for it is open and the
-very same credentials were accepted less than ``login_cache`` seconds ago; otherwise the broker is asked again, over a
-connection of its own, before the session is let in. Passcodes are kept as keyed digests only and compared in constant time.
+Sharing must not weaken the broker's judgement. A login is trusted without asking only when a link for it is open and
+the very same credentials were accepted less than ``login_cache`` seconds ago; otherwise the broker is asked again,
+over a connection of its own, before the session is let in. Passcodes are kept as keyed digests only and compared in
+constant time.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gateway.config import VirtualHost
-from gateway.server.link import Credentials, Link, LinkChannel, LinkDown
+from gateway.server.link import Credentials, Link, LinkChannel, LinkDownError
 
 # A shared link that nobody uses is kept this long, in seconds: clients that connect, send and go come back.
 _LINGER: Final = 60.0
@@ -58,8 +59,8 @@ class Links:
         """Open a connection to learn whether the broker accepts the login; keep it if it is the first.
 
         Raises:
-            UpstreamRefused: when the broker refuses.
-            LinkDown: when none can be reached.
+            UpstreamError: when the broker refuses.
+            LinkDownError: when none can be reached.
         """
         link = await self._open("login")
         if self.all:
@@ -105,7 +106,9 @@ class Links:
             links.append(link)
             opening.set_result(link)
         except BaseException as error:
-            opening.set_exception(error if isinstance(error, LinkDown) else LinkDown(320, "the broker refused a link"))
+            opening.set_exception(
+                error if isinstance(error, LinkDownError) else LinkDownError(320, "the broker refused a link")
+            )
             # Nobody may be waiting; that is no reason for a complaint.
             opening.exception()
             raise
@@ -171,8 +174,8 @@ class LinkPool:
             client: names the client, for dedicated links.
 
         Raises:
-            UpstreamRefused: when the broker refuses the login or the virtual host.
-            LinkDown: when no broker can be reached.
+            UpstreamError: when the broker refuses the login or the virtual host.
+            LinkDownError: when no broker can be reached.
         """
         if virtual_host.links == "dedicated":
             links = Links(virtual_host, credentials, f"{virtual_host.name} {client}")

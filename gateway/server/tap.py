@@ -1,7 +1,8 @@
 """The tap: one AMQP connection's socket, shared by the AMQP client library and the data plane.
 
-The library dials, authenticates and sends control frames through a stream pair, as it always does. What the broker sends is
-split first (``gateway.amqp.splitter``): data of registered channels goes to sessions, everything else is fed to the library.
+The library dials, authenticates and sends control frames through a stream pair, as it always does. What the broker
+sends is split first (``gateway.amqp.splitter``): data of registered channels goes to sessions, everything else is fed
+to the library.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ VERSIONS: Final = (b"1.2", b"1.1", b"1.0")
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """A CONNECT that makes sense: the version, the question for the broker, and the heart-beat header to answer then."""
+    """A CONNECT that makes sense: the version, the question for the broker, the heart-beat header to answer."""
 
     version: bytes
     login: Login

@@ -1,7 +1,7 @@
 """Destinations: the client's text, what it means on the broker, and the text that a MESSAGE shows.
 
-RabbitMQ's adapter splits at slashes before it unescapes, and ``%2F`` is the only escape it reads, though it writes more of
-them. Both directions are kept exactly, because queue names and replies depend on them.
+RabbitMQ's adapter splits at slashes before it unescapes, and ``%2F`` is the only escape it reads, though it writes
+more of them. Both directions are kept exactly, because queue names and replies depend on them.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ _LONGEST_ERLANG_STRING: Final = 0xFFFF
 
 
 def _erlang_string(octets: bytes) -> bytes:
-    """A list of octets in the external term format: NIL_EXT, STRING_EXT, or LIST_EXT of small integers when it is long."""
+    """A list of octets in the external term format: NIL_EXT, STRING_EXT, or for a long one LIST_EXT."""
     size = len(octets)
     if not size:
         return b"j"

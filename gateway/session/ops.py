@@ -1,7 +1,7 @@
 """Operations that a session asks of the broker, and the events with which they and the broker answer.
 
-A session has at most one operation under way; the frames behind it wait. Publishing, acknowledging and delivering are no
-operations: they are octets, and never wait.
+A session has at most one operation under way; the frames behind it wait. Publishing, acknowledging and delivering are
+no operations: they are octets, and never wait.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class PreparePublisher:
 class Subscribe:
     """Open a channel for a subscription, declare its queue, consume, bind. Answered by Subscribed or OperationFailed.
 
-    ``queue`` is declared when given; ``queue_name`` is consumed (empty: the declared one). ``binding`` is the exchange and
-    the routing key, or None. ``prefetch`` 0 asks for no limit; such a subscription must not share a link, since reading
-    from the broker may have to pause for it.
+    ``queue`` is declared when given; ``queue_name`` is consumed (empty: the declared one). ``binding`` is the exchange
+    and the routing key, or None. ``prefetch`` 0 asks for no limit; such a subscription must not share a link, since
+    reading from the broker may have to pause for it.
     """
 
     subscription: Subscription

@@ -1,8 +1,8 @@
 """Publishing: octets for the publishing channel, and the account of what the broker has not confirmed.
 
 Confirms are switched on by the first frame that needs one, as in RabbitMQ's adapter: a RECEIPT for SEND is the broker's
-confirm and nothing else. Publish sequence numbers count from 1 from that moment on (RabbitMQ, "Consumer Acknowledgements and
-Publisher Confirms").
+confirm and nothing else. Publish sequence numbers count from 1 from that moment on (RabbitMQ, "Consumer
+Acknowledgements and Publisher Confirms").
 """
 
 from __future__ import annotations
@@ -22,14 +22,23 @@ class Commit:
 
 
 Unconfirmed = tuple[bytes | None, bytes, bytes, int, Commit | None]
-"""One published message: its receipt, its destination as the client named it, the exchange, the octets of its body, and the
-commit it belongs to."""
+"""One published message: its receipt, its destination, the exchange, the octets of its body, and its commit."""
 
 
 class Publisher:
     """The publishing side of one session."""
 
-    __slots__ = ("_max_bytes", "_max_messages", "_sequence", "_unconfirmed", "channel", "confirms", "frame_max", "output", "unconfirmed_bytes")
+    __slots__ = (
+        "_max_bytes",
+        "_max_messages",
+        "_sequence",
+        "_unconfirmed",
+        "channel",
+        "confirms",
+        "frame_max",
+        "output",
+        "unconfirmed_bytes",
+    )
 
     def __init__(self, settings: Settings) -> None:
         self.channel = 0
@@ -69,7 +78,7 @@ class Publisher:
         """Whether so much was confirmed since it was full that a client may go on."""
         return 2 * len(self._unconfirmed) <= self._max_messages and 2 * self.unconfirmed_bytes <= self._max_bytes
 
-    def publish(  # noqa: PLR0913 - hot; a record would cost an object per message
+    def publish(
         self,
         publication: Publication,
         body: bytes,
@@ -120,8 +129,8 @@ class Publisher:
     def receipt_of_failure(self, exchange_text: str) -> bytes | None:
         """The receipt of the SEND that made the broker close the channel.
 
-        The broker does not say which message it was, but its text quotes the exchange. The first unconfirmed message for
-        that exchange is the one, since the channel works in order.
+        The broker does not say which message it was, but its text quotes the exchange. The first unconfirmed message
+        for that exchange is the one, since the channel works in order.
 
         Args:
             exchange_text: the broker's reply text.

@@ -54,8 +54,8 @@ def name_for_broker(header: bytes, octets: bytes) -> str:
 def sent_queue(destination: Destination, headers: Mapping[bytes, bytes]) -> QueueSpec:
     """The queue that a SEND to ``/queue/<name>`` declares.
 
-    On SEND, ``persistent`` speaks of the message only and ``durable`` of the queue; RabbitMQ's adapter lets ``persistent``
-    speak of both, which makes ``persistent:false`` declare a queue that nobody else can read.
+    On SEND, ``persistent`` speaks of the message only and ``durable`` of the queue; RabbitMQ's adapter lets
+    ``persistent`` speak of both, which makes ``persistent:false`` declare a queue that nobody else can read.
     """
     durable = _flag(headers, (b"durable",))
     return _spec(name_for_broker(b"destination", destination.name), headers, True if durable is None else durable, {})

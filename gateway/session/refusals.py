@@ -101,7 +101,9 @@ def name_too_long(name: bytes) -> StompError:
 
 def not_text(name: bytes) -> StompError:
     """A name for the broker that is not UTF-8."""
-    return StompError("Invalid header", b"The value of '%b' must be UTF-8 to name something on the broker.\n" % name[:64])
+    return StompError(
+        "Invalid header", b"The value of '%b' must be UTF-8 to name something on the broker.\n" % name[:64]
+    )
 
 
 def forbidden_message_id() -> StompError:

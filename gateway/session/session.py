@@ -1,4 +1,4 @@
-"""One STOMP session: takes frames, deliveries and events; gives octets for the client, octets for the broker, operations.
+"""One STOMP session: frames, deliveries and events in; octets for client and broker, and operations, out.
 
 The owner (``gateway.server``) feeds it and carries out what it asks:
 
@@ -8,9 +8,9 @@ The owner (``gateway.server``) feeds it and carries out what it asks:
   ``take_operation``; all collected per batch and never waiting for anything;
 * questions: ``state``, ``wants_read``, ``holds``, ``close_reason``.
 
-Frames take effect in order. A frame that needs something from the broker first (a channel, a queue) asks for one operation
-and is looked at again afterwards; the frames behind it wait in the decoder, because the session is *held*. A hold is a named
-reason not to read, so a stalled client can be explained by looking at ``holds``.
+Frames take effect in order. A frame that needs something from the broker first (a channel, a queue) asks for one
+operation and is looked at again afterwards; the frames behind it wait in the decoder, because the session is *held*. A
+hold is a named reason not to read, so a stalled client can be explained by looking at ``holds``.
 """
 
 from __future__ import annotations
@@ -501,7 +501,7 @@ class Session:
             farewell()
 
     def close(self, error: StompError) -> None:
-        """End the session with an ERROR that says why; for reasons the owner knows (time, buffers, a fault of its own)."""
+        """End the session with an ERROR that says why, for reasons that the owner knows."""
         self._fail(error, None)
 
     def client_gone(self) -> None:

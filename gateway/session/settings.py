@@ -20,9 +20,9 @@ class TransactionLimits:
 class Settings:
     """The settings of a virtual host that change what a session does.
 
-    ``virtual_host`` is its STOMP name. ``default_login`` and ``default_passcode`` stand in for absent headers of CONNECT;
-    None when there is no default user. ``confirm_messages`` and ``confirm_bytes`` bound what is published and not yet
-    confirmed, ``auto_ack_window`` the deliveries in hand of a subscription with ack:auto. Sizes in octets.
+    ``virtual_host`` is its STOMP name. ``default_login`` and ``default_passcode`` stand in for absent headers of
+    CONNECT; None when there is no default user. ``confirm_messages`` and ``confirm_bytes`` bound what is published and
+    not yet confirmed, ``auto_ack_window`` the deliveries in hand of a subscription with ack:auto. Sizes in octets.
     """
 
     virtual_host: str

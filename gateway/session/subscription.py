@@ -1,12 +1,13 @@
 """A subscription: encodes its MESSAGE frames and keeps the account of what was delivered and settled.
 
-The account. Delivery tags of a channel count 1, 2, 3, ..., and a subscription has its channel to itself. ``_floor`` is the
-tag up to which everything is settled, ``_ahead`` holds the settled tags above it, ``_last`` is the last one delivered. So
-delivered = settled + outstanding at any time, and an acknowledgement of nothing is known without asking the broker.
+The account. Delivery tags of a channel count 1, 2, 3, ..., and a subscription has its channel to itself. ``_floor`` is
+the tag up to which everything is settled, ``_ahead`` holds the settled tags above it, ``_last`` is the last one
+delivered. So delivered = settled + outstanding at any time, and an acknowledgement of nothing is known without asking
+the broker.
 
 Acknowledgements in the order of delivery, the normal case, only move the floor; one basic.ack with ``multiple`` says so
-when the batch is flushed. A multiple must name a tag that the broker still knows, so it names the last one settled that way
-(``_run``) and not the floor, which may have moved past tags settled one by one.
+when the batch is flushed. A multiple must name a tag that the broker still knows, so it names the last one settled
+that way (``_run``) and not the floor, which may have moved past tags settled one by one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from gateway.session import translate
 from gateway.session.destinations import show
 from gateway.stomp.headers import escape
 
-# Messages with the same route and properties share their encoded headers; this many blocks are remembered per subscription.
+# Messages with the same route and properties share their encoded headers; this many blocks are remembered per
+# subscription.
 _REMEMBERED_HEADS: Final = 128
 _REMEMBERED_OCTETS: Final = 2048
 

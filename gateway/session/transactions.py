@@ -1,6 +1,7 @@
 """Transactions: what a client asks for between BEGIN and COMMIT, kept in the session (STOMP 1.2, "BEGIN").
 
-They are the gateway's own, not AMQP's: at COMMIT the messages are published and confirmed, then the acknowledgements settled.
+They are the gateway's own, not AMQP's: at COMMIT the messages are published and confirmed, then the acknowledgements
+settled.
 """
 
 from __future__ import annotations

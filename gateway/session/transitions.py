@@ -9,9 +9,9 @@ Theory of operation. A session is in one of five states, and ``Session`` changes
   receipts still go out.
 * CLOSED: the last frame is on its way. Whatever comes is thrown away.
 
-``HANDLERS`` maps a state and a command to the name of the ``Session`` method that carries it out. A cell that is absent is a
-protocol error: before CONNECT every other command is "Illegal command", after it every unknown one is "Bad command". In the
-three states in which nothing is read no command has a cell.
+``HANDLERS`` maps a state and a command to the name of the ``Session`` method that carries it out. A cell that is
+absent is a protocol error: before CONNECT every other command is "Illegal command", after it every unknown one is "Bad
+command". In the three states in which nothing is read no command has a cell.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ _TEXTS: Final = {
 _NUMBERS: Final = {b"priority": ("priority", 0xFF), b"timestamp": ("timestamp", 0xFFFF_FFFF_FFFF_FFFF)}
 _OTHERS: Final = frozenset((b"destination", b"reply-to", b"persistent"))
 
-# Headers of a MESSAGE that the gateway itself writes. A message's own header of such a name is dropped: no publisher may
-# forge what a client acknowledges by.
+# Headers of a MESSAGE that the gateway itself writes. A message's own header of such a name is dropped: no publisher
+# may forge what a client acknowledges by.
 _OWN: Final = frozenset((b"subscription", b"destination", b"message-id", b"redelivered", b"ack", b"content-length"))
 
 
@@ -68,7 +68,9 @@ def properties_of_send(headers: Mapping[bytes, bytes], reply_to: bytes | None) -
     return found
 
 
-def table_of_send(headers: Mapping[bytes, bytes], gaps: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+def table_of_send(
+    headers: Mapping[bytes, bytes], gaps: tuple[bytes, ...]
+) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
     """The headers table of a SEND: every header that is no property, as a long string, last header first.
 
     Args:
