@@ -16,6 +16,7 @@ from gateway.errors import CodecError
 METHOD: Final = 1
 HEADER: Final = 2
 BODY: Final = 3
+HEARTBEAT: Final = 8
 FRAME_END: Final = b"\xce"
 
 # type, channel, size: 7 octets, and one at the end.

@@ -29,6 +29,7 @@ from gateway.amqp.codec import (
     FRAME_HEADER,
     FRAME_OVERHEAD,
     HEADER,
+    HEARTBEAT,
     METHOD,
     NACK,
 )
@@ -52,6 +53,7 @@ _method_number = struct.Struct(">I").unpack_from
 _tag_and_flag = struct.Struct(">QB").unpack_from
 _content_start = struct.Struct(">BHIHHQ").unpack_from
 
+_KINDS: Final = frozenset((METHOD, HEADER, BODY, HEARTBEAT))
 _CLOSES: Final = frozenset((CHANNEL_CLOSE, CONNECTION_CLOSE))
 _WATCHED: Final = frozenset((CANCEL, CHANNEL_CLOSE, CONNECTION_CLOSE, CONNECTION_BLOCKED, CONNECTION_UNBLOCKED))
 
@@ -142,6 +144,8 @@ class Splitter:
             kind, channel, length = _frame_header(octets, at)
             end = at + FRAME_OVERHEAD + length
             if end > size:
+                if kind not in _KINDS:  # or another protocol's text would be taken for the size of a very long frame
+                    raise CodecError(f"no AMQP frame is of type {kind}")
                 self._missing = end - size
                 break
             if octets[end - 1] != _FRAME_END:

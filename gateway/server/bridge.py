@@ -85,9 +85,10 @@ class Bridge:
         session = self._session
         publisher = session.publisher
         if publisher.output and self._publishing is not None:
-            output = publisher.output
-            self._publishing.write(output[0] if len(output) == 1 else b"".join(output))
-            output.clear()
+            # Emptied before the write, which may find the link full and lead back here.
+            octets = b"".join(publisher.output)
+            publisher.output.clear()
+            self._publishing.write(octets)
         for subscription in session.subscriptions.take_settling():
             channel = self._consuming.get(subscription)
             settlements = subscription.take_settlements()
@@ -108,6 +109,20 @@ class Bridge:
                 self._own_link.resume_reading()
             else:
                 self._own_link.pause_reading()
+
+    def shed_deliveries(self) -> None:
+        """The client has far too much waiting: keep only the tags of what else arrives for it."""
+        for subscription, channel in self._consuming.items():
+            if channel.link is not self._own_link:
+                channel.tap(Sink(subscription.shed, _no_confirms, self))
+
+    def resume_deliveries(self) -> None:
+        """The client has caught up: return what was shed to the queues, and take deliveries again."""
+        for subscription, channel in self._consuming.items():
+            if channel.link is not self._own_link:
+                channel.tap(Sink(subscription.deliver, _no_confirms, self))
+                subscription.give_back()
+                channel.write(subscription.take_settlements())
 
     # Operations.
 

@@ -33,6 +33,10 @@ log = structlog.get_logger("gateway.session")
 _SETTLE_AT_ONCE: Final = 256
 _SETTLE_WITHIN: Final = 0.01
 
+# With this many times its buffer waiting, a client's further messages go back to their queues until it has caught up.
+# The prefetch bounds messages and not octets, so without it large messages for a slow client would fill the memory.
+_SHED_AT: Final = 4
+
 # How long a client may take to fetch its last frame before the socket is cut, in seconds.
 _LINGER: Final = 5.0
 
@@ -98,6 +102,9 @@ class ClientConnection(asyncio.Protocol):
         self._since = workshop.clock()
         self._reading = True
         self._writable = True
+        self._shedding = False
+        self._buffer = 1 << 16
+        self._slow_timeout = 60.0
         self._ended = False
         self._gone = False
         self._closing = False
@@ -150,6 +157,9 @@ class ClientConnection(asyncio.Protocol):
         """The client has taken most of what was waiting."""
         self._writable = True
         self._bridge.client_writable(True)
+        if self._shedding:
+            self._shedding = False
+            self._bridge.resume_deliveries()
         self._flush()
 
     # The session.
@@ -179,10 +189,15 @@ class ClientConnection(asyncio.Protocol):
         session = self.session
         output = session.output
         if output:
+            # Emptied before the write, which may find the client slow and lead back here.
+            octets = b"".join(output)
+            output.clear()
             if not self._gone:
                 self._spoke = True
-                self._transport.write(b"".join(output))
-            output.clear()
+                self._transport.write(octets)
+            if not self._writable and self._transport.get_write_buffer_size() > _SHED_AT * self._buffer:
+                self._shedding = True
+                self._bridge.shed_deliveries()
         if self._writable and session.subscriptions.settle_auto(_SETTLE_AT_ONCE):
             self._workshop.settler.soon(self)
         self._bridge.flush()
@@ -212,8 +227,8 @@ class ClientConnection(asyncio.Protocol):
         self._started = True
         virtual_host = self._workshop.find_virtual_host(session.settings.virtual_host)
         if virtual_host is not None:
-            buffer = virtual_host.client_buffer
-            self._transport.set_write_buffer_limits(high=buffer, low=buffer // 4)
+            self._buffer = virtual_host.client_buffer
+            self._transport.set_write_buffer_limits(high=self._buffer, low=self._buffer // 4)
             self._slow_timeout = virtual_host.slow_consumer_timeout
         self._log("session started", heart_beat=session.heartbeats.header.decode())
         if session.heartbeats.send:
@@ -221,8 +236,6 @@ class ClientConnection(asyncio.Protocol):
         if session.heartbeats.expect:
             monitor = HeartbeatMonitor()
             self._every(session.heartbeats.expect, lambda: self._listen(monitor))
-
-    _slow_timeout = 60.0
 
     def failed(self, error: BaseException) -> None:
         """A fault of the gateway: the client learns that there was one, the log learns everything."""

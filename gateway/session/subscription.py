@@ -47,7 +47,7 @@ class Subscription:
     """
 
     __slots__ = (
-        "_ack_prefix", "_ahead", "_floor", "_heads", "_id_prefix", "_last", "_run", "_settlements", "_start",
+        "_ack_prefix", "_ahead", "_floor", "_heads", "_id_prefix", "_last", "_run", "_settlements", "_shed", "_start",
         "channel", "destination", "mode", "output", "subscription", "tag", "unsettled",
     )  # fmt: skip
 
@@ -74,6 +74,7 @@ class Subscription:
         self._run = 0
         self._ahead: set[int] = set()
         self._settlements: list[bytes] = []
+        self._shed: list[int] = []
 
     @property
     def outstanding(self) -> int:
@@ -126,6 +127,35 @@ class Subscription:
             self._heads[key] = head
         return head
 
+    def shed(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
+        """Take a delivery for a client that has more waiting than it may: keep its tag and nothing else.
+
+        It stands in for ``deliver`` until the client has caught up and ``give_back`` returns the messages to their
+        queue. The prefetch bounds how many there can be.
+        """
+        self._last = tag
+        self._shed.append(tag)
+
+    def give_back(self) -> None:
+        """Return what was shed to its queue, in order; the broker delivers it again."""
+        shed, self._shed = self._shed, []
+        if not shed:
+            return
+        if self.mode is AckMode.AUTO:
+            if shed[0] - 1 > self._floor:
+                self._run = shed[0] - 1
+            self._end_run()
+            self._settlements.append(encode_nack(self.channel, shed[-1], multiple=True, requeue=True))
+            self._floor = shed[-1]
+            return
+        self._end_run()
+        for tag in shed:
+            self._settlements.append(encode_nack(self.channel, tag, multiple=False, requeue=True))
+            if tag == self._floor + 1:
+                self._raise_floor(tag)
+            else:
+                self._ahead.add(tag)
+
     # Settling.
 
     def holds(self, tag: int) -> bool:
@@ -138,7 +168,8 @@ class Subscription:
         """Settle an outstanding delivery, and in mode client all before it."""
         tag = tag or self._last
         if self.mode is AckMode.CLIENT:
-            self._floor = self._run = tag
+            self._run = tag
+            self._settle_up_to(tag)
         elif tag == self._floor + 1:
             self._run = tag
             self._raise_floor(tag)
@@ -153,15 +184,15 @@ class Subscription:
         multiple = self.mode is AckMode.CLIENT
         self._settlements.append(encode_nack(self.channel, tag, multiple=multiple, requeue=requeue))
         if multiple:
-            self._floor = tag
+            self._settle_up_to(tag)
         elif tag == self._floor + 1:
             self._raise_floor(tag)
         else:
             self._ahead.add(tag)
 
     def settle_delivered(self) -> None:
-        """Mode auto: everything delivered counts as settled."""
-        if self._last > self._floor:
+        """Mode auto: everything delivered counts as settled, unless some of it was shed."""
+        if self._last > self._floor and not self._shed:
             self._floor = self._run = self._last
 
     def take_settlements(self) -> bytes:
@@ -172,6 +203,10 @@ class Subscription:
         taken = b"".join(self._settlements)
         self._settlements.clear()
         return taken
+
+    def _settle_up_to(self, tag: int) -> None:
+        self._ahead = {ahead for ahead in self._ahead if ahead > tag} if self._ahead else self._ahead
+        self._raise_floor(tag)
 
     def _raise_floor(self, tag: int) -> None:
         ahead = self._ahead
