@@ -1,0 +1,58 @@
+# The two commands a newcomer needs are `make run` and `make test`. `make help` lists the rest.
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/ready
+PACKAGES := gateway deploy tests
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint style types law tests bench clean
+.SILENT:
+
+help:
+	echo "make run     start the gateway on 127.0.0.1:61613, and a private RabbitMQ behind it"
+	echo "             AMQP_URL=amqp://user:password@host:5672/vhost   use that broker, start none"
+	echo "             STOMP_PORT=61614                                listen there instead"
+	echo "make test    style, types, import law and all tests; PYTEST='-k name' chooses among the tests"
+	echo "make lint    the same without the tests"
+	echo "make bench   compare gateway and RabbitMQ's STOMP plugin; ARGS='--help' for its options"
+	echo "make setup   only prepare $(VENV) (the others do so by themselves)"
+	echo "make clean   remove $(VENV), var and every cache"
+
+# Rebuilt only when what it is built from has changed.
+$(STAMP): pyproject.toml constraints.txt deploy/local/environment.sh
+	deploy/local/environment.sh $(VENV)
+	touch $@
+
+setup: $(STAMP)
+
+run: $(STAMP)
+	$(BIN)/python -m deploy.local.run
+
+test: lint tests
+
+lint: style types law
+
+style: $(STAMP)
+	echo "== style"
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --quiet --check . || { echo "Not formatted; mend with: $(BIN)/ruff format ."; exit 1; }
+
+types: $(STAMP)
+	echo "== types"
+	$(BIN)/mypy --no-error-summary
+
+law: $(STAMP)
+	echo "== import law"
+	$(BIN)/lint-imports --no-logo
+
+tests: $(STAMP)
+	echo "== tests"
+	$(BIN)/python -m pytest $(PYTEST)
+
+bench: $(STAMP)
+	$(BIN)/python -m tests.bench $(ARGS)
+
+clean:
+	rm -rf $(VENV) var build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find $(PACKAGES) -name __pycache__ -type d -prune -exec rm -rf {} +

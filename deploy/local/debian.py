@@ -1,0 +1,102 @@
+"""Debian's RabbitMQ package, installed without letting it start a broker of the system's."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from deploy.local.errors import LocalError
+
+PACKAGE = "rabbitmq-server"
+
+_POLICY = Path("/usr/sbin/policy-rc.d")
+_REFUSE_TO_START = (
+    "#!/bin/sh\n# Temporary: nothing is to be started while rabbitmq-server is being installed.\nexit 101\n"
+)
+_SERVICES = ("rabbitmq-server.service", "epmd.service", "epmd.socket")
+
+
+def can_install() -> bool:
+    """Tell whether this is a Debian-like system and we are root."""
+    return os.geteuid() == 0 and shutil.which("apt-get") is not None and shutil.which("dpkg") is not None
+
+
+def install(say: Callable[[str], None]) -> None:
+    """Install Debian's rabbitmq-server, neither started now nor at the next boot.
+
+    Args:
+        say: takes a line about what is being done.
+
+    Raises:
+        LocalError: apt could not do it; the text holds apt's own last word.
+    """
+    say(f"RabbitMQ is not installed: installing Debian's package {PACKAGE} with apt-get (35 MB, about a minute)")
+    with _uninterrupted():
+        _install_quietly()
+    say("Installed; its system service stays off, since the node started here is a private one")
+
+
+def _install_quietly() -> None:
+    listed = subprocess.run(["apt-cache", "show", PACKAGE], capture_output=True, check=False).returncode == 0
+    if not listed:
+        _apt("update", "--quiet")
+    with services_kept_down():
+        try:
+            _install()
+        except LocalError:
+            if not listed:
+                raise
+            _apt("update", "--quiet")  # the lists that are there may name files that are gone from the mirror
+            _install()
+    if shutil.which("systemctl"):
+        subprocess.run(["systemctl", "disable", *_SERVICES], capture_output=True, check=False)
+
+
+def _install() -> None:
+    _apt("install", "--yes", "--quiet", "--no-install-recommends", PACKAGE)
+
+
+def _apt(*arguments: str) -> None:
+    done = subprocess.run(
+        ["apt-get", *arguments],
+        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode != 0:
+        words = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        raise LocalError(f"`apt-get {arguments[0]}` failed: {words[-1] if words else 'it did not say why'}")
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Put Ctrl-C and SIGTERM off, for apt-get too, which inherits this: an interrupted dpkg wants mending by hand."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def services_kept_down(policy: Path = _POLICY) -> Iterator[None]:
+    """Have Debian's packages start nothing, by the file that Debian provides for it; one that is there stays.
+
+    Args:
+        policy: the file.
+    """
+    if policy.exists() and policy.read_text(errors="replace") != _REFUSE_TO_START:  # equal: an earlier run was killed
+        yield
+        return
+    try:
+        policy.write_text(_REFUSE_TO_START)
+        policy.chmod(0o755)
+        yield
+    finally:
+        policy.unlink(missing_ok=True)

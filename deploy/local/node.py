@@ -1,0 +1,276 @@
+"""A private RabbitMQ node: own ports on loopback, own data, own cookie, own port mapper, no trace of it afterwards.
+
+A node is two processes. `epmd` is Erlang's port mapper, which rabbitmqctl finds the node by; with one of our own on its
+own port we neither join a node of the system's nor leave a daemon behind. The other is the broker.
+"""
+
+import os
+import re
+import secrets
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Self
+
+from deploy.local.child import Child
+from deploy.local.datadir import OWNER_VARIABLE, DataDirectory
+from deploy.local.errors import LocalError
+from deploy.local.installation import Installation
+from deploy.local.ports import LOOPBACK, free_ports
+from deploy.local.probe import answers_amqp, listens
+
+_NODE_NAME = "gateway@localhost"
+_DISTRIBUTION_ON_LOOPBACK = "-kernel inet_dist_use_interface {127,0,0,1}"
+# Sourced by the node's scripts in place of the system's file, and the one spot where the limit can be raised for the
+# node alone. A hard limit of "unlimited" may be refused: then the old one stays.
+_SHELL_ENVIRONMENT = 'ulimit -n "$(ulimit -H -n)" 2>/dev/null || true\n'
+_POLL = 0.1
+_PROGRESS_EVERY = 10.0
+_LOG_LINES_SHOWN = 12
+_ERROR = re.compile(r"\[error\] <[\d.]+> ?(.*)")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class PrivateNode:
+    """A RabbitMQ node that lives no longer than this process. The user is guest, with passcode guest.
+
+    Use it as a context manager, or call `start` and `stop`. After `kill`, `start` brings the same node back: same
+    ports, same data.
+    """
+
+    host = LOOPBACK
+
+    def __init__(
+        self,
+        installation: Installation,
+        directory: DataDirectory,
+        *,
+        plugins: Sequence[str] = (),
+        config: Sequence[str] = (),
+        say: Callable[[str], None] = lambda _line: None,
+        deadline: float = 120.0,
+    ) -> None:
+        """Choose ports; nothing is started yet.
+
+        Args:
+            installation: whose programs to run.
+            directory: where data, log and configuration live. The node releases it at `stop`.
+            plugins: to enable. `rabbitmq_stomp` and `rabbitmq_management` get a port of their own; any other that
+                listens needs its address in `config`.
+            config: further lines for rabbitmq.conf.
+            say: takes a line about the progress.
+            deadline: seconds that a start may take.
+        """
+        self._installation = installation
+        self._directory = directory
+        self._say = say
+        self._deadline = deadline
+        self.amqp_port, self._epmd_port, self._distribution_port, stomp, management = free_ports(5)
+        self.stomp_port = stomp if "rabbitmq_stomp" in plugins else None
+        self.management_port = management if "rabbitmq_management" in plugins else None
+        self._plugins = tuple(plugins)
+        self._config = tuple(config)
+        self._epmd: Child | None = None
+        self._server: Child | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.stop()
+
+    @property
+    def amqp_url(self) -> str:
+        """AMQP address with credentials, virtual host /."""
+        return f"amqp://guest:guest@{self.host}:{self.amqp_port}/"
+
+    @property
+    def log(self) -> Path:
+        """The broker's log, with all that it printed."""
+        return self._directory.path / "rabbitmq.log"
+
+    @property
+    def data(self) -> Path:
+        """The directory with everything that belongs to the node."""
+        return self._directory.path
+
+    @property
+    def description(self) -> str:
+        """What this is, for people."""
+        return f"RabbitMQ {self._installation.version}".rstrip() + f", a private node in {shown(self.data)}"
+
+    @property
+    def os_pid(self) -> int:
+        """Process id of the broker's virtual machine, whose memory is the broker's memory.
+
+        Raises:
+            LocalError: the node does not run.
+        """
+        try:
+            return int(self._pid_file.read_text())
+        except (OSError, ValueError) as error:
+            raise LocalError("The private RabbitMQ node does not run: start it first.") from error
+
+    @property
+    def running(self) -> bool:
+        """Whether the broker's process is there."""
+        return self._server is not None and self._server.wait(0) is None
+
+    def start(self) -> None:
+        """Start the node and wait until it takes connections on every port.
+
+        Raises:
+            LocalError: it did not come up; the text names the log and shows its end.
+        """
+        try:
+            self._write_configuration()
+        except OSError as error:
+            raise LocalError(f"Cannot write {error.filename}: {error.strerror}; check who owns it.") from error
+        self._say(f"Starting a private RabbitMQ node (data in {shown(self.data)})")
+        try:
+            self._start()
+        except LocalError:
+            self._directory.keep()  # with the log that the error names
+            raise
+
+    def _start(self) -> None:
+        began = time.monotonic()
+        environment = self._environment()
+        if self._epmd is None or self._epmd.wait(0) is not None:
+            epmd = [str(self._installation.epmd), "-port", str(self._epmd_port), "-address", LOOPBACK]
+            self._epmd = self._child(epmd, environment)
+            self._wait(self._epmd, "epmd", began, lambda: listens(LOOPBACK, self._epmd_port))
+        self._server = self._child([str(self._installation.scripts / "rabbitmq-server")], environment)
+        self._wait(self._server, "RabbitMQ", began, self._ready)
+        self._say(f"RabbitMQ is ready after {time.monotonic() - began:.0f} s")
+
+    def stop(self) -> None:
+        """Shut the node down in order, give its directory up. Repeating this does nothing."""
+        try:
+            for child in (self._server, self._epmd):
+                if child:
+                    child.stop()
+        finally:
+            self._directory.release()
+
+    def kill(self) -> None:
+        """End the broker as a power cut would: SIGKILL to everything it runs."""
+        if self._server:
+            self._server.kill()
+
+    def ctl(self, *arguments: str, timeout: float = 60.0) -> str:
+        """Run rabbitmqctl against this node, e.g. `ctl("list_queues", "name", "messages")`. It takes about a second.
+
+        Args:
+            arguments: of rabbitmqctl.
+            timeout: seconds.
+
+        Returns:
+            What it printed, tables without their header and banner lines.
+
+        Raises:
+            LocalError: it failed; the text holds what it printed.
+        """
+        command = [str(self._installation.scripts / "rabbitmqctl"), "--quiet", *arguments]
+        done = subprocess.run(
+            command, env=self._environment(), capture_output=True, text=True, timeout=timeout, check=False
+        )
+        if done.returncode != 0:
+            raise LocalError(f"`rabbitmqctl {' '.join(arguments)}` failed: {(done.stderr or done.stdout).strip()}")
+        return done.stdout
+
+    @property
+    def _pid_file(self) -> Path:
+        return self.data / "rabbitmq.pid"
+
+    def _write_configuration(self) -> None:
+        home = self.data / "home"
+        home.mkdir(exist_ok=True)
+        cookie = home / ".erlang.cookie"
+        if not cookie.exists():
+            cookie.touch(mode=0o600)
+            cookie.write_text(secrets.token_hex(20))
+        lines = [f"listeners.tcp.1 = {LOOPBACK}:{self.amqp_port}", "log.console = true", "log.file = false"]
+        if self.stomp_port:
+            lines.append(f"stomp.listeners.tcp.1 = {LOOPBACK}:{self.stomp_port}")
+        if self.management_port:
+            lines += [f"management.tcp.ip = {LOOPBACK}", f"management.tcp.port = {self.management_port}"]
+        (self.data / "rabbitmq.conf").write_text("\n".join([*lines, *self._config]) + "\n")
+        (self.data / "enabled_plugins").write_text(f"[{','.join(self._plugins)}].\n")
+        (self.data / "environment.sh").write_text(_SHELL_ENVIRONMENT)
+        self._pid_file.unlink(missing_ok=True)
+        if self._server is None:
+            self.log.write_bytes(b"")
+
+    def _environment(self) -> dict[str, str]:
+        """What the scripts would otherwise take from the system, and nothing inherited that they react to."""
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("RABBITMQ_", "ERL_", "ERLANG_", "NOTIFY_SOCKET"))
+        }
+        data = str(self.data)
+        return inherited | {
+            OWNER_VARIABLE: data,
+            "HOME": f"{data}/home",
+            "LC_ALL": "C.UTF-8",
+            "ERL_EPMD_PORT": str(self._epmd_port),
+            "ERL_EPMD_ADDRESS": LOOPBACK,
+            "ERL_CRASH_DUMP_SECONDS": "0",
+            "RABBITMQ_NODENAME": _NODE_NAME,
+            "RABBITMQ_DIST_PORT": str(self._distribution_port),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": _DISTRIBUTION_ON_LOOPBACK,
+            "RABBITMQ_CTL_ERL_ARGS": _DISTRIBUTION_ON_LOOPBACK,
+            "RABBITMQ_CONF_ENV_FILE": f"{data}/environment.sh",
+            "RABBITMQ_CONFIG_FILE": f"{data}/rabbitmq.conf",
+            "RABBITMQ_CONFIG_FILES": f"{data}/no-more-configuration",
+            "RABBITMQ_ADVANCED_CONFIG_FILE": f"{data}/advanced.config",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": f"{data}/enabled_plugins",
+            "RABBITMQ_MNESIA_BASE": f"{data}/mnesia",
+            "RABBITMQ_LOG_BASE": f"{data}/log",
+            "RABBITMQ_PID_FILE": str(self._pid_file),
+        }
+
+    def _child(self, argv: list[str], environment: dict[str, str]) -> Child:
+        try:
+            return Child(argv, env=environment, log=self.log)
+        except OSError as error:
+            raise LocalError(f"Cannot start {argv[0]}: {error.strerror}; reinstall RabbitMQ.") from error
+
+    def _ready(self) -> bool:
+        others = (port for port in (self.stomp_port, self.management_port) if port)
+        return answers_amqp(LOOPBACK, self.amqp_port) and all(listens(LOOPBACK, port) for port in others)
+
+    def _wait(self, child: Child, name: str, began: float, ready: Callable[[], bool]) -> None:
+        report_at = began + _PROGRESS_EVERY
+        while not ready():
+            now = time.monotonic()
+            if child.wait(_POLL) is not None:  # the status tells nothing: the node's script hides it
+                raise LocalError(self._failure(f"{name} did not start"))
+            if now - began > self._deadline:
+                raise LocalError(self._failure(f"{name} did not take connections within {self._deadline:.0f} s"))
+            if now > report_at:
+                self._say(f"Still waiting for {name} ({now - began:.0f} s)")
+                report_at += _PROGRESS_EVERY
+
+    def _failure(self, what: str) -> str:
+        text = _COLOUR.sub("", self.log.read_text(errors="replace"))
+        # The cause is what it complains of first; crash reports of everything else that goes down with it follow.
+        errors = [line for line in _ERROR.findall(text) if line.strip()][:_LOG_LINES_SHOWN]
+        lines = errors or [line for line in text.splitlines() if line.strip()][-_LOG_LINES_SHOWN:]
+        return f"{what}; its log {shown(self.log)} says:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def shown(path: Path) -> str:
+    """Name a path the way a person standing in the working directory would.
+
+    Args:
+        path: an absolute one.
+    """
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
