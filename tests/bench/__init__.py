@@ -1,0 +1,17 @@
+"""The benchmark: the gateway beside RabbitMQ's own STOMP plugin, on one broker, in alternation.
+
+Run `python -m tests.bench --help`. What is where:
+
+* `targets`    the rows, their units, and the ratio that each must reach: the one table
+* `rows`       what each row does and how it proves that nothing was lost
+* `idle`       the row about memory
+* `rounds`     in which order they are measured
+* `wire`       the load client's connection and its loop
+* `payload`    the bytes it sends, and how the received ones are checked
+* `stand`      what is measured (broker, sides, processes), and the stopwatch
+* `staging`    starts it, or takes what runs already
+* `broker`     the broker spoken to directly, over AMQP and through rabbitmqctl
+* `processes`  CPU seconds, memory and listeners out of /proc
+* `report`     medians, ratios, the printed tables and the JSON
+* `micro`      micro-benchmarks of single functions, a program of its own
+"""

@@ -1,0 +1,119 @@
+"""The broker behind both sides, spoken to directly: queues over AMQP, memory through rabbitmqctl."""
+
+import asyncio
+import subprocess
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import aio_pika
+import aio_pika.exceptions
+from aio_pika.abc import AbstractChannel
+
+from tests.bench.wire import NotMeasurableError, RowError
+
+_Result = TypeVar("_Result")
+_EXPIRES = 15 * 60 * 1000
+"""Milliseconds after which the broker drops an unused queue of the benchmark, should the benchmark itself be killed."""
+_COLLECT = "lists:foreach(fun erlang:garbage_collect/1, erlang:processes())"
+_ALLOCATED = (
+    f"{_COLLECT}, {_COLLECT}, M = erlang:memory(), proplists:get_value(total, M) - proplists:get_value(binary, M)."
+)
+
+Control = Callable[[Sequence[str]], str]
+"""Runs rabbitmqctl with arguments and returns what it printed; raises when it fails."""
+
+
+@dataclass(frozen=True)
+class Broker:
+    """A RabbitMQ node.
+
+    `url` is its AMQP URL with credentials; `control` runs rabbitmqctl against it, None when that cannot be had;
+    `pid` is the node's Erlang process, None when it is not on this machine or may not be seen.
+    """
+
+    url: str
+    control: Control | None = None
+    pid: int | None = None
+
+    def declare(self, queue: str, length: int) -> None:
+        """Make `queue` anew: durable, empty, and bounded to `length` messages so that memory is bounded too."""
+
+        async def remake(channel: AbstractChannel) -> None:
+            await channel.queue_delete(queue)
+            arguments: dict[str, int | str] = {"x-max-length": length, "x-expires": _EXPIRES}
+            await channel.declare_queue(queue, durable=True, arguments=dict(arguments))
+
+        self._with_channel(remake)
+
+    def delete(self, queue: str) -> None:
+        """Delete `queue` if it exists."""
+
+        async def remove(channel: AbstractChannel) -> None:
+            await channel.queue_delete(queue)
+
+        self._with_channel(remove)
+
+    def depth(self, queue: str) -> tuple[int, int]:
+        """Return how many messages are ready in `queue`, and how many consumers it has."""
+
+        async def inspect(channel: AbstractChannel) -> tuple[int, int]:
+            result = (await channel.get_queue(queue, ensure=True)).declaration_result
+            return result.message_count or 0, result.consumer_count or 0
+
+        return self._with_channel(inspect)
+
+    def require_depth(self, queue: str, expected: int, *, patience: float = 10.0) -> None:
+        """Wait until `queue` has no consumer any more, then demand `expected` ready messages.
+
+        Without consumers nothing is in anybody's hands: what was delivered and never settled counts as ready again.
+
+        Raises:
+            RowError: the number is another, or consumers are still there after `patience` seconds.
+        """
+        deadline = time.monotonic() + patience
+        ready, consumers = self.depth(queue)
+        while consumers and time.monotonic() < deadline:
+            ready, consumers = self.depth(queue)
+        if consumers:
+            raise RowError(f"the queue still has {consumers} consumers {patience:.0f} s after the session's end")
+        if ready != expected:
+            raise RowError(f"the queue holds {ready:,} messages where {expected:,} belong")
+
+    def allocated_after_collection(self) -> int:
+        """Collect the garbage of every Erlang process and return the octets then allocated, binaries left out.
+
+        Raises:
+            NotMeasurableError: rabbitmqctl is not to be had, or fails.
+        """
+        if self.control is None:
+            raise NotMeasurableError("memory needs rabbitmqctl for this broker (--rabbitmqctl)")
+        try:
+            return int(self.control(["eval", _ALLOCATED]).split()[-1])
+        except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
+            raise NotMeasurableError(f"rabbitmqctl did not answer: {error}") from error
+
+    def version(self) -> str:
+        """Return the product and version that the broker states when a connection opens."""
+
+        async def ask(channel: AbstractChannel) -> str:
+            properties = (await channel.get_underlay_channel()).connection.server_properties
+            return f"{_text(properties.get('product'))} {_text(properties.get('version'))}"
+
+        return self._with_channel(ask)
+
+    def _with_channel(self, work: Callable[[AbstractChannel], Awaitable[_Result]]) -> _Result:
+        # A connection for each errand: one that stayed open would need its heartbeats served while a row runs.
+        async def run() -> _Result:
+            async with await aio_pika.connect(self.url) as connection:
+                return await work(await connection.channel())
+
+        try:
+            return asyncio.run(run())
+        except (OSError, aio_pika.exceptions.AMQPError) as error:
+            raise RowError(f"the broker refused an errand of the benchmark's own over AMQP: {error}") from error
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

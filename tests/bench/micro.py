@@ -1,0 +1,224 @@
+"""Micro-benchmarks of the functions that every message passes through: `python -m tests.bench.micro`.
+
+Each entry of `BENCHES` builds its own input and returns the function to time. For a new one, write a function that
+returns a callable, and put it in the table with the number of operations that one call does. The best of several
+repetitions is shown: whatever else runs on the machine can only make a function look slower.
+"""
+
+import argparse
+import gc
+import json
+import sys
+import timeit
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pamqp.base
+import pamqp.body
+import pamqp.commands
+import pamqp.frame
+import pamqp.header
+
+from gateway.amqp.codec import Publication, encode_ack, encode_publish
+from gateway.amqp.properties import Properties, decode, encode_around_table
+from gateway.amqp.splitter import Sink, Splitter
+from gateway.stomp.decoder import Decoder
+from gateway.stomp.encoder import encode_receipt
+from tests.bench import payload
+
+_BATCH = 100
+_FRAME_MAX = 131_072
+_REPETITIONS = 7
+_SECONDS_PER_REPETITION = 0.1
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A function to time.
+
+    `build` prepares the input and returns the function; `operations` is how many operations one call of it does.
+    """
+
+    build: Callable[[], Callable[[], object]]
+    operations: int = 1
+
+
+def _decode_sends() -> Callable[[], object]:
+    return _decoding(payload.sends("/queue/orders", _BATCH))
+
+
+def _decode_confirmed_sends() -> Callable[[], object]:
+    return _decoding(payload.confirmed_sends("/queue/orders", _BATCH)[0])
+
+
+def _decode_acks() -> Callable[[], object]:
+    return _decoding(b"".join(b"ACK\nid:T_0@@session-x@@%d\n\n\0" % number for number in range(_BATCH)))
+
+
+def _decoding(octets: bytes) -> Callable[[], object]:
+    decoder = Decoder()
+
+    def run() -> int:
+        decoder.feed(octets)
+        frames = 0
+        while decoder.next_frame() is not None:
+            frames += 1
+        return frames
+
+    if run() != _BATCH:
+        raise AssertionError("the decoder did not find every frame")
+    return run
+
+
+def _encode_receipt() -> Callable[[], object]:
+    return lambda: encode_receipt(b"0000000042")
+
+
+def _encode_publication() -> Callable[[], object]:
+    before, behind = encode_around_table(Properties(delivery_mode=2))
+    method = encode_publish(3, b"amq.topic", b"orders.new")
+    publication = Publication(3, _FRAME_MAX, method, before, (b"",), behind)
+    body = payload.body(42)
+    return lambda: publication.encode(body)
+
+
+def _encode_publication_with_pamqp() -> Callable[[], object]:
+    body = payload.body(42)
+
+    def run() -> bytes:
+        properties = pamqp.commands.Basic.Properties(delivery_mode=2, headers={})
+        method = pamqp.commands.Basic.Publish(exchange="amq.topic", routing_key="orders.new")
+        frames: tuple[pamqp.base.Frame | pamqp.header.ContentHeader | pamqp.body.ContentBody, ...] = (
+            method,
+            pamqp.header.ContentHeader(body_size=len(body), properties=properties),
+            pamqp.body.ContentBody(body),
+        )
+        return b"".join(pamqp.frame.marshal(frame, 3) for frame in frames)
+
+    return run
+
+
+def _encode_ack() -> Callable[[], object]:
+    return lambda: encode_ack(3, 4_711, multiple=True)
+
+
+def _encode_ack_with_pamqp() -> Callable[[], object]:
+    return lambda: pamqp.frame.marshal(pamqp.commands.Basic.Ack(4_711, multiple=True), 3)
+
+
+def _split_deliveries() -> Callable[[], object]:
+    octets = b"".join(_delivery(tag) for tag in range(1, _BATCH + 1))
+    splitter = Splitter(lambda _channel, _method, _frame: None)
+    taken: list[int] = []
+    splitter.register(
+        3,
+        Sink(
+            deliver=lambda tag, _redelivered, _route, _properties, _body: taken.append(tag),
+            confirm=lambda _tag, _multiple, _accepted: None,
+            owner=None,
+        ),
+    )
+
+    def run() -> int:
+        taken.clear()
+        splitter.receive(octets)
+        return len(taken)
+
+    if run() != _BATCH:
+        raise AssertionError("the splitter did not find every delivery")
+    return run
+
+
+def _split_deliveries_with_pamqp() -> Callable[[], object]:
+    octets = b"".join(_delivery(tag) for tag in range(1, _BATCH + 1))
+
+    def run() -> int:
+        at = frames = 0
+        while at < len(octets):
+            used, _channel, _frame = pamqp.frame.unmarshal(octets[at : at + 7 + _payload_size(octets, at) + 1])
+            at += used
+            frames += 1
+        return frames
+
+    return run
+
+
+def _payload_size(octets: bytes, at: int) -> int:
+    return int.from_bytes(octets[at + 3 : at + 7], "big")
+
+
+def _decode_properties() -> Callable[[], object]:
+    properties = pamqp.commands.Basic.Properties(content_type="text/plain", delivery_mode=2, headers={"key": "value"})
+    octets = properties.marshal()
+    return lambda: decode(octets)
+
+
+def _delivery(tag: int) -> bytes:
+    body = payload.body(tag)
+    properties = pamqp.commands.Basic.Properties(headers={"content-length": str(len(body))})
+    method = pamqp.commands.Basic.Deliver("consumer", tag, False, "amq.topic", "orders.new")
+    header = pamqp.header.ContentHeader(body_size=len(body), properties=properties)
+    return b"".join(pamqp.frame.marshal(part, 3) for part in (method, header, pamqp.body.ContentBody(body)))
+
+
+BENCHES: dict[str, Bench] = {
+    "stomp: decode SEND": Bench(_decode_sends, _BATCH),
+    "stomp: decode SEND with receipt": Bench(_decode_confirmed_sends, _BATCH),
+    "stomp: decode ACK": Bench(_decode_acks, _BATCH),
+    "stomp: encode RECEIPT": Bench(_encode_receipt),
+    "amqp: encode publish": Bench(_encode_publication),
+    "amqp: encode publish (pamqp)": Bench(_encode_publication_with_pamqp),
+    "amqp: encode ack": Bench(_encode_ack),
+    "amqp: encode ack (pamqp)": Bench(_encode_ack_with_pamqp),
+    "amqp: split deliver": Bench(_split_deliveries, _BATCH),
+    "amqp: split deliver (pamqp)": Bench(_split_deliveries_with_pamqp, _BATCH),
+    "amqp: decode properties": Bench(_decode_properties),
+}
+"""Name to benchmark. Lines marked (pamqp) do the same with pamqp, for comparison."""
+
+
+def best_microseconds(bench: Bench, repetitions: int = _REPETITIONS) -> float:
+    """Return the microseconds of one operation in the fastest of `repetitions` repetitions of a tenth of a second."""
+    timer = timeit.Timer(bench.build())
+    gc.collect()
+    calls, seconds = timer.autorange()
+    calls = max(1, round(calls * _SECONDS_PER_REPETITION / seconds))
+    return min(timer.repeat(repetitions, calls)) / calls / bench.operations * 1e6
+
+
+def as_text(figures: Mapping[str, float]) -> str:
+    """Return a table of `figures`, microseconds by name."""
+    width = max(map(len, figures), default=0)
+    lines = [f"{name:{width}}  {figure:8.2f}  {1e6 / figure:12,.0f}" for name, figure in figures.items()]
+    return "\n".join([f"{'':{width}}  {'us':>8}  {'per second':>12}", *lines])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the micro-benchmarks that `arguments` (the process's own, if None) name; return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.micro", description="Times the hot functions, best of n."
+    )
+    parser.add_argument("names", nargs="*", metavar="TEXT", help="only benchmarks whose name holds one of these")
+    parser.add_argument(
+        "--repeat", type=int, default=_REPETITIONS, metavar="N", help="repetitions (default: %(default)s)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    options = parser.parse_args(arguments)
+    chosen = {name: bench for name, bench in BENCHES.items() if _is_chosen(name, options.names)}
+    if not chosen:
+        parser.error(f"no such benchmark; there are: {', '.join(BENCHES)}")
+    figures = {name: best_microseconds(bench, options.repeat) for name, bench in chosen.items()}
+    print(as_text(figures))
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    return 0
+
+
+def _is_chosen(name: str, parts: Sequence[str]) -> bool:
+    return not parts or any(part.lower() in name.lower() for part in parts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

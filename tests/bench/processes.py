@@ -1,0 +1,74 @@
+"""What the kernel says about processes and the machine: CPU seconds, memory, and who listens on a port. Linux only."""
+
+import os
+from pathlib import Path
+
+_TICK = os.sysconf("SC_CLK_TCK")
+_PROC = Path("/proc")
+_LISTEN = "0A"
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU seconds, user and system, that process `pid` has used with all its threads.
+
+    Raises:
+        OSError: there is no such process.
+    """
+    # The second field is the program's name in parentheses and may hold blanks: count fields from behind it.
+    fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICK
+
+
+def machine_seconds() -> float:
+    """Return the CPU seconds that the whole machine has worked, the hypervisor's theft among them."""
+    user, nice, system, _idle, _iowait, irq, softirq, steal = (
+        int(field) for field in (_PROC / "stat").read_text().split("\n", 1)[0].split()[1:9]
+    )
+    return (user + nice + system + irq + softirq + steal) / _TICK
+
+
+def memory_bytes(pid: int) -> int:
+    """Return the proportional set size of process `pid` in octets, or its resident set where that is not to be had.
+
+    Raises:
+        OSError: there is no such process.
+    """
+    try:
+        rollup = (_PROC / str(pid) / "smaps_rollup").read_text()
+    except (FileNotFoundError, PermissionError):
+        return int((_PROC / str(pid) / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return next(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Pss:"))
+
+
+def program(pid: int) -> str:
+    """Return the name of the program that process `pid` runs, as the kernel keeps it (15 characters)."""
+    return (_PROC / str(pid) / "comm").read_text().strip()
+
+
+def listener(port: int) -> int | None:
+    """Return the process that listens on TCP `port` of this machine, or None when none does or it may not be seen."""
+    inodes = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
+    if not inodes:
+        return None
+    for process in _PROC.iterdir():
+        if process.name.isdigit() and _holds(process / "fd", inodes):
+            return int(process.name)
+    return None
+
+
+def _listening_inodes(port: int) -> list[str]:
+    suffix = f":{port:04X}"
+    found: list[str] = []
+    for table in ("tcp", "tcp6"):
+        path = _PROC / "net" / table
+        if path.exists():
+            rows = (line.split() for line in path.read_text().splitlines()[1:])
+            found += [row[9] for row in rows if row[1].endswith(suffix) and row[3] == _LISTEN]
+    return found
+
+
+def _holds(descriptors: Path, targets: set[str]) -> bool:
+    try:
+        return any(os.readlink(entry) in targets for entry in descriptors.iterdir())
+    except OSError:  # it ended meanwhile, or belongs to somebody else
+        return False

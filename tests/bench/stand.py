@@ -1,0 +1,148 @@
+"""What is measured: the broker, the two sides in front of it, and the stopwatch that is held beside them."""
+
+import gc
+import resource
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from tests.bench import processes
+from tests.bench.broker import Broker
+from tests.bench.wire import Account
+
+PLUGIN = "plugin"
+GATEWAY = "gateway"
+DEFAULT_NAP = 0.0005
+_QUIET = 0.15
+"""Cores that broker and gateways with nothing to do may still use, timers and statistics."""
+_QUIET_WITHIN = 20.0
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two servers.
+
+    `in_broker` says that it is part of the broker's own process, as the plugin is. Otherwise `pid` is its process, None
+    when that cannot be seen.
+    """
+
+    name: str
+    account: Account
+    in_broker: bool
+    pid: int | None = None
+
+
+@dataclass(frozen=True)
+class Stand:
+    """Everything a row needs: the broker, the sides that there are, the prefix of the benchmark's own queue names."""
+
+    broker: Broker
+    sides: Mapping[str, Side]
+    prefix: str
+    nap: float = DEFAULT_NAP
+    """Seconds that the load client rests after small reads; see `wire.pump`."""
+    lowest_gateway_memory: dict[str, int] = field(default_factory=dict)
+    """Per side the least gateway memory seen without sessions; see `idle`."""
+
+    @property
+    def prefiller(self) -> Side:
+        """The side that fills queues for both, so that both find the very same messages."""
+        return self.sides.get(PLUGIN) or next(iter(self.sides.values()))
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """CPU seconds used while the clock ran; None where the process cannot be seen or does not exist.
+
+    `elsewhere` is the rest of the machine: other programs and the kernel's work for nobody in particular.
+    """
+
+    broker: float | None
+    gateway: float | None
+    client: float
+    elsewhere: float
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One measurement: its figure in the row's unit, the operations done, the time and CPU they took, other figures."""
+
+    value: float
+    operations: int
+    seconds: float
+    cpu: Cpu
+    others: Mapping[str, float] = field(default_factory=dict)
+
+
+class Stopwatch:
+    """Measure wall and CPU time of a `with` block, in which the client's own garbage collector rests."""
+
+    def __init__(self, stand: Stand, side: Side) -> None:
+        self._broker = stand.broker.pid
+        self._gateway = side.pid
+        self._before: tuple[float | None, float | None, float, float]
+        self._started = 0.0
+        self.seconds = 0.0
+        self.cpu = Cpu(None, None, 0.0, 0.0)
+
+    def __enter__(self) -> Self:
+        gc.collect()
+        gc.disable()
+        self._before = self._read()
+        self._started = time.perf_counter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.seconds = time.perf_counter() - self._started
+        gc.enable()
+        broker, gateway, client, machine = (
+            None if now is None or then is None else now - then
+            for now, then in zip(self._read(), self._before, strict=True)
+        )
+        assert client is not None
+        assert machine is not None
+        ours = (broker or 0.0) + (gateway or 0.0) + client
+        self.cpu = Cpu(broker, gateway, client, max(machine - ours, 0.0))
+
+    def rate(self, operations: int) -> Sample:
+        """Return the sample of a row whose figure is operations per second."""
+        return Sample(operations / self.seconds, operations, self.seconds, self.cpu)
+
+    def _read(self) -> tuple[float | None, float | None, float, float]:
+        return (
+            _cpu_of(self._broker),
+            _cpu_of(self._gateway),
+            time.process_time(),
+            processes.machine_seconds(),
+        )
+
+
+def await_quiet(stand: Stand) -> None:
+    """Return when broker and gateway have finished what earlier work left behind, at the latest after 20 s."""
+    pids = [pid for pid in (stand.broker.pid, *(side.pid for side in stand.sides.values())) if pid is not None]
+    deadline = time.monotonic() + _QUIET_WITHIN
+    calm = 0
+    while calm < 2 and time.monotonic() < deadline:
+        before, started = [_cpu_of(pid) or 0.0 for pid in pids], time.monotonic()
+        time.sleep(0.1)
+        elapsed = time.monotonic() - started
+        used = sum((_cpu_of(pid) or 0.0) - then for pid, then in zip(pids, before, strict=True))
+        calm = calm + 1 if used / elapsed <= _QUIET else 0
+
+
+def raise_descriptor_limit() -> int:
+    """Raise this process's limit of open files as far as it may, for its children too; return the limit."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+def _cpu_of(pid: int | None) -> float | None:
+    try:
+        return None if pid is None else processes.cpu_seconds(pid)
+    except OSError:
+        return None

@@ -1,0 +1,260 @@
+"""The load client's side of a STOMP connection, made to cost next to nothing, and the loop that drives several of them.
+
+What is sent was encoded beforehand and goes out in big writes. What arrives lands in one buffer that is never copied;
+frames are counted by their NULs. Contents are looked at after the clock has stopped.
+"""
+
+import select
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+CHUNK = 256 * 1024
+PATIENCE = 20.0
+"""Seconds without any progress after which a row is given up."""
+_SMALL = 64 * 1024
+
+
+class RowError(Exception):
+    """A row lost something, or a server did not do its part; the message is a sentence for the report."""
+
+
+class NotMeasurableError(Exception):
+    """A row cannot be measured here, through nobody's fault; the message is a sentence for the report."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """Where a STOMP server listens and who the client says it is."""
+
+    host: str
+    port: int
+    login: str
+    passcode: str = field(repr=False)
+    virtual_host: str
+
+    def connect_frame(self) -> bytes:
+        """Return the CONNECT frame: STOMP 1.2, no heart-beats."""
+        lines = (
+            "CONNECT",
+            "accept-version:1.2",
+            f"host:{self.virtual_host}",
+            f"login:{self.login}",
+            f"passcode:{self.passcode}",
+            "heart-beat:0,0",
+        )
+        return "\n".join(lines).encode() + b"\n\n\0"
+
+
+def connected_socket(account: Account) -> socket.socket:
+    """Open a TCP connection, speak CONNECT, await CONNECTED; return the blocking socket.
+
+    Raises:
+        RowError: the server refuses, or does not answer.
+    """
+    try:
+        sock = socket.create_connection((account.host, account.port), timeout=PATIENCE)
+    except OSError as error:
+        raise RowError(f"nobody listens on {account.host}:{account.port}: {error}") from error
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.sendall(account.connect_frame())
+        answer = sock.recv(4096)
+        while answer and b"\0" not in answer and (more := sock.recv(4096)):
+            answer += more
+    except OSError as error:
+        sock.close()
+        raise RowError(f"CONNECT was not answered: {error}") from error
+    if not answer.startswith(b"CONNECTED\n"):
+        sock.close()
+        raise RowError(f"CONNECT was answered with {_excerpt(answer)}")
+    return sock
+
+
+class Wire:
+    """One STOMP session of the load client. Use it as a context manager: a failed row drops the connection.
+
+    `frames` and `received` count and hold what arrived since the last `expect`.
+    """
+
+    def __init__(self, account: Account) -> None:
+        self.sock = connected_socket(account)
+        self.sock.setblocking(False)
+        self.frames = 0
+        self.filled = 0
+        self.buffer = bytearray(CHUNK)
+        self._view = memoryview(self.buffer)
+        self._payload = memoryview(b"")
+        self._sent = 0
+        self._allowed = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self.disconnect()
+        finally:
+            self.sock.close()
+
+    @property
+    def received(self) -> bytearray:
+        """A copy of what arrived since the last `expect`."""
+        return self.buffer[: self.filled]
+
+    @property
+    def has_outgoing(self) -> bool:
+        """Tell whether something is left that may be written now."""
+        return self._sent < self._allowed
+
+    def expect(self, size: int) -> None:
+        """Forget what was read and make room for about `size` octets, so that no reading has to move the buffer."""
+        self._view.release()
+        self.buffer = bytearray(size + CHUNK)
+        self._view = memoryview(self.buffer)
+        self.filled = 0
+        self.frames = 0
+
+    def load(self, payload: bytes, allowed: int | None = None) -> None:
+        """Take `payload` as the next thing to write, of which at first only `allowed` octets may go (all, if None)."""
+        self._payload = memoryview(payload)
+        self._sent = 0
+        self._allowed = len(payload) if allowed is None else min(allowed, len(payload))
+
+    def allow(self, octets: int) -> None:
+        """Let the first `octets` octets of the payload be written."""
+        self._allowed = min(octets, len(self._payload))
+
+    def append(self, more: bytes) -> None:
+        """Put `more` behind what is still unwritten."""
+        rest = bytes(self._payload[self._sent : self._allowed])
+        self.load(rest + more if rest else more)
+
+    def write(self) -> None:
+        """Write as much as the socket takes now, at most one chunk."""
+        try:
+            self._sent += self.sock.send(self._payload[self._sent : min(self._sent + CHUNK, self._allowed)])
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            raise RowError(f"the connection broke while sending ({error}){self.last_words()}") from error
+
+    def read(self) -> int:
+        """Read once and return the number of octets.
+
+        Raises:
+            RowError: the server closed the connection.
+        """
+        if self.filled == len(self.buffer):
+            self._grow()
+        try:
+            count = self.sock.recv_into(self._view[self.filled : self.filled + CHUNK])
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise RowError(f"the connection broke while reading ({error}){self.last_words()}") from error
+        if not count:
+            raise RowError(f"the server closed the connection{self.last_words()}")
+        end = self.filled + count
+        self.frames += self.buffer.count(0, self.filled, end)
+        self.filled = end
+        return count
+
+    def ask(self, frame: bytes) -> None:
+        """Send one frame that has a receipt header and await its RECEIPT; for times when nothing else arrives."""
+        self.expect(CHUNK)
+        self.load(frame)
+        pump({self: 1})
+        if not self.received.lstrip(b"\n").startswith(b"RECEIPT\n"):
+            raise RowError(f"instead of a RECEIPT came {_excerpt(self.received)}")
+
+    def subscribe(self, destination: str, **headers: str) -> None:
+        """Subscribe with id 0 and await the RECEIPT, after which no message can be missed."""
+        self.ask(subscribe_frame(destination, receipt="subscribed", **headers))
+
+    def disconnect(self) -> None:
+        """End the session in the orderly way: DISCONNECT, its RECEIPT, close."""
+        self.ask(b"DISCONNECT\nreceipt:bye\n\n\0")
+
+    def last_words(self) -> str:
+        """Return a clause with the ERROR that the server sent, or nothing."""
+        start = self.buffer.find(b"ERROR\n", 0, self.filled)
+        return "" if start < 0 else f"; the server said {_excerpt(self.buffer[start : self.filled])}"
+
+    def _grow(self) -> None:
+        bigger = bytearray(2 * len(self.buffer))
+        bigger[: self.filled] = self.buffer
+        self._view.release()
+        self.buffer = bigger
+        self._view = memoryview(bigger)
+
+
+def subscribe_frame(destination: str, **headers: str) -> bytes:
+    """Return a SUBSCRIBE frame with id 0; a header's underscores become hyphens, and its value is used as it is."""
+    lines = [f"{name.replace('_', '-')}:{value}\n" for name, value in headers.items()]
+    return f"SUBSCRIBE\nid:0\ndestination:{destination}\n{''.join(lines)}\n\0".encode()
+
+
+def pump(goals: Mapping[Wire, int], on_read: Callable[[Wire], None] | None = None, *, nap: float = 0.0) -> None:
+    """Write and read until everything is written and every wire has received as many frames as its goal says.
+
+    A server that writes message by message wakes an eager reader for each, and that reader's system calls then take
+    from the servers the CPU that is being measured. So the client may rest after small reads, and finds more next.
+
+    Args:
+        goals: the connections to drive, and the number of frames that each awaits since its last `expect`.
+        on_read: called with the connection after each read.
+        nap: seconds of rest after a round that read little; 0 for none.
+
+    Raises:
+        RowError: nothing has moved for `PATIENCE` seconds, or a connection is gone.
+    """
+    wires = {wire.sock.fileno(): wire for wire in goals}
+    interest = {number: _interest(wire) for number, wire in wires.items()}
+    with select.epoll(len(wires)) as poller:
+        for number, mask in interest.items():
+            poller.register(number, mask)
+        while any(wire.frames < goal or wire.has_outgoing for wire, goal in goals.items()):
+            events = poller.poll(PATIENCE)
+            if not events:
+                raise RowError(_stalled(goals))
+            octets = 0
+            for number, event in events:
+                wire = wires[number]
+                octets += _serve(wire, event, on_read)
+                if (mask := _interest(wire)) != interest[number]:
+                    interest[number] = mask
+                    poller.modify(number, mask)
+            if nap and octets < _SMALL:
+                time.sleep(nap)
+
+
+def _interest(wire: Wire) -> int:
+    return select.EPOLLIN | (select.EPOLLOUT if wire.has_outgoing else 0)
+
+
+def _serve(wire: Wire, event: int, on_read: Callable[[Wire], None] | None) -> int:
+    octets = 0
+    if event & ~select.EPOLLOUT:
+        octets = wire.read()
+        if on_read is not None:
+            on_read(wire)
+    if wire.has_outgoing:
+        wire.write()
+    return octets
+
+
+def _stalled(goals: Mapping[Wire, int]) -> str:
+    arrived, wanted = sum(wire.frames for wire in goals), sum(goals.values())
+    words = next((words for wire in goals if (words := wire.last_words())), "")
+    return f"only {arrived:,} of {wanted:,} frames came, then nothing for {PATIENCE:.0f} s{words}"
+
+
+def _excerpt(octets: bytes | bytearray) -> str:
+    return repr(bytes(octets[:300]).decode("utf-8", "replace"))

@@ -1,0 +1,174 @@
+"""`stomp-gateway check` against a real broker: it tells what works, and the very step that does not."""
+
+import asyncio
+import contextlib
+import shutil
+import ssl
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from gateway.errors import ExitCode
+
+pytestmark = pytest.mark.system
+
+ROOT = Path(__file__).parents[2]
+WRONG = "correct-horse-battery"
+
+
+class Broker(Protocol):
+    """What these tests need of the broker."""
+
+    amqp_url: str
+    host: str
+    amqp_port: int
+
+
+class Checked:
+    """How one run of the command ended."""
+
+    def __init__(self, code: int | None, out: str, err: str) -> None:
+        self.code = code
+        self.out = out
+        self.err = err
+
+    def found(self, url: str, names: str) -> dict[str, str]:
+        """What was said about one upstream: step to finding."""
+        paragraphs = [paragraph.splitlines() for paragraph in self.out.split("\n\n")]
+        (lines,) = [lines[1:] for lines in paragraphs if lines[0] == f"{url} for {names}"]
+        steps = [line.strip().partition("  ") for line in lines]
+        return {step: finding.strip() for step, _, finding in steps}
+
+
+async def check(tmp_path: Path, text: str) -> Checked:
+    file = tmp_path / "gateway.yaml"
+    file.write_text(text)
+    command = [sys.executable, "-m", "gateway", "check", "--config", str(file)]
+    child = await asyncio.create_subprocess_exec(
+        *command, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    out, err = await asyncio.wait_for(child.communicate(), 60)
+    assert WRONG.encode() not in out + err
+    return Checked(child.returncode, out.decode(), err.decode())
+
+
+def user_of(broker: Broker) -> str:
+    parts = urlsplit(broker.amqp_url)
+    return f'{{login: "{unquote(parts.username or "guest")}", passcode: "{unquote(parts.password or "guest")}"}}'
+
+
+async def test_a_usable_broker_is_described(broker: Broker, tmp_path: Path) -> None:
+    url = f"amqp://{broker.host}:{broker.amqp_port}"
+    done = await check(tmp_path, f"upstream: {{urls: ['{url}']}}\ndefaults: {{default_user: {user_of(broker)}}}")
+    assert (done.code, done.err) == (ExitCode.OK, "")
+    found = done.found(url, "virtual host /")
+    product, _, version = found.pop("broker").partition(" ")
+    assert product == "RabbitMQ"
+    assert version[0].isdigit()
+    assert found.pop("login").startswith("yes: ")
+    assert found == {"reachable": "yes", "TLS": "not used", "virtual host": "yes: / can be used"}
+
+
+async def test_each_virtual_host_that_cannot_be_served_is_named_with_the_reason(broker: Broker, tmp_path: Path) -> None:
+    url = f"amqp://{broker.host}:{broker.amqp_port}"
+    done = await check(
+        tmp_path,
+        f"""
+upstream: {{urls: ['{url}']}}
+defaults: {{default_user: {user_of(broker)}}}
+virtual_hosts:
+  /: {{}}
+  twin: {{amqp_vhost: /}}
+  absent: {{amqp_vhost: no-such-virtual-host}}
+  locked: {{amqp_vhost: /, default_user: {{login: nobody, passcode: {WRONG}}}}}
+  own: {{default_user: null}}
+  "*": {{}}
+""",
+    )
+    assert done.code == ExitCode.FAILURE
+    assert done.err.strip() == "no usable upstream for: absent, locked"
+    assert done.found(url, "virtual hosts /, twin")["virtual host"] == "yes: / can be used"
+    assert "no-such-virtual-host" in done.found(url, "virtual host absent")["virtual host"]
+    assert done.found(url, "virtual host locked")["login"].startswith("no: nobody is refused")
+    assert done.found(url, "virtual host own")["login"].startswith("not tried: there is no default_user")
+    assert done.found(url, "virtual host own")["broker"].startswith("RabbitMQ")
+    assert done.found(url, "virtual host *")["virtual host"] == "not tried: clients name it"
+
+
+async def test_one_usable_url_is_enough(broker: Broker, tmp_path: Path) -> None:
+    dead, alive = "amqp://127.0.0.1:1", f"amqp://{broker.host}:{broker.amqp_port}"
+    text = f"upstream: {{urls: ['{dead}', '{alive}']}}\ndefaults: {{default_user: {user_of(broker)}}}"
+    done = await check(tmp_path, text)
+    assert done.code == ExitCode.OK
+    assert done.found(dead, "virtual host /") == {"reachable": "no: connection refused"}
+
+
+async def test_tls_on_a_plain_port_is_recognised(broker: Broker, tmp_path: Path) -> None:
+    url = f"amqps://{broker.host}:{broker.amqp_port}"
+    done = await check(tmp_path, f"upstream: {{urls: ['{url}']}}")
+    assert done.code == ExitCode.FAILURE
+    assert done.found(url, "virtual host /")["TLS"].endswith("Does this port speak TLS?")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
+async def test_tls_says_whether_the_certificate_is_accepted(broker: Broker, tmp_path: Path) -> None:
+    async with tls_in_front_of(broker, tmp_path) as port:
+        url = f"amqps://localhost:{port}"
+        hosts = f"""
+defaults: {{default_user: {user_of(broker)}}}
+virtual_hosts:
+  /: {{upstream: {{urls: ['{url}'], tls: {{ca_file: certificate.pem}}}}}}
+  doubted: {{amqp_vhost: /, upstream: {{urls: ['{url}']}}}}
+  careless: {{amqp_vhost: /, upstream: {{urls: ['{url}'], tls: {{verify: false}}}}}}
+  misnamed: {{amqp_vhost: /, upstream: {{urls: ['amqps://127.0.0.1:{port}'], tls: {{ca_file: certificate.pem}}}}}}
+  plain: {{amqp_vhost: /, upstream: {{urls: ['amqp://localhost:{port}'], connect_timeout: 5s}}}}
+"""
+        done = await check(tmp_path, hosts)
+    assert done.found(url, "virtual host /")["TLS"].startswith("yes: TLSv1.")
+    assert done.found(url, "virtual host /")["virtual host"] == "yes: / can be used"
+    assert "certificate is not accepted, self-signed certificate" in done.found(url, "virtual host doubted")["TLS"]
+    assert done.found(url, "virtual host careless")["TLS"].endswith("certificate not checked")
+    misnamed = done.found(f"amqps://127.0.0.1:{port}", "virtual host misnamed")["TLS"]
+    assert "certificate is not accepted, IP address mismatch" in misnamed
+    assert "amqps" in done.found(f"amqp://localhost:{port}", "virtual host plain")["broker"]
+    assert done.err.strip() == "no usable upstream for: doubted, misnamed, plain"
+
+
+@contextlib.asynccontextmanager
+async def tls_in_front_of(broker: Broker, directory: Path) -> AsyncIterator[int]:
+    """A port that speaks TLS and passes everything to the broker; its certificate is in certificate.pem."""
+    certificate, key = directory / "certificate.pem", directory / "key.pem"
+    request = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1"]
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    openssl = await asyncio.create_subprocess_exec(
+        "openssl", *request, *names, "-keyout", str(key), "-out", str(certificate), stderr=asyncio.subprocess.DEVNULL
+    )
+    assert await openssl.wait() == 0
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    served: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        served.add(task)
+        upstream_reader, upstream_writer = await asyncio.open_connection(broker.host, broker.amqp_port)
+        await asyncio.gather(copy(reader, upstream_writer), copy(upstream_reader, writer))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        await asyncio.wait(served, timeout=10)
+
+
+async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while octets := await reader.read(65536):
+            writer.write(octets)
+    writer.transport.abort()

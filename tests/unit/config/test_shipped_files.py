@@ -1,0 +1,73 @@
+"""The files in config/ and the documentation show what the gateway really does."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gateway.config import GatewayConfig, load
+from gateway.config.findings import all_keys
+
+ROOT = Path(__file__).parents[3]
+REFERENCE = ROOT / "config" / "gateway.yaml"
+
+
+def keys_in(value: object, prefix: str = "") -> Iterator[str]:
+    """Every key of a document, as `all_keys` writes them; virtual hosts' names become `*`."""
+    if isinstance(value, list):
+        for entry in value:
+            yield from keys_in(entry, f"{prefix}[]")
+    if isinstance(value, dict):
+        for key, below in value.items():
+            step = "*" if prefix == "virtual_hosts" else key
+            path = f"{prefix}.{step}" if prefix else step
+            yield path
+            yield from keys_in(below, path)
+
+
+def test_the_reference_file_shows_every_key() -> None:
+    shown = set(keys_in(yaml.safe_load(REFERENCE.read_text())))
+    # A virtual host may hold every key of `defaults` and of `upstream`: those are shown once, in their own sections.
+    elsewhere = {
+        f"virtual_hosts.*.{key.removeprefix('defaults.')}" for key in all_keys() if key.startswith("defaults.")
+    }
+    elsewhere |= {f"virtual_hosts.*.{key}" for key in all_keys() if key.startswith("upstream.")}
+    assert shown - {"virtual_hosts.*"} == set(all_keys()) - elsewhere
+
+
+def test_the_reference_file_shows_the_real_defaults(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.yaml"
+    empty.touch()
+    assert load(REFERENCE) == load(empty) == GatewayConfig()
+
+
+def test_every_key_in_the_reference_file_is_explained() -> None:
+    lines = REFERENCE.read_text().splitlines()
+    bare = {
+        line.strip()
+        for above, line in zip(["", *lines], lines, strict=False)
+        if line.strip() and "#" not in line and not above.startswith("#")
+    }
+    assert bare == {"/:", "login: guest", "messages: 10000", "bytes: 64MiB"}  # their group's comment speaks of them
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "config").glob("*.yaml")), ids=lambda file: str(file.name))
+def test_every_shipped_file_is_valid(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").touch()
+    config = load(file, environment={"CERTIFICATES": str(tmp_path), "ORDERS_PASSCODE": "x"})
+    assert config.virtual_host(None) is not None
+
+
+def test_the_local_example_accepts_the_names_that_clients_dial() -> None:
+    config = load(ROOT / "config" / "local.yaml")
+    assert [config.virtual_host(host) is config.virtual_host("/") for host in ("localhost", "127.0.0.1")] == [
+        True,
+        True,
+    ]
+
+
+@pytest.mark.parametrize("key", sorted({key.rpartition(".")[2].removesuffix("[]") for key in all_keys()}))
+def test_the_documentation_mentions_every_key(key: str) -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    assert f"`{key}`" in text or f".{key}`" in text

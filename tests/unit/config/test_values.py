@@ -1,0 +1,168 @@
+"""What valid files mean: units, variables, secrets, defaults."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr, ValidationError
+
+from gateway.config import GatewayConfig, load, parse
+
+SECRET = "correct-horse-battery"
+
+
+@pytest.mark.parametrize("text", ["", "# nothing", "---", "defaults:\nvirtual_hosts:\nlisteners:\nupstream:\n  tls:"])
+def test_an_empty_file_means_the_defaults(text: str) -> None:
+    assert parse(text) == GatewayConfig()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("5", 5), ("0.25", 0.25), ("0", 0), ("500ms", 0.5), ("60s", 60), ("10min", 600), ("1h", 3600), ("1.5 h", 5400)],
+)
+def test_durations_are_seconds_or_have_a_unit(text: str, seconds: float) -> None:
+    assert parse(f"drain_timeout: {text}").drain_timeout == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "octets"),
+    [
+        ("1", 1),
+        ("1000", 1000),
+        ("512B", 512),
+        ("64KiB", 65536),
+        ("4 MiB", 4 << 20),
+        ("1.5KiB", 1536),
+        ("1GiB", 1 << 30),
+    ],
+)
+def test_sizes_are_bytes_or_have_a_unit(text: str, octets: int) -> None:
+    assert parse(f"defaults: {{client_buffer: {text}}}").defaults.client_buffer == octets
+
+
+@pytest.mark.parametrize(
+    ("url", "parsed"),
+    [
+        ("amqp://rabbit", "amqp://rabbit:5672"),
+        ("amqps://rabbit", "amqps://rabbit:5671"),
+        ("amqp://[::1]:1234", "amqp://[::1]:1234"),
+        ("AMQP://Rabbit:1", "amqp://rabbit:1"),
+    ],
+)
+def test_urls_have_the_ports_of_their_schemes(url: str, parsed: str) -> None:
+    assert str(parse(f"upstream: {{urls: ['{url}']}}").upstream.urls[0]) == parsed
+
+
+def test_ipv6_listeners_stand_in_brackets() -> None:
+    address = parse('listeners: [{tcp: "[::1]:61613"}]').listeners[0].tcp
+    assert (address.host, address.port) == ("::1", 61613)
+
+
+def test_variables_work_in_every_kind_of_value() -> None:
+    config = parse(
+        """
+listeners: [{tcp: "${HOST}:${PORT}", backlog: "${COUNT}"}]
+upstream: {urls: ["amqp://${HOST}"]}
+defaults:
+  default_user: {login: "${EMPTY}${WHO}", passcode: "${SECRET}"}
+  links: ${LINKS}
+  default_nack_requeue: ${SWITCH}
+  client_buffer: ${SIZE}
+drain_timeout: ${PORT}
+""",
+        environment={
+            "HOST": "127.0.0.2",
+            "PORT": "61614",
+            "COUNT": "7",
+            "EMPTY": "",
+            "WHO": "me",
+            "SECRET": "0123",
+            "LINKS": "dedicated",
+            "SWITCH": "false",
+            "SIZE": "2KiB",
+        },
+    )
+    user = config.defaults.default_user
+    assert user is not None
+    assert str(config.listeners[0].tcp) == "127.0.0.2:61614"
+    assert (config.listeners[0].backlog, config.drain_timeout) == (7, 61614)
+    assert str(config.upstream.urls[0]) == "amqp://127.0.0.2:5672"
+    assert (user.login, user.passcode.get_secret_value()) == ("me", "0123")
+    assert (config.defaults.links, config.defaults.default_nack_requeue) == ("dedicated", False)
+    assert config.defaults.client_buffer == 2048
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("a$$b", "a$b"), ("$${A}", "${A}"), ("a$b$", "a$b$"), ("$$$$", "$$"), ("$${${A}}", "${/}"), ("$A", "$A")],
+)
+def test_dollars_are_escaped_by_doubling(text: str, name: str) -> None:
+    config = parse(f"virtual_hosts: {{/: {{amqp_vhost: '{text}'}}}}", environment={"A": "/"})
+    assert config.virtual_hosts["/"].amqp_vhost == name
+
+
+def test_what_a_variable_holds_is_not_expanded_again() -> None:
+    user = parse(
+        "defaults: {default_user: {login: a, passcode: '${P}'}}", environment={"P": "$${P}$"}
+    ).defaults.default_user
+    assert user is not None
+    assert user.passcode.get_secret_value() == "$${P}$"
+
+
+@pytest.mark.parametrize("content", [SECRET, f"{SECRET}\n", f"{SECRET}\r\n"])
+def test_a_passcode_comes_from_its_file(tmp_path: Path, content: str) -> None:
+    (tmp_path / "passcode").write_bytes(content.encode())
+    (tmp_path / "gateway.yaml").write_text(
+        "defaults: {default_user: {login: a, passcode_file: passcode}}\n"
+        "virtual_hosts: {/: {default_user: {login: b, passcode: null, passcode_file: '${HERE}/passcode'}}}\n"
+    )
+    config = load(tmp_path / "gateway.yaml", environment={"HERE": str(tmp_path)})
+    for user in (config.defaults.default_user, config.virtual_hosts["/"].default_user):
+        assert user is not None
+        assert user.passcode.get_secret_value() == SECRET
+
+
+def test_only_one_line_end_is_taken_off_a_passcode_file(tmp_path: Path) -> None:
+    (tmp_path / "passcode").write_text(f" {SECRET} \n\n")
+    user = parse("defaults: {default_user: {login: a, passcode_file: passcode}}", directory=tmp_path).defaults
+    assert user.default_user is not None
+    assert user.default_user.passcode == SecretStr(f" {SECRET} \n")
+
+
+def test_passcodes_do_not_show_in_a_printed_configuration() -> None:
+    config = parse(f"defaults: {{default_user: {{login: a, passcode: {SECRET}}}}}")
+    shown = [
+        repr(config),
+        str(config),
+        repr(config.virtual_host("/")),
+        config.model_dump_json(),
+        str(hash(config.upstream)),
+    ]
+    assert not [text for text in shown if SECRET in text]
+
+
+def test_a_configuration_cannot_be_changed() -> None:
+    config = parse("")
+    with pytest.raises(ValidationError):
+        config.drain_timeout = 1  # type: ignore[misc]
+
+
+def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
+    (tmp_path / "gateway.yaml").write_text("drain_timeout: 1", encoding="utf-8-sig")
+    assert load(tmp_path / "gateway.yaml").drain_timeout == 1
+
+
+def test_yaml_anchors_and_merge_keys_work() -> None:
+    config = parse("""
+virtual_hosts:
+  /: &usual {links: dedicated, login_cache: 5s}
+  orders: {<<: *usual, login_cache: 7s}
+""")
+    orders = config.virtual_host("orders")
+    assert orders is not None
+    assert (orders.links, orders.login_cache) == ("dedicated", 7)
+
+
+def test_text_that_yaml_takes_for_a_date_or_for_base_sixty_stays_text() -> None:
+    config = parse("virtual_hosts: {/: {aliases: [2024-01-31, 10:30]}, 2024-02-01: }")
+    assert config.virtual_hosts["/"].aliases == ("2024-01-31", "10:30")
+    assert config.virtual_host("2024-02-01")

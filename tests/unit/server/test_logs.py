@@ -1,0 +1,82 @@
+"""Log lines: one place, one format, no secrets."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from gateway.config import Logging
+from gateway.server.logs import configure_logs
+
+SECRET = "correct-horse-battery"
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def logged(settings: Logging) -> io.StringIO:
+    stream = io.StringIO()
+    configure_logs(settings, stream)
+    return stream
+
+
+def test_json_lines_are_objects_with_event_level_and_time() -> None:
+    stream = logged(Logging(format="json"))
+    structlog.get_logger("gateway").info("session started", peer="127.0.0.1:5")
+    line = json.loads(stream.getvalue())
+    assert line.pop("timestamp").endswith("Z")
+    assert line == {"event": "session started", "level": "info", "peer": "127.0.0.1:5"}
+
+
+def test_console_lines_are_for_people() -> None:
+    stream = logged(Logging(format="console"))
+    structlog.get_logger("gateway").warning("link lost", broker="amqp://rabbit-a:5672")
+    assert "link lost" in stream.getvalue()
+    assert "broker=amqp://rabbit-a:5672" in stream.getvalue()
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_nothing_below_the_level_is_written() -> None:
+    stream = logged(Logging(level="warning"))
+    structlog.get_logger("gateway").info("quiet")
+    logging.getLogger("somebody").info("quiet")
+    assert stream.getvalue() == ""
+
+
+def test_libraries_use_the_same_lines_from_warning_on() -> None:
+    stream = logged(Logging(format="json", level="debug"))
+    logging.getLogger("aiormq.connection").info("a line for each operation")
+    logging.getLogger("aiormq.connection").warning("closed %s", "by peer")
+    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["closed by peer"]
+
+
+@pytest.mark.parametrize("settings", [Logging(format="json"), Logging(format="console")])
+def test_no_line_holds_a_passcode_from_a_url_or_from_a_variable(settings: Logging) -> None:
+    stream = logged(settings)
+    passcode = SECRET
+    url = f"amqp://guest:{passcode}@rabbit-a:5672/orders"
+    log = structlog.get_logger("gateway")
+    try:
+        raise ConnectionError(url)
+    except ConnectionError:
+        log.exception("link failed", url=url)
+        logging.getLogger("aiormq").exception("cannot connect to %s", url)
+    assert stream.getvalue().count("amqp://guest:***@rabbit-a:5672/orders") == 4
+    assert SECRET not in stream.getvalue()
+
+
+def test_setting_up_twice_does_not_double_the_lines() -> None:
+    logged(Logging())
+    stream = logged(Logging(format="json"))
+    structlog.get_logger("gateway").info("once")
+    assert len(stream.getvalue().splitlines()) == 1
