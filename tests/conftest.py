@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
+import secrets
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
 
 from deploy.local.broker import Broker, running
+from deploy.local.given import GivenBroker
 from tests.support.gateway import Address, configuration, gateway_process
+from tests.support.leaks import leaks
+from tests.support.transcript import AmqpBroker
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Check every asynchronous test for leaks, after all its other fixtures are gone; the others pay nothing for it."""
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("asyncio") is not None:
+            item.fixturenames.insert(0, "no_leaks")
+
+
+@pytest_asyncio.fixture
+async def no_leaks() -> AsyncIterator[None]:
+    """After the test nothing of it may be left in the loop: no task, no transport, no live timer."""
+    yield
+    found = await leaks()
+    assert not found, "\n".join(["left in the event loop:", *found])
 
 
 @pytest.fixture(scope="session")
@@ -17,6 +35,14 @@ def broker() -> Iterator[Broker]:
     """A broker of the tests' own, with the plugin enabled."""
     with running(plugins=["rabbitmq_stomp"]) as broker:
         yield broker
+
+
+@pytest.fixture
+def own_broker(broker: Broker) -> Broker:
+    """The same, for tests that need rabbitmqctl."""
+    if isinstance(broker, GivenBroker):
+        pytest.skip("the broker that AMQP_URL names is not ours to control")
+    return broker
 
 
 @pytest.fixture(scope="session")
@@ -40,15 +66,16 @@ def gateway_address(broker_url: str) -> Iterator[Address]:
         yield process.address
 
 
-@pytest_asyncio.fixture(autouse=True)
-async def no_leaks(request: pytest.FixtureRequest) -> AsyncIterator[None]:
-    """After an asynchronous test nothing of it may be left in the loop: no task, no transport's reader, no timer."""
-    yield
-    if request.node.get_closest_marker("asyncio") is None:
-        return
-    for _ in range(20):
-        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task() and not task.done()]
-        if not left:
-            return
-        await asyncio.wait(left, timeout=0.25)
-    pytest.fail(f"tasks left over: {left}")
+@pytest_asyncio.fixture
+async def amqp(broker_url: str) -> AsyncIterator[AmqpBroker]:
+    """The broker seen from behind, over AMQP."""
+    async with AmqpBroker.connected(broker_url) as connected:
+        yield connected
+
+
+@pytest_asyncio.fixture
+async def queue(amqp: AmqpBroker) -> AsyncIterator[str]:
+    """The name of a queue that no other test uses, deleted in the end."""
+    name = f"test-{secrets.token_hex(6)}"
+    yield name
+    await amqp.delete_queue(name)

@@ -182,6 +182,8 @@ class Bridge:
             channel.on_closed = self._publishing_closed
             self._publishing = channel
             self._session.set_blocked(channel.link.blocked)
+            if channel.link.paused:
+                self._session.holds.add(Hold.LINK_WRITE)
         if operation.queue is not None:
             await self._declare(operation.queue, channel)
         if operation.confirms and not self._session.publisher.confirms:

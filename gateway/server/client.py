@@ -37,7 +37,7 @@ _SETTLE_WITHIN: Final = 0.01
 # The prefetch bounds messages and not octets, so without it large messages for a slow client would fill the memory.
 _SHED_AT: Final = 4
 
-# How long a client may take to fetch its last frame before the socket is cut, in seconds.
+# How long a client may take to fetch its last frame and to close before the socket is cut, in seconds.
 _LINGER: Final = 5.0
 
 
@@ -128,6 +128,8 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Octets from the client. HOT: once per read."""
+        if self._closing:
+            return
         self._heard = True
         try:
             self._decoder.feed(data)
@@ -138,14 +140,17 @@ class ClientConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """The client sends no more; what it sent is still carried out, and its answers written."""
         self._ended = True
+        if self._closing:
+            return False
         self._advance()
-        return True
+        return not self._closing
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone; what it sent is still carried out."""
         self._ended = self._gone = True
         self._stop_timers()
-        self._advance()
+        if not self._closing:
+            self._advance()
 
     def pause_writing(self) -> None:
         """The client does not take its messages as fast as they come."""
@@ -308,7 +313,7 @@ class ClientConnection(asyncio.Protocol):
         self.session.output.clear()
 
     def _close(self) -> None:
-        """Close once: flush what is written, give the links back, and read no more."""
+        """Close once: give the links back, and throw away what the client says until it closes too."""
         if self._closing:
             return
         self._closing = True
@@ -319,9 +324,14 @@ class ClientConnection(asyncio.Protocol):
         self._log("session ended", reason=self.session.close_reason.value if self.session.close_reason else "unknown")
         if self._gone:
             return
-        self._transport.close()
-        # The transport waits for its buffer; a client that does not read must not keep it for ever.
-        asyncio.get_running_loop().call_later(_LINGER, self._transport.abort)
+        if self._ended or not self._transport.can_write_eof():
+            self._transport.close()
+        else:
+            # Closing at once would answer what the client still sends with a reset, and that may overtake the last frame.
+            self._transport.write_eof()
+            if not self._reading:
+                self._transport.resume_reading()
+        self._timers.append(asyncio.get_running_loop().call_later(_LINGER, self._transport.abort))
 
     def abort(self) -> None:
         """Cut the connection at once."""
@@ -335,8 +345,10 @@ class ClientConnection(asyncio.Protocol):
         self._timers.clear()
 
     def _log(self, event: str, **details: object) -> None:
+        """One line at a session's start and end. Who never logged in, a health check for instance, is not worth one."""
         session = self.session
-        log.info(
+        quiet = session.login is None and session.close_reason is CloseReason.CLIENT_GONE
+        (log.debug if quiet else log.info)(
             event,
             session=session.identity.decode(),
             peer=self._peer,

@@ -42,9 +42,6 @@ _REMEMBERED_OCTETS: Final = 2048
 _RECEIPT_LINE: Final = b"\nreceipt:"
 _LENGTH_LINE: Final = b"\ncontent-length:"
 
-# A length with more digits than this is longer than any frame; the slow path says so.
-_LONGEST_LENGTH: Final = 9
-
 
 @dataclass(slots=True)
 class Limits:
@@ -173,7 +170,7 @@ class Decoder:
             head, length = self._heads.get(block), None
         else:
             key, length = _cut(block, at + len(_LENGTH_LINE))
-            head = self._heads.get(key) if length.isdigit() and len(length) <= _LONGEST_LENGTH else None
+            head = self._heads.get(key) if length.isdigit() else None
         if head is None:
             return None
         if len(self._blocks) >= _REMEMBERED:

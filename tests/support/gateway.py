@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 import os
 import re
 import signal
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import psutil
 import yaml
 
 from gateway.config import GatewayConfig, parse
@@ -25,20 +28,27 @@ Address = tuple[str, int]
 
 _LISTENING = re.compile(r'"address": "([^"]+):([0-9]+)"')
 _START_WITHIN = 30.0
+_STOP_WITHIN = 20.0
 
 
-def configuration(amqp_url: str, **changes: Any) -> dict[str, Any]:  # noqa: ANN401 - YAML has every type
+def configuration(
+    amqp_url: str,
+    defaults: Mapping[str, Any] | None = None,
+    **changes: Any,  # noqa: ANN401 - YAML has every type
+) -> dict[str, Any]:
     """A configuration document for a broker.
 
     Args:
         amqp_url: of the broker, with credentials and virtual host.
+        defaults: settings for every virtual host, beside the default user.
         **changes: top-level keys to replace.
     """
     parts = urlsplit(amqp_url)
+    user = {"login": unquote(parts.username or "guest"), "passcode": unquote(parts.password or "guest")}
     document: dict[str, Any] = {
         "listeners": [{"tcp": "127.0.0.1:0"}],
         "upstream": {"urls": [f"{parts.scheme}://{parts.hostname}:{parts.port}"]},
-        "defaults": {"default_user": {"login": unquote(parts.username or "guest"), "passcode": unquote(parts.password or "guest")}},
+        "defaults": {"default_user": user, **(defaults or {})},
         "virtual_hosts": {"/": {"aliases": ["localhost", "127.0.0.1"]}},
         "logging": {"format": "json", "level": "info"},
         "drain_timeout": 10,
@@ -46,9 +56,14 @@ def configuration(amqp_url: str, **changes: Any) -> dict[str, Any]:  # noqa: ANN
     return document | changes
 
 
-def parsed(amqp_url: str, **changes: Any) -> GatewayConfig:  # noqa: ANN401 - YAML has every type
+def parsed(
+    amqp_url: str,
+    defaults: Mapping[str, Any] | None = None,
+    **changes: Any,  # noqa: ANN401 - YAML has every type
+) -> GatewayConfig:
     """The same as values, for a gateway inside the test's loop."""
-    return parse(yaml.safe_dump(configuration(amqp_url, **changes)), directory=ROOT, name="test.yaml", environment={})
+    text = yaml.safe_dump(configuration(amqp_url, defaults, **changes))
+    return parse(text, directory=ROOT, name="test.yaml", environment={})
 
 
 class GatewayProcess:
@@ -66,7 +81,7 @@ class GatewayProcess:
         config = folder / "gateway.yaml"
         config.write_text(yaml.safe_dump(dict(document)))
         with self.log.open("wb") as log:
-            self.child = subprocess.Popen(  # noqa: S603 - our own command
+            self.child = subprocess.Popen(
                 [sys.executable, "-m", "gateway", "serve", "--config", str(config)],
                 cwd=ROOT,
                 stderr=log,
@@ -79,6 +94,17 @@ class GatewayProcess:
         """Its process id."""
         return self.child.pid
 
+    @property
+    def memory(self) -> int:
+        """Octets of memory that it has in use (resident set)."""
+        return int(psutil.Process(self.pid).memory_info().rss)
+
+    def logged(self, event: str) -> list[dict[str, Any]]:
+        """The log lines of an event, with their fields."""
+        lines = self.log.read_text().splitlines()
+        records = [json.loads(line) for line in lines if line.startswith("{")]
+        return [record for record in records if record.get("event") == event]
+
     def _wait(self) -> Address:
         deadline = time.monotonic() + _START_WITHIN
         while time.monotonic() < deadline:
@@ -88,18 +114,28 @@ class GatewayProcess:
             if self.child.poll() is not None:
                 break
             time.sleep(0.02)
+        text = self.log.read_text()
         self.stop()
-        raise AssertionError(f"the gateway did not start: {self.log.read_text()}")
+        raise AssertionError(f"the gateway did not start: {text}")
 
     def terminate(self) -> None:
         """Ask it to drain and stop."""
         self.child.send_signal(signal.SIGTERM)
 
+    async def exit_code(self, seconds: float) -> int:
+        """Wait until it has ended.
+
+        Raises:
+            TimeoutExpired: it did not end in time.
+        """
+        return await asyncio.to_thread(self.child.wait, seconds)
+
     def stop(self) -> None:
         """End it, and remove its files."""
-        self.child.terminate()
+        if self.child.poll() is None:
+            self.child.terminate()
         try:
-            self.child.wait(20)
+            self.child.wait(_STOP_WITHIN)
         except subprocess.TimeoutExpired:
             self.child.kill()
             self.child.wait()
@@ -107,7 +143,9 @@ class GatewayProcess:
 
 
 @contextlib.contextmanager
-def gateway_process(document: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Iterator[GatewayProcess]:
+def gateway_process(
+    document: Mapping[str, Any], environment: Mapping[str, str] | None = None
+) -> Iterator[GatewayProcess]:
     """A gateway as a child process, for the time of a ``with`` block."""
     process = GatewayProcess(document, environment)
     try:
