@@ -252,13 +252,13 @@ class Bridge:
         return ops.Subscribed(subscription, channel.number, queue_name)
 
     async def _withdraw(self, channel: LinkChannel, made: QueueSpec | None, refusal: UpstreamError) -> None:
-        """A SUBSCRIBE failed half-way: leave no queue behind that only it would have used."""
+        """A SUBSCRIBE failed half-way: leave no queue behind that it made, and touch none that somebody uses."""
         await self._close_channel(channel)
         if made is None or isinstance(refusal, LinkDownError) or made.durable or not made.auto_delete:
             return
         cleaner = await self._links.consuming_channel()
         try:
-            await cleaner.delete_queue(made.name)
+            await cleaner.delete_queue(made.name, if_idle=True)
         except UpstreamError:
             pass
         finally:

@@ -28,9 +28,8 @@ from gateway.stomp.heartbeat import HeartbeatMonitor
 
 log = structlog.get_logger("gateway.session")
 
-# Automatic acknowledgements wait for this many messages of a subscription, or for the settler's next round: a write to
-# the broker for each message would cost more than the message.
-_SETTLE_AT_ONCE: Final = 256
+# Automatic acknowledgements wait for the settler's next round, in seconds: a write to the broker for each message would
+# cost more than the message.
 _SETTLE_WITHIN: Final = 0.01
 
 # With this many times its buffer waiting, a client's further messages go back to their queues until it has caught up.
@@ -95,7 +94,7 @@ class ClientConnection(asyncio.Protocol):
         self._listener = listener
         limits = Limits(listener.max_frame_size_unauthenticated, listener.max_headers, listener.max_header_length)
         identity = b"session-" + urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=")
-        self.session = Session(identity, workshop.server, workshop.resolve, limits)
+        self.session = Session(identity, workshop.server, workshop.resolve, limits, workshop.clock())
         self._decoder = Decoder(limits)
         self._transport: asyncio.Transport = _NO_TRANSPORT
         self._peer = ""
@@ -103,6 +102,7 @@ class ClientConnection(asyncio.Protocol):
         self._reading = True
         self._writable = True
         self._shedding = False
+        self._settles_soon = False
         self._buffer = 1 << 16
         self._slow_timeout = 60.0
         self._ended = False
@@ -203,12 +203,18 @@ class ClientConnection(asyncio.Protocol):
             if not self._writable and self._transport.get_write_buffer_size() > _SHED_AT * self._buffer:
                 self._shedding = True
                 self._bridge.shed_deliveries()
-        if self._writable and session.subscriptions.settle_auto(_SETTLE_AT_ONCE):
-            self._workshop.settler.soon(self)
+        unsettled = session.subscriptions.unsettled
+        if unsettled.waiting and self._writable:
+            if unsettled.urgent:
+                session.subscriptions.settle_auto()
+            elif not self._settles_soon:
+                self._settles_soon = True
+                self._workshop.settler.soon(self)
         self._bridge.flush()
 
     def settle(self) -> None:
         """Tell the broker what was delivered under ack:auto and is on its way to the client."""
+        self._settles_soon = False
         if self._writable and not self._closing:
             self.session.subscriptions.settle_auto()
             self._bridge.flush()
@@ -327,17 +333,17 @@ class ClientConnection(asyncio.Protocol):
         if self._ended or not self._transport.can_write_eof():
             self._transport.close()
         else:
-            # Closing at once would answer what the client still sends with a reset, and that may overtake the last frame.
+            # Closing at once would answer what the client still sends with a reset, which may overtake the last frame.
             self._transport.write_eof()
             if not self._reading:
                 self._transport.resume_reading()
         self._timers.append(asyncio.get_running_loop().call_later(_LINGER, self._transport.abort))
 
     def abort(self) -> None:
-        """Cut the connection at once."""
-        self.session.close(refusals.closing("Shutting down", "The gateway is stopping.\n", CloseReason.SHUTDOWN))
-        self._close()
-        self._transport.abort()
+        """Cut the connection; what the client was promised is not kept, and it is told so."""
+        text = "The gateway is stopping, and not everything could be finished.\n"
+        self._end(refusals.closing("Shutting down", text, CloseReason.SHUTDOWN))
+        self._transport.close()
 
     def _stop_timers(self) -> None:
         for timer in self._timers:

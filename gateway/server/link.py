@@ -141,9 +141,14 @@ class LinkChannel:
         """Ask the broker to confirm what is published from now on (confirm.select)."""
         await self._call(commands.Confirm.Select())
 
-    async def delete_queue(self, queue: str) -> None:
-        """Delete a queue (queue.delete); one that does not exist is no error."""
-        await self._call(QueueDelete(queue=queue))
+    async def delete_queue(self, queue: str, *, if_idle: bool = False) -> None:
+        """Delete a queue (queue.delete); one that does not exist is no error.
+
+        Args:
+            queue: its name.
+            if_idle: only if nobody consumes it and it is empty; the broker refuses otherwise.
+        """
+        await self._call(QueueDelete(queue=queue, if_unused=if_idle, if_empty=if_idle))
 
     async def close(self) -> None:
         """Close the channel; everything sent on it before is handled by the broker first."""

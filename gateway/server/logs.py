@@ -56,9 +56,11 @@ def configure_logs(settings: Logging, stream: TextIO | None = None) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    for library in ("aio_pika", "aiormq", "asyncio"):
-        # Below warning they write a line per AMQP operation.
-        logging.getLogger(library).setLevel(max(level, logging.WARNING))
+    # Below warning it writes about its own workings.
+    logging.getLogger("asyncio").setLevel(max(level, logging.WARNING))
+    for library in ("aio_pika", "aiormq"):
+        # They write a line per AMQP operation, and a traceback for each lost connection, which the gateway reports itself.
+        logging.getLogger(library).setLevel(logging.CRITICAL)
 
 
 def _renderer(settings: Logging, out: TextIO) -> Processor:

@@ -62,7 +62,7 @@ def read_connect(headers: Mapping[bytes, bytes], resolve: Resolve) -> Connect:
     login = headers.get(b"login", settings.default_login)
     passcode = headers.get(b"passcode", settings.default_passcode)
     if login is None or passcode is None:
-        raise refusals.bad_connect("Missing login or passcode header(s)\n")
+        raise refusals.bad_connect("Missing login or passcode header(s)")
     return Connect(version, Login(settings, login, passcode), headers.get(b"heart-beat"))
 
 

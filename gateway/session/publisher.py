@@ -8,6 +8,7 @@ Acknowledgements and Publisher Confirms").
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from gateway.amqp.codec import Publication
 from gateway.session.settings import Settings
@@ -21,8 +22,16 @@ class Commit:
     rejected: bool = False
 
 
-Unconfirmed = tuple[bytes | None, bytes, bytes, int, Commit | None]
-"""One published message: its receipt, its destination, the exchange, the octets of its body, and its commit."""
+class Route(Protocol):
+    """Where a message went: the client's destination, and the exchange and routing key that it means."""
+
+    destination: bytes
+    exchange: bytes
+    routing_key: bytes
+
+
+Unconfirmed = tuple[bytes | None, Route, int, Commit | None]
+"""One published message: its receipt, where it went, the octets of its body, and the commit it belongs to."""
 
 
 class Publisher:
@@ -84,8 +93,7 @@ class Publisher:
         body: bytes,
         values: tuple[bytes, ...],
         receipt: bytes | None,
-        destination: bytes,
-        exchange: bytes,
+        route: Route,
         commit: Commit | None = None,
     ) -> None:
         """Publish one message.
@@ -96,7 +104,7 @@ class Publisher:
         if self.confirms:
             self._sequence += 1
             size = len(body)
-            self._unconfirmed[self._sequence] = (receipt, destination, exchange, size, commit)
+            self._unconfirmed[self._sequence] = (receipt, route, size, commit)
             self.unconfirmed_bytes += size
 
     def confirm(self, sequence: int, *, multiple: bool) -> list[Unconfirmed]:
@@ -114,7 +122,7 @@ class Publisher:
             entry = unconfirmed.pop(sequence, None)
             if entry is None:
                 return []
-            self.unconfirmed_bytes -= entry[3]
+            self.unconfirmed_bytes -= entry[2]
             return [entry]
         struck: list[Unconfirmed] = []
         # The account is in publishing order, so what a multiple means stands in front.
@@ -123,20 +131,24 @@ class Publisher:
             if first > sequence:
                 break
             struck.append(entry := unconfirmed.pop(first))
-            self.unconfirmed_bytes -= entry[3]
+            self.unconfirmed_bytes -= entry[2]
         return struck
 
-    def receipt_of_failure(self, exchange_text: str) -> bytes | None:
+    def receipt_of_failure(self, text: str) -> bytes | None:
         """The receipt of the SEND that made the broker close the channel.
 
-        The broker does not say which message it was, but its text quotes the exchange. The first unconfirmed message
-        for that exchange is the one, since the channel works in order.
+        The broker does not say which message it was, but its text quotes the exchange, and for a topic permission the
+        routing key. The first unconfirmed message that fits is the one, since the channel works in order. A text that
+        quotes neither tells only if there is one candidate.
 
         Args:
-            exchange_text: the broker's reply text.
+            text: the broker's reply text.
         """
-        quoted = exchange_text.encode()
-        for receipt, _, exchange, _, _ in self._unconfirmed.values():
-            if b"'%b'" % exchange in quoted:
+        quoted = text.encode()
+        for receipt, route, _, _ in self._unconfirmed.values():
+            names_key = b"topic '" not in quoted or b"'%b'" % route.routing_key in quoted
+            if names_key and b"'%b'" % (route.exchange or b"amq.default") in quoted:
                 return receipt
+        if len(self._unconfirmed) == 1 and b"exchange" not in quoted:
+            return next(iter(self._unconfirmed.values()))[0]
         return None

@@ -99,6 +99,11 @@ def name_too_long(name: bytes) -> StompError:
     return StompError("Invalid header", body)
 
 
+def not_for_amqp(reason: str) -> StompError:
+    """Headers that AMQP cannot carry as a whole."""
+    return StompError("Invalid header", f"AMQP cannot carry these headers: {reason}.\n")
+
+
 def not_text(name: bytes) -> StompError:
     """A name for the broker that is not UTF-8."""
     return StompError(

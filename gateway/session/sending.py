@@ -31,8 +31,8 @@ class SendPlan:
     """
 
     __slots__ = (
-        "_gaps", "_headers", "_key", "_volatile", "destination", "exchange", "publication", "queue", "temp_queue",
-        "transaction",
+        "_gaps", "_headers", "_volatile", "destination", "exchange", "publication", "queue", "routing_key",
+        "temp_queue", "transaction",
     )  # fmt: skip
 
     def __init__(self, headers: Mapping[bytes, bytes], volatile: tuple[bytes, ...], topic_exchange: bytes) -> None:
@@ -45,8 +45,8 @@ class SendPlan:
         if parsed.kind is Kind.TEMP_QUEUE:
             raise not_for(b"SEND", text)
         self.destination = text
-        self.exchange, self._key = parsed.route(topic_exchange)
-        for name in (self.exchange, self._key):
+        self.exchange, self.routing_key = parsed.route(topic_exchange)
+        for name in (self.exchange, self.routing_key):
             if len(name) > LONGEST_SHORT_STRING:
                 raise refusals.too_long(b"destination", len(name))
         self.queue = self._queue(parsed, headers)
@@ -78,9 +78,18 @@ class SendPlan:
         properties = properties_of_send(self._headers, reply_queue or self._headers.get(b"reply-to"))
         table, self._gaps = table_of_send(self._headers, self._volatile)
         before, behind = encode_around_table(properties)
-        method = encode_publish(publisher.channel, self.exchange, self._key)
+        method = encode_publish(publisher.channel, self.exchange, self.routing_key)
         self.publication = Publication(publisher.channel, publisher.frame_max, method, before, table, behind)
         return self.publication
+
+    def check(self, receipt: bytes | None, frame: Frame) -> None:
+        """See whether a frame that is kept for later can be published at all.
+
+        Raises:
+            CodecError: when its headers do not fit into AMQP.
+        """
+        if self.publication is not None:
+            self.publication.encode(b"", self.values(receipt, frame))
 
     def values(self, receipt: bytes | None, frame: Frame) -> tuple[bytes, ...]:
         """What stands in the gaps of the headers table for one frame.

@@ -20,7 +20,7 @@ from enum import Enum
 from hashlib import md5
 from typing import Final
 
-from gateway.errors import CloseReason, FrameError, StompError
+from gateway.errors import CloseReason, CodecError, FrameError, StompError
 from gateway.session import ops, refusals
 from gateway.session.connecting import Connect, read_connect, trim
 from gateway.session.destinations import subscription_queue_name
@@ -66,9 +66,10 @@ class Session:
         server: value of the server header.
         resolve: finds the settings of a virtual host.
         limits: of the decoder; widened once the client has logged in.
+        now: seconds on the clock of ``time_passed``.
     """
 
-    def __init__(self, identity: bytes, server: bytes, resolve: Resolve, limits: Limits) -> None:
+    def __init__(self, identity: bytes, server: bytes, resolve: Resolve, limits: Limits, now: float = 0.0) -> None:
         self.identity = identity
         self.state = State.CONNECTING
         self.holds: set[Hold] = set()
@@ -83,7 +84,7 @@ class Session:
         self._server = server
         self._resolve = resolve
         self._limits = limits
-        self._now = 0.0
+        self._now = now
         self._connect: Connect | None = None
         self._trims = False
         self._blocked = False
@@ -148,6 +149,8 @@ class Session:
                 raise refusals.bad_command(command)
         except StompError as error:
             self._fail(error, self._receipt_of(frame))
+        except CodecError as error:
+            self._fail(refusals.not_for_amqp(str(error)), self._receipt_of(frame))
 
     def _headers(self, frame: Frame) -> Mapping[bytes, bytes]:
         return trim(frame.headers) if self._trims else frame.headers
@@ -225,8 +228,7 @@ class Session:
             return
         if receipt is not None and self._trims:
             receipt = receipt.lstrip(b" ")
-        values = plan.values(receipt, frame)
-        publisher.publish(publication, frame.body, values, receipt, plan.destination, plan.exchange)
+        publisher.publish(publication, frame.body, plan.values(receipt, frame), receipt, plan)
         if self._blocked or publisher.is_full:
             self._hold_sender()
 
@@ -237,7 +239,8 @@ class Session:
         if not self._is_prepared(frame, plan):
             return
         if plan.transaction is not None:
-            self._transactions.join(plan.transaction, len(frame.body)).sends.append(frame)
+            plan.check(self._receipt_of(frame), frame)
+            self._transactions.join(plan.transaction, _octets(frame)).sends.append(frame)
             return
         self._publish(frame, plan)
         if self._blocked or self.publisher.is_full:
@@ -262,10 +265,7 @@ class Session:
         """Publish a frame that ``_is_prepared``."""
         if plan.publication is not None:
             receipt = self._receipt_of(frame)
-            values = plan.values(receipt, frame)
-            self.publisher.publish(
-                plan.publication, frame.body, values, receipt, plan.destination, plan.exchange, commit
-            )
+            self.publisher.publish(plan.publication, frame.body, plan.values(receipt, frame), receipt, plan, commit)
 
     def _on_publisher_prepared(self, event: ops.PublisherPrepared) -> None:
         operation = self._operation
@@ -297,12 +297,12 @@ class Session:
             accepted: ack or nack.
         """
         output = self.output
-        for receipt, destination, _, _, commit in self.publisher.confirm(sequence, multiple=multiple):
+        for receipt, route, _, commit in self.publisher.confirm(sequence, multiple=multiple):
             if commit is not None:
                 commit.waiting -= 1
                 commit.rejected = commit.rejected or not accepted
             if not accepted:
-                self._fail(refusals.rejected(destination), receipt)
+                self._fail(refusals.rejected(route.destination), receipt)
             elif receipt is not None:
                 output.append(encode_receipt(receipt))
         if Hold.CONFIRM_WINDOW in self.holds and self.publisher.has_room:
@@ -328,7 +328,8 @@ class Session:
         self._ask(ops.Subscribe(subscription, queue, request.queue_name, request.binding, prefetch), frame)
 
     def _subscription(self, tag: bytes, identifier: bytes | None, mode: AckMode) -> Subscription:
-        return Subscription(tag, identifier, mode, self.identity, shows_ack=self.version == b"1.2")
+        window = self.settings.auto_ack_window
+        return Subscription(tag, identifier, mode, self.identity, shows_ack=self.version == b"1.2", window=window)
 
     def _temp_queue_wanted(self, identifier: bytes) -> ops.Subscribe:
         """A queue that the broker names and this session alone reads: ``/temp-queue/<id>`` in a reply-to."""
@@ -397,7 +398,7 @@ class Session:
         settlement = self.subscriptions.settlement(frame.head.command, name, headers.get(name), requeue)
         transaction = headers.get(b"transaction")
         if transaction is not None:
-            self._transactions.join(transaction).settlements.append(settlement)
+            self._transactions.join(transaction, _octets(frame)).settlements.append(settlement)
         elif settlement.is_outstanding:
             self.subscriptions.settle(settlement)
         else:
@@ -593,6 +594,11 @@ class Session:
         if state not in MOVES[self.state]:
             raise AssertionError(f"no way from {self.state} to {state}")
         self.state = state
+
+
+def _octets(frame: Frame) -> int:
+    """What keeping a frame costs, about."""
+    return len(frame.body) + sum(len(name) + len(value) for name, value in frame.headers.items())
 
 
 _EVENT_HANDLERS: Final = {

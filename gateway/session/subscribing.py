@@ -64,6 +64,9 @@ def read_subscribe(headers: Mapping[bytes, bytes], fresh_queue_name: bytes, topi
     destination = parse(text)
     if destination.kind is Kind.TEMP_QUEUE:
         raise not_for(b"SUBSCRIBE", text)
+    if identifier is None and destination.kind in (Kind.TOPIC, Kind.EXCHANGE) and is_durable(headers):
+        # Spelt "True", which the adapter's first check overlooks: all such clients would share one queue.
+        raise refusals.processing_error()
     mode = _ack_mode(headers.get(b"ack"))
     prefetch = _prefetch(headers.get(b"prefetch-count"))
     if identifier is not None and identifier.startswith(TEMP_QUEUE):

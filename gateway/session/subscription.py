@@ -12,6 +12,7 @@ that way (``_run``) and not the floor, which may have moved past tags settled on
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -27,12 +28,24 @@ _REMEMBERED_HEADS: Final = 128
 _REMEMBERED_OCTETS: Final = 2048
 
 
+# Above every delivery tag, which have 64 bits.
+_NEVER: Final = 1 << 64
+
+
 class AckMode(Enum):
     """The ack header of SUBSCRIBE (STOMP 1.2, "SUBSCRIBE ack Header")."""
 
     AUTO = b"auto"
     CLIENT = b"client"
     CLIENT_INDIVIDUAL = b"client-individual"
+
+
+@dataclass(slots=True)
+class Unsettled:
+    """The subscriptions with ack:auto that have something to settle, and whether one of them has much."""
+
+    waiting: list[Subscription] = field(default_factory=list)
+    urgent: bool = False
 
 
 class Subscription:
@@ -44,15 +57,24 @@ class Subscription:
         mode: how its messages are acknowledged.
         session: the session header, part of every message-id.
         shows_ack: whether MESSAGE carries an ack header, as it does in STOMP 1.2 unless the mode is auto.
+        window: the prefetch of a subscription with ack:auto; it asks to be settled once a quarter of it was delivered.
     """
 
     __slots__ = (
-        "_ack_prefix", "_ahead", "_floor", "_heads", "_id_prefix", "_last", "_run", "_settlements", "_shed", "_start",
-        "channel", "destination", "mode", "output", "subscription", "tag", "unsettled",
+        "_ack_prefix", "_ahead", "_early", "_floor", "_heads", "_id_prefix", "_is_noted", "_last", "_notice", "_run",
+        "_settlements", "_shed", "_start", "channel", "destination", "mode", "output", "subscription", "tag",
+        "unsettled",
     )  # fmt: skip
 
     def __init__(
-        self, tag: bytes, subscription: bytes | None, mode: AckMode, session: bytes, *, shows_ack: bool = False
+        self,
+        tag: bytes,
+        subscription: bytes | None,
+        mode: AckMode,
+        session: bytes,
+        *,
+        shows_ack: bool = False,
+        window: int = 2000,
     ) -> None:
         self.tag = tag
         self.subscription = subscription
@@ -61,8 +83,11 @@ class Subscription:
         self.destination = b""
         # Where MESSAGE frames go, in pieces. Until the subscription is confirmed to the client they collect here.
         self.output: list[bytes] = []
-        # Subscriptions with ack:auto note here that they have something to settle.
-        self.unsettled: list[Subscription] = []
+        # A subscription with ack:auto notes here that it has something to settle: when a tag is above ``_notice``.
+        self.unsettled = Unsettled()
+        self._is_noted = False
+        self._early = max(1, window // 4)
+        self._notice = 0 if mode is AckMode.AUTO else _NEVER
         named = b"subscription:%b\n" % escape(subscription) if subscription is not None else b""
         identity = b"%b@@%b@@" % (escape(tag), escape(session))
         self._start = b"MESSAGE\n" + named
@@ -102,8 +127,8 @@ class Subscription:
             head = self._encode_head(key, route, properties)
         before, middle, after = head
         self._last = tag
-        if tag == self._floor + 1:
-            self.unsettled.append(self)
+        if tag > self._notice:
+            self._note_unsettled(tag)
         number = b"%d" % tag
         flag = b"\nredelivered:true" if redelivered else b"\nredelivered:false"
         if middle:
@@ -190,10 +215,29 @@ class Subscription:
         else:
             self._ahead.add(tag)
 
-    def settle_delivered(self) -> None:
-        """Mode auto: everything delivered counts as settled, unless some of it was shed."""
-        if self._last > self._floor and not self._shed:
+    def settle_delivered(self) -> bool:
+        """Mode auto: everything delivered counts as settled.
+
+        Returns:
+            False when some of it was shed, so that settling has to wait for ``give_back``.
+        """
+        if self._shed:
+            return False
+        if self._last > self._floor:
             self._floor = self._run = self._last
+        self._is_noted = False
+        self._notice = self._floor
+        return True
+
+    def _note_unsettled(self, tag: int) -> None:
+        """The first message since everything was settled, or so many that settling should not wait any longer."""
+        if self._is_noted:
+            self.unsettled.urgent = True
+            self._notice = _NEVER
+        else:
+            self._is_noted = True
+            self.unsettled.waiting.append(self)
+            self._notice = tag + self._early
 
     def take_settlements(self) -> bytes:
         """The AMQP frames that settle what was settled since the last call."""

@@ -6,7 +6,7 @@ from typing import Final
 
 from gateway.session import refusals
 from gateway.session.destinations import TEMP_QUEUE
-from gateway.session.subscription import AckMode, Subscription
+from gateway.session.subscription import Subscription, Unsettled
 from gateway.session.transactions import Settlement
 
 _TEMP_TAG: Final = b"T_" + TEMP_QUEUE
@@ -20,13 +20,13 @@ class Subscriptions:
         output: where MESSAGE frames go.
     """
 
-    __slots__ = ("_by_tag", "_identity", "_output", "_settling", "_unsettled", "temp_queues")
+    __slots__ = ("_by_tag", "_identity", "_output", "_settling", "temp_queues", "unsettled")
 
     def __init__(self, identity: bytes, output: list[bytes]) -> None:
         self._identity = identity
         self._output = output
         self._by_tag: dict[bytes, Subscription] = {}
-        self._unsettled: list[Subscription] = []
+        self.unsettled = Unsettled()
         self._settling: list[Subscription] = []
         # The queue behind each /temp-queue/<id> of this session.
         self.temp_queues: dict[bytes, bytes] = {}
@@ -60,8 +60,9 @@ class Subscriptions:
         """Let messages go to the client: first those that arrived before the client knew of the subscription."""
         self._output += subscription.output
         subscription.output = self._output
-        self._unsettled += subscription.unsettled
-        subscription.unsettled = self._unsettled
+        self.unsettled.waiting += subscription.unsettled.waiting
+        self.unsettled.urgent |= subscription.unsettled.urgent
+        subscription.unsettled = self.unsettled
 
     def forget(self, subscription: Subscription) -> None:
         """From now on its messages reach nobody."""
@@ -69,7 +70,7 @@ class Subscriptions:
         if subscription.tag.startswith(_TEMP_TAG):
             self.temp_queues.pop(subscription.tag[2:], None)
         subscription.output = []
-        subscription.unsettled = []
+        subscription.unsettled = Unsettled()
 
     def silence(self) -> None:
         """The session is about to end: no message reaches the client any more."""
@@ -111,29 +112,15 @@ class Subscriptions:
         if not settling or settling[-1] is not settlement.subscription:
             settling.append(settlement.subscription)
 
-    def settle_auto(self, at_least: int = 1) -> bool:
-        """Count what was delivered under ack:auto as settled, once its octets are on their way to the client.
-
-        Args:
-            at_least: leave subscriptions alone that have fewer messages to settle.
-
-        Returns:
-            Whether something was left to be settled later.
-        """
-        unsettled = self._unsettled
-        if not unsettled:
-            return False
-        later: list[Subscription] = []
-        for subscription in unsettled:
-            if subscription.mode is not AckMode.AUTO:
-                continue
-            if subscription.outstanding < at_least:
-                later.append(subscription)
-                continue
-            subscription.settle_delivered()
-            self._settling.append(subscription)
-        unsettled[:] = later
-        return bool(later)
+    def settle_auto(self) -> None:
+        """Count what was delivered under ack:auto as settled, once its octets are on their way to the client."""
+        unsettled = self.unsettled
+        unsettled.urgent = False
+        if unsettled.waiting:
+            waiting, unsettled.waiting = unsettled.waiting, []
+            for subscription in waiting:
+                settled = subscription.settle_delivered()
+                (self._settling if settled else unsettled.waiting).append(subscription)
 
     def take_settling(self) -> list[Subscription]:
         """The subscriptions with settlements for the broker since the last call."""

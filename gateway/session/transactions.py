@@ -66,6 +66,7 @@ class Transactions:
     def __init__(self, limits: TransactionLimits) -> None:
         self._limits = limits
         self._open: dict[bytes, Transaction] = {}
+        self._bytes = 0
 
     def begin(self, identifier: bytes, now: float) -> None:
         """Open a transaction. One of the same name is emptied, as in RabbitMQ's adapter.
@@ -75,6 +76,7 @@ class Transactions:
         """
         if identifier not in self._open and len(self._open) >= self._limits.max_open:
             raise refusals.too_many_transactions(self._limits.max_open)
+        self._forget(identifier)
         self._open[identifier] = Transaction(now)
 
     def join(self, identifier: bytes, size: int = 0) -> Transaction:
@@ -90,9 +92,10 @@ class Transactions:
         transaction = self.peek(identifier)
         if transaction.actions >= self._limits.max_actions:
             raise refusals.transaction_too_large(self._limits.max_actions, "actions")
-        if transaction.bytes + size > self._limits.max_bytes:
+        if self._bytes + size > self._limits.max_bytes:
             raise refusals.transaction_too_large(self._limits.max_bytes, "bytes")
         transaction.bytes += size
+        self._bytes += size
         return transaction
 
     def peek(self, identifier: bytes) -> Transaction:
@@ -113,12 +116,17 @@ class Transactions:
             StompError: when it is not open.
         """
         transaction = self.peek(identifier)
-        del self._open[identifier]
+        self._forget(identifier)
         return transaction
 
     def expire(self, now: float) -> list[bytes]:
         """Forget the transactions that were left open for too long; their names."""
         old = [name for name, each in self._open.items() if now - each.began > self._limits.max_age]
         for name in old:
-            del self._open[name]
+            self._forget(name)
         return old
+
+    def _forget(self, identifier: bytes) -> None:
+        transaction = self._open.pop(identifier, None)
+        if transaction is not None:
+            self._bytes -= transaction.bytes

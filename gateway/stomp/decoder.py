@@ -39,6 +39,9 @@ _FIRST_OF_SEND: Final = ord("S")
 _REMEMBERED: Final = 64
 _REMEMBERED_OCTETS: Final = 2048
 
+# Digits of a length that the fast path reads; more are longer than any frame, or zeros that the slow path may judge.
+_LONGEST_LENGTH: Final = 9
+
 _RECEIPT_LINE: Final = b"\nreceipt:"
 _LENGTH_LINE: Final = b"\ncontent-length:"
 
@@ -170,7 +173,7 @@ class Decoder:
             head, length = self._heads.get(block), None
         else:
             key, length = _cut(block, at + len(_LENGTH_LINE))
-            head = self._heads.get(key) if length.isdigit() else None
+            head = self._heads.get(key) if length.isdigit() and len(length) <= _LONGEST_LENGTH else None
         if head is None:
             return None
         if len(self._blocks) >= _REMEMBERED:

@@ -1,0 +1,225 @@
+"""The documents and the code say the same, as far as that can be checked cheaply."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.local import address
+from gateway.config import parse
+from gateway.errors import CloseReason, ExitCode
+from gateway.session import refusals
+from gateway.session.session import Hold
+from tests.bench.targets import ROWS
+from tests.support.transcript import read_conversation
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS.rglob("*.md")])
+BEHAVIOUR = DOCS / "stomp-behaviour.md"
+TRANSCRIPTS = ROOT / "tests" / "transcripts"
+
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+_NEVER_SENT = {
+    "The gateway is stopping.\n",  # the client is cut at the same moment
+    "Virtual host access denied",  # the session has found the virtual host before the bridge looks for it
+}
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def _prose(page: Path) -> str:
+    """The text of a page without what stands in code blocks."""
+    return _FENCE.sub("", page.read_text("utf-8"))
+
+
+def _blocks(language: str) -> Iterator[tuple[Path, str]]:
+    for page in PAGES:
+        for found, text in _FENCE.findall(page.read_text("utf-8")):
+            if found == language:
+                yield page, text
+
+
+def _anchor(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@every_page
+def test_relative_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for link in _LINK.findall(_prose(page)):
+        if "://" in link:
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        if not target.exists():
+            broken.append(link)
+        elif anchor and anchor not in map(_anchor, _HEADING.findall(_prose(target))):
+            broken.append(link)
+    assert not broken
+
+
+def test_yaml_in_the_documents_is_a_configuration() -> None:
+    examples = list(_blocks("yaml"))
+    assert examples
+    for page, text in examples:
+        parse(text, directory=page.parent, name=page.name, environment={})
+
+
+def test_python_in_the_documents_compiles() -> None:
+    examples = list(_blocks("python"))
+    assert examples
+    for page, text in examples:
+        compile(text, page.name, "exec")
+
+
+# ERROR frames.
+
+
+def _template(node: ast.expr) -> str | None:
+    """A text in the code with NUL for each thing that is filled in; None for what is no text."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+        return _template(node.left)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "\0" for part in node.values)
+    if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):
+        text = node.value if isinstance(node.value, str) else node.value.decode()
+        return re.sub(r"%[bd]", "\0", text)
+    return None
+
+
+def _calls(names: frozenset[str]) -> Iterator[ast.Call]:
+    for module in sorted((ROOT / "gateway").rglob("*.py")):
+        for node in ast.walk(ast.parse(module.read_text("utf-8"))):
+            if isinstance(node, ast.Call):
+                called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                if called in names:
+                    yield node
+
+
+def _texts(names: frozenset[str]) -> set[str]:
+    """The literal texts among the arguments of some calls."""
+    texts = {_template(argument) for call in _calls(names) for argument in call.args}
+    return {text for text in texts if text}
+
+
+def _assigned_bodies() -> set[str]:
+    """The literal texts that get the name `body` or `text` before an error is made of them."""
+    texts = set()
+    for module in ("session/refusals.py", "session/session.py", "session/destinations.py", "server/client.py"):
+        for node in ast.walk(ast.parse((ROOT / "gateway" / module).read_text("utf-8"))):
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                if node.targets[0].id in ("body", "text") and (text := _template(node.value)):
+                    texts.add(text)
+    return texts
+
+
+def _shown(template: str, page: str) -> bool:
+    pattern = "[^|\n]*".join(re.escape(part.replace("\n", "⏎")) for part in template.split("\0"))
+    return re.search(pattern, page) is not None
+
+
+def test_every_error_is_in_the_contract() -> None:
+    page = BEHAVIOUR.read_text("utf-8")
+    texts = _texts(frozenset(("StompError", "LoginFailed", "closing", "bad_connect"))) | _assigned_bodies()
+    assert texts >= _NEVER_SENT
+    assert not sorted(text for text in texts - _NEVER_SENT if not _shown(text, page))
+
+
+def test_every_violation_of_the_grammar_is_in_the_contract() -> None:
+    page = BEHAVIOUR.read_text("utf-8")
+    texts = _texts(frozenset(("FrameError",)))
+    assert "more than \0 headers" in texts
+    assert not sorted(text for text in texts if not _shown(text, page))
+
+
+def test_every_name_of_an_amqp_error_is_in_the_contract() -> None:
+    page = BEHAVIOUR.read_text("utf-8")
+    names = {refusals.broker_error(code, "").message for code in range(300, 600)}
+    assert not sorted(name for name in names if f"`{name}`" not in page)
+
+
+def test_every_departure_is_in_the_contract() -> None:
+    """Each row of departures.md is shown by at least one transcript that the contract's table names."""
+    table = BEHAVIOUR.read_text("utf-8").partition("## Departures")[2]
+    named = {
+        departure
+        for path in TRANSCRIPTS.rglob("*.stomp")
+        if f"`{path.relative_to(TRANSCRIPTS).with_suffix('')}`" in table
+        for departure in read_conversation(path).departures
+    }
+    shown = {departure for path in TRANSCRIPTS.rglob("*.stomp") for departure in read_conversation(path).departures}
+    assert shown
+    assert not sorted(shown - named)
+
+
+def test_transcripts_named_in_the_contract_exist() -> None:
+    table = BEHAVIOUR.read_text("utf-8").partition("## Departures")[2]
+    names = re.findall(r"`([a-z]+/[a-z0-9.-]+)`", table)
+    assert names
+    assert not [name for name in names if not (TRANSCRIPTS / f"{name}.stomp").is_file()]
+
+
+# The other pages.
+
+
+def test_every_hold_is_explained() -> None:
+    page = (DOCS / "flow-control.md").read_text("utf-8")
+    assert not [hold for hold in Hold if f"`{hold.value}`" not in page]
+
+
+def test_every_close_reason_and_exit_code_is_explained() -> None:
+    page = (DOCS / "operations.md").read_text("utf-8")
+    assert not [reason for reason in CloseReason if f"| `{reason.value}` |" not in page]
+    assert not [code for code in ExitCode if not re.search(rf"^\| {code.value}\b", page, re.MULTILINE)]
+
+
+def test_every_log_event_is_explained() -> None:
+    page = (DOCS / "operations.md").read_text("utf-8")
+    levels = frozenset(("debug", "info", "warning", "error"))
+    logged = (call for call in _calls(levels | {"_log"}) if call.args)
+    events = {text for call in logged if (text := _template(call.args[0]))}
+    assert "session started" in events
+    assert not sorted(event for event in events if f"| `{event}` |" not in page)
+
+
+def test_every_variable_and_make_target_is_explained() -> None:
+    operations, development = (DOCS / "operations.md").read_text("utf-8"), (DOCS / "development.md").read_text("utf-8")
+    code = "".join(path.read_text("utf-8") for path in Path(address.__file__).parent.iterdir() if path.is_file())
+    for variable in ("STOMP_PORT", "AMQP_URL", "PYTHON"):
+        assert variable in code
+        assert f"`{variable}`" in operations
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    assert "test" in targets
+    assert not [target for target in targets if target != "help" and f"`make {target}`" not in development]
+
+
+def test_the_benchmark_rows_are_those_that_are_measured() -> None:
+    readme, development = (ROOT / "README.md").read_text("utf-8"), (DOCS / "development.md").read_text("utf-8")
+    assert re.findall(r"^\| `(\w+)`,", readme, re.MULTILINE) == list(ROWS)
+    assert [name for name in re.findall(r"^\| `(\w+)` \|", development, re.MULTILINE) if name in ROWS] == list(ROWS)
+
+
+def test_every_decision_is_listed_once() -> None:
+    files = sorted(path.name for path in (DOCS / "adr").glob("[0-9]*.md"))
+    assert _LINK.findall((DOCS / "adr" / "README.md").read_text("utf-8")) == files
+    assert [int(name[:4]) for name in files] == list(range(1, len(files) + 1))
+
+
+def test_every_word_of_the_glossary_is_used() -> None:
+    """A word that nobody uses is not worth defining, or another one is used in its place."""
+    glossary = DOCS / "glossary.md"
+    words = {word.lower() for word in re.findall(r"\*\*([^*]+)\*\*", glossary.read_text("utf-8"))}
+    sources = [*PAGES, *(ROOT / "gateway").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
+    text = "\n".join(path.read_text("utf-8").lower() for path in sources if path not in (glossary, Path(__file__)))
+    text = re.sub(r"\s+", " ", text)
+    assert words
+    assert not sorted(word for word in words if not re.search(rf"\b{re.escape(word)}", text))
