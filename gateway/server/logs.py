@@ -59,7 +59,7 @@ def configure_logs(settings: Logging, stream: TextIO | None = None) -> None:
     # Below warning it writes about its own workings.
     logging.getLogger("asyncio").setLevel(max(level, logging.WARNING))
     for library in ("aio_pika", "aiormq"):
-        # They write a line per AMQP operation, and a traceback for each lost connection, which the gateway reports itself.
+        # A line per AMQP operation, and a traceback for each lost connection; the gateway reports these itself.
         logging.getLogger(library).setLevel(logging.CRITICAL)
 
 

@@ -283,6 +283,9 @@ class Decoder:
             else:
                 self._read_header(line, parked.headers)
             parked.line = parked.searched = end + 1
+        if not parked.line and len(buffer) > 1 and buffer[0] == _CARRIAGE_RETURN:
+            # Between frames, and nothing says that a line feed will ever come to tell so.
+            raise FrameError("a carriage return that is not followed by a line feed in a command")
         parked.searched = len(buffer)
         return False
 

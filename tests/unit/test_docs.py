@@ -28,7 +28,6 @@ _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 _NEVER_SENT = {
-    "The gateway is stopping.\n",  # the client is cut at the same moment
     "Virtual host access denied",  # the session has found the virtual host before the bridge looks for it
 }
 

@@ -53,10 +53,11 @@ def test_nothing_below_the_level_is_written() -> None:
     assert stream.getvalue() == ""
 
 
-def test_libraries_use_the_same_lines_from_warning_on() -> None:
+def test_libraries_use_the_same_lines_and_say_little() -> None:
     stream = logged(Logging(format="json", level="debug"))
-    logging.getLogger("aiormq.connection").info("a line for each operation")
-    logging.getLogger("aiormq.connection").warning("closed %s", "by peer")
+    logging.getLogger("aiormq.connection").error("a traceback for each lost connection")
+    logging.getLogger("asyncio").info("a line about its own workings")
+    logging.getLogger("asyncio").warning("closed %s", "by peer")
     assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["closed by peer"]
 
 
@@ -70,7 +71,7 @@ def test_no_line_holds_a_passcode_from_a_url_or_from_a_variable(settings: Loggin
         raise ConnectionError(url)
     except ConnectionError:
         log.exception("link failed", url=url)
-        logging.getLogger("aiormq").exception("cannot connect to %s", url)
+        logging.getLogger("asyncio").exception("cannot connect to %s", url)
     assert stream.getvalue().count("amqp://guest:***@rabbit-a:5672/orders") == 4
     assert SECRET not in stream.getvalue()
 

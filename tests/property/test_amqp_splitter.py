@@ -1,0 +1,189 @@
+"""Whatever the broker sends, in whatever pieces: data goes to its sinks, all else passes untouched and in order."""
+
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from hypothesis import event, given
+from hypothesis import strategies as st
+from pamqp import base, commands, frame, heartbeat
+
+from gateway.amqp.codec import CANCEL, CHANNEL_CLOSE, CONNECTION_BLOCKED, CONNECTION_CLOSE, CONNECTION_UNBLOCKED
+from gateway.amqp.properties import short_string
+from gateway.amqp.splitter import Sink, Splitter
+from tests.property.amqp_frames import content_frames, exchanges, properties, tables, tags, texts
+from tests.property.cuts import cut, one_by_one, points
+
+REGISTERED = (1, 2, 0xFFFF)
+OTHERS = (0, 3)
+
+Event = tuple[object, ...]
+
+
+@dataclass
+class Unit:
+    """Frames of one channel that belong together, and what must come of them."""
+
+    channel: int
+    frames: list[bytes]
+    event: Event | None = None
+    passes: bool = False
+
+
+@dataclass
+class Listener:
+    """Sinks and watch of a splitter that write down everything they are told."""
+
+    events: list[Event] = field(default_factory=list)
+    touched: list[Event] = field(default_factory=list)
+    passed: list[bytes] = field(default_factory=list)
+
+    def listen(self, pieces: Iterable[bytes]) -> "Listener":
+        """Let a splitter receive all pieces."""
+        splitter = Splitter(lambda channel, method, octets: self.events.append(("watch", channel, method, octets)))
+        for channel in REGISTERED:
+            splitter.register(channel, Sink(self._deliver(channel), self._confirm(channel), owner=channel))
+        for piece in pieces:
+            known = len(self.events)
+            self.passed.append(splitter.receive(piece))
+            data = {told[1] for told in self.events[known:] if told[0] != "watch"}
+            # A message in pieces touches its owner at its start as well, which costs nothing.
+            assert splitter.touched >= data
+            splitter.touched.clear()
+        return self
+
+    def _deliver(self, channel: int) -> Callable[[int, bool, bytes, bytes, bytes], None]:
+        return lambda *delivery: self.events.append(("deliver", channel, *delivery))
+
+    def _confirm(self, channel: int) -> Callable[[int, bool, bool], None]:
+        return lambda *confirm: self.events.append(("confirm", channel, *confirm))
+
+
+@st.composite
+def deliveries(draw: st.DrawFn, channel: int) -> Unit:
+    tag, redelivered = draw(tags), draw(st.booleans())
+    exchange, key, consumer = draw(exchanges), draw(texts(255)), draw(texts(255))
+    given_properties = draw(properties(tables))
+    body = draw(
+        st.binary(max_size=50) | st.sampled_from([b"\xce" * 20, b"\x01\x00\x01\x00\x00\x00\x04\x00\x3c\x00\x3c\xce"])
+    )
+    frame_max = draw(st.sampled_from([0, 0, 0, 9, 15, 40]))
+    method = frame.marshal(commands.Basic.Deliver(consumer, tag, redelivered, exchange, key), channel)
+    frames = [method, *content_frames(channel, given_properties, body, frame_max)]
+    if channel not in REGISTERED:
+        return Unit(channel, frames, passes=True)
+    route = short_string(exchange.encode()) + short_string(key.encode())
+    return Unit(channel, frames, ("deliver", channel, tag, redelivered, route, given_properties.marshal(), body))
+
+
+@st.composite
+def confirms(draw: st.DrawFn, channel: int) -> Unit:
+    tag, multiple, accepted = draw(tags), draw(st.booleans()), draw(st.booleans())
+    ack, nack = commands.Basic.Ack(tag, multiple), commands.Basic.Nack(tag, multiple, draw(st.booleans()))
+    frames = [frame.marshal(ack if accepted else nack, channel)]
+    if channel not in REGISTERED:
+        return Unit(channel, frames, passes=True)
+    return Unit(channel, frames, ("confirm", channel, tag, multiple, accepted))
+
+
+_OTHER_METHODS: list[tuple[base.Frame, int | None]] = [
+    (commands.Channel.OpenOk(), None),
+    (commands.Basic.ConsumeOk("tag"), None),
+    (commands.Queue.DeclareOk("queue", 3, 1), None),
+    (commands.Basic.Cancel("tag", True), CANCEL),
+    (commands.Channel.Close(404, "NOT_FOUND - no queue 'é'", 60, 20), CHANNEL_CLOSE),
+    (commands.Connection.Close(320, "CONNECTION_FORCED - bye", 0, 0), CONNECTION_CLOSE),
+    (commands.Connection.Blocked("low on memory"), CONNECTION_BLOCKED),
+    (commands.Connection.Unblocked(), CONNECTION_UNBLOCKED),
+]
+
+
+@st.composite
+def other_methods(draw: st.DrawFn, channel: int) -> Unit:
+    method, watched = draw(st.sampled_from(_OTHER_METHODS))
+    octets = frame.marshal(method, channel)
+    return Unit(channel, [octets], None if watched is None else ("watch", channel, watched, octets), passes=True)
+
+
+@st.composite
+def got_messages(draw: st.DrawFn, channel: int) -> Unit:
+    """The answer to basic.get, whose content is no delivery's even on a registered channel."""
+    answer = frame.marshal(commands.Basic.GetOk(draw(tags), False, "", "queue", 0), channel)
+    return Unit(channel, [answer, *content_frames(channel, draw(properties(tables)), b"body", 0)], passes=True)
+
+
+def _units(channel: int) -> st.SearchStrategy[Unit]:
+    kinds = [deliveries(channel), deliveries(channel), confirms(channel), other_methods(channel), got_messages(channel)]
+    if channel == 0:
+        return st.just(Unit(0, [frame.marshal(heartbeat.Heartbeat(), 0)], passes=True)) | other_methods(0)
+    return st.one_of(kinds)
+
+
+@st.composite
+def traffic(draw: st.DrawFn) -> list[tuple[bytes, Unit, bool]]:
+    """Frames of several channels in the order of the wire, each with its unit and whether it is the unit's last.
+
+    Frames of one channel keep their order; those of different channels may stand between each other.
+    """
+    interleaved = draw(st.booleans())
+    if interleaved:
+        units = draw(st.lists(st.sampled_from(REGISTERED).flatmap(deliveries), min_size=2, max_size=4))
+        units += draw(st.lists(st.sampled_from(OTHERS).flatmap(_units), max_size=1))
+    else:
+        units = draw(st.lists(st.sampled_from(REGISTERED * 2 + OTHERS).flatmap(_units), min_size=1, max_size=8))
+    queues: dict[int, list[tuple[bytes, Unit, bool]]] = {}
+    order: list[int] = []
+    for unit in units:
+        for number, octets in enumerate(unit.frames, 1):
+            queues.setdefault(unit.channel, []).append((octets, unit, number == len(unit.frames)))
+            order.append(unit.channel)
+    if interleaved:
+        order = draw(st.permutations(order))
+    return [queues[channel].pop(0) for channel in order]
+
+
+@given(traffic(), points)
+def test_data_reach_their_sinks_and_all_else_passes_in_order(
+    wire: list[tuple[bytes, Unit, bool]], at: list[int]
+) -> None:
+    stream = b"".join(octets for octets, _, _ in wire)
+    expected = [unit.event for _, unit, last in wire if last and unit.event is not None]
+    passing = b"".join(octets for octets, unit, _ in wire if unit.passes)
+    event(f"events: {len(expected)}")
+    for pieces in ([stream], [octets for octets, _, _ in wire], one_by_one(stream), cut(stream, at)):
+        listener = Listener().listen(pieces)
+        assert listener.events == expected
+        assert b"".join(listener.passed) == passing
+        for octets in listener.passed:
+            assert_whole_frames(octets)
+
+
+def assert_whole_frames(octets: bytes) -> None:
+    """The AMQP client library may rely on getting whole frames, though it need not."""
+    at = 0
+    while at < len(octets):
+        (size,) = struct.unpack_from(">I", octets, at + 3)
+        at += 8 + size
+        assert octets[at - 1 : at] == b"\xce"
+    assert at == len(octets)
+
+
+@given(st.binary(max_size=255), st.sampled_from([commands.Channel.Close, commands.Connection.Close]), points)
+def test_a_close_frame_can_be_decoded_whatever_its_text(
+    text: bytes, close: type[commands.Channel.Close] | type[commands.Connection.Close], at: list[int]
+) -> None:
+    placeholder = "x" * len(text)
+    original = frame.marshal(close(404, placeholder, 60, 40), 1).replace(
+        short_string(placeholder.encode()), short_string(text)
+    )
+    beat = frame.marshal(heartbeat.Heartbeat(), 0)
+    listener = Listener().listen(cut(beat + original + beat, at))
+    passed = b"".join(listener.passed)
+    assert len(passed) == len(beat + original + beat)
+    _, channel, method = frame.unmarshal(passed[len(beat) :])
+    assert channel == 1
+    assert isinstance(method, close)
+    assert (method.reply_code, method.class_id, method.method_id) == (404, 60, 40)
+    assert method.reply_text == text.decode("utf-8", "surrogateescape").encode("utf-8", "replace").decode()
+    ((_, _, _, told),) = listener.events
+    assert told == passed[len(beat) : -len(beat)]

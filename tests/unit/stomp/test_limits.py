@@ -1,0 +1,131 @@
+import tracemalloc
+
+import pytest
+
+from gateway.errors import FrameError
+from gateway.stomp.decoder import Decoder, Limits
+from gateway.stomp.frame import Frame
+
+
+def read(stream: bytes, limits: Limits, step: int) -> list[Frame]:
+    """The frames of a stream that comes in pieces of this size."""
+    decoder = Decoder(limits)
+    frames: list[Frame] = []
+    for at in range(0, len(stream), step):
+        decoder.feed(stream[at : at + step])
+        while (frame := decoder.next_frame()) is not None:
+            frames.append(frame)
+    return frames
+
+
+STEPS = [1, 7, 10_000]
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("head", [b"SEND\ndestination:/queue/a\n\n", b"SEND\ncontent-length:%d\n\n", b"ACK\nid:%d\n\n"])
+def test_a_frame_may_have_as_many_octets_as_the_limit_and_not_one_more(head: bytes, step: int) -> None:
+    for size, fits in ((200, True), (201, False)):
+        body = size - len(head.replace(b"%d", b"123")) - 1
+        start = head % body if b"%d" in head else head
+        stream = start + b"x" * (size - len(start) - 1) + b"\0"
+        assert len(stream) == size
+        if fits:
+            assert len(read(b"\n" * 500 + stream * 3, Limits(frame=200), step)) == 3
+        else:
+            with pytest.raises(FrameError, match=r"^the frame is larger than 200 octets$"):
+                read(stream, Limits(frame=200), step)
+
+
+@pytest.mark.parametrize(
+    "endless", [b"x", b"SEND\nx", b"SEND\nx:y", b"SEND\nx:y\n\nx", b"SEND\nx:y\n" + b"x:y\n" * 10, b"ACK\n\nx"]
+)
+def test_a_frame_that_never_ends_is_refused_while_it_is_arriving(endless: bytes) -> None:
+    decoder = Decoder(Limits(frame=200))
+    decoder.feed(endless)
+    assert decoder.next_frame() is None
+    decoder.feed(b"x" * (200 - len(endless)))
+    assert decoder.next_frame() is None
+    with pytest.raises(FrameError, match="larger than 200"):
+        decoder.feed(b"x")
+
+
+def test_a_content_length_beyond_the_limit_is_refused_before_the_body_comes() -> None:
+    for step in STEPS:
+        with pytest.raises(FrameError, match=r"^the frame is larger than 200 octets$"):
+            read(b"SEND\ncontent-length:200\n\n", Limits(frame=200), step)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_frame_may_have_as_many_distinct_headers_as_the_limit(step: int) -> None:
+    lines = b"".join(b"h%d:1\n" % number for number in range(100))
+    (frame,) = read(b"SEND\n" + lines + lines + b"h5:again\n\n\0", Limits(), step)
+    assert len(frame.headers) == 100
+    with pytest.raises(FrameError, match=r"^more than 100 headers$"):
+        read(b"SEND\n" + lines + b"one-more:1\n\n\0", Limits(), step)
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("line", [b"n%b:value", b"name:%b", b"receipt:%b", b"destination:%b"])
+def test_names_and_values_may_be_as_long_as_the_limit(line: bytes, step: int) -> None:
+    limits = Limits(header=1_000)
+    (frame,) = read(b"SEND\n" + line % (b"x" * 999) + b"\n\n\0", limits, step)
+    assert len(frame.headers) == 1
+    with pytest.raises(FrameError, match=r"^header '[a-z]+(\.\.\.)?' is longer than 1000 octets$"):
+        read(b"SEND\n" + line % (b"x" * 1_001) + b"\n\n\0", limits, step)
+
+
+def test_escapes_count_as_the_one_octet_that_they_stand_for() -> None:
+    (frame,) = read(b"SEND\nname:" + b"\\c" * 10 + b"\n\n\0", Limits(header=10), 1)
+    assert frame.headers == {b"name": b":" * 10}
+
+
+def test_limits_may_be_raised_between_frames() -> None:
+    limits = Limits(frame=50)
+    decoder = Decoder(limits)
+    decoder.feed(b"CONNECT\nhost:/\n\n\0")
+    assert decoder.next_frame() is not None
+    limits.frame = 1_000
+    decoder.feed(b"SEND\n\n" + b"x" * 500)
+    assert decoder.next_frame() is None
+    decoder.feed(b"\0")
+    frame = decoder.next_frame()
+    assert frame is not None
+    assert len(frame.body) == 500
+
+
+MEBIBYTE = 1024 * 1024
+PIECE = 65_536
+
+
+@pytest.mark.parametrize(
+    ("start", "filling"),
+    [(b"", b"x"), (b"SEND\n", b"x:y\n"), (b"SEND\n", b"x"), (b"SEND\nx:y\n\n", b"x"), (b"ACK\n\n", b"x")],
+)
+def test_memory_stays_near_the_limit_while_a_frame_arrives(start: bytes, filling: bytes) -> None:
+    limit = 4 * PIECE
+    piece = filling * (PIECE // len(filling))
+    decoder = Decoder(Limits(frame=limit))
+    tracemalloc.start()
+    try:
+        decoder.feed(start + piece)
+        with pytest.raises(FrameError, match="larger than"):  # noqa: PT012
+            for _ in range(100):
+                assert decoder.next_frame() is None
+                decoder.feed(piece)
+        assert tracemalloc.get_traced_memory()[1] < 2 * limit
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("beats", [b"\n", b"\r\n", b"\0", b"\n\0\r\n"])
+def test_a_flood_of_heart_beats_costs_no_memory(beats: bytes) -> None:
+    decoder = Decoder()
+    flood = beats * (MEBIBYTE // len(beats))
+    tracemalloc.start()
+    try:
+        decoder.feed(flood)
+        assert decoder.next_frame() is None
+        assert tracemalloc.get_traced_memory()[1] < MEBIBYTE // 4
+    finally:
+        tracemalloc.stop()
+    assert decoder.buffered == 0

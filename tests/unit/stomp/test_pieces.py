@@ -1,0 +1,87 @@
+"""Frames that arrive in pieces: errors come early, and no octet is searched twice."""
+
+from typing import SupportsIndex
+
+import pytest
+
+from gateway.errors import FrameError
+from gateway.stomp.decoder import Decoder
+
+
+@pytest.mark.parametrize(
+    ("first", "bad"),
+    [
+        (b"SEND", b"\r.\n"),
+        (b"SEND\ndestination:/queue/a\n", b"no colon\n"),
+        (b"SEND\ndestination:/queue/a\nx:", b"\\t\n"),
+        (b"SEND\ndestination:/queue/a\nx:\r", b".\n"),
+        (b"SEND\ncontent-length:abc\n", b"\n"),
+        (b"SEND\ncontent-length:4\n\nbod", b"yyy"),
+        (b"SEND\n" + b"".join(b"%d:1\n" % number for number in range(100)), b"one-more:1\n"),
+    ],
+)
+def test_a_violation_is_an_error_before_the_frame_ends(first: bytes, bad: bytes) -> None:
+    decoder = Decoder()
+    decoder.feed(first)
+    assert decoder.next_frame() is None
+    with pytest.raises(FrameError):  # noqa: PT012 - either may raise: the head is read by feed, the body by next_frame
+        decoder.feed(bad)
+        decoder.next_frame()
+
+
+def test_a_violation_in_a_whole_line_is_an_error_though_the_frame_has_not_ended() -> None:
+    decoder = Decoder()
+    decoder.feed(b"SEND\nno colon\nand more")
+    with pytest.raises(FrameError, match="without a colon"):
+        decoder.next_frame()
+
+
+class CountingBuffer(bytearray):
+    """A buffer that counts the octets that are searched or copied."""
+
+    work = 0
+
+    def find(self, sub: bytes | SupportsIndex, start: int | None = 0, end: int | None = None, /) -> int:  # type: ignore[override]
+        found = super().find(sub, start, end)
+        self.work += (found if found >= 0 else len(self)) - (start or 0) + 1
+        return found
+
+    def __getitem__(self, index: slice | SupportsIndex) -> bytearray | int:  # type: ignore[override]
+        found = super().__getitem__(index)
+        if isinstance(found, bytearray):
+            self.work += len(found)
+        return found
+
+
+BODY = b"x" * (4 * 1024 * 1024 - 100)
+HEADERS = b"".join(b"header-%d:%s\n" % (number, b"y" * 40_000) for number in range(100))
+
+
+@pytest.mark.parametrize(
+    ("start", "rest", "most"),
+    [
+        (b"SEND\ncontent-length:%d\n" % len(BODY), b"\n" + BODY + b"\0", 10),
+        (b"SEND\ndestination:/queue/a\n", b"\n" + BODY + b"\0", len(BODY) + 10_000),
+        (b"ACK\nid:1\n", b"\n" + BODY + b"\0", len(BODY) + 10_000),
+        (b"SEND\n", HEADERS + b"\n\0", 2 * len(HEADERS) + 10_000),
+        (b"SEND\n", b"a:b\n" * 10_000 + b"\n\0", 3 * 40_000),
+    ],
+    ids=["content-length", "body up to NUL", "other command", "long headers", "many headers"],
+)
+def test_no_octet_is_searched_twice_however_small_the_pieces(start: bytes, rest: bytes, most: int) -> None:
+    decoder = Decoder()
+    decoder.feed(start)
+    assert decoder.next_frame() is None
+    parked = decoder._parked
+    assert parked is not None
+    buffer = parked.buffer = CountingBuffer(parked.buffer)
+    step = 1_460
+    for at in range(0, len(rest), step):
+        assert decoder.next_frame() is None
+        decoder.feed(rest[at : at + step])
+    assert parked.buffer is buffer
+    frame = decoder.next_frame()
+    assert frame is not None
+    assert len(frame.body) == (len(BODY) if start.startswith(b"SEND\n") and BODY in rest else 0)
+    assert len(buffer) == len(start + rest)
+    assert 0 < buffer.work <= most

@@ -1,0 +1,150 @@
+"""A producer's header block is read once and shared, and what belongs to the single frame stays with it."""
+
+import pytest
+
+from gateway.errors import FrameError
+from gateway.stomp.decoder import Decoder, Limits
+from gateway.stomp.frame import Frame
+
+
+def read(decoder: Decoder, stream: bytes) -> Frame:
+    """The one frame of a stream."""
+    decoder.feed(stream)
+    frame = decoder.next_frame()
+    assert frame is not None
+    assert decoder.next_frame() is None
+    return frame
+
+
+def test_frames_with_the_same_block_share_their_head_but_not_receipt_length_and_body() -> None:
+    decoder = Decoder()
+    frames = [
+        read(
+            decoder,
+            b"SEND\ndestination:/queue/a\nreceipt:r%d\ncontent-length:%d\nx:y\n\n" % (size, size) + body + b"\0",
+        )
+        for size, body in enumerate([b"", b"1", b"22", b"333"])
+    ]
+    assert len({id(frame.head) for frame in frames}) == 1
+    for size, frame in enumerate(frames):
+        assert frame.headers == {
+            b"destination": b"/queue/a",
+            b"receipt": b"r%d" % size,
+            b"content-length": b"%d" % size,
+            b"x": b"y",
+        }
+        assert (frame.receipt, frame.length, len(frame.body)) == (b"r%d" % size, b"%d" % size, size)
+    assert frames[0].head.volatile == (b"receipt", b"content-length")
+
+
+def test_a_plan_on_a_head_is_found_again_with_the_same_block_only() -> None:
+    decoder = Decoder()
+    read(decoder, b"SEND\ndestination:/queue/a\nreceipt:1\n\n\0").head.plan = "plan"
+    assert read(decoder, b"SEND\ndestination:/queue/a\nreceipt:2\n\nbody\0").head.plan == "plan"
+    assert read(decoder, b"SEND\ndestination:/queue/b\nreceipt:3\n\n\0").head.plan is None
+    assert read(decoder, b"SEND\ndestination:/queue/a\n\n\0").head.plan is None
+    assert read(decoder, b"SEND\ndestination:/queue/a\nreceipt:4\ncontent-length:0\n\n\0").head.plan is None
+
+
+@pytest.mark.parametrize(
+    ("spelt", "meant"),
+    [
+        (b"a\\cb", b"a:b"),
+        (b"a:b", b"a:b"),
+        (b"\\\\n", b"\\n"),
+        (b"", b""),
+        (b"a\0", b"a\0"),
+        (b"r\r", b"r"),
+        (b" r ", b" r "),
+    ],
+)
+def test_the_receipt_of_a_known_block_is_read_by_the_same_rules(spelt: bytes, meant: bytes) -> None:
+    decoder = Decoder()
+    for line in (b"receipt:first", b"receipt:" + spelt):
+        frame = read(decoder, b"SEND\n" + line + b"\ndestination:/queue/a\n\nbody\0")
+    assert frame.receipt == meant
+    assert frame.headers == {b"receipt": meant, b"destination": b"/queue/a"}
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"receipt:\\t\ncontent-length:1",
+        b"receipt:a\rb\ncontent-length:1",
+        b"receipt:" + b"r" * 31 + b"\ncontent-length:1",
+        b"receipt:r\ncontent-length:x",
+        b"receipt:r\ncontent-length:-1",
+        b"receipt:r\ncontent-length:1000000000",
+        b"receipt:r\ncontent-length:0",
+        b"receipt:r\ncontent-length:" + b"0" * 25 + b"1",
+        b"receipt:r\ncontent-length:\\c1",
+    ],
+)
+def test_violations_in_what_varies_are_found_in_a_known_block_too(block: bytes) -> None:
+    decoder = Decoder(Limits(header=30))
+    for _ in range(2):
+        read(decoder, b"SEND\nreceipt:r\ncontent-length:1\n\nb\0")
+    with pytest.raises(FrameError):
+        read(decoder, b"SEND\n" + block + b"\n\nb\0")
+
+
+def test_a_known_block_does_not_make_room_for_a_longer_frame() -> None:
+    decoder = Decoder(Limits(frame=30))
+    for stream in (b"SEND\na:1\n\n\0", b"SEND\na:1\n\n" + b"x" * 19 + b"\0"):
+        assert read(decoder, stream).headers == {b"a": b"1"}
+    decoder.feed(b"SEND\na:1\n\n" + b"x" * 20 + b"\0")
+    with pytest.raises(FrameError, match="larger than 30"):
+        decoder.next_frame()
+
+
+def test_a_body_that_looks_like_the_end_of_a_head_changes_nothing() -> None:
+    decoder = Decoder()
+    for stream in (b"SEND\r\na:1\r\n\r\nx\n\ny\0", b"SEND\na:1\n\r\nx\n\ny\0", b"SEND\na:1\n\nx\n\ny\0") * 2:
+        frame = read(decoder, stream)
+        assert (frame.headers, frame.body) == ({b"a": b"1"}, b"x\n\ny")
+
+
+def test_memory_for_header_blocks_is_bounded() -> None:
+    decoder = Decoder()
+    for number in range(1_000):
+        read(decoder, b"SEND\nx:%d\ncontent-length:1\n\nb\0" % number)
+        read(decoder, b"SEND\nx:same\ncontent-length:%d\n\n" % number + b"b" * number + b"\0")
+    read(decoder, b"SEND\nx:" + b"long" * 1_000 + b"\n\n\0")
+    remembered = [*decoder._heads, *decoder._blocks]
+    assert len(remembered) <= 2 * 64
+    assert max(map(len, remembered)) <= 2_048
+
+
+class Counted(bytes):
+    """Octets that count how many of them are looked at, or copied."""
+
+    work = 0
+
+    def find(self, sub: bytes | int, start: int | None = 0, end: int | None = None, /) -> int:  # type: ignore[override]
+        found = super().find(sub, start, end)
+        stop = found if found >= 0 else min(len(self), len(self) if end is None else end)
+        self.work += stop - (start or 0)
+        return found
+
+    def __getitem__(self, index: slice | int) -> bytes | int:  # type: ignore[override]
+        if isinstance(index, slice):
+            self.work += len(range(*index.indices(len(self))))
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [b"SEND\r\na:1\r\n\r\nbody\0\n", b"SEND\na:1\n\r\nbody\0\n", b"ACK\r\nid:1\r\n\r\n\0", b"SEND\na:1\n\nbody\0\n"],
+)
+def test_work_for_a_chunk_of_many_frames_grows_with_its_length_only(frame: bytes) -> None:
+    def work(count: int) -> int:
+        chunk = Counted(frame * count + b"SEND\na:1\n\nlast\0")
+        decoder = Decoder()
+        decoder.feed(chunk)
+        found = 0
+        while decoder.next_frame() is not None:
+            found += 1
+        assert found == count + 1
+        return chunk.work
+
+    assert work(4_000) < 5 * work(1_000)
