@@ -72,6 +72,7 @@ class Bridge:
         self._publishing: LinkChannel | None = None
         self._consuming: dict[Subscription, LinkChannel] = {}
         self._own_link: Link | None = None
+        self._writable = True
         # Queues that this session alone may use, and the link that owns them for the broker.
         self._exclusive: dict[str, Link] = {}
         self._temporary: dict[Subscription, str] = {}
@@ -104,11 +105,22 @@ class Bridge:
 
     def client_writable(self, writable: bool) -> None:
         """Whether the client takes octets; a link that serves it alone pauses with it."""
-        if self._own_link is not None:
-            if writable:
-                self._own_link.resume_reading()
-            else:
-                self._own_link.pause_reading()
+        self._writable = writable
+        self._match_own_link()
+
+    def _match_own_link(self) -> None:
+        link = self._own_link
+        if link is None:
+            return
+        if self._writable or not any(channel.link is link for channel in self._consuming.values()):
+            link.resume_reading()
+        else:
+            link.pause_reading()
+
+    def time_passed(self) -> None:
+        """Called about once a second: the AMQP library must not take a paused link for dead."""
+        if self._own_link is not None and not self._writable:
+            self._own_link.show_life()
 
     def shed_deliveries(self) -> None:
         """The client has far too much waiting: keep only the tags of what else arrives for it."""
@@ -157,13 +169,16 @@ class Bridge:
         try:
             credentials = Credentials(operation.login.decode(), operation.passcode.decode())
         except UnicodeDecodeError:
+            credentials = Credentials("", "")
+        if not credentials.login or not credentials.passcode:
+            # RabbitMQ refuses both, and the AMQP library would put guest in their place.
             return ops.LoginFailed("Bad CONNECT", b"Access refused for user '%b'\n" % shown)
         if virtual_host is None:
             return ops.LoginFailed("Bad CONNECT", b"Virtual host access denied")
         try:
             self._lease = await self._pool.log_in(virtual_host, credentials, self._client)
         except LinkDownError as down:
-            log.warning("upstream unreachable", virtual_host=virtual_host.name, reason=down.text)
+            log.warning("upstream unreachable", virtual_host=virtual_host.name, reason=down.detail)
             text = b"The message broker cannot be reached; try again later.\n"
             return ops.LoginFailed("Upstream unavailable", text, close=True)
         except UpstreamError as refusal:
@@ -249,6 +264,7 @@ class Bridge:
             self._temporary[subscription] = queue_name
         channel.on_closed = self._subscription_closed
         channel.on_cancelled = lambda: self._cancelled(subscription)
+        self._match_own_link()
         return ops.Subscribed(subscription, channel.number, queue_name)
 
     async def _withdraw(self, channel: LinkChannel, made: QueueSpec | None, refusal: UpstreamError) -> None:
@@ -278,6 +294,8 @@ class Bridge:
     async def _own(self) -> Link:
         if self._own_link is None or self._own_link.end is not None:
             self._own_link = await self._links.open_own()
+        # The answers to what is asked there now must be read; ``_subscribe`` pauses it again.
+        self._own_link.resume_reading()
         return self._own_link
 
     async def _unsubscribe(self, operation: ops.Unsubscribe) -> ops.Event:
@@ -365,20 +383,33 @@ class Bridge:
     async def _close_channel(self, channel: LinkChannel) -> None:
         self._leave(channel.link)
         channel.silence(self)
+        if channel.link is self._own_link:
+            # The answer must be read, and what else arrives costs nothing any more.
+            channel.link.resume_reading()
         await channel.close()
+        if channel.link is self._own_link:
+            self._match_own_link()
 
     async def _close_channels(self) -> None:
-        """Close everything in order; the broker has handled all that was published when this returns."""
+        """Close everything in order; the broker has handled all that was published when this returns.
+
+        Raises:
+            UpstreamError: when it has not, because the link or the channel is gone.
+        """
         channels = [*self._consuming.values(), *self._control.values()]
-        if self._publishing is not None:
-            channels.append(self._publishing)
-        self._publishing = None
+        publishing, self._publishing = self._publishing, None
+        exclusive, self._exclusive = self._exclusive, {}
         self._consuming.clear()
         self._control.clear()
-        exclusive, self._exclusive = self._exclusive, {}
         await asyncio.gather(*(self._close_channel(channel) for channel in channels))
         for name, link in exclusive.items():
             await self._delete_exclusive(name, link)
+        # Last, because it takes until its end while the broker has an alarm.
+        if publishing is not None:
+            await self._close_channel(publishing)
+            failure = publishing.link.end or publishing.closed
+            if failure is not None:
+                raise failure
 
     async def _delete_exclusive(self, name: str, link: Link) -> None:
         """The broker deletes exclusive queues with their connection; on a shared link their session does it."""
@@ -408,6 +439,8 @@ class Bridge:
             await asyncio.wait([task])
         try:
             await self._close_channels()
+        except UpstreamError:
+            pass
         finally:
             if self._own_link is not None:
                 await self._own_link.close()

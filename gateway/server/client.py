@@ -34,7 +34,7 @@ _SETTLE_WITHIN: Final = 0.01
 
 # With this many times its buffer waiting, a client's further messages go back to their queues until it has caught up.
 # The prefetch bounds messages and not octets, so without it large messages for a slow client would fill the memory.
-_SHED_AT: Final = 4
+_SHED_AT: Final = 16
 
 # How long a client may take to fetch its last frame and to close before the socket is cut, in seconds.
 _LINGER: Final = 5.0
@@ -179,8 +179,8 @@ class ClientConnection(asyncio.Protocol):
             self.failed(error)
         if session.state is State.CLOSED:
             self._close()
-        elif self._ended and session.wants_read:
-            # Nothing is held and the decoder has run dry: that was all the client had to say.
+        elif self._ended and session.wants_read and (self._gone or not session.publisher.owes_receipts):
+            # Nothing is held and the decoder has run dry: that was all the client had to say, and it has its receipts.
             if not self._gone and not self._transport.get_write_buffer_size():
                 session.subscriptions.settle_auto()
             session.client_gone()
@@ -295,6 +295,7 @@ class ClientConnection(asyncio.Protocol):
                 self._end(refusals.closing("Login timeout", text, CloseReason.LOGIN_TIMEOUT))
             return
         session.time_passed(now)
+        self._bridge.time_passed()
         if not self._writable and now - self._full_since > self._slow_timeout:
             text = f"Messages were not taken for {self._slow_timeout:g} seconds.\n"
             self._end(refusals.closing("Slow consumer", text, CloseReason.SLOW_CONSUMER))
@@ -334,10 +335,17 @@ class ClientConnection(asyncio.Protocol):
             self._transport.close()
         else:
             # Closing at once would answer what the client still sends with a reset, which may overtake the last frame.
+            self._half_close()
+        self._timers.append(asyncio.get_running_loop().call_later(_LINGER, self._transport.abort))
+
+    def _half_close(self) -> None:
+        try:
             self._transport.write_eof()
             if not self._reading:
                 self._transport.resume_reading()
-        self._timers.append(asyncio.get_running_loop().call_later(_LINGER, self._transport.abort))
+        except OSError:
+            # Reset by the client at the same moment.
+            self._transport.abort()
 
     def abort(self) -> None:
         """Cut the connection; what the client was promised is not kept, and it is told so."""

@@ -26,7 +26,7 @@ from gateway.amqp.splitter import Sink, Splitter
 from gateway.config import BrokerUrl, Upstream, VirtualHost
 from gateway.errors import GatewayError
 from gateway.server.methods import BasicConsume, QueueBind, QueueDeclare, QueueDelete
-from gateway.server.tap import TapFactory
+from gateway.server.tap import Tap, TapFactory
 from gateway.server.tls import broker_tls_context
 from gateway.session.queues import QueueSpec
 
@@ -46,7 +46,11 @@ class UpstreamError(GatewayError):
 
 
 class LinkDownError(UpstreamError):
-    """The AMQP connection is gone."""
+    """The AMQP connection is gone, or none could be had. ``detail`` is for the log, not for clients."""
+
+    def __init__(self, code: int, text: str, detail: str = "") -> None:
+        super().__init__(code, text)
+        self.detail = detail or text
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +160,7 @@ class LinkChannel:
         try:
             if self.closed is None and self.link.end is None:
                 await self._channel.close()
-        except (AMQPError, OSError, RuntimeError):
+        except (AMQPError, OSError, RuntimeError, asyncio.CancelledError):
             # Closed by the broker at the same moment: that is what was wanted.
             pass
         finally:
@@ -205,6 +209,7 @@ class Link:
         self._opening = 0
         self._connection: aio_pika.Connection | None = None
         self._transport: asyncio.Transport | None = None
+        self._tap: Tap | None = None
         self._frame_max = 0
         self._channel_max = 0
 
@@ -222,7 +227,7 @@ class Link:
             LinkDownError: when no broker answered.
         """
         upstream = virtual_host.upstream
-        failure = "no broker is configured"
+        failures = []
         for broker in upstream.urls:
             link = cls(name)
             url = _url(broker, credentials, virtual_host)
@@ -231,10 +236,10 @@ class Link:
             except (TimeoutError, OSError, AMQPError, RuntimeError) as error:
                 if isinstance(link.end, UpstreamError) and link.end.code != _CONNECTION_FORCED:
                     raise UpstreamError(link.end.code, link.end.text) from None
-                failure = type(error).__name__
+                failures.append(f"{broker}: {_cause(error, upstream.connect_timeout)}")
                 continue
             return link
-        raise LinkDownError(_CONNECTION_FORCED, f"no broker answers ({failure})")
+        raise LinkDownError(_CONNECTION_FORCED, "no broker answers", "; ".join(failures))
 
     async def _dial(self, url: URL, upstream: Upstream) -> None:
         context = broker_tls_context(upstream.tls) if url.scheme == "amqps" else None
@@ -251,6 +256,7 @@ class Link:
             raise
         self._connection = connection
         self._transport = factory.transport
+        self._tap = factory.tap
         underlay = connection.transport.connection if connection.transport else None
         if underlay is None:
             raise LinkDownError(_CONNECTION_FORCED, "the connection was closed at once")
@@ -327,6 +333,11 @@ class Link:
         if self._transport is not None and self.end is None and not self._transport.is_reading():
             self._transport.resume_reading()
 
+    def show_life(self) -> None:
+        """While reading is paused the AMQP library hears nothing; let it not take the connection for dead."""
+        if self._tap is not None and self.end is None:
+            self._tap.show_life()
+
     async def close(self) -> None:
         """Close the connection in an orderly way."""
         connection, self._connection = self._connection, None
@@ -393,6 +404,14 @@ def _url(broker: BrokerUrl, credentials: Credentials, virtual_host: VirtualHost)
         "query_string": f"heartbeat={int(virtual_host.upstream.heartbeat)}",
     }
     return URL.build(scheme=broker.scheme, host=broker.host, port=broker.port, encoded=True, **parts)
+
+
+def _cause(error: BaseException, timeout: float) -> str:
+    """Why a broker could not be reached, in the words of whoever noticed."""
+    if isinstance(error, TimeoutError) and not error.args:
+        return f"no answer within {timeout:g} seconds"
+    cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+    return str(cause) or type(cause).__name__
 
 
 def _reply(octets: bytes) -> tuple[int, str]:

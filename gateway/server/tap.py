@@ -8,6 +8,7 @@ to the library.
 from __future__ import annotations
 
 import asyncio
+import struct
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiormq.connection import TransportFactory
@@ -73,7 +74,7 @@ class Tap(asyncio.StreamReaderProtocol):
         splitter = owner.splitter
         try:
             others = splitter.receive(data)
-        except CodecError:
+        except (CodecError, struct.error, IndexError):
             # Whoever waits for the library sees the connection closed, and sessions get their ERROR.
             if self._tapped_transport is not None:
                 self._tapped_transport.abort()
@@ -85,7 +86,11 @@ class Tap(asyncio.StreamReaderProtocol):
             now = self._clock()
             if now - self._alive_at > _SIGN_OF_LIFE:
                 self._alive_at = now
-                super().data_received(_HEARTBEAT)
+                self.show_life()
+
+    def show_life(self) -> None:
+        """Let the library see a heart-beat."""
+        super().data_received(_HEARTBEAT)
 
     def pause_writing(self) -> None:
         """The transport's buffer is above its high-water mark."""
@@ -115,6 +120,7 @@ class TapFactory(TransportFactory):
         self._owner = owner
         self._high_water = high_water
         self.transport: asyncio.Transport | None = None
+        self.tap: Tap | None = None
 
     async def create(self, url: URL, **kwargs: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:  # noqa: ANN401
         """Open the socket; called by the library.
@@ -139,4 +145,5 @@ class TapFactory(TransportFactory):
             raise AMQPConnectionError(*error.args) from error
         transport.set_write_buffer_limits(high=self._high_water)
         self.transport = transport
+        self.tap = protocol
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)

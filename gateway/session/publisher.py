@@ -78,6 +78,11 @@ class Publisher:
         return len(self._unconfirmed)
 
     @property
+    def owes_receipts(self) -> bool:
+        """Whether a receipt waits for its confirm."""
+        return any(receipt is not None for receipt, _, _, _ in self._unconfirmed.values())
+
+    @property
     def is_full(self) -> bool:
         """Whether as much is unconfirmed as may be."""
         return len(self._unconfirmed) >= self._max_messages or self.unconfirmed_bytes >= self._max_bytes

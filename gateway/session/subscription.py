@@ -162,24 +162,25 @@ class Subscription:
         self._shed.append(tag)
 
     def give_back(self) -> None:
-        """Return what was shed to its queue, in order; the broker delivers it again."""
+        """Return what was shed to its queue; the broker delivers it again, in its old order.
+
+        For that the order matters here: each message returned makes room for one delivery, which is the message just
+        returned. An acknowledgement before would make room for messages that stand behind it.
+        """
         shed, self._shed = self._shed, []
         if not shed:
-            return
-        if self.mode is AckMode.AUTO:
-            if shed[0] - 1 > self._floor:
-                self._run = shed[0] - 1
-            self._end_run()
-            self._settlements.append(encode_nack(self.channel, shed[-1], multiple=True, requeue=True))
-            self._floor = shed[-1]
             return
         self._end_run()
         for tag in shed:
             self._settlements.append(encode_nack(self.channel, tag, multiple=False, requeue=True))
-            if tag == self._floor + 1:
-                self._raise_floor(tag)
-            else:
-                self._ahead.add(tag)
+        if self.mode is AckMode.AUTO:
+            # What went to the client before is settled with it, in one multiple that names the last of them.
+            if shed[0] - 1 > self._floor:
+                self._run = shed[0] - 1
+            self._floor = shed[-1]
+            return
+        self._ahead.update(shed)
+        self._raise_floor(self._floor)
 
     # Settling.
 

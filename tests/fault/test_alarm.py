@@ -1,0 +1,192 @@
+"""RabbitMQ raises an alarm: publishers wait, consumers and their acknowledgements go on, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from deploy.local.broker import Broker
+from deploy.local.given import GivenBroker
+from gateway.errors import ExitCode
+from tests.support.deadline import until, within
+from tests.support.gateway import GatewayProcess, configuration, gateway_process
+from tests.support.queues import until_gone
+from tests.support.stomp_client import StompClient, encoded
+from tests.support.transcript import AmqpBroker
+
+pytestmark = pytest.mark.system
+
+MIB = 1 << 20
+BODY = b"x" * 4096
+
+
+class Alarm:
+    """The memory alarm of a broker, rung by hand."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def ring(self) -> None:
+        # The alarm's own handler in the broker, so that it stays until it is taken back.
+        await self._tell("set_alarm({{resource_limit, memory, node()}, []})")
+
+    async def end(self) -> None:
+        await self._tell("clear_alarm({resource_limit, memory, node()})")
+
+    async def _tell(self, call: str) -> None:
+        await asyncio.to_thread(self._broker.ctl, "eval", f"rabbit_alarm:{call}.")
+
+
+@pytest.fixture(scope="module")
+def control(broker: Broker) -> Broker:
+    if isinstance(broker, GivenBroker):
+        pytest.skip("the broker that AMQP_URL names is not ours to control")
+    return broker
+
+
+@pytest.fixture
+def alarm(control: Broker) -> Iterator[Alarm]:
+    alarm = Alarm(control)
+    yield alarm
+    asyncio.run(alarm.end())
+
+
+@pytest.fixture(scope="module")
+def process(control: Broker) -> Iterator[GatewayProcess]:
+    with gateway_process(configuration(control.amqp_url, drain_timeout=2)) as process:
+        yield process
+
+
+async def test_a_publisher_waits_and_consumers_go_on(
+    process: GatewayProcess, amqp: AmqpBroker, queue: str, alarm: Alarm
+) -> None:
+    destination = f"/queue/{queue}"
+    async with (
+        StompClient.logged_in(process.address) as sender,
+        StompClient.logged_in(process.address) as consumer,
+        within(60),
+    ):
+        for number in range(20):
+            sender.write("SEND", b"%d" % number, destination=destination)
+        await sender.ask("SEND", b"20", destination=destination)
+        await alarm.ring()
+        sender.write("SEND", b"during", destination=destination, receipt="after the alarm")
+        sender.write("SEND", b"after", destination=destination, receipt="later still")
+        # Another session subscribes, receives, acknowledges and leaves, in the midst of the alarm.
+        await consumer.ask("SUBSCRIBE", id="a", ack="client-individual", prefetch_count="5", destination=destination)
+        for number in range(21):
+            message = await consumer.expect("MESSAGE", b"%d" % number)
+            consumer.write("ACK", id=message["ack"])
+        await consumer.disconnect()
+        with pytest.raises(TimeoutError):
+            await sender.receive(seconds=1)
+        await alarm.end()
+        assert {(await sender.expect("RECEIPT"))["receipt-id"] for _ in range(2)} == {"after the alarm", "later still"}
+        assert await amqp.count(queue) == 2
+        await sender.disconnect()
+
+
+async def test_a_session_that_sends_and_subscribes_still_acknowledges(
+    process: GatewayProcess, amqp: AmqpBroker, queue: str, alarm: Alarm
+) -> None:
+    destination = f"/queue/{queue}"
+    async with StompClient.logged_in(process.address) as client, within(60):
+        for number in range(10):
+            await client.ask("SEND", b"%d" % number, destination=destination)
+        await alarm.ring()
+        await client.ask("SUBSCRIBE", id="a", ack="client-individual", prefetch_count="1", destination=destination)
+        for number in range(10):
+            message = await client.expect("MESSAGE", b"%d" % number)
+            client.write("ACK", id=message["ack"])
+        await client.ask("BEGIN", transaction="t")
+        await client.ask("UNSUBSCRIBE", id="a")
+        await until(lambda: amqp.count(queue), lambda count: count == 0)
+
+
+async def test_a_fast_writer_is_held_during_an_alarm(
+    process: GatewayProcess, amqp: AmqpBroker, queue: str, alarm: Alarm
+) -> None:
+    destination = f"/queue/{queue}"
+    async with StompClient.logged_in(process.address) as client, within(90):
+        await client.ask("SEND", b"first", destination=destination)
+        await alarm.ring()
+        before = process.memory
+        client.writer.transport.set_write_buffer_limits(high=0)
+        frame = encoded("SEND", BODY, destination=destination)
+        written = 0
+        while True:
+            client.writer.write(frame * 10)
+            written += 10
+            try:
+                async with asyncio.timeout(1):
+                    await client.writer.drain()
+            except TimeoutError:
+                break
+            assert written < 10_000, "the gateway takes everything during an alarm"
+        assert process.memory - before < 20 * MIB
+        await alarm.end()
+        await client.ask("SEND", b"last", destination=destination)
+        assert await amqp.count(queue) == written + 2
+        await client.disconnect()
+
+
+async def test_a_client_that_goes_during_an_alarm_has_sent_what_it_sent(
+    process: GatewayProcess, amqp: AmqpBroker, queue: str, alarm: Alarm
+) -> None:
+    destination = f"/queue/{queue}"
+    async with StompClient.logged_in(process.address) as client, within(60):
+        await client.ask("SEND", b"first", destination=destination)
+        await alarm.ring()
+        for _ in range(100):
+            client.write("SEND", BODY, destination=destination)
+        client.hang_up()
+        await client.writer.wait_closed()
+    await alarm.end()
+    await until(lambda: amqp.count(queue), lambda count: count == 101)
+
+
+async def test_heart_beats_of_a_held_client_are_not_missed(process: GatewayProcess, queue: str, alarm: Alarm) -> None:
+    destination = f"/queue/{queue}"
+    async with StompClient.logged_in(process.address, heart_beat="1000,1000") as client, within(60):
+        await client.ask("SEND", b"first", destination=destination)
+        await alarm.ring()
+        client.write("SEND", b"x", destination=destination, receipt="r")
+        # The broker tells of its alarm when it is published to; the next message is the last one that is read.
+        assert await client.reader.readexactly(1) == b"\n"
+        client.write("SEND", b"x", destination=destination, receipt="s")
+        client.write("BEGIN", transaction="behind", receipt="t")
+        # Nobody reads this client now, so its silence proves nothing; the gateway's own heart-beats go on.
+        assert await client.reader.readexactly(10) == b"\n" * 10
+        await alarm.end()
+        assert {(await client.expect("RECEIPT"))["receipt-id"] for _ in range(3)} == {"r", "s", "t"}
+        client.write("DISCONNECT", receipt="end")
+        await client.expect("RECEIPT", receipt_id="end")
+
+
+async def test_temporary_and_exclusive_queues_end_with_their_session_even_during_an_alarm(
+    process: GatewayProcess, amqp: AmqpBroker, queue: str, alarm: Alarm
+) -> None:
+    async with StompClient.logged_in(process.address) as client, within(60):
+        await client.ask(
+            "SUBSCRIBE", id="a", destination=f"/queue/{queue}", durable="false", exclusive="true", auto_delete="false"
+        )
+        await client.ask("SEND", b"first", destination="/topic/nobody")
+        await alarm.ring()
+        client.write("SEND", b"during", destination="/topic/nobody")
+    await until_gone(amqp, queue)
+
+
+async def test_the_gateway_stops_during_an_alarm(control: Broker, queue: str, alarm: Alarm) -> None:
+    with gateway_process(configuration(control.amqp_url, drain_timeout=1)) as process:
+        async with StompClient.logged_in(process.address) as client, within(60):
+            await client.ask("SEND", b"first", destination=f"/queue/{queue}")
+            await alarm.ring()
+            client.write("SEND", b"during", destination=f"/queue/{queue}", receipt="r")
+            with pytest.raises(TimeoutError):
+                await client.receive(seconds=0.5)
+            process.terminate()
+            await client.expect("ERROR", message="Shutting down")
+            await client.closed()
+            assert await process.exit_code(6) == ExitCode.OK

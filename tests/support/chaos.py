@@ -1,0 +1,168 @@
+"""A TCP proxy on loopback that misbehaves when told to, before the gateway or between it and the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import AsyncIterator
+from enum import Enum
+from typing import Final
+
+Address = tuple[str, int]
+
+_CHUNK: Final = 64 * 1024
+# What the kernel may keep for a side that we do not read: little, so that a stall is felt soon.
+_SMALL_BUFFER: Final = 64 * 1024
+
+
+class Direction(Enum):
+    """Which way octets go: ``UP`` from who dialled the proxy to the server behind it, ``DOWN`` back."""
+
+    UP = "up"
+    DOWN = "down"
+
+
+class _Gate:
+    """What may pass in one direction."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.open.set()
+        self.left: int | None = None
+        self.passed = 0
+
+
+class ChaosProxy:
+    """One proxy with all its connections; made by ``chaos``.
+
+    Args:
+        server: where it connects to, for each connection that it accepts.
+    """
+
+    def __init__(self, server: Address) -> None:
+        self._server = server
+        self._gates = {direction: _Gate() for direction in Direction}
+        self._writers: dict[Direction, list[asyncio.StreamWriter]] = {direction: [] for direction in Direction}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._listener: asyncio.Server | None = None
+        self.accepted = 0
+
+    @property
+    def address(self) -> Address:
+        """Where it listens."""
+        assert self._listener is not None
+        host, port = self._listener.sockets[0].getsockname()[:2]
+        return host, port
+
+    def passed(self, direction: Direction) -> int:
+        """Octets that went through in one direction."""
+        return self._gates[direction].passed
+
+    async def open(self) -> None:
+        """Listen on a free port."""
+        listening = socket.create_server(("127.0.0.1", 0))
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL_BUFFER)
+        self._listener = await asyncio.start_server(self._serve, sock=listening, limit=_CHUNK)
+
+    async def close(self) -> None:
+        """Cut every connection and listen no more."""
+        assert self._listener is not None
+        self._listener.close()
+        for gate in self._gates.values():
+            gate.open.set()
+        while self._tasks:
+            self._abort()
+            await asyncio.wait(self._tasks, timeout=0.1)
+
+    # Chaos.
+
+    def stall(self, direction: Direction) -> None:
+        """Let nothing more through that way; the sender's buffers fill up."""
+        self._gates[direction].open.clear()
+
+    def release(self, direction: Direction) -> None:
+        """Let everything through again, in order and complete."""
+        self._gates[direction].open.set()
+
+    def cut_after(self, octets: int, direction: Direction = Direction.UP) -> None:
+        """Let exactly so many more octets through that way, then reset every connection."""
+        self._gates[direction].left = octets
+
+    def half_close(self, direction: Direction) -> None:
+        """End the stream that way on every connection; the other way stays open."""
+        for writer in self._writers[direction]:
+            with contextlib.suppress(OSError):
+                writer.write_eof()
+
+    def reset(self) -> None:
+        """End every connection by RST, both sides of it."""
+        for writers in self._writers.values():
+            for writer in writers:
+                plain = writer.get_extra_info("socket")
+                with contextlib.suppress(OSError):
+                    plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._abort()
+
+    def _abort(self) -> None:
+        for writers in self._writers.values():
+            for writer in writers:
+                writer.transport.abort()
+            writers.clear()
+
+    # The plain work.
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self.accepted += 1
+        try:
+            server_reader, server_writer = await asyncio.open_connection(*self._server, limit=_CHUNK)
+        except OSError:
+            writer.transport.abort()
+            return
+        self._writers[Direction.UP].append(server_writer)
+        self._writers[Direction.DOWN].append(writer)
+        try:
+            await asyncio.gather(
+                self._copy(reader, server_writer, Direction.UP), self._copy(server_reader, writer, Direction.DOWN)
+            )
+        finally:
+            writer.transport.abort()
+            server_writer.transport.abort()
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: Direction) -> None:
+        gate = self._gates[direction]
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await gate.open.wait()
+                octets = await reader.read(_CHUNK)
+                # A stall that began while we were reading holds for these octets too.
+                await gate.open.wait()
+                if not octets:
+                    if writer.can_write_eof():
+                        writer.write_eof()
+                    return
+                if gate.left is not None:
+                    octets = octets[: gate.left]
+                    gate.left -= len(octets)
+                writer.write(octets)
+                gate.passed += len(octets)
+                await writer.drain()
+                if gate.left == 0:
+                    gate.left = None
+                    self.reset()
+
+
+@contextlib.asynccontextmanager
+async def chaos(server: Address) -> AsyncIterator[ChaosProxy]:
+    """A proxy in front of a server, for the time of a ``with`` block."""
+    proxy = ChaosProxy(server)
+    await proxy.open()
+    try:
+        yield proxy
+    finally:
+        await proxy.close()

@@ -1,0 +1,575 @@
+"""A broker in memory: as much of RabbitMQ as the session's output needs to be understood, and nothing that takes time.
+
+What a session writes is read with pamqp, the oracle. Properties stay the octets that they were, as in RabbitMQ; what it
+refuses, it refuses in RabbitMQ's words. Nothing is ever under way: when a call returns, everything has happened.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any, Protocol
+
+from pamqp import body, commands, encode, frame, header
+
+from tests.support.transcript import BrokerMessage, BrokerRefusalError
+
+Arguments = Mapping[str, Any]
+
+_CONTENT_START = 19  # of a content header frame, up to the property flags
+
+_ACCESS_REFUSED = 403
+_NOT_FOUND = 404
+_RESOURCE_LOCKED = 405
+_PRECONDITION_FAILED = 406
+
+
+class RefusalError(Exception):
+    """What RabbitMQ closes a channel with.
+
+    Args:
+        code: AMQP reply code.
+        text: reply text.
+    """
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message in a queue. ``properties`` are the flags and the list of a content header, as received."""
+
+    exchange: str
+    routing_key: str
+    properties: bytes
+    body: bytes
+    redelivered: bool = False
+
+    @property
+    def route(self) -> bytes:
+        """Exchange and routing key as basic.deliver has them, two short strings."""
+        return b"".join(bytes((len(name),)) + name for name in (self.exchange.encode(), self.routing_key.encode()))
+
+
+@dataclass(order=True, slots=True)
+class _Place:
+    """A message with its place in its queue, which it keeps when it comes back."""
+
+    number: int
+    message: Message = field(compare=False)
+
+
+class Consumer(Protocol):
+    """Who takes messages from a queue."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether its prefetch allows one more."""
+
+    def take(self, queue: Queue, place: _Place) -> None:
+        """Take a message."""
+
+    def cancelled(self) -> None:
+        """The queue is gone."""
+
+
+@dataclass(slots=True, eq=False)
+class Queue:
+    """A queue. ``owner`` is whom it is exclusive to, None for everybody."""
+
+    name: str
+    durable: bool = False
+    auto_delete: bool = False
+    owner: object = None
+    arguments: Arguments = field(default_factory=dict)
+    ready: list[_Place] = field(default_factory=list)
+    consumers: list[Consumer] = field(default_factory=list)
+    numbers: Iterator[int] = field(default_factory=count)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it takes no more, and says so."""
+        longest = self.arguments.get("x-max-length")
+        return self.arguments.get("x-overflow") == "reject-publish" and longest is not None and self.depth >= longest
+
+    @property
+    def depth(self) -> int:
+        """Messages ready for consumers."""
+        return len(self.ready)
+
+    def put(self, message: Message) -> None:
+        """Add a message at the end."""
+        self.ready.append(_Place(next(self.numbers), message))
+        self.deliver()
+
+    def put_back(self, places: list[_Place]) -> None:
+        """Return messages to where they were."""
+        for place in places:
+            insort(self.ready, _Place(place.number, replace(place.message, redelivered=True)))
+        self.deliver()
+
+    def deliver(self) -> None:
+        """Hand out what may be handed out, to the consumers in turns."""
+        while self.ready:
+            consumer = next((each for each in self.consumers if each.has_room), None)
+            if consumer is None:
+                return
+            self.consumers.remove(consumer)
+            self.consumers.append(consumer)
+            consumer.take(self, self.ready.pop(0))
+
+
+@dataclass(slots=True)
+class _Exchange:
+    kind: str
+    internal: bool = False
+    bindings: list[tuple[str, str]] = field(default_factory=list)  # routing key and queue
+
+    def queues_for(self, routing_key: str) -> set[str]:
+        return {queue for key, queue in self.bindings if self._matches(key, routing_key)}
+
+    def _matches(self, key: str, routing_key: str) -> bool:
+        if self.kind == "fanout":
+            return True
+        return _topic_matches(_words(key), _words(routing_key)) if self.kind == "topic" else key == routing_key
+
+
+def _words(key: str) -> list[str]:
+    return key.split(".") if key else []
+
+
+def _topic_matches(pattern: list[str], words: list[str]) -> bool:
+    """A topic exchange's rule: * is one word, # any number of them."""
+    if not pattern:
+        return not words
+    if pattern[0] == "#":
+        return _topic_matches(pattern[1:], words) or (bool(words) and _topic_matches(pattern, words[1:]))
+    return bool(words) and pattern[0] in ("*", words[0]) and _topic_matches(pattern[1:], words[1:])
+
+
+class ModelBroker:
+    """Queues, exchanges and bindings of the virtual host ``/``.
+
+    The coroutines are the view from behind that transcripts have (``tests.support.transcript.Broker``); the other
+    methods are what AMQP offers to channels.
+    """
+
+    def __init__(self) -> None:
+        self.queues: dict[str, Queue] = {}
+        self._exchanges = {
+            "amq.direct": _Exchange("direct"),
+            "amq.fanout": _Exchange("fanout"),
+            "amq.topic": _Exchange("topic"),
+        }
+        self._names = count(1)
+
+    # What AMQP offers.
+
+    def declare(
+        self,
+        name: str,
+        *,
+        durable: bool = False,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        arguments: Arguments | None = None,
+        owner: object = None,
+    ) -> str:
+        """Declare a queue; an empty name is replaced by one of the broker's choice.
+
+        Args:
+            name: of the queue.
+            durable: AMQP's flag; an exclusive queue is never durable.
+            exclusive: whether it is the owner's alone.
+            auto_delete: whether it goes with its last consumer.
+            arguments: must be what AMQP can carry.
+            owner: the connection.
+
+        Returns:
+            The name.
+
+        Raises:
+            RefusalError: it exists and is another's, or otherwise.
+        """
+        encode.field_table(dict(arguments or {}))  # the oracle refuses what has no encoding
+        name = name or f"amq.gen-{next(self._names):022}"
+        declared = Queue(name, durable and not exclusive, auto_delete, owner if exclusive else None, arguments or {})
+        known = self.queues.get(name)
+        if known is not None:
+            _check_equivalence(known, declared)
+        elif name.startswith("amq.") and not name.startswith("amq.gen-"):
+            raise RefusalError(
+                _ACCESS_REFUSED, f"ACCESS_REFUSED - queue name '{name}' contains reserved prefix 'amq.*'"
+            )
+        else:
+            self.queues[name] = declared
+        return name
+
+    def queue(self, name: str, owner: object = None) -> Queue:
+        """Find a queue to consume, bind or delete.
+
+        Raises:
+            RefusalError: there is none, or it is another's.
+        """
+        queue = self.queues.get(name)
+        if queue is None:
+            raise RefusalError(_NOT_FOUND, f"NOT_FOUND - no queue '{name}' in vhost '/'")
+        if queue.owner is not None and queue.owner is not owner:
+            raise _locked(name)
+        return queue
+
+    def bind(self, queue: str, exchange: str, routing_key: str) -> None:
+        """Bind a queue.
+
+        Raises:
+            RefusalError: one of the two is not there.
+        """
+        if queue not in self.queues:
+            raise RefusalError(_NOT_FOUND, f"NOT_FOUND - no queue '{queue}' in vhost '/'")
+        bindings = self._exchange(exchange).bindings
+        if (routing_key, queue) not in bindings:
+            bindings.append((routing_key, queue))
+
+    def delete(self, name: str) -> None:
+        """Delete a queue if it exists, and tell its consumers."""
+        queue = self.queues.pop(name, None)
+        if queue is None:
+            return
+        for exchange in self._exchanges.values():
+            exchange.bindings = [binding for binding in exchange.bindings if binding[1] != name]
+        consumers, queue.consumers = queue.consumers, []
+        for consumer in consumers:
+            consumer.cancelled()
+
+    def drop_consumer(self, queue: Queue, consumer: Consumer) -> None:
+        """Take a consumer away, and the queue with it if that is what its flags say."""
+        if consumer in queue.consumers:
+            queue.consumers.remove(consumer)
+            if queue.auto_delete and not queue.consumers:
+                self.delete(queue.name)
+
+    def drop_owner(self, owner: object) -> None:
+        """A connection is closed; its exclusive queues go."""
+        for name in [queue.name for queue in self.queues.values() if queue.owner is owner]:
+            self.delete(name)
+
+    def route(self, message: Message) -> bool:
+        """Put a message into every queue that it is bound for.
+
+        Returns:
+            Whether no queue refused it; to be bound for none is no refusal.
+
+        Raises:
+            RefusalError: the exchange is not there, or internal.
+        """
+        names = {message.routing_key} & self.queues.keys()
+        if message.exchange:
+            exchange = self._exchange(message.exchange)
+            if exchange.internal:
+                raise RefusalError(
+                    _ACCESS_REFUSED,
+                    f"ACCESS_REFUSED - cannot publish to internal exchange '{message.exchange}' in vhost '/'",
+                )
+            names = exchange.queues_for(message.routing_key)
+        queues = [self.queues[name] for name in sorted(names)]
+        taking = [queue for queue in queues if not queue.is_full]
+        for queue in taking:
+            queue.put(message)
+        return len(taking) == len(queues)
+
+    def dead_letter(self, queue: Queue, message: Message) -> None:
+        """Pass a rejected message on, or forget it."""
+        exchange = queue.arguments.get("x-dead-letter-exchange")
+        if exchange not in self._exchanges:
+            return
+        key = queue.arguments.get("x-dead-letter-routing-key", message.routing_key)
+        death = {"exchange": message.exchange, "queue": queue.name, "reason": "rejected"}
+        properties = read_properties(message.properties)
+        properties.headers = {
+            **(properties.headers or {}),
+            "x-death": [{**death, "count": 1, "routing-keys": [message.routing_key]}],
+            **{f"x-first-death-{name}": value for name, value in death.items()},
+        }
+        self.route(Message(exchange, key, write_properties(properties), message.body))
+
+    def _exchange(self, name: str) -> _Exchange:
+        found = self._exchanges.get(name)
+        if found is None:
+            raise RefusalError(_NOT_FOUND, f"NOT_FOUND - no exchange '{name}' in vhost '/'")
+        return found
+
+    # The view from behind.
+
+    async def declare_queue(self, name: str, *, durable: bool, auto_delete: bool, arguments: dict[str, Any]) -> None:
+        """See Broker."""
+        try:
+            self.declare(name, durable=durable, auto_delete=auto_delete, arguments=arguments)
+        except RefusalError as refusal:
+            raise BrokerRefusalError(refusal.text) from None
+
+    async def delete_queue(self, name: str) -> None:
+        """See Broker."""
+        self.delete(name)
+
+    async def declare_exchange(self, name: str, kind: str, *, internal: bool) -> None:
+        """See Broker."""
+        self._exchanges.setdefault(name, _Exchange(kind, internal))
+
+    async def delete_exchange(self, name: str) -> None:
+        """See Broker."""
+        self._exchanges.pop(name, None)
+
+    async def bind_queue(self, queue: str, exchange: str, routing_key: str) -> None:
+        """See Broker."""
+        self.bind(queue, exchange, routing_key)
+
+    async def publish(self, exchange: str, routing_key: str, message: BrokerMessage) -> None:
+        """See Broker."""
+        given: dict[str, Any] = dict(message.properties)
+        if "timestamp" in given:
+            given["timestamp"] = datetime.fromtimestamp(given["timestamp"], UTC)
+        properties = commands.Basic.Properties(headers=dict(message.headers) or None, **given)
+        self.route(Message(exchange, routing_key, write_properties(properties), message.body))
+
+    async def take(self, queue: str) -> BrokerMessage | None:
+        """See Broker."""
+        ready = self.queues[queue].ready if queue in self.queues else []
+        if not ready:
+            return None
+        message = ready.pop(0).message
+        given = {name: value for name, value in read_properties(message.properties) if value not in (None, "")}
+        headers: dict[str, Any] = given.pop("headers", None) or {}
+        if "timestamp" in given:
+            given["timestamp"] = int(given["timestamp"].timestamp())
+        return BrokerMessage(given, headers, message.body)
+
+    async def count(self, queue: str) -> int | None:
+        """See Broker."""
+        return self.queues[queue].depth if queue in self.queues else None
+
+
+def _check_equivalence(known: Queue, declared: Queue) -> None:
+    if known.owner is not declared.owner:
+        raise _locked(known.name)
+    for name in ("durable", "auto_delete"):
+        was, wanted = (str(getattr(queue, name)).lower() for queue in (known, declared))
+        if was != wanted:
+            raise RefusalError(
+                _PRECONDITION_FAILED,
+                f"PRECONDITION_FAILED - inequivalent arg '{name}' for queue '{known.name}' in vhost '/': "
+                f"received '{wanted}' but current is '{was}'",
+            )
+    if dict(known.arguments) != dict(declared.arguments):
+        raise RefusalError(_PRECONDITION_FAILED, f"PRECONDITION_FAILED - inequivalent args for queue '{known.name}'")
+
+
+def _locked(queue: str) -> RefusalError:
+    return RefusalError(
+        _RESOURCE_LOCKED,
+        f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{queue}' in vhost '/'. It could be "
+        "originally declared on another connection or the exclusive property value does not match that of the "
+        "original declaration.",
+    )
+
+
+def read_properties(octets: bytes) -> commands.Basic.Properties:
+    """Decode the flags and the property list of a content header, with pamqp."""
+    found = header.ContentHeader()
+    found.unmarshal(b"\0\x3c\0\0" + bytes(8) + octets)
+    return found.properties
+
+
+def write_properties(properties: commands.Basic.Properties) -> bytes:
+    """Encode the flags and the property list of a content header, with pamqp."""
+    return properties.marshal()
+
+
+Deliver = Callable[[int, bool, bytes, bytes, bytes], None]
+Confirm = Callable[[int, bool, bool], None]
+Closed = Callable[[RefusalError], None]
+
+
+def _nobody(*_: object) -> None:
+    """Nobody listens."""
+
+
+class Channel:
+    """One AMQP channel: what a session writes on it takes effect, and what RabbitMQ answers is called back.
+
+    Args:
+        broker: where it leads.
+        number: the channel's number, which all frames must bear.
+        owner: the connection.
+        user: who is logged in.
+        deliver: takes deliveries, as ``gateway.session.subscription.Subscription.deliver`` does.
+        confirm: takes sequence, multiple and accepted, as ``Session.confirm`` does.
+        closed: is told when the broker closes the channel.
+        cancelled: is told when the broker cancels the consumer.
+    """
+
+    def __init__(
+        self,
+        broker: ModelBroker,
+        number: int,
+        *,
+        owner: object = None,
+        user: str = "guest",
+        deliver: Deliver = _nobody,
+        confirm: Confirm = _nobody,
+        closed: Closed = _nobody,
+        cancelled: Callable[[], None] = _nobody,
+    ) -> None:
+        self.number = number
+        self.confirms = False
+        self.unacked: dict[int, tuple[Queue, _Place]] = {}
+        self.is_open = True
+        self._broker = broker
+        self._owner = owner
+        self._user = user
+        self._deliver = deliver
+        self._confirm = confirm
+        self._closed = closed
+        self._cancelled = cancelled
+        self._queue: Queue | None = None
+        self._prefetch = 0
+        self._last_tag = 0
+        self._sequence = 0
+        self._outcomes: list[bool] = []
+
+    # As a consumer.
+
+    def consume(self, queue: str, prefetch: int) -> None:
+        """Consume a queue with acknowledgements; 0 sets no limit to them.
+
+        Raises:
+            RefusalError: the queue is not there, or another's.
+        """
+        self._queue = self._broker.queue(queue, self._owner)
+        self._prefetch = prefetch
+        self._queue.consumers.append(self)
+        self._queue.deliver()
+
+    @property
+    def has_room(self) -> bool:
+        """See Consumer."""
+        return not self._prefetch or len(self.unacked) < self._prefetch
+
+    def take(self, queue: Queue, place: _Place) -> None:
+        """See Consumer."""
+        self._last_tag += 1
+        self.unacked[self._last_tag] = (queue, place)
+        message = place.message
+        self._deliver(self._last_tag, message.redelivered, message.route, message.properties, message.body)
+
+    def cancelled(self) -> None:
+        """See Consumer."""
+        self._queue = None
+        self._cancelled()
+
+    def close(self) -> None:
+        """Close the channel: its consumer ends, and what is unacknowledged goes back."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        queue, self._queue = self._queue, None
+        if queue is not None:
+            self._broker.drop_consumer(queue, self)
+        self._give_back(list(self.unacked))
+
+    # What is written on it.
+
+    def write(self, octets: bytes) -> None:
+        """Take AMQP frames, whole ones only. What comes after a refusal is discarded, as RabbitMQ does."""
+        frames = self._frames(octets)
+        try:
+            for found, _ in frames:
+                if not self.is_open:
+                    return
+                if isinstance(found, commands.Basic.Publish):
+                    self._publish(found, frames)
+                elif isinstance(found, commands.Basic.Ack):
+                    self._settle(found.delivery_tag, found.multiple)
+                elif isinstance(found, commands.Basic.Nack):
+                    self._settle(found.delivery_tag, found.multiple, refused=True, requeue=found.requeue)
+                else:
+                    raise AssertionError(f"no session writes {found.name}")
+            self._answer()
+        except RefusalError as refusal:
+            self._answer()
+            self.close()
+            self._closed(refusal)
+
+    def _frames(self, octets: bytes) -> Iterator[tuple[Any, bytes]]:
+        """The frames, each next to its octets."""
+        at = 0
+        while at < len(octets):
+            size, number, found = frame.unmarshal(octets[at:])
+            assert number == self.number, f"a frame for channel {number} on channel {self.number}"
+            yield found, octets[at : at + size]
+            at += size
+
+    def _publish(self, method: commands.Basic.Publish, frames: Iterator[tuple[Any, bytes]]) -> None:
+        found, octets = next(frames)
+        assert isinstance(found, header.ContentHeader)
+        pieces = b""
+        while len(pieces) < found.body_size:
+            piece, _ = next(frames)
+            assert isinstance(piece, body.ContentBody)
+            pieces += piece.value
+        assert len(pieces) == found.body_size, "a body longer than its header says"
+        self._check(found.properties)
+        message = Message(method.exchange, method.routing_key, octets[_CONTENT_START:-1], pieces)
+        accepted = self._broker.route(message)
+        if self.confirms:
+            self._outcomes.append(accepted)
+
+    def _check(self, properties: commands.Basic.Properties) -> None:
+        user, expiration = properties.user_id, properties.expiration
+        if user and user != self._user:
+            raise RefusalError(
+                _PRECONDITION_FAILED,
+                f"PRECONDITION_FAILED - user_id property set to '{user}' but authenticated user was '{self._user}'",
+            )
+        if expiration and not expiration.isdecimal():
+            raise RefusalError(
+                _PRECONDITION_FAILED, f"PRECONDITION_FAILED - invalid expiration '{expiration}': no_integer"
+            )
+
+    def _answer(self) -> None:
+        """Confirm what was published: as many as possible at once, as RabbitMQ does."""
+        outcomes, self._outcomes = self._outcomes, []
+        for number, accepted in enumerate(outcomes):
+            self._sequence += 1
+            is_last = number + 1 == len(outcomes) or outcomes[number + 1] != accepted
+            if not accepted:
+                self._confirm(self._sequence, False, False)
+            elif is_last:
+                self._confirm(self._sequence, True, True)
+
+    def _settle(self, tag: int, multiple: bool, *, refused: bool = False, requeue: bool = False) -> None:
+        if tag not in self.unacked and not (multiple and tag == 0):
+            raise RefusalError(_PRECONDITION_FAILED, f"PRECONDITION_FAILED - unknown delivery tag {tag}")
+        tags = [each for each in self.unacked if each <= tag or tag == 0] if multiple else [tag]
+        if refused and requeue:
+            self._give_back(tags)
+            return
+        settled = [self.unacked.pop(each) for each in tags]
+        if refused:
+            for queue, place in settled:
+                self._broker.dead_letter(queue, place.message)
+        if self._queue is not None:
+            self._queue.deliver()
+
+    def _give_back(self, tags: list[int]) -> None:
+        returned: dict[Queue, list[_Place]] = {}
+        for tag in tags:
+            queue, place = self.unacked.pop(tag)
+            returned.setdefault(queue, []).append(place)
+        for queue, places in returned.items():
+            queue.put_back(places)

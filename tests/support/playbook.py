@@ -1,0 +1,210 @@
+"""A playbook for one pure session: what goes in is said step by step, and all that comes out must have been expected.
+
+What comes out is shown in short words, so that a test reads as a conversation and a difference as a diff: frames for the
+client as ``RECEIPT r1`` or ``MESSAGE 1 #2 hello``, messages for the broker as ``amq.topic a.b hello``, settlements as
+``ack 3 multiple``. Octets for the broker are read with pamqp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pamqp import body, commands, frame, header
+
+from gateway.errors import FrameError
+from gateway.session import ops
+from gateway.session.session import Session
+from gateway.session.settings import Settings
+from gateway.session.subscription import Subscription
+from gateway.session.transitions import State
+from gateway.stomp.decoder import Decoder, Limits
+from tests.support.transcript import FrameReader, ServerFrame
+
+IDENTITY = b"session-of-the-playbook"
+PUBLISHING = 1
+FRAME_MAX = 131_072
+
+
+def stomp(command: str, *headers: str, body: bytes | str = b"") -> bytes:
+    """One frame of a client; header lines as on the wire."""
+    text = body.encode() if isinstance(body, str) else body
+    return "\n".join([command, *headers, "", ""]).encode() + text + b"\0"
+
+
+def amqp_frames(octets: bytes) -> Iterator[tuple[int, Any]]:
+    """Channel number and frame of each AMQP frame, read by pamqp."""
+    while octets:
+        size, channel, found = frame.unmarshal(octets)
+        yield channel, found
+        octets = octets[size:]
+
+
+def in_words(said: ServerFrame) -> str:
+    """A frame for the client in short words."""
+    lines = dict(line.decode("utf-8", "backslashreplace").partition(":")[::2] for line in said.headers)
+    text = said.body.decode("utf-8", "backslashreplace").rstrip("\n")
+    if said.command == b"RECEIPT":
+        return f"RECEIPT {lines['receipt-id']}"
+    if said.command == b"CONNECTED":
+        return f"CONNECTED {lines['version']}"
+    if said.command == b"MESSAGE":
+        number = lines["message-id"].rpartition("@@")[2]
+        again = " again" if lines["redelivered"] == "true" else ""
+        return f"MESSAGE {lines.get('subscription', '-')} #{number}{again} {text}"
+    receipt = f" for {lines['receipt-id']}" if "receipt-id" in lines else ""
+    return f"ERROR{receipt} {lines['message']}: {text}"
+
+
+def settlements_in_words(octets: bytes) -> list[str]:
+    """Acknowledgements for the broker in short words."""
+    words = []
+    for _, found in amqp_frames(octets):
+        multiple = " multiple" if found.multiple else ""
+        if isinstance(found, commands.Basic.Ack):
+            words.append(f"ack {found.delivery_tag}{multiple}")
+        else:
+            assert isinstance(found, commands.Basic.Nack)
+            words.append(f"nack {found.delivery_tag}{multiple}{' requeue' if found.requeue else ''}")
+    return words
+
+
+class Playbook:
+    """One session from its beginning.
+
+    Args:
+        settings: of its virtual host.
+        now: seconds on the session's clock.
+    """
+
+    def __init__(self, settings: Settings | None = None, now: float = 0.0) -> None:
+        known = settings or Settings("/")
+        limits = Limits()
+        self.session = Session(
+            IDENTITY, b"stomp-gateway/0", lambda host: known if host in (None, "/") else None, limits, now
+        )
+        self._decoder = Decoder(limits)
+        self._reader = FrameReader()
+        self._channels = iter(range(PUBLISHING + 1, 0x10000))
+
+    # What goes in.
+
+    def client(self, command: str, *headers: str, body: bytes | str = b"") -> None:
+        """The client sends a frame."""
+        self.octets(stomp(command, *headers, body=body))
+
+    def octets(self, octets: bytes) -> None:
+        """The client sends octets."""
+        try:
+            self._decoder.feed(octets)
+        except FrameError as error:
+            self.session.malformed(error)
+        self.session.run(self._decoder)
+
+    def broker(self, event: ops.Event) -> None:
+        """The broker answers, or says something of its own."""
+        self.session.handle(event)
+        self.session.run(self._decoder)
+
+    def confirm(self, sequence: int, *, multiple: bool = False, accepted: bool = True) -> None:
+        """The broker confirms what was published, or refuses it."""
+        self.session.confirm(sequence, multiple, accepted)
+        self.session.run(self._decoder)
+
+    def go_on(self) -> None:
+        """Something outside the session has changed, a hold for instance."""
+        self.session.run(self._decoder)
+
+    # What comes out.
+
+    def said(self) -> list[str]:
+        """The frames for the client since the last look."""
+        self._reader.feed(b"".join(self.session.output))
+        self.session.output.clear()
+        frames = []
+        while (found := self._reader.take()) is not None:
+            assert isinstance(found, ServerFrame)
+            frames.append(in_words(found))
+        assert not self._reader.rest
+        return frames
+
+    def asked(self) -> ops.Operation | None:
+        """The operation asked of the broker since the last look."""
+        return self.session.take_operation()
+
+    def published(self) -> list[str]:
+        """The messages for the broker since the last look."""
+        octets = b"".join(self.session.publisher.output)
+        self.session.publisher.output.clear()
+        words = []
+        for channel, found in amqp_frames(octets):
+            assert channel == PUBLISHING
+            if isinstance(found, commands.Basic.Publish):
+                words.append(f"{found.exchange or '-'} {found.routing_key} ")
+            elif isinstance(found, body.ContentBody):
+                words[-1] += found.value.decode("utf-8", "backslashreplace")
+            else:
+                assert isinstance(found, header.ContentHeader)
+        return words
+
+    def settled(self) -> list[str]:
+        """The settlements for the broker since the last look, of all subscriptions."""
+        taken = [each.take_settlements() for each in self.session.subscriptions.take_settling()]
+        return settlements_in_words(b"".join(taken))
+
+    def finish(self) -> None:
+        """Nothing may be left that nobody expected."""
+        left = [*self.said(), *self.published(), *self.settled()]
+        if (operation := self.asked()) is not None:
+            left.append(repr(operation))
+        assert not left, f"nobody expected {left}"
+
+    # Ways to begin.
+
+    def connect(self, version: str = "1.2") -> None:
+        """Log in."""
+        self.client("CONNECT", f"accept-version:{version}", "host:/", "login:guest", "passcode:guest")
+        assert isinstance(self.asked(), ops.Login)
+        self.broker(ops.LoggedIn())
+        assert self.said() == [f"CONNECTED {version}"]
+
+    def prepare(self) -> ops.PreparePublisher:
+        """Let the broker prepare publishing as it was just asked to."""
+        operation = self.asked()
+        assert isinstance(operation, ops.PreparePublisher), operation
+        self.broker(ops.PublisherPrepared(PUBLISHING, FRAME_MAX, operation.confirms))
+        return operation
+
+    def subscribe(self, identifier: str = "1", destination: str = "/queue/q", *headers: str) -> Subscription:
+        """Subscribe, and let the broker agree."""
+        self.client("SUBSCRIBE", f"id:{identifier}", f"destination:{destination}", *headers)
+        operation = self.asked()
+        assert isinstance(operation, ops.Subscribe), operation
+        return self.subscribed(operation)
+
+    def subscribed(self, operation: ops.Subscribe) -> Subscription:
+        """Let the broker agree to a subscription."""
+        subscription = operation.subscription
+        subscription.channel = next(self._channels)
+        name = operation.queue_name or "amq.gen-1"
+        self.broker(ops.Subscribed(subscription, subscription.channel, name))
+        return subscription
+
+    @property
+    def state(self) -> State:
+        """Where the session is in its life."""
+        return self.session.state
+
+
+NO_PROPERTIES = b"\0\0"
+TO_QUEUE = b"\0\1q"
+
+
+def deliver(subscription: Subscription, tag: int, text: str = "", *, redelivered: bool = False) -> None:
+    """Deliver a message of the queue q without properties."""
+    subscription.deliver(tag, redelivered, TO_QUEUE, NO_PROPERTIES, text.encode())
+
+
+def ack_id(subscription: Subscription, tag: int) -> str:
+    """What a client acknowledges a delivery by."""
+    return f"{subscription.tag.decode()}@@{IDENTITY.decode()}@@{tag}"

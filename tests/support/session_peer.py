@@ -1,0 +1,273 @@
+"""The gateway without its workshop: pure sessions on the model of a broker, for transcripts and for playbooks.
+
+What sockets, clocks and AMQP links do in the real gateway is a plain call here. Everything that follows from a call has
+happened when it returns.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from gateway.errors import FrameError
+from gateway.session import ops
+from gateway.session.session import Session
+from gateway.session.settings import Settings
+from gateway.session.subscription import Subscription
+from gateway.session.transitions import State
+from gateway.stomp.decoder import Decoder, Limits
+from tests.support.model_broker import Channel, ModelBroker, RefusalError
+from tests.support.transcript import Closed, FrameReader, Received, SilenceError
+
+SERVER = b"stomp-gateway/0"
+FRAME_MAX = 131_072
+PASSCODES = {b"guest": b"guest"}
+
+SETTINGS = Settings("/")
+
+
+def resolve(host: str | None) -> Settings | None:
+    """The one virtual host that there is."""
+    return SETTINGS if host in (None, "/") else None
+
+
+class ModelBridge:
+    """Carries out what one session asks, on the model; the twin of ``gateway.server.bridge``.
+
+    Args:
+        session: whose operations are carried out.
+        broker: where.
+    """
+
+    def __init__(self, session: Session, broker: ModelBroker) -> None:
+        self._session = session
+        self._broker = broker
+        self._numbers = iter(range(1, 0x10000))
+        self._publishing: Channel | None = None
+        self._consuming: dict[Subscription, Channel] = {}
+        # What the broker has said meanwhile. Deliveries do not wait here: they never touch the session itself.
+        self._heard: deque[Callable[[], None]] = deque()
+
+    def flush(self) -> bool:
+        """Write what the session has for the broker, carry out its operation, and tell it what the broker answers.
+
+        Returns:
+            Whether there was anything.
+        """
+        session = self._session
+        publisher = session.publisher
+        busy = bool(publisher.output)
+        if publisher.output and self._publishing is not None:
+            octets = b"".join(publisher.output)
+            publisher.output.clear()
+            self._publishing.write(octets)
+        for subscription in session.subscriptions.take_settling():
+            busy = True
+            settlements = subscription.take_settlements()
+            channel = self._consuming.get(subscription)
+            if channel is not None:
+                channel.write(settlements)
+        operation = session.take_operation()
+        if operation is not None:
+            busy = True
+            session.handle(self._carried_out(operation))
+        while self._heard:
+            busy = True
+            self._heard.popleft()()
+        return busy
+
+    def release(self) -> None:
+        """The session is over."""
+        self._close_channels()
+        self._broker.drop_owner(self)
+
+    # Operations.
+
+    def _carried_out(self, operation: ops.Operation) -> ops.Event:
+        try:
+            return self._perform(operation)
+        except RefusalError as refusal:
+            return ops.OperationFailed(refusal.code, refusal.text)
+
+    def _perform(self, operation: ops.Operation) -> ops.Event:
+        if isinstance(operation, ops.Login):
+            if PASSCODES.get(operation.login) == operation.passcode:
+                return ops.LoggedIn()
+            return ops.LoginFailed("Bad CONNECT", b"Access refused for user '%b'\n" % operation.login)
+        if isinstance(operation, ops.PreparePublisher):
+            return self._prepare_publisher(operation)
+        if isinstance(operation, ops.Subscribe):
+            return self._subscribe(operation)
+        if isinstance(operation, ops.Unsubscribe):
+            self._consuming.pop(operation.subscription).close()
+            if operation.delete_queue is not None:
+                self._broker.delete(operation.delete_queue)
+            return ops.Unsubscribed(operation.subscription)
+        self._close_channels()
+        return ops.UpstreamClosed()
+
+    def _prepare_publisher(self, operation: ops.PreparePublisher) -> ops.PublisherPrepared:
+        if self._publishing is None:
+            self._publishing = Channel(
+                self._broker,
+                next(self._numbers),
+                owner=self,
+                confirm=self._confirmed,
+                closed=partial(self._closed, publishing=True),
+            )
+        if operation.queue is not None:
+            self._declare(operation.queue)
+        self._publishing.confirms |= operation.confirms
+        return ops.PublisherPrepared(self._publishing.number, FRAME_MAX, operation.confirms)
+
+    def _subscribe(self, operation: ops.Subscribe) -> ops.Subscribed:
+        subscription, made = operation.subscription, operation.queue
+        channel = Channel(
+            self._broker,
+            next(self._numbers),
+            owner=self,
+            deliver=subscription.deliver,
+            closed=partial(self._closed, publishing=False),
+            cancelled=lambda: self._heard.append(lambda: self._cancelled(subscription)),
+        )
+        subscription.channel = channel.number
+        existed = made is not None and made.name in self._broker.queues
+        name = operation.queue_name if made is None else self._declare(made)
+        try:
+            channel.consume(name, operation.prefetch)
+            if operation.binding is not None:
+                self._broker.bind(name, *operation.binding)
+        except RefusalError:
+            channel.close()
+            if made is not None and not existed:
+                self._broker.delete(name)
+            raise
+        self._consuming[subscription] = channel
+        return ops.Subscribed(subscription, channel.number, name)
+
+    def _declare(self, queue: ops.QueueSpec) -> str:
+        return self._broker.declare(
+            queue.name,
+            durable=queue.durable,
+            exclusive=queue.exclusive,
+            auto_delete=queue.auto_delete,
+            arguments=queue.arguments,
+            owner=self,
+        )
+
+    def _close_channels(self) -> None:
+        channels = [*self._consuming.values(), *([self._publishing] if self._publishing else [])]
+        self._consuming.clear()
+        self._publishing = None
+        for channel in channels:
+            channel.close()
+
+    # What the broker does.
+
+    def _confirmed(self, sequence: int, multiple: bool, accepted: bool) -> None:
+        self._heard.append(lambda: self._session.confirm(sequence, multiple, accepted))
+
+    def _closed(self, refusal: RefusalError, *, publishing: bool) -> None:
+        self._heard.append(lambda: self._session.handle(ops.ChannelClosed(refusal.code, refusal.text, publishing)))
+
+    def _cancelled(self, subscription: Subscription) -> None:
+        channel = self._consuming.pop(subscription, None)
+        self._session.handle(ops.ConsumerCancelled(subscription))
+        if channel is not None:
+            channel.close()
+
+
+class _Client:
+    """One client: its session, and what the session has said."""
+
+    def __init__(self, broker: ModelBroker, number: int) -> None:
+        limits = Limits(frame=64 * 1024)
+        self.session = Session(b"session-%022d" % number, SERVER, resolve, limits)
+        self.decoder = Decoder(limits)
+        self.bridge = ModelBridge(self.session, broker)
+        self.frames = FrameReader()
+        self._over = False
+
+    def feed(self, octets: bytes) -> None:
+        if self._over:
+            return
+        try:
+            self.decoder.feed(octets)
+        except FrameError as error:
+            self.session.malformed(error)
+
+    def advance(self) -> bool:
+        """Go on as far as it goes; whether it went at all."""
+        if self._over:
+            return False
+        session = self.session
+        session.run(self.decoder)
+        busy = bool(session.output)
+        self.frames.feed(b"".join(session.output))
+        session.output.clear()
+        session.subscriptions.settle_auto()
+        busy |= self.bridge.flush()
+        if session.state is State.CLOSED and not busy:
+            self._over = True
+            self.bridge.release()
+            return True
+        return busy
+
+    def hang_up(self) -> None:
+        if not self._over:
+            self.session.client_gone()
+
+    @property
+    def is_over(self) -> bool:
+        return self._over
+
+
+class SessionPeer:
+    """Pure sessions as the server of a conversation (``tests.support.transcript.Peer``).
+
+    Args:
+        broker: what they are played on.
+    """
+
+    def __init__(self, broker: ModelBroker) -> None:
+        self._broker = broker
+        self._clients: dict[str, _Client] = {}
+        self._numbers = iter(range(1, 0x10000))
+
+    async def send(self, client: str, octets: bytes) -> None:
+        """See Peer."""
+        self._client(client).feed(octets)
+        self._settle_down()
+
+    async def receive(self, client: str) -> Received:
+        """See Peer. Nobody waits: what has not come by now never comes."""
+        known = self._client(client)
+        self._settle_down()
+        received = known.frames.take()
+        if received is not None:
+            return received
+        if known.is_over:
+            return Closed()
+        raise SilenceError(f"nothing came{f' but {known.frames.rest!r}' if known.frames.rest else ''}")
+
+    async def hang_up(self, client: str) -> None:
+        """See Peer."""
+        self._client(client).hang_up()
+        self._settle_down()
+        del self._clients[client]
+
+    async def close(self) -> None:
+        """See Peer."""
+        for client in list(self._clients):
+            await self.hang_up(client)
+
+    def _client(self, name: str) -> _Client:
+        if name not in self._clients:
+            self._clients[name] = _Client(self._broker, next(self._numbers))
+        return self._clients[name]
+
+    def _settle_down(self) -> None:
+        """What one session does may concern others: go on until nothing happens any more."""
+        while any([client.advance() for client in self._clients.values()]):
+            pass

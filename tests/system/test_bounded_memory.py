@@ -1,0 +1,234 @@
+"""Slow readers and fast writers: the gateway's memory stays bounded, nobody else waits, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import pytest_asyncio
+
+from deploy.local.broker import Broker
+from gateway.errors import ExitCode
+from tests.support.chaos import ChaosProxy, Direction, chaos
+from tests.support.deadline import until, within
+from tests.support.gateway import GatewayProcess, configuration, gateway_process
+from tests.support.stomp_client import StompClient, encoded
+from tests.support.transcript import AmqpBroker
+
+pytestmark = pytest.mark.system
+
+MIB = 1 << 20
+BODY = b"x" * 4096
+BACKLOG = 25_000
+"""Messages: 100 MiB of bodies, several times what the gateway may keep of them."""
+SMALL = 32 * 1024
+"""What a client that does not read gives the kernel for its messages."""
+MAY_GROW = 40 * MIB
+
+
+@pytest.fixture(scope="module")
+def process(broker_url: str) -> Iterator[GatewayProcess]:
+    with gateway_process(configuration(broker_url)) as process:
+        yield process
+
+
+@pytest_asyncio.fixture
+async def backlog(process: GatewayProcess, queue: str) -> str:
+    """A queue with more messages than the gateway may hold; its memory is already used to sending and receiving."""
+    destination = f"/queue/{queue}"
+    frame = encoded("SEND", BODY, destination=destination)
+    async with StompClient.logged_in(process.address) as client, within(60):
+        for _ in range(BACKLOG // 100):
+            client.writer.write(frame * 100)
+            await client.writer.drain()
+        await client.ask("SEND", b"last", destination=destination)
+        await client.ask("DISCONNECT")
+    return destination
+
+
+async def talk(process: GatewayProcess, destination: str) -> None:
+    """Another client's life goes on: 500 messages, each sent when the one before has arrived."""
+    async with StompClient.logged_in(process.address) as client:
+        await client.ask("SUBSCRIBE", id="t", destination=destination)
+        for number in range(500):
+            client.write("SEND", b"%d" % number, destination=destination)
+            await client.expect("MESSAGE", b"%d" % number)
+        await client.disconnect()
+
+
+@pytest.mark.parametrize("ack", ["auto", "client", "client-individual"])
+async def test_a_slow_reader_costs_bounded_memory_and_delays_nobody(
+    process: GatewayProcess, backlog: str, ack: str
+) -> None:
+    before = process.memory
+    async with StompClient.logged_in(process.address, receive_buffer=SMALL) as slow, within(90):
+        slow.write("SUBSCRIBE", id="s", ack=ack, destination=backlog)
+        first = await slow.expect("MESSAGE")
+        for _ in range(3):
+            await talk(process, f"/topic/{backlog[7:]}")
+            assert process.memory - before < MAY_GROW
+        # Late, but every message, and in order.
+        assert first["redelivered"] == "false"
+        for _ in range(BACKLOG - 1):
+            last = await slow.expect("MESSAGE", BODY)
+        last = await slow.expect("MESSAGE", b"last")
+        if ack == "client":
+            await slow.ask("ACK", id=last["ack"])
+        assert process.memory - before < MAY_GROW
+
+
+async def test_a_slow_reader_of_several_subscriptions_costs_bounded_memory(
+    process: GatewayProcess, backlog: str
+) -> None:
+    """The second subscription finds the client's buffer full already."""
+    before = process.memory
+    async with StompClient.logged_in(process.address, receive_buffer=SMALL) as slow, within(60):
+        slow.write("SUBSCRIBE", id="a", ack="auto", destination=backlog)
+        await slow.expect("MESSAGE")
+        await talk(process, f"/topic/{backlog[7:]}")
+        slow.write("SUBSCRIBE", id="b", ack="client", destination=backlog)
+        for _ in range(5):
+            await talk(process, f"/topic/{backlog[7:]}")
+            assert process.memory - before < MAY_GROW
+
+
+@pytest.mark.parametrize("ack", ["auto", "client"])
+async def test_a_slow_consumer_is_closed_and_nothing_is_lost(
+    broker_url: str, amqp: AmqpBroker, backlog: str, ack: str
+) -> None:
+    settings = {"slow_consumer_timeout": 1, "client_buffer": "256KiB"}
+    with gateway_process(configuration(broker_url, settings)) as impatient:
+        async with StompClient.logged_in(impatient.address, receive_buffer=SMALL) as slow, within(60):
+            slow.write("SUBSCRIBE", id="s", ack=ack, destination=backlog)
+            await slow.expect("MESSAGE")
+            await until(lambda: reasons(impatient), lambda found: found == ["slow-consumer"])
+            received = 1
+            while (frame := await slow.receive()).command == "MESSAGE":
+                received += 1
+            assert frame["message"] == "Slow consumer"
+            await slow.closed()
+            lost = received if ack == "auto" else 0
+            await until(lambda: amqp.count(backlog[7:]), lambda count: (count or 0) >= BACKLOG + 1 - lost)
+
+
+@pytest.mark.parametrize("ack", ["auto", "client"])
+async def test_a_slow_reader_that_goes_gives_its_messages_back(
+    process: GatewayProcess, amqp: AmqpBroker, backlog: str, ack: str
+) -> None:
+    async with StompClient.logged_in(process.address, receive_buffer=SMALL) as slow, within(60):
+        slow.write("SUBSCRIBE", id="s", ack=ack, destination=backlog)
+        await slow.expect("MESSAGE")
+        await talk(process, f"/topic/{backlog[7:]}")
+    # Under auto, what was handed to the kernel counts as delivered.
+    delivered = 2500 if ack == "auto" else 0
+    await until(lambda: amqp.count(backlog[7:]), lambda count: (count or 0) >= BACKLOG + 1 - delivered)
+
+
+async def reasons(process: GatewayProcess) -> list[str]:
+    return [record["reason"] for record in process.logged("session ended")]
+
+
+@pytest.mark.parametrize("how", ["abruptly", "slow-consumer"])
+async def test_a_slow_reader_that_went_leaves_nothing_behind(broker_url: str, backlog: str, how: str) -> None:
+    """Its own link was not being read from any more; it is closed all the same, and keeps nobody waiting."""
+    settings = {"slow_consumer_timeout": 1 if how == "slow-consumer" else 60}
+    with gateway_process(configuration(broker_url, settings, drain_timeout=30)) as process:
+        async with StompClient.logged_in(process.address, receive_buffer=SMALL) as slow, within(60):
+            slow.write("SUBSCRIBE", id="s", ack="client", destination=backlog)
+            await slow.expect("MESSAGE")
+            await talk(process, f"/topic/{backlog[7:]}")
+            if how == "slow-consumer":
+                await until(lambda: reasons(process), lambda found: "slow-consumer" in found)
+        async with within(20):
+            await until(lambda: reasons(process), lambda found: len(found) == 2)
+            process.terminate()
+            assert await process.exit_code(10) == ExitCode.OK
+
+
+# A fast writer.
+
+
+@pytest_asyncio.fixture
+async def proxy(broker: Broker) -> AsyncIterator[ChaosProxy]:
+    async with chaos((broker.host, broker.amqp_port)) as proxy:
+        yield proxy
+
+
+async def write_until_held(client: StompClient, frame: bytes, most: int) -> int:
+    """Send as fast as it goes until the gateway takes no more for a second; the number of frames that were written."""
+    client.writer.transport.set_write_buffer_limits(high=0)
+    for written in range(0, most, 10):
+        client.writer.write(frame * 10)
+        try:
+            async with asyncio.timeout(1):
+                await client.writer.drain()
+        except TimeoutError:
+            return written + 10
+    raise AssertionError(f"the gateway took {most} frames and did not hold the client")
+
+
+@pytest.mark.parametrize("receipts", [False, True], ids=["plain", "with receipts"])
+async def test_a_fast_writer_is_held_while_the_broker_takes_nothing(
+    broker_url: str, proxy: ChaosProxy, amqp: AmqpBroker, queue: str, receipts: bool
+) -> None:
+    destination = f"/queue/{queue}"
+    host, port = proxy.address
+    # Unconfirmed messages shall not be what holds the client here: there may be any number of them.
+    window = {"confirm_window": {"messages": 1_000_000, "bytes": "1GiB"}}
+    with gateway_process(configuration(broker_url, window, upstream={"urls": [f"amqp://{host}:{port}"]})) as process:
+        async with StompClient.logged_in(process.address) as client, within(90):
+            await client.ask("SEND", b"first", destination=destination)
+            before = process.memory
+            proxy.stall(Direction.UP)
+            # A receipt that many frames share: with it, every message is in the account of confirms.
+            headers = {"receipt": "shared"} if receipts else {}
+            frame = encoded("SEND", BODY, destination=destination, **headers)
+            written = await write_until_held(client, frame, 40_000)
+            assert process.memory - before < MAY_GROW
+            proxy.release(Direction.UP)
+            for _ in range(written if receipts else 0):
+                await client.expect("RECEIPT", receipt_id="shared")
+            await client.ask("SEND", b"last", destination=destination)
+            assert process.memory - before < MAY_GROW
+            assert await amqp.count(queue) == 2 + written
+            await client.disconnect()
+
+
+async def test_unconfirmed_messages_are_bounded(
+    broker_url: str, proxy: ChaosProxy, amqp: AmqpBroker, queue: str
+) -> None:
+    """The broker takes every octet and confirms nothing."""
+    destination = f"/queue/{queue}"
+    host, port = proxy.address
+    window = {"confirm_window": {"messages": 500, "bytes": "64MiB"}}
+    with gateway_process(configuration(broker_url, window, upstream={"urls": [f"amqp://{host}:{port}"]})) as process:
+        async with StompClient.logged_in(process.address) as client, within(60):
+            await client.ask("SEND", b"first", destination=destination)
+            proxy.stall(Direction.DOWN)
+            written = await write_until_held(client, encoded("SEND", BODY, destination=destination), 20_000)
+            # A batch that was read already is carried out to its end.
+            published = await until(lambda: amqp.count(queue), lambda count: (count or 0) >= 501)
+            assert (published or 0) < 600
+            proxy.release(Direction.DOWN)
+            await client.ask("SEND", b"last", destination=destination)
+            assert await amqp.count(queue) == 2 + written
+            await client.disconnect()
+
+
+async def test_each_message_is_published_once_though_the_link_is_full(
+    broker_url: str, proxy: ChaosProxy, amqp: AmqpBroker, queue: str
+) -> None:
+    destination = f"/queue/{queue}"
+    host, port = proxy.address
+    with gateway_process(configuration(broker_url, upstream={"urls": [f"amqp://{host}:{port}"]})) as process:
+        async with StompClient.logged_in(process.address) as client, within(60):
+            await client.ask("SEND", b"first", destination=destination)
+            proxy.stall(Direction.UP)
+            for _ in range(5):
+                client.write("SEND", b"x" * (3 * MIB), destination=destination)
+            client.write("SEND", b"last", destination=destination, receipt="end")
+            proxy.release(Direction.UP)
+            await client.expect("RECEIPT", receipt_id="end")
+            assert await amqp.count(queue) == 7
+            await client.disconnect()

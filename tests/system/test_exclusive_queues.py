@@ -1,0 +1,170 @@
+"""Exclusive and temporary queues belong to a session, though sessions share the connections that AMQP binds them to."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from deploy.local.broker import Broker
+from tests.support.deadline import within
+from tests.support.gateway import Address, gateway_here, parsed
+from tests.support.queues import until_gone
+from tests.support.stomp_client import StompClient
+from tests.support.transcript import AmqpBroker
+
+pytestmark = pytest.mark.system
+
+EXCLUSIVE = {"exclusive": "true", "auto_delete": "true", "durable": "false"}
+SUBSCRIBES: list[dict[str, Any]] = [
+    {**EXCLUSIVE, "destination": "/queue/{}"},
+    {"destination": "/queue/{}"},
+    {"destination": "/amq/queue/{}"},
+    {"destination": "/amq/queue/{}", "ack": "client"},
+    {"destination": "/amq/queue/{}", "ack": "client", "prefetch_count": "10"},
+    {"destination": "/topic/elsewhere", "x_queue_name": "{}", **EXCLUSIVE},
+]
+
+
+def filled(headers: dict[str, str], queue: str) -> dict[str, str]:
+    return {name: value.format(queue) for name, value in headers.items()}
+
+
+@pytest.mark.parametrize("headers", SUBSCRIBES, ids=lambda headers: " ".join(headers.values()))
+async def test_an_exclusive_queue_is_refused_to_another_session(
+    gateway_address: Address, queue: str, headers: dict[str, str]
+) -> None:
+    async with (
+        StompClient.logged_in(gateway_address) as owner,
+        StompClient.logged_in(gateway_address) as other,
+        within(),
+    ):
+        await owner.ask("SUBSCRIBE", id="a", destination=f"/queue/{queue}", **EXCLUSIVE)
+        other.write("SUBSCRIBE", id="b", **filled(headers, queue))
+        error = await other.expect("ERROR", message="resource_locked")
+        text = f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{queue}' in vhost '/'"
+        assert error.body.decode().startswith(text)
+        await other.closed()
+        # The owner is not disturbed, and neither is its queue.
+        owner.write("SEND", b"still mine", destination=f"/amq/queue/{queue}")
+        await owner.expect("MESSAGE", b"still mine")
+        await owner.disconnect()
+
+
+@pytest.mark.parametrize("destination", ["/queue/{}", "/amq/queue/{}"])
+async def test_sending_to_an_exclusive_queue_of_another_session(
+    gateway_address: Address, plugin_address: Address, queue: str, destination: str
+) -> None:
+    """As with the plugin: publishing needs no access to a queue, declaring does."""
+    outcomes = []
+    for address in (gateway_address, plugin_address):
+        async with StompClient.logged_in(address) as owner, StompClient.logged_in(address) as other, within():
+            await owner.ask("SUBSCRIBE", id="a", destination=f"/queue/{queue}", **EXCLUSIVE)
+            other.write("SEND", b"from outside", destination=destination.format(queue), receipt="r")
+            frame = await other.receive()
+            outcomes.append((frame.command, frame.headers.get("message")))
+            owner.write("DISCONNECT", receipt="end")
+            while (await owner.receive()).headers.get("receipt-id") != "end":
+                pass
+    assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize("how", ["disconnect", "unsubscribe", "half-close", "abruptly"])
+async def test_an_exclusive_queue_is_free_when_its_session_gives_it_up(
+    gateway_address: Address, amqp: AmqpBroker, queue: str, how: str
+) -> None:
+    async with StompClient.logged_in(gateway_address) as owner, StompClient.logged_in(gateway_address) as heir:
+        async with within():
+            await owner.ask("SUBSCRIBE", id="a", destination=f"/queue/{queue}", **EXCLUSIVE)
+            if how == "disconnect":
+                await owner.disconnect()
+            elif how == "unsubscribe":
+                await owner.ask("UNSUBSCRIBE", id="a")
+            elif how == "half-close":
+                owner.half_close()
+                await owner.closed()
+            else:
+                owner.writer.transport.abort()
+            await until_gone(amqp, queue)
+            await heir.ask("SUBSCRIBE", id="a", destination=f"/queue/{queue}", **EXCLUSIVE)
+            heir.write("SEND", b"mine now", destination=f"/amq/queue/{queue}")
+            await heir.expect("MESSAGE", b"mine now")
+            await heir.disconnect()
+
+
+async def test_an_exclusive_queue_that_a_send_declared(gateway_address: Address, amqp: AmqpBroker, queue: str) -> None:
+    async with StompClient.logged_in(gateway_address) as owner, StompClient.logged_in(gateway_address) as other:
+        async with within():
+            await owner.ask("SEND", b"kept", destination=f"/queue/{queue}", exclusive="true")
+            other.write("SUBSCRIBE", id="b", destination=f"/amq/queue/{queue}")
+            await other.expect("ERROR", message="resource_locked")
+            await owner.ask("SUBSCRIBE", id="a", ack="client", destination=f"/queue/{queue}", exclusive="true")
+            await owner.expect("MESSAGE", b"kept")
+            await owner.disconnect()
+            await until_gone(amqp, queue)
+
+
+@pytest.mark.parametrize("how", ["disconnect", "abruptly"])
+async def test_a_temporary_queue_ends_with_its_session(gateway_address: Address, amqp: AmqpBroker, how: str) -> None:
+    async with (
+        StompClient.logged_in(gateway_address) as asker,
+        StompClient.logged_in(gateway_address) as answerer,
+        within(),
+    ):
+        await answerer.ask("SUBSCRIBE", id="q", destination=f"/topic/questions {how}")
+        asker.write("SEND", b"why?", destination=f"/topic/questions {how}", reply_to="/temp-queue/answers")
+        question = await answerer.expect("MESSAGE", b"why?")
+        found = re.fullmatch("/reply-queue/(amq.gen-.+)", question["reply-to"])
+        assert found is not None
+        await answerer.ask("SEND", b"because", destination=question["reply-to"])
+        await asker.expect("MESSAGE", b"because", subscription="/temp-queue/answers")
+        if how == "disconnect":
+            await asker.disconnect()
+        else:
+            asker.writer.transport.abort()
+        await until_gone(amqp, found[1])
+        await answerer.disconnect()
+
+
+async def test_nobody_else_reads_a_temporary_queue(gateway_address: Address) -> None:
+    async with (
+        StompClient.logged_in(gateway_address) as asker,
+        StompClient.logged_in(gateway_address) as thief,
+        within(),
+    ):
+        await thief.ask("SUBSCRIBE", id="q", destination="/topic/secrets")
+        asker.write("SEND", b"?", destination="/topic/secrets", reply_to="/temp-queue/answers")
+        question = await thief.expect("MESSAGE")
+        thief.write("SUBSCRIBE", id="t", destination=question["reply-to"])
+        await thief.expect("ERROR", message="resource_locked")
+        await asker.disconnect()
+
+
+async def test_no_queue_is_left_behind(broker_url: str, own_broker: Broker) -> None:
+    before = set(own_broker.ctl("list_queues", "name").split())
+    async with gateway_here(parsed(broker_url)) as gateway, within(30):
+        async with StompClient.logged_in(gateway.addresses[0]) as client:
+            await client.ask("SUBSCRIBE", id="1", destination="/topic/left.*")
+            await client.ask("SUBSCRIBE", id="2", destination="/exchange/amq.fanout")
+            await client.ask("SUBSCRIBE", id="3", ack="client", destination="/exchange/amq.direct/left")
+            await client.ask("SUBSCRIBE", id="4", destination="/topic/left", **EXCLUSIVE)
+            await client.ask("SUBSCRIBE", id="5", destination="/queue/left", durable="false")
+            await client.ask("SEND", b"", destination="/topic/nobody", reply_to="/temp-queue/left")
+        async with StompClient.logged_in(gateway.addresses[0]) as client:
+            # A subscription that fails half-way: there is no such exchange to bind its queue to.
+            client.write("SUBSCRIBE", id="1", destination="/exchange/no-such-exchange/left")
+            await client.expect("ERROR", message="not_found")
+            await client.closed()
+    assert set(own_broker.ctl("list_queues", "name").split()) == before
+
+
+async def test_dedicated_links_lock_queues_by_the_broker_itself(broker_url: str, queue: str) -> None:
+    async with gateway_here(parsed(broker_url, {"links": "dedicated"})) as gateway, within():
+        address = gateway.addresses[0]
+        async with StompClient.logged_in(address) as owner, StompClient.logged_in(address) as other:
+            await owner.ask("SUBSCRIBE", id="a", destination=f"/queue/{queue}", **EXCLUSIVE)
+            other.write("SUBSCRIBE", id="b", destination=f"/amq/queue/{queue}")
+            error = await other.expect("ERROR", message="resource_locked")
+            assert f"locked queue '{queue}' in vhost '/'" in error.body.decode()
+            await owner.disconnect()

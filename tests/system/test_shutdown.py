@@ -1,0 +1,191 @@
+"""Starting and stopping the command: an orderly end, a quick second start, a port that is taken."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deploy.local.broker import Broker
+from gateway.errors import ExitCode
+from tests.support.chaos import Direction, chaos
+from tests.support.deadline import until, within
+from tests.support.gateway import ROOT, GatewayProcess, configuration, gateway_process
+from tests.support.stomp_client import StompClient, encoded
+from tests.support.transcript import AmqpBroker
+
+pytestmark = pytest.mark.system
+
+
+async def test_what_was_sent_before_the_signal_is_confirmed_before_the_end(
+    broker: Broker, amqp: AmqpBroker, queue: str
+) -> None:
+    async with chaos((broker.host, broker.amqp_port)) as proxy:
+        host, port = proxy.address
+        with gateway_process(configuration(broker.amqp_url, upstream={"urls": [f"amqp://{host}:{port}"]})) as process:
+            async with StompClient.logged_in(process.address) as client, within(30):
+                await client.ask("SEND", b"first", destination=f"/queue/{queue}")
+                # The broker's confirms stay away until the gateway is draining.
+                proxy.stall(Direction.DOWN)
+                for number in range(200):
+                    client.write(
+                        "SEND", b"x", destination=f"/queue/{queue}", persistent="true", receipt=f"under way {number}"
+                    )
+                await until(lambda: amqp.count(queue), lambda count: count == 201)
+                process.terminate()
+                await until(lambda: logged(process, "draining"), bool)
+                proxy.release(Direction.DOWN)
+                for number in range(200):
+                    await client.expect("RECEIPT", receipt_id=f"under way {number}")
+                await client.expect("ERROR", message="Shutting down")
+                await client.closed()
+                assert await process.exit_code(10) == ExitCode.OK
+
+
+async def logged(process: GatewayProcess, event: str) -> int:
+    return len(process.logged(event))
+
+
+async def test_unacknowledged_messages_go_back_when_the_gateway_stops(
+    broker_url: str, amqp: AmqpBroker, queue: str
+) -> None:
+    with gateway_process(configuration(broker_url)) as process:
+        async with StompClient.logged_in(process.address) as client, within(30):
+            await client.ask("SUBSCRIBE", id="a", ack="client-individual", destination=f"/queue/{queue}")
+            for _ in range(5):
+                client.write("SEND", b"x", destination=f"/queue/{queue}")
+            first, *_ = await client.messages(5)
+            client.write("ACK", id=first["ack"])
+            client.write("ACK", id="nonsense", receipt="behind")
+            await client.expect("ERROR")
+            process.terminate()
+            await client.expect("ERROR", message="Shutting down")
+            await client.closed()
+            assert await process.exit_code(10) == ExitCode.OK
+    assert await amqp.count(queue) == 4
+
+
+async def test_an_open_transaction_ends_with_the_gateway(broker_url: str, amqp: AmqpBroker, queue: str) -> None:
+    with gateway_process(configuration(broker_url)) as process:
+        async with StompClient.logged_in(process.address) as client, within(30):
+            await client.ask("SEND", b"outside", destination=f"/queue/{queue}")
+            client.write("BEGIN", transaction="t")
+            client.write("SEND", b"inside", destination=f"/queue/{queue}", transaction="t")
+            await client.ask("BEGIN", transaction="behind")
+            process.terminate()
+            await client.expect("ERROR", message="Shutting down")
+            await client.closed()
+            assert await process.exit_code(10) == ExitCode.OK
+    assert await amqp.count(queue) == 1
+
+
+async def test_a_client_that_has_not_logged_in_is_told_too(broker_url: str) -> None:
+    with gateway_process(configuration(broker_url)) as process:
+        async with StompClient.dialled(process.address) as client, within(30):
+            client.write("SEND", b"early", destination="/queue/never")
+            await client.expect("ERROR", message="Illegal command")
+            process.terminate()
+            await client.expect("ERROR", message="Shutting down")
+            await client.closed()
+            assert await process.exit_code(10) == ExitCode.OK
+
+
+async def test_a_broker_that_hangs_does_not_keep_the_gateway_from_stopping(broker: Broker, queue: str) -> None:
+    async with chaos((broker.host, broker.amqp_port)) as proxy:
+        host, port = proxy.address
+        document = configuration(broker.amqp_url, upstream={"urls": [f"amqp://{host}:{port}"]}, drain_timeout=1)
+        with gateway_process(document) as process:
+            async with StompClient.logged_in(process.address) as client, within(30):
+                await client.ask("SEND", b"first", destination=f"/queue/{queue}")
+                proxy.stall(Direction.DOWN)
+                client.write("SEND", b"second", destination=f"/queue/{queue}", receipt="never")
+                process.terminate()
+                await client.expect("ERROR", message="Shutting down")
+                await client.closed()
+                assert await process.exit_code(5) == ExitCode.OK
+
+
+async def test_a_client_that_does_not_read_does_not_keep_the_gateway_from_stopping(
+    broker_url: str, amqp: AmqpBroker, queue: str
+) -> None:
+    total = 5000
+    with gateway_process(configuration(broker_url, drain_timeout=3)) as process:
+        async with StompClient.logged_in(process.address, receive_buffer=32 * 1024) as client, within(40):
+            frame = encoded("SEND", b"x" * 4096, destination=f"/queue/{queue}")
+            client.writer.write(frame * (total - 1))
+            await client.ask("SEND", b"x" * 4096, destination=f"/queue/{queue}")
+            client.write("SUBSCRIBE", id="a", ack="client", destination=f"/queue/{queue}")
+            await client.expect("MESSAGE")
+            process.terminate()
+            assert await process.exit_code(12) == ExitCode.OK
+    await until(lambda: amqp.count(queue), lambda count: count == total)
+
+
+async def test_nothing_is_lost_under_auto_when_the_gateway_stops_before_a_slow_client(
+    broker_url: str, amqp: AmqpBroker, queue: str
+) -> None:
+    """What is in the gateway's hands and not in the client's is not settled."""
+    total = 5000
+    with gateway_process(configuration(broker_url, drain_timeout=3)) as process:
+        async with StompClient.logged_in(process.address, receive_buffer=32 * 1024) as client, within(40):
+            frame = encoded("SEND", b"x" * 4096, destination=f"/queue/{queue}")
+            client.writer.write(frame * (total - 1))
+            await client.ask("SEND", b"x" * 4096, destination=f"/queue/{queue}")
+            client.write("SUBSCRIBE", id="a", ack="auto", destination=f"/queue/{queue}")
+            await client.expect("MESSAGE")
+            process.terminate()
+            assert await process.exit_code(12) == ExitCode.OK
+            received = 1
+            rest = b""
+            # The client comes to: whatever reached its side of the connection is there to be read.
+            try:
+                while octets := await client.reader.read(1 << 20):
+                    rest += octets
+            except ConnectionError:
+                pass
+            received += rest.count(b"\0\nMESSAGE\n") + rest.endswith(b"\0\n")
+    in_queue = await amqp.count(queue)
+    assert in_queue is not None
+    assert in_queue + received >= total
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_either_signal_stops_an_idle_gateway_at_once(broker_url: str, number: signal.Signals) -> None:
+    with gateway_process(configuration(broker_url)) as process:
+        process.child.send_signal(number)
+        assert await process.exit_code(5) == ExitCode.OK
+
+
+async def test_the_next_gateway_can_have_the_port_at_once(broker_url: str) -> None:
+    with gateway_process(configuration(broker_url)) as process:
+        host, port = process.address
+        async with StompClient.logged_in(process.address) as client, within(30):
+            process.terminate()
+            await client.expect("ERROR", message="Shutting down")
+            assert await process.exit_code(10) == ExitCode.OK
+            listeners = [{"tcp": f"{host}:{port}"}]
+            with gateway_process(configuration(broker_url, listeners=listeners)) as next_process:
+                async with StompClient.logged_in(next_process.address) as next_client:
+                    await next_client.disconnect()
+
+
+async def test_a_port_that_is_taken_is_one_sentence(broker_url: str, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        file = tmp_path / "gateway.yaml"
+        file.write_text(yaml.safe_dump(configuration(broker_url, listeners=[{"tcp": address}])))
+        child = await asyncio.create_subprocess_exec(
+            *[sys.executable, "-m", "gateway", "serve", "--config", str(file)], cwd=ROOT, stderr=asyncio.subprocess.PIPE
+        )
+        async with within(30):
+            _, said = await child.communicate()
+    assert child.returncode == ExitCode.LISTEN
+    text = said.decode().strip()
+    assert address in text
+    assert "the port is taken" in text
+    assert "\n" not in text

@@ -1,0 +1,22 @@
+"""What the session's tests share."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.playbook import Playbook
+
+
+@pytest.fixture
+def fresh() -> Iterator[Playbook]:
+    """A session that has heard nothing yet; in the end nothing may be left that the test did not expect."""
+    playbook = Playbook()
+    yield playbook
+    playbook.finish()
+
+
+@pytest.fixture
+def play(fresh: Playbook) -> Playbook:
+    """A session that has logged in with STOMP 1.2."""
+    fresh.connect()
+    return fresh

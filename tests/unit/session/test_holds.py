@@ -1,0 +1,170 @@
+"""Holds: why a session does not read, and what lets it go on."""
+
+from gateway.session import ops
+from gateway.session.session import Hold
+from gateway.session.settings import Settings
+from tests.support.playbook import Playbook, ack_id, deliver, stomp
+
+SEND = ("SEND", "destination:/topic/t", "receipt:r")
+
+
+def _small_window(messages: int = 4, octets: int = 1000) -> Playbook:
+    play = Playbook(Settings("/", confirm_messages=messages, confirm_bytes=octets))
+    play.connect()
+    play.client(*SEND)
+    play.prepare()
+    assert play.published() == ["amq.topic t "]
+    play.confirm(1)
+    assert play.said() == ["RECEIPT r"]
+    return play
+
+
+def test_a_full_window_of_messages_holds_and_half_of_it_releases() -> None:
+    play = _small_window(messages=4)
+    for _ in range(3):
+        play.client(*SEND)
+    assert play.session.wants_read
+    play.octets(stomp(*SEND) + stomp(*SEND))
+    assert play.session.holds == {Hold.CONFIRM_WINDOW}
+    assert not play.session.wants_read
+    assert len(play.published()) == 4
+    play.confirm(2)
+    assert play.session.holds == {Hold.CONFIRM_WINDOW}
+    play.confirm(3)
+    assert play.session.holds == set()
+    assert play.published() == ["amq.topic t "]
+    play.confirm(6, multiple=True)
+    assert play.said() == ["RECEIPT r"] * 5
+    play.finish()
+
+
+def test_a_full_window_of_octets_holds_and_half_of_it_releases() -> None:
+    play = _small_window(octets=1000)
+    play.client(*SEND, body="x" * 600)
+    assert play.session.wants_read
+    play.client(*SEND, body="x" * 400)
+    assert play.session.holds == {Hold.CONFIRM_WINDOW}
+    play.confirm(3)
+    assert play.session.holds == {Hold.CONFIRM_WINDOW}
+    play.confirm(2)
+    assert play.session.holds == set()
+    assert play.said() == ["RECEIPT r"] * 2
+    assert len(play.published()) == 2
+
+
+def test_a_message_larger_than_the_window_passes_alone() -> None:
+    play = _small_window(octets=10)
+    play.octets(stomp(*SEND, body="x" * 100) + stomp(*SEND, body="y" * 100))
+    assert len(play.published()) == 1
+    play.confirm(2)
+    assert len(play.published()) == 1
+    play.confirm(3)
+    assert play.session.holds == set()
+    assert play.said() == ["RECEIPT r"] * 2
+
+
+def test_refused_messages_make_room_too() -> None:
+    play = _small_window(messages=1)
+    play.client(*SEND)
+    assert play.session.holds == {Hold.CONFIRM_WINDOW}
+    play.confirm(2, accepted=False)
+    assert play.session.holds == set()
+    assert play.said() == ["ERROR for r Message rejected: The broker did not accept the message for '/topic/t'."]
+    assert play.published() == ["amq.topic t "]
+
+
+def test_an_alarm_lets_one_more_send_pass_and_then_holds(play: Playbook) -> None:
+    subscription = play.subscribe("1", "/queue/q", "ack:client-individual")
+    play.client("SEND", "destination:/topic/t", body="before")
+    play.prepare()
+    assert play.published() == ["amq.topic t before"]
+    play.session.set_blocked(True)
+    # Whoever only consumes goes on: that is what empties the queues.
+    deliver(subscription, 1)
+    play.client("ACK", f"id:{ack_id(subscription, 1)}", "receipt:a1")
+    assert play.said() == ["MESSAGE 1 #1 ", "RECEIPT a1"]
+    assert play.settled() == ["ack 1 multiple"]
+    assert play.session.wants_read
+    play.octets(
+        stomp("SEND", "destination:/topic/t", body="one more") + stomp("SEND", "destination:/topic/t", body="held")
+    )
+    assert play.session.holds == {Hold.BROKER_BLOCKED}
+    assert play.published() == ["amq.topic t one more"]
+    # Deliveries go on.
+    deliver(subscription, 2)
+    assert play.said() == ["MESSAGE 1 #2 "]
+    play.session.set_blocked(False)
+    play.go_on()
+    assert play.published() == ["amq.topic t held"]
+    assert play.session.wants_read
+
+
+def test_an_alarm_holds_behind_a_send_that_needs_a_channel_first(play: Playbook) -> None:
+    play.session.set_blocked(True)
+    play.octets(stomp("SEND", "destination:/queue/q", body="one") + stomp("SEND", "destination:/queue/q", body="two"))
+    play.prepare()
+    assert play.session.holds == {Hold.BROKER_BLOCKED}
+    assert play.published() == ["- q one"]
+    play.session.set_blocked(False)
+    play.go_on()
+    assert play.published() == ["- q two"]
+
+
+def test_an_alarm_that_is_over_before_the_next_send_holds_nothing(play: Playbook) -> None:
+    play.session.set_blocked(True)
+    play.session.set_blocked(False)
+    play.client("SEND", "destination:/topic/t", body="one")
+    play.prepare()
+    assert play.published() == ["amq.topic t one"]
+    assert play.session.wants_read
+
+
+def test_a_link_that_takes_no_octets_holds_its_clients(play: Playbook) -> None:
+    subscription = play.subscribe()
+    play.session.holds.add(Hold.LINK_WRITE)
+    play.client("SEND", "destination:/topic/t", body="held")
+    assert play.asked() is None
+    deliver(subscription, 1)
+    assert play.said() == ["MESSAGE 1 #1 "]
+    play.session.holds.discard(Hold.LINK_WRITE)
+    play.go_on()
+    play.prepare()
+    assert play.published() == ["amq.topic t held"]
+
+
+def test_a_frame_that_waited_for_its_operation_also_waits_for_the_link(play: Playbook) -> None:
+    play.client("SEND", "destination:/topic/t", body="held")
+    operation = play.asked()
+    assert isinstance(operation, ops.PreparePublisher)
+    play.session.holds.add(Hold.LINK_WRITE)
+    play.broker(ops.PublisherPrepared(1, 4096, confirms=False))
+    assert play.published() == []
+    play.session.holds.discard(Hold.LINK_WRITE)
+    play.go_on()
+    assert play.published() == ["amq.topic t held"]
+
+
+def test_holds_are_independent() -> None:
+    play = _small_window(messages=1)
+    play.session.set_blocked(True)
+    play.octets(stomp(*SEND) + stomp(*SEND))
+    assert play.session.holds == {Hold.CONFIRM_WINDOW, Hold.BROKER_BLOCKED}
+    assert len(play.published()) == 1
+    play.confirm(2)
+    assert play.said() == ["RECEIPT r"]
+    assert play.session.holds == {Hold.BROKER_BLOCKED}
+    assert play.published() == []
+    play.session.set_blocked(False)
+    play.go_on()
+    assert len(play.published()) == 1
+
+
+def test_before_login_nothing_behind_connect_is_looked_at(fresh: Playbook) -> None:
+    fresh.octets(stomp("CONNECT", "accept-version:1.2") + stomp("SEND", "destination:/topic/t", body="soon"))
+    assert fresh.session.holds == {Hold.OPERATION}
+    assert not fresh.session.wants_read
+    assert isinstance(fresh.asked(), ops.Login)
+    fresh.broker(ops.LoggedIn())
+    assert fresh.said() == ["CONNECTED 1.2"]
+    fresh.prepare()
+    assert fresh.published() == ["amq.topic t soon"]

@@ -1,0 +1,172 @@
+"""Frames take effect in their order, and what comes of them comes out in the right one."""
+
+import pytest
+
+from gateway.session import ops
+from gateway.session.queues import QueueSpec
+from tests.support.playbook import FRAME_MAX, PUBLISHING, Playbook, ack_id, deliver, stomp
+
+
+def test_the_receipt_of_subscribe_precedes_messages_that_the_broker_delivered_before_its_answer(
+    play: Playbook,
+) -> None:
+    play.client("SUBSCRIBE", "id:1", "destination:/queue/q", "receipt:r1")
+    operation = play.asked()
+    assert isinstance(operation, ops.Subscribe)
+    deliver(operation.subscription, 1, "early")
+    deliver(operation.subscription, 2, "early, too")
+    assert play.said() == []
+    play.subscribed(operation)
+    deliver(operation.subscription, 3, "late")
+    assert play.said() == ["RECEIPT r1", "MESSAGE 1 #1 early", "MESSAGE 1 #2 early, too", "MESSAGE 1 #3 late"]
+    play.session.subscriptions.settle_auto()
+    assert play.settled() == ["ack 3 multiple"]
+
+
+def test_what_was_delivered_before_the_answer_is_not_settled_before_it(play: Playbook) -> None:
+    play.client("SUBSCRIBE", "id:1", "destination:/queue/q")
+    operation = play.asked()
+    assert isinstance(operation, ops.Subscribe)
+    deliver(operation.subscription, 1, "early")
+    play.session.subscriptions.settle_auto()
+    assert play.settled() == []
+    play.subscribed(operation)
+    assert play.said() == ["MESSAGE 1 #1 early"]
+    play.session.subscriptions.settle_auto()
+    assert play.settled() == ["ack 1 multiple"]
+
+
+def test_frames_behind_an_operation_wait_and_keep_their_order(play: Playbook) -> None:
+    play.octets(
+        stomp("SUBSCRIBE", "id:1", "destination:/queue/q", "receipt:r1")
+        + stomp("SEND", "destination:/queue/q", body="one")
+        + stomp("BEGIN", "transaction:t", "receipt:r2")
+        + stomp("SEND", "destination:/topic/t", body="two")
+        + stomp("SEND", "destination:/queue/q", body="three")
+    )
+    assert not play.session.wants_read
+    operation = play.asked()
+    assert isinstance(operation, ops.Subscribe)
+    assert play.said() == []
+    assert play.published() == []
+    play.subscribed(operation)
+    assert play.said() == ["RECEIPT r1"]
+    # The queue was declared by the SUBSCRIBE; what is missing is the channel.
+    assert play.prepare() == ops.PreparePublisher(confirms=False, queue=None)
+    assert play.said() == ["RECEIPT r2"]
+    assert play.published() == ["- q one", "amq.topic t two", "- q three"]
+    assert play.session.wants_read
+
+
+def test_a_queue_is_declared_before_the_first_message_for_it_and_only_then(play: Playbook) -> None:
+    play.client("SEND", "destination:/queue/q", body="one")
+    assert play.published() == []
+    assert play.prepare() == ops.PreparePublisher(confirms=False, queue=QueueSpec("q", durable=True))
+    assert play.published() == ["- q one"]
+    play.client("SEND", "destination:q", "color:red", body="two")
+    assert play.published() == ["- q two"]
+
+
+def test_octets_that_come_while_an_operation_is_under_way_wait(play: Playbook) -> None:
+    play.client("SEND", "destination:/queue/a", body="one")
+    assert isinstance(play.asked(), ops.PreparePublisher)
+    play.client("SEND", "destination:/topic/t", body="two")
+    assert play.asked() is None
+    assert play.published() == []
+    play.broker(ops.PublisherPrepared(PUBLISHING, FRAME_MAX, confirms=False))
+    assert play.published() == ["- a one", "amq.topic t two"]
+
+
+def test_an_operation_is_asked_for_once(play: Playbook) -> None:
+    play.client("SEND", "destination:/queue/a")
+    assert play.asked() is not None
+    play.go_on()
+    assert play.asked() is None
+
+
+def test_confirms_are_switched_on_by_the_first_receipt(play: Playbook) -> None:
+    play.client("SEND", "destination:/topic/t", body="one")
+    assert play.prepare() == ops.PreparePublisher(confirms=False, queue=None)
+    play.client("SEND", "destination:/topic/t", "receipt:r1", body="two")
+    assert play.published() == ["amq.topic t one"]
+    assert play.prepare() == ops.PreparePublisher(confirms=True, queue=None)
+    assert play.published() == ["amq.topic t two"]
+    play.client("SEND", "destination:/topic/t", body="three")
+    play.client("SEND", "destination:/topic/t", "receipt:r2", body="four")
+    assert play.published() == ["amq.topic t three", "amq.topic t four"]
+    # Publish sequence numbers count from the moment that confirms were switched on.
+    play.confirm(3)
+    assert play.said() == ["RECEIPT r2"]
+    play.confirm(1)
+    assert play.said() == ["RECEIPT r1"]
+    play.confirm(2)
+    assert play.said() == []
+
+
+def test_a_temporary_queue_is_there_before_the_message_that_names_it(play: Playbook) -> None:
+    play.client("SEND", "destination:/topic/t", "reply-to:/temp-queue/a", "receipt:r1", body="request")
+    operation = play.asked()
+    assert isinstance(operation, ops.Subscribe)
+    assert operation.queue == QueueSpec("", exclusive=True, auto_delete=True)
+    assert play.published() == []
+    subscription = play.subscribed(operation)
+    assert play.said() == []
+    assert play.prepare() == ops.PreparePublisher(confirms=True, queue=None)
+    assert play.published() == ["amq.topic t request"]
+    play.confirm(1)
+    deliver(subscription, 1, "reply")
+    assert play.said() == ["RECEIPT r1", "MESSAGE /temp-queue/a #1 reply"]
+
+
+def test_unsubscribe_settles_first_and_delivers_nothing_afterwards(play: Playbook) -> None:
+    subscription = play.subscribe()
+    deliver(subscription, 1, "before")
+    play.client("UNSUBSCRIBE", "id:1", "receipt:r1")
+    assert play.said() == ["MESSAGE 1 #1 before"]
+    assert play.settled() == ["ack 1 multiple"]
+    assert play.asked() == ops.Unsubscribe(subscription, None)
+    deliver(subscription, 2, "on its way")
+    play.session.subscriptions.settle_auto()
+    assert play.settled() == []
+    play.broker(ops.Unsubscribed(subscription))
+    assert play.said() == ["RECEIPT r1"]
+
+
+def test_a_subscription_may_come_back_under_its_id(play: Playbook) -> None:
+    first = play.subscribe("1", "/queue/q", "ack:client")
+    deliver(first, 1)
+    play.client("UNSUBSCRIBE", "id:1")
+    assert play.asked() == ops.Unsubscribe(first, None)
+    play.broker(ops.Unsubscribed(first))
+    second = play.subscribe("1", "/queue/q", "ack:client")
+    # A cancellation of the first one, late, does not concern the second.
+    play.broker(ops.ConsumerCancelled(first))
+    deliver(second, 1)
+    deliver(second, 2)
+    play.client("ACK", f"id:{ack_id(second, 2)}")
+    assert play.said() == ["MESSAGE 1 #1 ", "MESSAGE 1 #1 ", "MESSAGE 1 #2 "]
+    assert play.settled() == ["ack 2 multiple"]
+
+
+def test_acknowledgements_of_one_batch_are_one_amqp_frame(play: Playbook) -> None:
+    subscription = play.subscribe("1", "/queue/q", "ack:client-individual")
+    for tag in range(1, 101):
+        deliver(subscription, tag)
+    assert len(play.said()) == 100
+    for tag in range(1, 101):
+        play.client("ACK", f"id:{ack_id(subscription, tag)}")
+    assert play.settled() == ["ack 100 multiple"]
+
+
+@pytest.mark.parametrize("command", ["SUBSCRIBE", "SEND"])
+def test_a_refusal_answers_for_the_frame_that_waited_and_nothing_behind_it_happens(
+    play: Playbook, command: str
+) -> None:
+    play.octets(
+        stomp(command, "id:1", "destination:/queue/q", "receipt:r1")
+        + stomp("SEND", "destination:/topic/t", body="behind")
+    )
+    assert play.asked() is not None
+    play.broker(ops.OperationFailed(404, "NOT_FOUND - no such thing"))
+    assert play.said() == ["ERROR for r1 not_found: NOT_FOUND - no such thing"]
+    assert play.published() == []
