@@ -11,6 +11,8 @@ from gateway.session.destinations import Destination, Kind, durable_queue_name
 from gateway.stomp.headers import read_boolean, read_integer
 
 _TEXT_ARGUMENTS: Final = (b"x-dead-letter-exchange", b"x-dead-letter-routing-key", b"x-queue-type", b"x-max-age")
+# A long-long-int of AMQP's tables.
+_NUMBER_BOUND: Final = 1 << 63
 _NUMBER_ARGUMENTS: Final = (
     b"x-expires",
     b"x-max-length",
@@ -70,6 +72,8 @@ def subscribed_queue(destination: Destination, headers: Mapping[bytes, bytes], f
         fallback: queue name for a topic subscription that is not durable.
     """
     if destination.kind in (Kind.AMQ_QUEUE, Kind.REPLY_QUEUE):
+        # Nothing is declared, but a number that is none is an error all the same.
+        queue_arguments(headers)
         return None
     durable = _flag(headers, (b"durable", b"persistent"))
     if destination.kind is Kind.QUEUE:
@@ -124,16 +128,19 @@ def queue_arguments(headers: Mapping[bytes, bytes]) -> dict[str, str | int]:
     """The headers that become arguments of queue.declare, typed.
 
     Raises:
-        StompError: "Processing error" for a number that is none.
+        StompError: "Processing error" for a number that is none, "Invalid header" for a text that is not UTF-8.
     """
     arguments: dict[str, str | int] = {}
     for name in _TEXT_ARGUMENTS:
         if name in headers:
-            arguments[name.decode()] = headers[name].strip(b" ").decode(errors="surrogateescape")
+            try:
+                arguments[name.decode()] = headers[name].strip(b" ").decode()
+            except UnicodeDecodeError as error:
+                raise refusals.not_text(name) from error
     for name in _NUMBER_ARGUMENTS:
         if name in headers:
             number = read_integer(headers[name])
-            if number is None:
+            if number is None or not -_NUMBER_BOUND <= number < _NUMBER_BOUND:
                 raise refusals.processing_error()
             arguments[name.decode()] = number
     return arguments

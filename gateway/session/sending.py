@@ -25,17 +25,20 @@ class SendPlan:
         headers: of the frame, trimmed where the version demands it.
         volatile: names of the headers whose values belong to the single frame.
         topic_exchange: the virtual host's default topic exchange.
+        trims: whether values lose their leading spaces, as in STOMP 1.0.
 
     Raises:
         StompError: when the headers make no sense, or hold what AMQP cannot carry.
     """
 
     __slots__ = (
-        "_gaps", "_headers", "_volatile", "destination", "exchange", "publication", "queue", "routing_key",
+        "_gaps", "_headers", "_trims", "_volatile", "destination", "exchange", "publication", "queue", "routing_key",
         "temp_queue", "transaction",
     )  # fmt: skip
 
-    def __init__(self, headers: Mapping[bytes, bytes], volatile: tuple[bytes, ...], topic_exchange: bytes) -> None:
+    def __init__(
+        self, headers: Mapping[bytes, bytes], volatile: tuple[bytes, ...], topic_exchange: bytes, *, trims: bool = False
+    ) -> None:
         if b"message-id" in headers:
             raise refusals.forbidden_message_id()
         text = headers.get(b"destination")
@@ -55,9 +58,10 @@ class SendPlan:
         # Made by ``build`` once the publishing channel is known and everything the message needs is there.
         self.publication: Publication | None = None
         self._gaps = _NO_VALUES
+        self._trims = trims
         self._volatile = volatile
         self._headers = headers
-        properties_of_send(headers, None)
+        properties_of_send(headers, None if self.temp_queue else headers.get(b"reply-to"))
         table_of_send(headers, ())
 
     @staticmethod
@@ -100,6 +104,8 @@ class SendPlan:
         if not gaps:
             return _NO_VALUES
         length = frame.length or b""
+        if self._trims:
+            length = length.lstrip(b" ")
         if len(gaps) == 1:
             return (receipt or b"",) if gaps[0] == RECEIPT else (length,)
         return (receipt or b"", length) if gaps[0] == RECEIPT else (length, receipt or b"")

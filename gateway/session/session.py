@@ -56,6 +56,8 @@ class Hold(Enum):
     """The broker does not take octets as fast as clients send them."""
     BROKER_BLOCKED = "broker-blocked"
     """The broker has a memory or disk alarm, and the client has sent since."""
+    STOPPING = "stopping"
+    """The gateway is stopping; the frame under way is the last one."""
 
 
 class Session:
@@ -95,6 +97,7 @@ class Session:
         self._again = False
         self._commit: tuple[Commit, Transaction, Frame] | None = None
         self._farewell: Callable[[], None] | None = None
+        self._stopping: Callable[[], None] | None = None
         self._declared: set[str] = set()
         self._queues_named = 0
         self._transactions = Transactions(_NO_SETTINGS.transactions)
@@ -115,11 +118,12 @@ class Session:
             decoder: holds what the client sent.
         """
         holds = self.holds
-        if self._again and not holds:
+        if self._again and not holds - {Hold.STOPPING}:
             self._again = False
             waiting, self._waiting = self._waiting, None
             if waiting is not None:
                 self._carry_out(waiting)
+            self._drain_when_idle()
         try:
             while not holds and self.state in READING:
                 frame = decoder.next_frame()
@@ -168,21 +172,21 @@ class Session:
 
     def _on_connect(self, frame: Frame) -> None:
         self._connect = read_connect(frame.headers, self._resolve)
-        self._ask(self._connect.login, None)
+        self._ask(self._connect.login, frame)
         self._move(State.AUTHENTICATING)
 
     def _on_second_connect(self, frame: Frame) -> None:
         raise refusals.already_connected()
 
     def _on_logged_in(self, event: ops.LoggedIn) -> None:
-        self._answered()
+        frame = self._answered()
         connect, self._connect = self._connect, None
         if connect is None or self.state is not State.AUTHENTICATING:
             return
         heartbeats = negotiate(connect.heart_beat)
         if heartbeats is None:
             self._move(State.CONNECTING)
-            self._fail(refusals.processing_error(), None)
+            self._fail(refusals.processing_error(), frame.receipt if frame else None)
             return
         self.version = connect.version
         self._trims = connect.version == b"1.0"
@@ -202,11 +206,12 @@ class Session:
         self.output.append(encode(b"CONNECTED", headers))
 
     def _on_login_failed(self, event: ops.LoginFailed) -> None:
-        self._answered()
+        frame = self._answered()
         self._connect = None
         if self.state is State.AUTHENTICATING:
             self._move(State.CONNECTING)
-            self._fail(StompError(event.message, event.body, CloseReason.BROKER_ERROR if event.close else None), None)
+            error = StompError(event.message, event.body, CloseReason.BROKER_ERROR if event.close else None)
+            self._fail(error, frame.receipt if frame else None)
 
     # SEND.
 
@@ -218,7 +223,7 @@ class Session:
         plan = frame.head.plan
         if not isinstance(plan, SendPlan):
             headers = self._headers(frame)
-            plan = SendPlan(headers, frame.head.volatile, self.settings.default_topic_exchange)
+            plan = SendPlan(headers, frame.head.volatile, self.settings.default_topic_exchange, trims=self._trims)
             frame.head.plan = plan
         receipt = frame.receipt
         publisher = self.publisher
@@ -296,6 +301,8 @@ class Session:
             multiple: whether all before it are meant too.
             accepted: ack or nack.
         """
+        if self.state is State.CLOSED:
+            return
         output = self.output
         for receipt, route, _, commit in self.publisher.confirm(sequence, multiple=multiple):
             if commit is not None:
@@ -309,6 +316,7 @@ class Session:
             self.holds.discard(Hold.CONFIRM_WINDOW)
         if self._commit is not None and self._commit[0].waiting == 0:
             self._finish_commit()
+            self._drain_when_idle()
         if self._farewell is not None:
             self._close_upstream_when_quiet()
 
@@ -459,6 +467,11 @@ class Session:
         if commit.rejected:
             self._fail(refusals.commit_rejected(), self._receipt_of(frame))
             return
+        lost = [each for each in transaction.settlements if not self.subscriptions.is_current(each.subscription)]
+        if lost:
+            # Cancelled by the broker while the confirms were awaited.
+            self._fail(refusals.message_without_subscription(lost[0].ack_id), self._receipt_of(frame))
+            return
         for settlement in transaction.settlements:
             self.subscriptions.settle(settlement)
         self._send_receipt(frame)
@@ -480,9 +493,17 @@ class Session:
             self._fail(refusals.closing("Shutting down", text, CloseReason.SHUTDOWN), None)
 
         if self.state is State.CONNECTED:
-            self._drain(farewell)
+            self.holds.add(Hold.STOPPING)
+            self._stopping = farewell
+            self._drain_when_idle()
         elif self.state in (State.CONNECTING, State.AUTHENTICATING):
             farewell()
+
+    def _drain_when_idle(self) -> None:
+        """Start to drain for the gateway's end once the frame under way is done."""
+        idle = self._operation is None and not self._again and self._commit is None
+        if self._stopping is not None and idle and self.state is State.CONNECTED:
+            self._drain(self._stopping)
 
     def _drain(self, farewell: Callable[[], None]) -> None:
         """Wait for what is unconfirmed and under way, close the channels, then say good-bye."""
@@ -558,6 +579,7 @@ class Session:
             return
         handler: Callable[[ops.Event], None] = getattr(self, _EVENT_HANDLERS[type(event)])
         handler(event)
+        self._drain_when_idle()
         self._close_upstream_when_quiet()
 
     def _on_operation_failed(self, event: ops.OperationFailed) -> None:

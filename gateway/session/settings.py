@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Settings:
 
     virtual_host: str
     default_login: bytes | None = b"guest"
-    default_passcode: bytes | None = b"guest"
+    default_passcode: bytes | None = field(default=b"guest", repr=False)
     default_topic_exchange: bytes = b"amq.topic"
     default_nack_requeue: bool = True
     max_frame_size: int = 4 * 1024 * 1024

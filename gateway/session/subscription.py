@@ -188,11 +188,18 @@ class Subscription:
         """Whether a delivery is outstanding. Tag 0 of a cumulative acknowledgement means everything so far."""
         if tag == 0:
             return self.mode is AckMode.CLIENT
-        return self._floor < tag <= self._last and tag not in self._ahead
+        return self._floor < tag <= self._given and tag not in self._ahead
+
+    @property
+    def _given(self) -> int:
+        """The last delivery that went to the client."""
+        return self._shed[0] - 1 if self._shed else self._last
 
     def acknowledge(self, tag: int) -> None:
         """Settle an outstanding delivery, and in mode client all before it."""
-        tag = tag or self._last
+        tag = tag or self._given
+        if tag <= self._floor:
+            return
         if self.mode is AckMode.CLIENT:
             self._run = tag
             self._settle_up_to(tag)
@@ -205,7 +212,9 @@ class Subscription:
 
     def refuse(self, tag: int, *, requeue: bool) -> None:
         """Give an outstanding delivery back, and in mode client all before it."""
-        tag = tag or self._last
+        tag = tag or self._given
+        if tag <= self._floor:
+            return
         self._end_run()
         multiple = self.mode is AckMode.CLIENT
         self._settlements.append(encode_nack(self.channel, tag, multiple=multiple, requeue=requeue))

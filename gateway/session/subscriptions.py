@@ -9,6 +9,8 @@ from gateway.session.destinations import TEMP_QUEUE
 from gateway.session.subscription import Subscription, Unsettled
 from gateway.session.transactions import Settlement
 
+# A delivery tag has 64 bits, at most 20 decimal digits.
+_LONGEST_NUMBER: Final = 20
 _TEMP_TAG: Final = b"T_" + TEMP_QUEUE
 
 
@@ -76,6 +78,7 @@ class Subscriptions:
         """The session is about to end: no message reaches the client any more."""
         for subscription in self._by_tag.values():
             subscription.output = []
+            subscription.unsettled = Unsettled()
 
     # Settling.
 
@@ -98,7 +101,7 @@ class Subscriptions:
         if len(parts) != 3:  # noqa: PLR2004 - tag, session, number
             raise refusals.invalid_ack_id(command, name)
         tag, session, number = parts
-        if not number.isdigit():
+        if not number.isdigit() or len(number) > _LONGEST_NUMBER:
             raise refusals.processing_error()
         subscription = self._by_tag.get(tag)
         if subscription is None or session != self._identity:

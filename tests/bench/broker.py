@@ -42,7 +42,7 @@ class Broker:
 
         async def remake(channel: AbstractChannel) -> None:
             await channel.queue_delete(queue)
-            arguments: dict[str, int | str] = {"x-max-length": length, "x-expires": _EXPIRES}
+            arguments: dict[str, int | str] = {"x-expires": _EXPIRES}
             await channel.declare_queue(queue, durable=True, arguments=dict(arguments))
 
         self._with_channel(remake)

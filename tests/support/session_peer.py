@@ -226,6 +226,8 @@ class _Client:
 class SessionPeer:
     """Pure sessions as the server of a conversation (``tests.support.transcript.Peer``).
 
+    ``say``, ``hear`` and ``leave`` are the same without coroutines, for those who have no use for them.
+
     Args:
         broker: what they are played on.
     """
@@ -235,32 +237,42 @@ class SessionPeer:
         self._clients: dict[str, _Client] = {}
         self._numbers = iter(range(1, 0x10000))
 
-    async def send(self, client: str, octets: bytes) -> None:
-        """See Peer."""
+    def say(self, client: str, octets: bytes) -> None:
+        """Send octets on a client's connection, which is opened at the first use of its name."""
         self._client(client).feed(octets)
         self._settle_down()
 
-    async def receive(self, client: str) -> Received:
-        """See Peer. Nobody waits: what has not come by now never comes."""
+    def hear(self, client: str) -> Received | None:
+        """What the server says next to a client; None where it has nothing to say."""
         known = self._client(client)
         self._settle_down()
-        received = known.frames.take()
-        if received is not None:
-            return received
-        if known.is_over:
-            return Closed()
-        raise SilenceError(f"nothing came{f' but {known.frames.rest!r}' if known.frames.rest else ''}")
+        return known.frames.take() or (Closed() if known.is_over else None)
 
-    async def hang_up(self, client: str) -> None:
-        """See Peer."""
+    def leave(self, client: str) -> None:
+        """Close a client's connection without a word."""
         self._client(client).hang_up()
         self._settle_down()
         del self._clients[client]
 
+    async def send(self, client: str, octets: bytes) -> None:
+        """See Peer."""
+        self.say(client, octets)
+
+    async def receive(self, client: str) -> Received:
+        """See Peer. Nobody waits: what has not come by now never comes."""
+        received = self.hear(client)
+        if received is None:
+            raise SilenceError("nothing came")
+        return received
+
+    async def hang_up(self, client: str) -> None:
+        """See Peer."""
+        self.leave(client)
+
     async def close(self) -> None:
         """See Peer."""
         for client in list(self._clients):
-            await self.hang_up(client)
+            self.leave(client)
 
     def _client(self, name: str) -> _Client:
         if name not in self._clients:

@@ -1,0 +1,82 @@
+"""Destinations: any text means something or is an error; escapes lose nothing; durable names are the plugin's."""
+
+from urllib.parse import unquote_to_bytes
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gateway.errors import StompError
+from gateway.session.destinations import Destination, Kind, durable_queue_name, parse, show
+from tests.property.amqp_frames import texts
+from tests.support.transcript.broker import subscription_queue
+
+names = st.binary(min_size=1, max_size=40)
+# What survives the way through a MESSAGE and back: %2F is the only escape that is read, though more are written.
+readable = st.text(st.characters(min_codepoint=32, max_codepoint=126, exclude_characters="%"), min_size=1)
+
+
+@given(
+    st.binary(max_size=40)
+    | st.lists(
+        st.sampled_from([b"/", b"queue", b"topic", b"exchange", b"amq", b"reply-queue", b"temp-queue", b"a", b"%2F"]),
+        max_size=8,
+    ).map(b"".join)
+)
+def test_any_text_is_a_destination_or_an_error_that_leaves_the_connection_open(text: bytes) -> None:
+    try:
+        found = parse(text)
+    except StompError as error:
+        assert error.message in ("Invalid destination", "Unknown destination")
+        assert error.close is None
+    else:
+        assert found.name
+        exchange, key = found.route(b"amq.topic")
+        assert (exchange, key) in {(b"", found.name), (b"amq.topic", found.name), (found.name, found.key)}
+
+
+@given(readable)
+@example("/")
+@example("a/b//c")
+def test_what_a_message_shows_can_be_sent_to(name: str) -> None:
+    queue = name.encode()
+    assert parse(show(b"", queue)) == Destination(Kind.QUEUE, queue)
+    assert parse(show(b"amq.topic", queue)) == Destination(Kind.TOPIC, queue)
+
+
+@given(readable.filter(lambda name: name != "amq.topic"), readable)
+def test_what_a_message_shows_of_an_exchange_can_be_sent_to(exchange: str, key: str) -> None:
+    found = parse(show(exchange.encode(), key.encode()))
+    assert found.route(b"amq.topic") == (exchange.encode(), key.encode())
+    assert parse(show(exchange.encode(), b"")).route(b"amq.topic") == (exchange.encode(), b"")
+
+
+@given(st.binary(max_size=255), st.binary(max_size=255))
+def test_showing_loses_nothing_and_leaves_no_octet_that_needs_care(exchange: bytes, key: bytes) -> None:
+    shown = show(exchange, key)
+    assert all(32 <= octet <= 127 for octet in shown)
+    kind, *parts = shown.split(b"/")[1:]
+    expected = {b"queue": [key], b"topic": [key], b"exchange": [exchange, *([key] if key else [])]}[kind]
+    assert [unquote_to_bytes(part) for part in parts] == expected
+    assert (kind == b"queue", kind == b"topic") == (exchange == b"", exchange == b"amq.topic")
+
+
+@given(names)
+def test_any_name_can_be_written_as_a_destination(name: bytes) -> None:
+    written = name.replace(b"/", b"%2F")
+    if b"%2F" not in name:
+        for prefix, kind in ((b"/queue/", Kind.QUEUE), (b"/topic/", Kind.TOPIC), (b"/amq/queue/", Kind.AMQ_QUEUE)):
+            assert parse(prefix + written) == Destination(kind, name)
+        assert parse(b"/reply-queue/" + name) == Destination(Kind.REPLY_QUEUE, name)
+
+
+@given(texts(300), texts(300))
+@example("", "")
+@example("a", "")
+def test_durable_names_are_those_of_a_second_hand(routing_key: str, identifier: str) -> None:
+    expected = subscription_queue(routing_key, identifier)
+    assert durable_queue_name(routing_key.encode(), identifier.encode()) == expected.encode()
+
+
+@given(names, names, names, names)
+def test_different_subscriptions_have_different_names(a: bytes, b: bytes, c: bytes, d: bytes) -> None:
+    assert (durable_queue_name(a, b) == durable_queue_name(c, d)) == ((a, b) == (c, d))

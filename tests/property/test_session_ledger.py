@@ -1,0 +1,189 @@
+"""The account of a subscription agrees with the broker's, whatever is delivered and settled in whatever order.
+
+The client here knows what it got and what it settled. The broker knows nothing but the AMQP frames it is sent, and is as
+strict as RabbitMQ: a tag that it does not know closes the channel. In the end both must mean the same.
+"""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from gateway.session.subscription import AckMode, Subscription
+from gateway.session.subscriptions import Subscriptions
+from tests.support.playbook import NO_PROPERTIES, TO_QUEUE
+from tests.support.unacked import Unacked
+
+SESSION = b"session-x"
+
+
+class Ledger(RuleBasedStateMachine):
+    """One subscription between a client and a broker."""
+
+    mode = AckMode.CLIENT_INDIVIDUAL
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.output: list[bytes] = []
+        self.subscriptions = Subscriptions(SESSION, self.output)
+        self.subscription = Subscription(b"T_1", b"1", self.mode, SESSION, window=8)
+        self.subscription.channel = 1
+        self.subscriptions.add(self.subscription, "q")
+        self.subscriptions.start(self.subscription)
+        self.broker = Unacked()
+        self.last = 0
+        self.shown = 0
+        self.shedding = False
+        # The client's side: what it holds, and what it did with the rest.
+        self.held: list[int] = []
+        self.acked: set[int] = set()
+        self.given_back: set[int] = set()
+        self.discarded: set[int] = set()
+        self.shed: set[int] = set()
+
+    # The broker.
+
+    @rule(count=st.integers(1, 5))
+    def deliver(self, count: int) -> None:
+        for _ in range(count):
+            self.last += 1
+            self.broker.waiting.add(self.last)
+            if self.shedding:
+                self.shed.add(self.last)
+                self.subscription.shed(self.last, False, TO_QUEUE, NO_PROPERTIES, b"x")
+            else:
+                self.held.append(self.last)
+                self.shown += 1
+                self.subscription.deliver(self.last, False, TO_QUEUE, NO_PROPERTIES, b"x")
+
+    @rule()
+    def flush(self) -> None:
+        for settled in self.subscriptions.take_settling():
+            self.broker.apply(settled.take_settlements())
+
+    # The client's connection.
+
+    @rule()
+    def fall_behind(self) -> None:
+        self.shedding = True
+
+    @rule()
+    def catch_up(self) -> None:
+        self.shedding = False
+        self.subscription.give_back()
+        if self.mode is AckMode.AUTO and self.shed:
+            # What went out before is settled with what comes back.
+            self.acked.update(self.held)
+            self.held.clear()
+        self.given_back |= self.shed
+        self.shed.clear()
+        self.broker.apply(self.subscription.take_settlements())
+
+    # The client.
+
+    def settle(self, tag: int, requeue: bool | None) -> None:
+        """What ACK and NACK do; the client counts for itself what it means."""
+        settlement = self.subscriptions.settlement(b"ACK", b"id", b"T_1@@%b@@%d" % (SESSION, tag), requeue)
+        meant = self._meant(tag)
+        assert settlement.is_outstanding is (bool(meant) or tag == 0)
+        if settlement.is_outstanding:
+            self.subscriptions.settle(settlement)
+        where = self.acked if requeue is None else self.given_back if requeue else self.discarded
+        where |= meant
+        self.held = [each for each in self.held if each not in meant]
+
+    def _meant(self, tag: int) -> set[int]:
+        if self.mode is AckMode.AUTO:
+            return set()
+        if self.mode is AckMode.CLIENT and (tag == 0 or tag in self.held):
+            return {each for each in self.held if each <= tag or tag == 0}
+        return {tag} & set(self.held)
+
+    @precondition(lambda self: self.held and self.mode is not AckMode.AUTO)
+    @rule(place=st.integers(0, 30), requeue=st.none() | st.booleans())
+    def settle_one(self, place: int, requeue: bool | None) -> None:
+        self.settle(self.held[place % len(self.held)], requeue)
+
+    @precondition(lambda self: self.held and self.mode is not AckMode.AUTO)
+    @rule(count=st.integers(1, 10))
+    def acknowledge_in_order(self, count: int) -> None:
+        for tag in self.held[:count]:
+            self.settle(tag, None)
+
+    @rule(tag=st.integers(1, 40))
+    def acknowledge_what_is_not_there(self, tag: int) -> None:
+        if tag not in self.held and tag not in self.shed:
+            assert not self.subscription.holds(tag)
+
+    @rule()
+    def settle_auto(self) -> None:
+        self.subscriptions.settle_auto()
+        if self.mode is AckMode.AUTO and not self.shed:
+            self.acked.update(self.held)
+            self.held.clear()
+
+    # What must always be true.
+
+    @invariant()
+    def delivered_is_settled_plus_outstanding(self) -> None:
+        assert self.subscription.outstanding == len(self.held) + len(self.shed)
+
+    @invariant()
+    def what_the_client_holds_is_what_it_may_settle(self) -> None:
+        possible = [tag for tag in range(1, self.last + 2) if self.subscription.holds(tag) and tag not in self.shed]
+        assert possible == self.held
+
+    @invariant()
+    def nothing_leaves_the_broker_before_its_time(self) -> None:
+        """Settlements that were not flushed yet are late, never early: nothing is gone that nobody settled."""
+        assert self.broker.acked <= self.acked
+        assert self.broker.requeued <= self.given_back
+        assert self.broker.discarded <= self.discarded
+
+    def teardown(self) -> None:
+        self.catch_up()
+        self.settle_auto()
+        self.flush()
+        assert self.broker == Unacked(set(self.held), self.acked, self.given_back, self.discarded)
+        assert b"".join(self.output).count(b"MESSAGE\n") == self.shown
+
+
+class AutoLedger(Ledger):
+    mode = AckMode.AUTO
+
+
+class ClientLedger(Ledger):
+    mode = AckMode.CLIENT
+
+
+class NumberZeroLedger(ClientLedger):
+    """Number 0 means everything so far."""
+
+    @rule(requeue=st.none() | st.booleans())
+    def settle_everything(self, requeue: bool | None) -> None:
+        self.settle(0, requeue)
+
+
+class GuessingLedger(Ledger):
+    """A client that names deliveries it never got."""
+
+    @rule()
+    def acknowledge_what_was_shed(self) -> None:
+        for tag in self.shed:
+            assert not self.subscription.holds(tag)
+
+
+STEPS = settings(stateful_step_count=40)
+
+
+@pytest.mark.parametrize("ledger", [Ledger, AutoLedger, ClientLedger], ids=lambda ledger: ledger.mode.value.decode())
+def test_the_accounts_of_client_and_broker_agree(ledger: type[Ledger]) -> None:
+    run_state_machine_as_test(ledger, settings=STEPS)
+
+
+def test_the_accounts_agree_when_everything_is_settled_at_once() -> None:
+    run_state_machine_as_test(NumberZeroLedger, settings=STEPS)
+
+
+def test_the_accounts_agree_when_the_client_guesses() -> None:
+    run_state_machine_as_test(GuessingLedger, settings=STEPS)

@@ -1,0 +1,316 @@
+"""One subscription: its MESSAGE frames, and the account of what was delivered and settled."""
+
+import pytest
+
+from gateway.amqp.properties import Properties, encode_around_table, table_entries
+from gateway.session.subscription import AckMode, Subscription
+from tests.support.playbook import NO_PROPERTIES, TO_QUEUE, settlements_in_words
+from tests.support.unacked import Unacked
+
+CHANNEL = 9
+
+
+def subscription(
+    mode: AckMode = AckMode.CLIENT_INDIVIDUAL,
+    *,
+    delivered: int = 0,
+    tag: bytes = b"T_1",
+    identifier: bytes | None = b"1",
+    session: bytes = b"session-x",
+    shows_ack: bool = True,
+) -> Subscription:
+    found = Subscription(tag, identifier, mode, session, shows_ack=shows_ack)
+    found.channel = CHANNEL
+    for number in range(1, delivered + 1):
+        found.deliver(number, False, TO_QUEUE, NO_PROPERTIES, b"")
+    found.output.clear()
+    return found
+
+
+def settled(of: Subscription) -> list[str]:
+    return settlements_in_words(of.take_settlements())
+
+
+def message(of: Subscription, *, body: bytes = b"hi", route: bytes = TO_QUEUE, properties: bytes = NO_PROPERTIES,
+            tag: int = 1, redelivered: bool = False) -> bytes:  # fmt: skip
+    of.deliver(tag, redelivered, route, properties, body)
+    octets = b"".join(of.output)
+    of.output.clear()
+    return octets
+
+
+# MESSAGE.
+
+
+def test_a_message_of_1_2_that_is_acknowledged() -> None:
+    assert message(subscription()) == (
+        b"MESSAGE\nsubscription:1\ndestination:/queue/q\nmessage-id:T_1@@session-x@@1\nredelivered:false\n"
+        b"ack:T_1@@session-x@@1\ncontent-length:2\n\nhi\0\n"
+    )
+
+
+@pytest.mark.parametrize(("mode", "shows_ack"), [(AckMode.AUTO, True), (AckMode.CLIENT, False)])
+def test_a_message_without_an_ack_header(mode: AckMode, shows_ack: bool) -> None:
+    found = message(subscription(mode, shows_ack=shows_ack))
+    assert b"\nack:" not in found
+    assert b"\nmessage-id:T_1@@session-x@@1\n" in found
+
+
+def test_a_subscription_without_an_id_is_not_named() -> None:
+    found = message(subscription(AckMode.AUTO, tag=b"Q_/queue/q", identifier=None))
+    assert found.startswith(b"MESSAGE\ndestination:/queue/q\nmessage-id:Q_/queue/q@@session-x@@1\n")
+
+
+def test_an_empty_message_has_no_length_and_no_body() -> None:
+    assert message(subscription(AckMode.AUTO), body=b"").endswith(b"\nredelivered:false\n\n\0\n")
+
+
+def test_a_redelivered_message_says_so() -> None:
+    assert b"\nredelivered:true\n" in message(subscription(), redelivered=True)
+
+
+def test_an_id_is_escaped_wherever_it_stands() -> None:
+    found = message(subscription(tag=b"T_a:\n", identifier=b"a:\n"))
+    for line in (b"\nsubscription:a\\c\\n\n", b"\nmessage-id:T_a\\c\\n@@session-x@@1\n", b"\nack:T_a\\c\\n@@session-x@@1\n"):
+        assert line in found
+
+
+def test_the_destination_is_where_the_message_came_from() -> None:
+    found = message(subscription(), route=b"\x09amq.topic\x03a:b")
+    assert b"\ndestination:/topic/a\\cb\n" in found
+
+
+def test_headers_of_the_message_come_after_those_of_the_server() -> None:
+    before, behind = encode_around_table(Properties(content_type=b"text/plain"))
+    entries = table_entries([(b"color", b"red"), (b"message-id", b"forged")])
+    properties = before + len(entries).to_bytes(4, "big") + entries + behind
+    assert message(subscription(AckMode.AUTO), properties=properties) == (
+        b"MESSAGE\nsubscription:1\ndestination:/queue/q\nmessage-id:T_1@@session-x@@1\nredelivered:false\n"
+        b"color:red\ncontent-type:text/plain\ncontent-length:2\n\nhi\0\n"
+    )
+
+
+def test_messages_of_several_publishers_do_not_get_each_others_headers() -> None:
+    """More of them than are remembered, twice over."""
+    found = subscription(AckMode.AUTO)
+    blocks = [
+        before + behind
+        for before, behind in (
+            (before + (0).to_bytes(4, "big"), behind)
+            for before, behind in (encode_around_table(Properties(type=b"t%d" % number)) for number in range(300))
+        )
+    ]
+    for tag, number in enumerate([*range(300), *range(300)], start=1):
+        assert b"\ntype:t%d\n" % number in message(found, properties=blocks[number], tag=tag)
+
+
+def test_a_head_too_long_to_remember_is_encoded_every_time() -> None:
+    before, behind = encode_around_table(Properties())
+    found = subscription(AckMode.AUTO)
+    for tag in (1, 2):
+        entries = table_entries([(b"long", b"x" * 5000), (b"n", b"%d" % tag)])
+        properties = before + len(entries).to_bytes(4, "big") + entries + behind
+        octets = message(found, properties=properties, tag=tag)
+        assert b"\nlong:" + b"x" * 5000 + b"\nn:%d\n" % tag in octets
+
+
+# The account.
+
+
+def test_acknowledgements_in_order_are_one_frame() -> None:
+    found = subscription(delivered=5)
+    for tag in (1, 2, 3):
+        found.acknowledge(tag)
+    assert found.outstanding == 2
+    assert settled(found) == ["ack 3 multiple"]
+    assert settled(found) == []
+
+
+def test_acknowledgements_ahead_are_single_and_the_multiple_does_not_reach_over_what_is_outstanding() -> None:
+    found = subscription(delivered=5)
+    found.acknowledge(4)
+    found.acknowledge(1)
+    assert settled(found) == ["ack 4", "ack 1 multiple"]
+    assert [tag for tag in range(1, 6) if found.holds(tag)] == [2, 3, 5]
+    found.acknowledge(3)
+    found.acknowledge(2)
+    assert settled(found) == ["ack 3", "ack 2 multiple"]
+    assert found.outstanding == 1
+    found.acknowledge(5)
+    assert settled(found) == ["ack 5 multiple"]
+    assert found.outstanding == 0
+
+
+def test_a_multiple_names_a_tag_that_the_broker_still_knows() -> None:
+    """The floor has moved over tags settled one by one; naming those would close the channel."""
+    found = subscription(delivered=3)
+    found.acknowledge(2)
+    found.acknowledge(3)
+    assert settled(found) == ["ack 2", "ack 3"]
+    found.acknowledge(1)
+    assert settled(found) == ["ack 1 multiple"]
+    assert found.outstanding == 0
+
+
+def test_cumulative_acknowledgement() -> None:
+    found = subscription(AckMode.CLIENT, delivered=5)
+    found.acknowledge(2)
+    found.acknowledge(4)
+    assert settled(found) == ["ack 4 multiple"]
+    assert [tag for tag in range(1, 6) if found.holds(tag)] == [5]
+
+
+def test_number_0_acknowledges_everything_so_far_in_mode_client_and_nothing_in_others() -> None:
+    found = subscription(AckMode.CLIENT, delivered=3)
+    assert found.holds(0)
+    found.acknowledge(0)
+    assert settled(found) == ["ack 3 multiple"]
+    assert not subscription(AckMode.CLIENT_INDIVIDUAL, delivered=3).holds(0)
+
+
+@pytest.mark.parametrize("delivered", [0, 3])
+def test_number_0_tells_the_broker_nothing_when_nothing_is_outstanding(delivered: int) -> None:
+    found = subscription(AckMode.CLIENT, delivered=delivered)
+    found.acknowledge(0)
+    found.take_settlements()
+    found.acknowledge(0)
+    assert settled(found) == []
+    found.refuse(0, requeue=True)
+    assert settled(found) == []
+
+
+def test_nack_ends_the_run_before_it() -> None:
+    found = subscription(delivered=4)
+    found.acknowledge(1)
+    found.refuse(2, requeue=True)
+    found.acknowledge(3)
+    found.refuse(4, requeue=False)
+    assert settled(found) == ["ack 1 multiple", "nack 2 requeue", "ack 3 multiple", "nack 4"]
+    assert found.outstanding == 0
+
+
+def test_nack_ahead_keeps_what_is_before_it() -> None:
+    found = subscription(delivered=3)
+    found.refuse(2, requeue=True)
+    assert settled(found) == ["nack 2 requeue"]
+    assert [tag for tag in range(1, 4) if found.holds(tag)] == [1, 3]
+
+
+def test_cumulative_nack() -> None:
+    found = subscription(AckMode.CLIENT, delivered=4)
+    found.acknowledge(1)
+    found.refuse(3, requeue=False)
+    assert settled(found) == ["ack 1 multiple", "nack 3 multiple"]
+    assert [tag for tag in range(1, 5) if found.holds(tag)] == [4]
+
+
+def test_nothing_is_held_that_was_never_delivered_or_is_settled() -> None:
+    found = subscription(delivered=2)
+    found.acknowledge(1)
+    assert [tag for tag in (1, 2, 3, 2**64) if found.holds(tag)] == [2]
+
+
+def test_auto_settles_what_was_delivered_at_once() -> None:
+    found = subscription(AckMode.AUTO, delivered=3)
+    assert found.settle_delivered()
+    assert found.outstanding == 0
+    assert settled(found) == ["ack 3 multiple"]
+    assert found.settle_delivered()
+    assert settled(found) == []
+
+
+def test_auto_notes_that_it_has_something_to_settle_and_when_it_has_much() -> None:
+    found = Subscription(b"T_1", b"1", AckMode.AUTO, b"s", window=40)
+    found.deliver(1, False, TO_QUEUE, NO_PROPERTIES, b"")
+    assert found.unsettled.waiting == [found]
+    for tag in range(2, 12):
+        found.deliver(tag, False, TO_QUEUE, NO_PROPERTIES, b"")
+    assert not found.unsettled.urgent
+    found.deliver(12, False, TO_QUEUE, NO_PROPERTIES, b"")
+    assert found.unsettled.urgent
+    assert found.unsettled.waiting == [found]
+
+
+@pytest.mark.parametrize("mode", [AckMode.CLIENT, AckMode.CLIENT_INDIVIDUAL])
+def test_who_acknowledges_is_never_settled_by_itself(mode: AckMode) -> None:
+    found = subscription(mode, delivered=100)
+    assert found.unsettled.waiting == []
+    assert not found.unsettled.urgent
+
+
+# Messages that a slow client cannot take.
+
+
+def shed(of: Subscription, *tags: int) -> None:
+    for tag in tags:
+        of.shed(tag, False, TO_QUEUE, NO_PROPERTIES, b"x")
+
+
+def broker_after(of: Subscription, delivered: int) -> Unacked:
+    """What the broker makes of the settlements, after so many deliveries."""
+    unacked = Unacked(set(range(1, delivered + 1)))
+    unacked.apply(of.take_settlements())
+    return unacked
+
+
+def test_what_was_shed_under_auto_goes_back_and_what_was_delivered_does_not() -> None:
+    found = subscription(AckMode.AUTO, delivered=2)
+    shed(found, 3, 4)
+    assert found.output == []
+    assert not found.settle_delivered()
+    assert settled(found) == []
+    found.give_back()
+    assert broker_after(found, 4) == Unacked(acked={1, 2}, requeued={3, 4})
+    assert found.outstanding == 0
+    found.deliver(5, True, TO_QUEUE, NO_PROPERTIES, b"")
+    assert found.settle_delivered()
+    assert settled(found) == ["ack 5 multiple"]
+
+
+def test_what_was_shed_under_auto_when_all_before_it_is_settled() -> None:
+    found = subscription(AckMode.AUTO, delivered=2)
+    assert found.settle_delivered()
+    shed(found, 3)
+    found.give_back()
+    assert broker_after(found, 3) == Unacked(acked={1, 2}, requeued={3})
+
+
+def test_what_was_shed_goes_back_before_anything_makes_room_for_what_stands_behind_it() -> None:
+    found = subscription(AckMode.AUTO, delivered=2)
+    shed(found, 3, 4)
+    found.give_back()
+    assert [word.split()[0] for word in settled(found)] == ["nack", "nack", "ack"]
+
+
+@pytest.mark.parametrize("mode", [AckMode.CLIENT, AckMode.CLIENT_INDIVIDUAL])
+def test_what_was_shed_goes_back_where_the_client_acknowledges(mode: AckMode) -> None:
+    found = subscription(mode, delivered=2)
+    shed(found, 3, 4)
+    found.give_back()
+    assert [tag for tag in range(1, 6) if found.holds(tag)] == [1, 2]
+    found.deliver(5, False, TO_QUEUE, NO_PROPERTIES, b"")
+    found.acknowledge(1)
+    found.acknowledge(5)
+    left = set() if mode is AckMode.CLIENT else {2}
+    assert broker_after(found, 5) == Unacked(waiting=left, acked={1, 2, 5} - left, requeued={3, 4})
+
+
+def test_nothing_to_give_back() -> None:
+    found = subscription(AckMode.CLIENT, delivered=2)
+    found.give_back()
+    assert settled(found) == []
+
+
+def test_number_0_does_not_acknowledge_what_the_client_never_got() -> None:
+    found = subscription(AckMode.CLIENT, delivered=2)
+    shed(found, 3)
+    found.acknowledge(0)
+    found.give_back()
+    assert broker_after(found, 3) == Unacked(acked={1, 2}, requeued={3})
+
+
+@pytest.mark.parametrize("mode", [AckMode.CLIENT, AckMode.CLIENT_INDIVIDUAL])
+def test_a_client_cannot_acknowledge_by_guessing_what_it_never_got(mode: AckMode) -> None:
+    found = subscription(mode, delivered=2)
+    shed(found, 3)
+    assert not found.holds(3)
