@@ -37,8 +37,8 @@ class Broker:
     control: Control | None = None
     pid: int | None = None
 
-    def declare(self, queue: str, length: int) -> None:
-        """Make `queue` anew: durable, empty, and bounded to `length` messages so that memory is bounded too."""
+    def declare(self, queue: str) -> None:
+        """Make `queue` anew: durable and empty, as most queues are, and gone by itself if this run is cut off."""
 
         async def remake(channel: AbstractChannel) -> None:
             await channel.queue_delete(queue)

@@ -24,14 +24,12 @@ _PREFETCH = 200
 _ACK_HASTE = 5
 """How many times shorter the client rests where its ACKs are awaited: 200 in hand are soon used up."""
 _SUBSCRIBERS = 10
-_ROOM = 2
-"""Messages that a queue takes for each that is sent: it is bounded, and a message that arrives twice still shows."""
 _ACK_HEADER = re.compile(rb"\nack:([^\n]+)\n")
 
 
 def measure_send(stand: Stand, side: Side, count: int) -> Sample:
     """Transient SENDs into one queue, as fast as they are taken; ends at the receipt of the last."""
-    with _queue(stand, "send", count) as queue, Wire(side.account) as wire:
+    with _queue(stand, "send") as queue, Wire(side.account) as wire:
         wire.load(payload.sends(f"/amq/queue/{queue}", count, receipt_on_last=True))
         await_quiet(stand)
         with Stopwatch(stand, side) as watch:
@@ -43,7 +41,7 @@ def measure_send(stand: Stand, side: Side, count: int) -> Sample:
 
 def measure_send_confirmed(stand: Stand, side: Side, count: int) -> Sample:
     """Persistent SENDs with a receipt each, 2,000 unanswered at most; ends at the last receipt."""
-    with _queue(stand, "send_confirmed", count) as queue, Wire(side.account) as wire:
+    with _queue(stand, "send_confirmed") as queue, Wire(side.account) as wire:
         frames, length = payload.confirmed_sends(f"/amq/queue/{queue}", count)
         wire.expect(count * 64)
         wire.load(frames, allowed=_IN_FLIGHT * length)
@@ -179,9 +177,9 @@ def _round_trips(wire: Wire, frames: memoryview, size: int, count: int) -> Itera
 
 
 @contextmanager
-def _queue(stand: Stand, row: str, count: int) -> Iterator[str]:
+def _queue(stand: Stand, row: str) -> Iterator[str]:
     queue = f"{stand.prefix}.{row}"
-    stand.broker.declare(queue, _ROOM * count)
+    stand.broker.declare(queue)
     try:
         yield queue
     finally:
@@ -190,7 +188,7 @@ def _queue(stand: Stand, row: str, count: int) -> Iterator[str]:
 
 @contextmanager
 def _full_queue(stand: Stand, row: str, count: int) -> Iterator[str]:
-    with _queue(stand, row, count) as queue:
+    with _queue(stand, row) as queue:
         with Wire(stand.prefiller.account) as wire:
             wire.load(payload.sends(f"/amq/queue/{queue}", count, receipt_on_last=True))
             pump({wire: 1}, nap=stand.nap)

@@ -64,7 +64,7 @@ class TwoClients(RuleBasedStateMachine):
         assert heard.command == b"CONNECTED"
 
     def say(self, client: str, command: str, *headers: str, receipt: bool, body: str = "") -> None:
-        wanted = ()
+        wanted: tuple[str, ...] = ()
         if receipt:
             name = f"r{next(self.names)}"
             self.clients[client].receipts.add(name)

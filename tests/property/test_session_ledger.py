@@ -1,7 +1,7 @@
 """The account of a subscription agrees with the broker's, whatever is delivered and settled in whatever order.
 
-The client here knows what it got and what it settled. The broker knows nothing but the AMQP frames it is sent, and is as
-strict as RabbitMQ: a tag that it does not know closes the channel. In the end both must mean the same.
+The client here knows what it got and what it settled. The broker knows nothing but the AMQP frames it is sent, and is
+as strict as RabbitMQ: a tag that it does not know closes the channel. In the end both must mean the same.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""MESSAGE frames of the hot path are what the plain encoder writes, and nobody can forge the server's headers in them."""
+"""MESSAGE frames of the hot path are what the plain encoder writes, and nobody can forge the server's headers."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,10 @@ SESSION = b"session-x"
 names = st.binary(max_size=40) | texts(255).map(str.encode)
 modes = st.sampled_from(AckMode)
 messages = st.tuples(
-    st.integers(0, 3), st.integers(1, 2**63 - 1), st.booleans(), st.binary(max_size=30) | st.integers(0, 9000).map(bytes)
+    st.integers(0, 3),
+    st.integers(1, 2**63 - 1),
+    st.booleans(),
+    st.binary(max_size=30) | st.integers(0, 9000).map(bytes),
 )
 
 
@@ -60,7 +63,9 @@ def slowly(
     lines = property_lines(given)
     taken = {*OWN, *(name for name, _ in lines)}
     shown = hand_made(given).headers or []
-    headers += [(name, value if isinstance(value, bytes) else b"%d" % value) for name, value in shown if name not in taken]
+    headers += [
+        (name, value if isinstance(value, bytes) else b"%d" % value) for name, value in shown if name not in taken
+    ]
     return encode(b"MESSAGE", headers + lines, body)
 
 

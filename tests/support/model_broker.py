@@ -343,7 +343,8 @@ class ModelBroker:
         if not ready:
             return None
         message = ready.pop(0).message
-        given = {name: value for name, value in read_properties(message.properties) if value not in (None, "")}
+        properties = read_properties(message.properties)
+        given: dict[str, Any] = {name: value for name, value in properties if value not in (None, "")}
         headers: dict[str, Any] = given.pop("headers", None) or {}
         if "timestamp" in given:
             given["timestamp"] = int(given["timestamp"].timestamp())

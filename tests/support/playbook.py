@@ -1,8 +1,8 @@
 """A playbook for one pure session: what goes in is said step by step, and all that comes out must have been expected.
 
-What comes out is shown in short words, so that a test reads as a conversation and a difference as a diff: frames for the
-client as ``RECEIPT r1`` or ``MESSAGE 1 #2 hello``, messages for the broker as ``amq.topic a.b hello``, settlements as
-``ack 3 multiple``. Octets for the broker are read with pamqp.
+What comes out is shown in short words, so that a test reads as a conversation and a difference as a diff: frames for
+the client as ``RECEIPT r1`` or ``MESSAGE 1 #2 hello``, messages for the broker as ``amq.topic a.b hello``, settlements
+as ``ack 3 multiple``. Octets for the broker are read with pamqp.
 """
 
 from __future__ import annotations
@@ -190,7 +190,6 @@ class Playbook:
         self.broker(ops.Subscribed(subscription, subscription.channel, name))
         return subscription
 
-    @property
     def state(self) -> State:
         """Where the session is in its life."""
         return self.session.state

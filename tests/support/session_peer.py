@@ -12,6 +12,7 @@ from functools import partial
 
 from gateway.errors import FrameError
 from gateway.session import ops
+from gateway.session.queues import QueueSpec
 from gateway.session.session import Session
 from gateway.session.settings import Settings
 from gateway.session.subscription import Subscription
@@ -146,7 +147,7 @@ class ModelBridge:
         self._consuming[subscription] = channel
         return ops.Subscribed(subscription, channel.number, name)
 
-    def _declare(self, queue: ops.QueueSpec) -> str:
+    def _declare(self, queue: QueueSpec) -> str:
         return self._broker.declare(
             queue.name,
             durable=queue.durable,

@@ -123,7 +123,7 @@ def test_a_closed_channel_fails_the_commit_and_settles_nothing(play: Playbook) -
     play.broker(ops.ChannelClosed(404, "NOT_FOUND - no exchange 'e' in vhost '/'", publishing=True))
     assert play.said() == ["ERROR for c not_found: NOT_FOUND - no exchange 'e' in vhost '/'"]
     assert play.settled() == []
-    assert play.state is State.CLOSED
+    assert play.state() is State.CLOSED
 
 
 def test_an_acknowledgement_that_has_become_impossible_fails_the_commit_before_anything_is_published(
@@ -152,7 +152,7 @@ def test_an_acknowledgement_whose_subscription_is_gone_fails_the_commit(play: Pl
     assert play.said() == [
         f'ERROR for c Subscription not found: Message with id "{ack_id(subscription, 1)}" has no subscription'
     ]
-    assert play.state is State.CONNECTED
+    assert play.state() is State.CONNECTED
     # The transaction is over.
     play.client("COMMIT", "transaction:t")
     assert play.said() == ['ERROR Bad transaction: Invalid transaction identifier: "t"']
@@ -218,7 +218,9 @@ def test_a_transaction_left_open_is_gone_and_the_client_is_told() -> None:
     play.session.time_passed(50_600.0)
     assert play.said() == []
     play.session.time_passed(50_600.5)
-    assert play.said() == ['ERROR Transaction expired: Transaction "at once" was open for too long and has been aborted.']
+    assert play.said() == [
+        'ERROR Transaction expired: Transaction "at once" was open for too long and has been aborted.'
+    ]
     play.session.time_passed(50_700.0)
     play.client("COMMIT", "transaction:at once")
     assert play.said() == [

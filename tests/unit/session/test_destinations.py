@@ -1,5 +1,7 @@
 """Destinations: every row of the plugin's table, escapes in both directions, and names that must never change."""
 
+from hashlib import md5
+
 import pytest
 
 from gateway.errors import StompError
@@ -188,8 +190,6 @@ def test_erlang_writes_a_long_text_otherwise_from_65536_octets_on() -> None:
     names = {durable_queue_name(b"a" * size, b"z") for size in (65_534, 65_535, 65_536, 65_537)}
     assert len(names) == 4
     # Computed from the external term format by hand: STRING_EXT up to 65535 octets, LIST_EXT from there on.
-    from hashlib import md5
-
     longest = b"\x83h\x02k\xff\xff" + b"a" * 65_535 + b"k\0\x01z"
     longer = b"\x83h\x02l\0\x01\0\0" + b"aa" * 65_536 + b"jk\0\x01z"
     for size, term in ((65_535, longest), (65_536, longer)):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.errors import CloseReason
+from gateway.errors import CloseReason, StompError
 from gateway.session import ops
 from gateway.session.transitions import State
 from tests.support.playbook import Playbook, ack_id, deliver, stomp
@@ -21,7 +21,7 @@ def test_disconnect_waits_for_all_confirms_and_for_the_channels_to_close(play: P
     for receipt in ("r1", "r2", "r3"):
         _send(play, receipt)
     play.octets(stomp("DISCONNECT", "receipt:bye") + stomp("SEND", "destination:/topic/t", body="too late"))
-    assert play.state is State.DRAINING
+    assert play.state() is State.DRAINING
     assert play.asked() is None
     play.confirm(2)
     play.confirm(3)
@@ -29,10 +29,10 @@ def test_disconnect_waits_for_all_confirms_and_for_the_channels_to_close(play: P
     play.confirm(1)
     assert play.said() == ["RECEIPT r2", "RECEIPT r3", "RECEIPT r1"]
     assert play.asked() == ops.CloseUpstream()
-    assert play.state is State.DRAINING
+    assert play.state() is State.DRAINING
     play.broker(ops.UpstreamClosed())
     assert play.said() == ["RECEIPT bye"]
-    assert play.state is State.CLOSED
+    assert play.state() is State.CLOSED
     assert play.session.close_reason is CloseReason.DISCONNECT
 
 
@@ -44,7 +44,7 @@ def test_disconnect_without_receipt_waits_just_the_same(play: Playbook) -> None:
     assert play.asked() == ops.CloseUpstream()
     play.broker(ops.UpstreamClosed())
     assert play.said() == ["RECEIPT r1"]
-    assert play.state is State.CLOSED
+    assert play.state() is State.CLOSED
 
 
 def test_a_message_refused_while_the_session_drains_is_told(play: Playbook) -> None:
@@ -85,7 +85,7 @@ def test_a_client_that_is_gone_in_the_middle_of_an_operation(play: Playbook) -> 
     operation = play.asked()
     assert isinstance(operation, ops.Subscribe)
     play.session.client_gone()
-    assert play.state is State.CLOSED
+    assert play.state() is State.CLOSED
     play.subscribed(operation)
     deliver(operation.subscription, 1)
     play.session.subscriptions.settle_auto()
@@ -100,7 +100,7 @@ def test_a_client_that_is_gone_in_the_middle_of_its_login(fresh: Playbook) -> No
     fresh.session.client_gone()
     fresh.broker(ops.LoggedIn())
     assert fresh.said() == []
-    assert fresh.state is State.CLOSED
+    assert fresh.state() is State.CLOSED
 
 
 def test_a_client_that_is_gone_leaves_nothing_of_its_frame_to_be_done(play: Playbook) -> None:
@@ -114,7 +114,7 @@ def test_a_client_that_is_gone_leaves_nothing_of_its_frame_to_be_done(play: Play
 def test_a_gateway_that_stops_waits_for_confirms_and_says_so(play: Playbook) -> None:
     _send(play, "r1")
     play.session.shut_down()
-    assert play.state is State.DRAINING
+    assert play.state() is State.DRAINING
     assert not play.session.wants_read
     play.client("SEND", "destination:/topic/t", "receipt:r2", body="not read any more")
     assert play.said() == []
@@ -132,7 +132,7 @@ def test_a_gateway_that_stops_before_the_login_says_so_at_once(fresh: Playbook, 
         assert isinstance(fresh.asked(), ops.Login)
     fresh.session.shut_down()
     assert fresh.said() == [STOPPING]
-    assert fresh.state is State.CLOSED
+    assert fresh.state() is State.CLOSED
     fresh.broker(ops.LoggedIn())
 
 
@@ -210,7 +210,7 @@ def test_channels_that_do_not_close_end_the_session_with_the_brokers_words(play:
     assert play.asked() == ops.CloseUpstream()
     play.broker(ops.OperationFailed(541, "INTERNAL_ERROR - sorry"))
     assert play.said() == ["ERROR internal_error: INTERNAL_ERROR - sorry"]
-    assert play.state is State.CLOSED
+    assert play.state() is State.CLOSED
 
 
 def test_octets_that_are_no_frame_end_the_session_with_an_error(play: Playbook) -> None:
@@ -219,3 +219,33 @@ def test_octets_that_are_no_frame_end_the_session_with_an_error(play: Playbook) 
     assert receipt == "RECEIPT r1"
     assert error.startswith("ERROR Malformed frame: a header line without a colon")
     assert play.session.close_reason is CloseReason.MALFORMED_FRAME
+
+
+def test_after_the_end_nothing_is_said_and_nothing_is_settled_for_the_client(play: Playbook) -> None:
+    subscription = play.subscribe()
+    _send(play, "r1")
+    play.client("CONNECT", "accept-version:1.2")
+    assert play.said() == ["ERROR Illegal command: You are already connected."]
+    assert play.state() is State.CLOSED
+    deliver(subscription, 1, "too late")
+    play.confirm(1)
+    play.session.subscriptions.settle_auto()
+    assert [play.said(), play.settled()] == [[], []]
+
+
+def test_a_message_delivered_before_an_error_is_still_said_and_settled(play: Playbook) -> None:
+    subscription = play.subscribe()
+    deliver(subscription, 1, "in time")
+    play.broker(ops.ChannelClosed(404, "NOT_FOUND - no exchange 'e' in vhost '/'", publishing=True))
+    assert play.said() == [
+        "MESSAGE 1 #1 in time",
+        "ERROR not_found: NOT_FOUND - no exchange 'e' in vhost '/'",
+    ]
+
+
+def test_the_owner_may_end_a_session_for_reasons_of_its_own(play: Playbook) -> None:
+    _send(play, "r1")
+    play.session.close(StompError("Slow consumer", "Too slow.\n", close=CloseReason.SLOW_CONSUMER))
+    play.session.close(StompError("Heart-beat timeout", "Silent.\n", close=CloseReason.HEART_BEAT_TIMEOUT))
+    assert play.said() == ["ERROR Slow consumer: Too slow."]
+    assert play.session.close_reason is CloseReason.SLOW_CONSUMER

@@ -170,3 +170,22 @@ def test_a_refusal_answers_for_the_frame_that_waited_and_nothing_behind_it_happe
     play.broker(ops.OperationFailed(404, "NOT_FOUND - no such thing"))
     assert play.said() == ["ERROR for r1 not_found: NOT_FOUND - no such thing"]
     assert play.published() == []
+
+
+def test_a_temporary_queue_that_the_broker_took_away_is_made_anew(play: Playbook) -> None:
+    request = ("SEND", "destination:/topic/t", "reply-to:/temp-queue/a")
+    play.client(*request, body="one")
+    operation = play.asked()
+    assert isinstance(operation, ops.Subscribe)
+    subscription = play.subscribed(operation)
+    play.prepare()
+    assert play.published() == ["amq.topic t one"]
+    play.broker(ops.ConsumerCancelled(subscription))
+    assert len(play.said()) == 1
+    play.client(*request, body="two")
+    operation = play.asked()
+    assert isinstance(operation, ops.Subscribe)
+    play.broker(ops.Subscribed(operation.subscription, 9, "amq.gen-2"))
+    octets = b"".join(play.session.publisher.output)
+    assert (octets.count(b"amq.gen-2"), octets.count(b"amq.gen-1")) == (1, 0)
+    play.session.publisher.output.clear()

@@ -103,6 +103,16 @@ def test_there_is_room_again_at_half_of_both(count: int, size: int, room: bool) 
     assert found.has_room is room
 
 
+def test_receipts_are_owed_until_they_are_confirmed() -> None:
+    found = publisher()
+    publish(found)
+    assert [found.owes_receipts, found.unconfirmed] == [False, 1]
+    publish(found, b"r")
+    owed = [found.owes_receipts]
+    found.confirm(2, multiple=False)
+    assert [*owed, found.owes_receipts] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("text", "receipt"),
     [

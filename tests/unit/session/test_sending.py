@@ -78,8 +78,9 @@ def test_what_belongs_to_the_single_frame_is_filled_in_for_each() -> None:
 
 
 @pytest.mark.parametrize(
-    "headers", [("receipt:r",), ("content-length:2",), ("content-length:2", "receipt:r"), ("receipt:r", "content-length:2")]
-)  # fmt: skip
+    "headers",
+    [("receipt:r",), ("content-length:2",), ("content-length:2", "receipt:r"), ("receipt:r", "content-length:2")],
+)
 def test_gaps_are_filled_in_their_order(headers: tuple[str, ...]) -> None:
     _, content, _ = encoded(frame(*headers, "destination:/queue/q", body=b"hi"))
     assert content.properties.headers == dict(line.split(":") for line in headers)

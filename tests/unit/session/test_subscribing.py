@@ -75,7 +75,8 @@ def test_the_ack_modes(text: str, mode: AckMode) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "prefetch"), [("0", 0), ("1", 1), (" 7 ", 7), ("65535", 65_535), ("65536", 65_535), ("99999999999", 65_535)]
+    ("text", "prefetch"),
+    [("0", 0), ("1", 1), (" 7 ", 7), ("65535", 65_535), ("65536", 65_535), ("99999999999", 65_535)],
 )
 def test_prefetch_fits_into_amqp(text: str, prefetch: int) -> None:
     assert read("id:1", "destination:/queue/q", f"prefetch-count:{text}").prefetch == prefetch

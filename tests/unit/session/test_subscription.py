@@ -71,7 +71,11 @@ def test_a_redelivered_message_says_so() -> None:
 
 def test_an_id_is_escaped_wherever_it_stands() -> None:
     found = message(subscription(tag=b"T_a:\n", identifier=b"a:\n"))
-    for line in (b"\nsubscription:a\\c\\n\n", b"\nmessage-id:T_a\\c\\n@@session-x@@1\n", b"\nack:T_a\\c\\n@@session-x@@1\n"):
+    for line in (
+        b"\nsubscription:a\\c\\n\n",
+        b"\nmessage-id:T_a\\c\\n@@session-x@@1\n",
+        b"\nack:T_a\\c\\n@@session-x@@1\n",
+    ):
         assert line in found
 
 
@@ -223,11 +227,12 @@ def test_auto_notes_that_it_has_something_to_settle_and_when_it_has_much() -> No
     found = Subscription(b"T_1", b"1", AckMode.AUTO, b"s", window=40)
     found.deliver(1, False, TO_QUEUE, NO_PROPERTIES, b"")
     assert found.unsettled.waiting == [found]
-    for tag in range(2, 12):
+    urgent = []
+    for tag in range(2, 13):
         found.deliver(tag, False, TO_QUEUE, NO_PROPERTIES, b"")
-    assert not found.unsettled.urgent
-    found.deliver(12, False, TO_QUEUE, NO_PROPERTIES, b"")
-    assert found.unsettled.urgent
+        urgent.append(found.unsettled.urgent)
+    # A quarter of the window after the first one.
+    assert urgent == [False] * 10 + [True]
     assert found.unsettled.waiting == [found]
 
 
@@ -307,6 +312,22 @@ def test_number_0_does_not_acknowledge_what_the_client_never_got() -> None:
     found.acknowledge(0)
     found.give_back()
     assert broker_after(found, 3) == Unacked(acked={1, 2}, requeued={3})
+
+
+@pytest.mark.parametrize("requeue", [None, True, False])
+def test_number_0_means_what_the_client_got_also_when_what_was_shed_has_gone_back(requeue: bool | None) -> None:
+    found = subscription(AckMode.CLIENT, delivered=2)
+    shed(found, 3)
+    found.give_back()
+    unacked = broker_after(found, 3)
+    if requeue is None:
+        found.acknowledge(0)
+    else:
+        found.refuse(0, requeue=requeue)
+    unacked.apply(found.take_settlements())
+    assert (found.outstanding, unacked.waiting) == (0, set())
+    settled_as = {None: unacked.acked, True: unacked.requeued, False: unacked.discarded}[requeue]
+    assert settled_as >= {1, 2}
 
 
 @pytest.mark.parametrize("mode", [AckMode.CLIENT, AckMode.CLIENT_INDIVIDUAL])

@@ -51,7 +51,9 @@ def test_the_third_part_is_a_number(number: bytes) -> None:
     assert found.value.message == "Processing error"
 
 
-@pytest.mark.parametrize("ack_id", [b"T_2@@session-x@@1", b"T_1@@session-y@@1", b"Q_1@@session-x@@1", b"@@session-x@@1"])
+@pytest.mark.parametrize(
+    "ack_id", [b"T_2@@session-x@@1", b"T_1@@session-y@@1", b"Q_1@@session-x@@1", b"@@session-x@@1"]
+)
 def test_an_identifier_of_another_subscription_or_session_means_nothing(ack_id: bytes) -> None:
     with pytest.raises(StompError, match="Subscription not found") as found:
         subscriptions(subscription(delivered=1)).settlement(b"ACK", b"id", ack_id, None)
@@ -77,7 +79,9 @@ def test_settling_is_per_subscription() -> None:
     # A subscription may be named twice; what it has to tell, it tells once.
     taken = known.take_settling()
     assert set(taken) == {one, two}
-    assert settlements_in_words(b"".join(each.take_settlements() for each in taken if each is one)) == ["ack 2 multiple"]
+    assert settlements_in_words(b"".join(each.take_settlements() for each in taken if each is one)) == [
+        "ack 2 multiple"
+    ]
     assert settlements_in_words(two.take_settlements()) == ["ack 3 multiple"]
     assert (one.outstanding, two.outstanding) == (1, 0)
 

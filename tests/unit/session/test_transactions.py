@@ -7,6 +7,7 @@ from gateway.session.settings import TransactionLimits
 from gateway.session.subscription import AckMode, Subscription
 from gateway.session.transactions import Settlement, Transactions
 from gateway.stomp.frame import Frame, Head
+from tests.support.playbook import deliver, settlements_in_words
 
 FRAME = Frame(Head(b"SEND", {}))
 
@@ -113,8 +114,6 @@ def test_begin_again_makes_a_transaction_young() -> None:
     ],
 )
 def test_a_settlement_is_carried_out_once(mode: AckMode, requeue: bool | None, words: list[str]) -> None:
-    from tests.support.playbook import deliver, settlements_in_words
-
     subscription = Subscription(b"T_1", b"1", mode, b"s")
     deliver(subscription, 1)
     settlement = Settlement(subscription, 1, b"id", requeue)

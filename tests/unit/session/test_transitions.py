@@ -48,4 +48,4 @@ def test_what_no_client_may_say_is_an_error_and_the_connection_stays_open(comman
     if command:
         shown = command.decode("utf-8", "backslashreplace")
         assert play.said() == [f'ERROR for r2 Bad command: Could not interpret command "{shown}"']
-    assert play.state is State.CONNECTED
+    assert play.state() is State.CONNECTED

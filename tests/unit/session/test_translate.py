@@ -130,10 +130,20 @@ def test_a_name_of_more_than_255_octets_is_an_error() -> None:
 def test_properties_become_headers_in_the_plugins_order() -> None:
     found = message_headers(
         Properties(
-            content_type=b"ct", content_encoding=b"ce", headers=[(b"h", b"1"), (b"g", -2)], delivery_mode=2,
-            priority=0, correlation_id=b"c:1", reply_to=b"answers", expiration=b"60", message_id=b"m", timestamp=7,
-            type=b"t", user_id=b"u", app_id=b"a",
-        )  # fmt: skip
+            content_type=b"ct",
+            content_encoding=b"ce",
+            headers=[(b"h", b"1"), (b"g", -2)],
+            delivery_mode=2,
+            priority=0,
+            correlation_id=b"c:1",
+            reply_to=b"answers",
+            expiration=b"60",
+            message_id=b"m",
+            timestamp=7,
+            type=b"t",
+            user_id=b"u",
+            app_id=b"a",
+        )
     )
     assert found.decode().splitlines() == [
         "h:1", "g:-2", "app-id:a", "user-id:u", "type:t", "timestamp:7", "amqp-message-id:m", "expiration:60",
