@@ -27,6 +27,7 @@ log = structlog.get_logger("gateway.session")
 
 _ACCESS_REFUSED = 403
 _NOT_ALLOWED = 530
+_NOT_FOUND = 404
 _RESOURCE_LOCKED = 405
 
 
@@ -140,16 +141,19 @@ class Bridge:
 
     async def _carry_out(self, operation: ops.Operation) -> None:
         try:
-            event = await self._perform(operation)
-        except LinkDownError as down:
-            event = ops.LinkLost(down.code, down.text)
-        except UpstreamError as refusal:
-            event = ops.OperationFailed(refusal.code, refusal.text)
+            self._session.handle(await self._outcome(operation))
         except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
             self._owner.failed(error)
             return
-        self._session.handle(event)
         self._owner.broker_batch_done()
+
+    async def _outcome(self, operation: ops.Operation) -> ops.Event:
+        try:
+            return await self._perform(operation)
+        except LinkDownError as down:
+            return ops.LinkLost(down.code, down.text)
+        except UpstreamError as refusal:
+            return ops.OperationFailed(refusal.code, refusal.text)
 
     async def _perform(self, operation: ops.Operation) -> ops.Event:
         if isinstance(operation, ops.Login):
@@ -164,6 +168,7 @@ class Bridge:
         return ops.UpstreamClosed()
 
     async def _log_in(self, operation: ops.Login) -> ops.Event:
+        self._return_lease()
         virtual_host = self._find_virtual_host(operation.settings.virtual_host)
         shown = operation.login
         try:
@@ -182,10 +187,16 @@ class Bridge:
             text = b"The message broker cannot be reached; try again later.\n"
             return ops.LoginFailed("Upstream unavailable", text, close=True)
         except UpstreamError as refusal:
+            log.info(
+                "login refused",
+                peer=self._client,
+                virtual_host=virtual_host.name,
+                login=credentials.login,
+                reason=refusal.text,
+            )
             return _refused_login(refusal, operation)
         if self._released:
-            self._lease.release()
-            self._lease = None
+            self._return_lease()
         return ops.LoggedIn()
 
     async def _prepare_publisher(self, operation: ops.PreparePublisher) -> ops.Event:
@@ -210,11 +221,24 @@ class Bridge:
         if queue.exclusive:
             if channel is self._publishing:
                 channel = await self._control_channel()
-            self._check_ownership(queue.name, channel.link)
-        name = await channel.declare(queue)
-        if queue.exclusive:
-            self._exclusive[name] = channel.link
-            channel.link.exclusive_queues[name] = self
+            return await self._declare_exclusive(queue, channel)
+        return await channel.declare(queue)
+
+    async def _declare_exclusive(self, queue: QueueSpec, channel: LinkChannel) -> str:
+        """Take the name before asking the broker, to whom all sessions of the link are one."""
+        owners = channel.link.exclusive_queues
+        self._check_ownership(queue.name, channel.link)
+        is_new = bool(queue.name) and queue.name not in owners
+        if is_new:
+            owners[queue.name] = self
+        try:
+            name = await channel.declare(queue)
+        except UpstreamError:
+            if is_new:
+                del owners[queue.name]
+            raise
+        self._exclusive[name] = channel.link
+        owners[name] = self
         return name
 
     def _check_ownership(self, queue: str, link: Link) -> None:
@@ -253,9 +277,13 @@ class Bridge:
                 queue_name = await self._declare(operation.queue, channel)
                 made = operation.queue
             self._check_ownership(queue_name, channel.link)
+            gone: list[bool] = []
+            channel.on_cancelled = lambda: gone.append(True)
             await channel.consume(queue_name, operation.prefetch)
             if operation.binding is not None:
                 await channel.bind(queue_name, *operation.binding)
+            if gone:
+                raise UpstreamError(_NOT_FOUND, f"NOT_FOUND - queue '{queue_name}' was deleted")
         except UpstreamError as refusal:
             self._consuming.pop(subscription, None)
             await self._withdraw(channel, made, refusal)
@@ -304,10 +332,13 @@ class Bridge:
             # What is still on its way goes back to the queue with everything unsettled when the channel closes. The
             # consumer is cancelled by that, too; only a queue to delete needs the channel a moment longer.
             channel.silence(self)
-            if operation.delete_queue is not None:
-                await channel.cancel()
-                await channel.delete_queue(operation.delete_queue)
-            await self._close_channel(channel)
+            try:
+                if operation.delete_queue is not None:
+                    self._check_ownership(operation.delete_queue, channel.link)
+                    await channel.cancel()
+                    await channel.delete_queue(operation.delete_queue)
+            finally:
+                await self._close_channel(channel)
         self._disown(operation.subscription)
         return ops.Unsubscribed(operation.subscription)
 
@@ -352,7 +383,7 @@ class Bridge:
 
     def link_resumed(self, link: Link) -> None:
         """The link takes octets again."""
-        if self._publishing is not None and self._publishing.link is link:
+        if self._publishing is not None and self._publishing.link is link and not link.paused:
             self._session.holds.discard(Hold.LINK_WRITE)
             self._owner.broker_batch_done()
 
@@ -444,9 +475,13 @@ class Bridge:
         finally:
             if self._own_link is not None:
                 await self._own_link.close()
-            if self._lease is not None:
-                self._lease.release()
-                self._lease = None
+            self._return_lease()
+
+    def _return_lease(self) -> None:
+        """Give back the links: at the end, or when a client that was let in has to log in once more."""
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.release()
 
 
 def _refused_login(refusal: UpstreamError, operation: ops.Login) -> ops.LoginFailed:

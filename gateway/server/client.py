@@ -20,7 +20,7 @@ from gateway.errors import CloseReason, FrameError, StompError
 from gateway.server.bridge import Bridge
 from gateway.server.pool import LinkPool
 from gateway.session import refusals
-from gateway.session.session import Session
+from gateway.session.session import Hold, Session
 from gateway.session.settings import Resolve
 from gateway.session.transitions import State
 from gateway.stomp.decoder import Decoder, Limits
@@ -31,6 +31,9 @@ log = structlog.get_logger("gateway.session")
 # Automatic acknowledgements wait for the settler's next round, in seconds: a write to the broker for each message would
 # cost more than the message.
 _SETTLE_WITHIN: Final = 0.01
+
+# Characters of an ERROR's body in the log.
+_LOGGED: Final = 300
 
 # With this many times its buffer waiting, a client's further messages go back to their queues until it has caught up.
 # The prefetch bounds messages and not octets, so without it large messages for a slow client would fill the memory.
@@ -79,6 +82,7 @@ class Workshop:
     spawn: Callable[..., asyncio.Task[None]]
     settler: Settler
     clients: set[ClientConnection]
+    closing: set[ClientConnection]
 
 
 class ClientConnection(asyncio.Protocol):
@@ -149,23 +153,28 @@ class ClientConnection(asyncio.Protocol):
         """The client is gone; what it sent is still carried out."""
         self._ended = self._gone = True
         self._stop_timers()
+        self._workshop.closing.discard(self)
+        # Nobody takes messages any more, so none may be settled.
+        self.session.subscriptions.silence()
         if not self._closing:
             self._advance()
 
     def pause_writing(self) -> None:
         """The client does not take its messages as fast as they come."""
-        self._writable = False
+        self._writable = self.session.client_writable = False
         self._full_since = self._workshop.clock()
         self._bridge.client_writable(False)
 
     def resume_writing(self) -> None:
         """The client has taken most of what was waiting."""
-        self._writable = True
+        self._writable = self.session.client_writable = True
+        self.session.holds.discard(Hold.CLIENT_WRITE)
         self._bridge.client_writable(True)
         if self._shedding:
             self._shedding = False
             self._bridge.resume_deliveries()
-        self._flush()
+        if not self._closing:
+            self._advance()
 
     # The session.
 
@@ -192,6 +201,10 @@ class ClientConnection(asyncio.Protocol):
 
     def _flush(self) -> None:
         session = self.session
+        # Settlements that the client asked for go before the receipts that tell of them.
+        self._bridge.flush()
+        if session.complaints:
+            self._log_complaints()
         output = session.output
         if output:
             # Emptied before the write, which may find the client slow and lead back here.
@@ -203,19 +216,21 @@ class ClientConnection(asyncio.Protocol):
             if not self._writable and self._transport.get_write_buffer_size() > _SHED_AT * self._buffer:
                 self._shedding = True
                 self._bridge.shed_deliveries()
+                # Nor are more frames read, whose answers would pile up.
+                session.holds.add(Hold.CLIENT_WRITE)
         unsettled = session.subscriptions.unsettled
-        if unsettled.waiting and self._writable:
+        if unsettled.waiting and self._writable and not self._gone:
             if unsettled.urgent:
                 session.subscriptions.settle_auto()
+                self._bridge.flush()
             elif not self._settles_soon:
                 self._settles_soon = True
                 self._workshop.settler.soon(self)
-        self._bridge.flush()
 
     def settle(self) -> None:
         """Tell the broker what was delivered under ack:auto and is on its way to the client."""
         self._settles_soon = False
-        if self._writable and not self._closing:
+        if self._writable and not self._closing and not self._gone:
             self.session.subscriptions.settle_auto()
             self._bridge.flush()
 
@@ -230,7 +245,10 @@ class ClientConnection(asyncio.Protocol):
 
     def broker_batch_done(self) -> None:
         """The session got data or an event from the broker."""
-        self._advance()
+        if self._closing:
+            self.session.output.clear()
+        else:
+            self._advance()
 
     def _start(self) -> None:
         """The client has logged in."""
@@ -318,6 +336,7 @@ class ClientConnection(asyncio.Protocol):
         if self.session.output and not self._gone:
             self._transport.write(b"".join(self.session.output))
         self.session.output.clear()
+        self._log_complaints()
 
     def _close(self) -> None:
         """Close once: give the links back, and throw away what the client says until it closes too."""
@@ -331,6 +350,7 @@ class ClientConnection(asyncio.Protocol):
         self._log("session ended", reason=self.session.close_reason.value if self.session.close_reason else "unknown")
         if self._gone:
             return
+        self._workshop.closing.add(self)
         if self._ended or not self._transport.can_write_eof():
             self._transport.close()
         else:
@@ -347,6 +367,10 @@ class ClientConnection(asyncio.Protocol):
             # Reset by the client at the same moment.
             self._transport.abort()
 
+    def cut(self) -> None:
+        """Give up on a client that does not fetch its last octets."""
+        self._transport.abort()
+
     def abort(self) -> None:
         """Cut the connection; what the client was promised is not kept, and it is told so."""
         text = "The gateway is stopping, and not everything could be finished.\n"
@@ -357,6 +381,12 @@ class ClientConnection(asyncio.Protocol):
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
+
+    def _log_complaints(self) -> None:
+        complaints, self.session.complaints = self.session.complaints, []
+        for error in complaints:
+            text = error.body.decode(errors="replace").strip()
+            self._log("error sent", message=error.message, text=text[:_LOGGED], closes=error.close is not None)
 
     def _log(self, event: str, **details: object) -> None:
         """One line at a session's start and end. Who never logged in, a health check for instance, is not worth one."""

@@ -36,6 +36,7 @@ class Gateway:
         self._settings: dict[str, Settings] = {}
         self._servers: list[asyncio.Server] = []
         self.clients: set[ClientConnection] = set()
+        self._closing: set[ClientConnection] = set()
         self._pool = LinkPool(self._loop.time, self._spawn)
         self._workshop = Workshop(
             server=b"stomp-gateway/" + __version__.encode(),
@@ -46,6 +47,7 @@ class Gateway:
             spawn=self._spawn,
             settler=Settler(self._loop),
             clients=self.clients,
+            closing=self._closing,
         )
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -123,7 +125,7 @@ class Gateway:
         for client in tuple(self.clients):
             client.drain()
         deadline = self._loop.time() + self._config.drain_timeout
-        while (self.clients or self._tasks) and self._loop.time() < deadline:
+        while (self.clients or self._closing or self._tasks) and self._loop.time() < deadline:
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=deadline - self._loop.time(), return_when="FIRST_COMPLETED")
             else:
@@ -131,6 +133,8 @@ class Gateway:
                 await asyncio.sleep(_POLL)
         for client in tuple(self.clients):
             client.abort()
+        for client in tuple(self._closing):
+            client.cut()
         await self._pool.close()
         log.info("stopped")
 

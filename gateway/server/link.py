@@ -33,6 +33,9 @@ from gateway.session.queues import QueueSpec
 # Octets waiting for the broker above which the clients of a link are held. The kernel's own buffers come on top.
 _HIGH_WATER: Final = 1 << 20
 
+# How long a broker may take to answer connection.close, in seconds.
+_CLOSE_WITHIN: Final = 3.0
+
 _CONNECTION_FORCED: Final = 320
 
 
@@ -170,15 +173,19 @@ class LinkChannel:
         """Send a method and wait for its answer."""
         self._busy = True
         try:
-            return await self._underlay.rpc(method)
+            answer = await self._underlay.rpc(method)
         except (AMQPError, OSError, RuntimeError, asyncio.CancelledError) as error:
             if self.link.end is not None:
                 raise self.link.end from error
             if self.closed is not None:
                 raise self.closed from error
-            raise
+            raise _interrupted(error) from error
         finally:
             self._busy = False
+        if self.closed is not None:
+            # Closed right behind the answer, before anybody could look at it.
+            raise self.closed
+        return answer
 
     def broker_closed(self, refusal: UpstreamError) -> None:
         """The broker closed the channel. Whoever waits for an answer gets the refusal, else the channel's owner."""
@@ -203,8 +210,6 @@ class Link:
         self.tenants: dict[Tenant, int] = {}
         # Queues that belong to one session though the connection is shared: AMQP's exclusive means the connection.
         self.exclusive_queues: dict[str, object] = {}
-        self.product = ""
-        self.version = ""
         self._channels: dict[int, LinkChannel] = {}
         self._opening = 0
         self._connection: aio_pika.Connection | None = None
@@ -263,9 +268,6 @@ class Link:
         tune = underlay.connection_tune
         self._frame_max = tune.frame_max
         self._channel_max = tune.channel_max or 0xFFFF
-        properties = underlay.server_properties
-        self.product = str(properties.get("product", ""))
-        self.version = str(properties.get("version", ""))
 
     @property
     def frame_max(self) -> int:
@@ -276,11 +278,6 @@ class Link:
     def has_room(self) -> bool:
         """Whether another channel can be opened."""
         return self.end is None and len(self._channels) + self._opening < self._channel_max
-
-    @property
-    def channels(self) -> int:
-        """Channels open now."""
-        return len(self._channels)
 
     def reserve(self) -> None:
         """Count a channel that is about to be opened, so that nobody takes its place."""
@@ -305,7 +302,7 @@ class Link:
         except (AMQPError, OSError, RuntimeError, asyncio.CancelledError) as error:
             if self.end is not None:
                 raise self.end from error
-            raise
+            raise _interrupted(error) from error
         finally:
             self._opening -= 1
         self._channels[opened.number] = opened
@@ -345,11 +342,13 @@ class Link:
             return
         self.resume_reading()
         try:
-            await connection.close()
-        except (AMQPError, OSError, RuntimeError):
+            await asyncio.wait_for(connection.close(), _CLOSE_WITHIN)
+        except (TimeoutError, AMQPError, OSError, RuntimeError):
+            # A broker that does not read or answer: the socket's end says the same.
             pass
-        if self._transport is not None:
-            self._transport.abort()
+        finally:
+            if self._transport is not None:
+                self._transport.abort()
 
     # What the tap tells.
 
@@ -404,6 +403,14 @@ def _url(broker: BrokerUrl, credentials: Credentials, virtual_host: VirtualHost)
         "query_string": f"heartbeat={int(virtual_host.upstream.heartbeat)}",
     }
     return URL.build(scheme=broker.scheme, host=broker.host, port=broker.port, encoded=True, **parts)
+
+
+def _interrupted(error: BaseException) -> BaseException:
+    """The library cancels whoever waits for an answer that will not come; that is no cancellation of ours."""
+    task = asyncio.current_task()
+    if isinstance(error, asyncio.CancelledError) and (task is None or not task.cancelling()):
+        return LinkDownError(_CONNECTION_FORCED, "CONNECTION_FORCED - the broker did not answer")
+    return error
 
 
 def _cause(error: BaseException, timeout: float) -> str:

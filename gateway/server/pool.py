@@ -5,7 +5,7 @@ links of their own (``links: dedicated``). A ``Lease`` is what a session holds o
 
 Sharing must not weaken the broker's judgement. A login is trusted without asking only when a link for it is open and
 the very same credentials were accepted less than ``login_cache`` seconds ago; otherwise the broker is asked again,
-over a connection of its own, before the session is let in. Passcodes are kept as keyed digests only and compared in
+over a connection of its own, before the session is let in. Passcodes are compared by keyed digests and in
 constant time.
 """
 

@@ -32,7 +32,7 @@ class SendPlan:
     """
 
     __slots__ = (
-        "_gaps", "_headers", "_trims", "_volatile", "destination", "exchange", "publication", "queue", "routing_key",
+        "_gaps", "_headers", "_trims", "_volatile", "destination", "exchange", "is_plain", "publication", "queue", "reply_queue", "routing_key",
         "temp_queue", "transaction",
     )  # fmt: skip
 
@@ -57,6 +57,9 @@ class SendPlan:
         self.transaction = headers.get(b"transaction")
         # Made by ``build`` once the publishing channel is known and everything the message needs is there.
         self.publication: Publication | None = None
+        self.reply_queue: bytes | None = None
+        # Looked at anew each time: its transaction may have ended, its reply queue may have gone.
+        self.is_plain = self.transaction is None and self.temp_queue is None
         self._gaps = _NO_VALUES
         self._trims = trims
         self._volatile = volatile
@@ -79,6 +82,7 @@ class SendPlan:
             publisher: whose channel is open.
             reply_queue: name of the temporary queue when ``temp_queue`` asks for one.
         """
+        self.reply_queue = reply_queue
         properties = properties_of_send(self._headers, reply_queue or self._headers.get(b"reply-to"))
         table, self._gaps = table_of_send(self._headers, self._volatile)
         before, behind = encode_around_table(properties)

@@ -56,6 +56,8 @@ class Hold(Enum):
     """The broker does not take octets as fast as clients send them."""
     BROKER_BLOCKED = "broker-blocked"
     """The broker has a memory or disk alarm, and the client has sent since."""
+    CLIENT_WRITE = "client-write"
+    """Far too much waits to be written to the client."""
     STOPPING = "stopping"
     """The gateway is stopping; the frame under way is the last one."""
 
@@ -81,6 +83,10 @@ class Session:
         self.settings = _NO_SETTINGS
         self.heartbeats = Heartbeats()
         self.close_reason: CloseReason | None = None
+        # Whether the client takes its messages about as fast as they come; the owner knows.
+        self.client_writable = True
+        # What went wrong since the owner last looked, for its log.
+        self.complaints: list[StompError] = []
         self.publisher = Publisher(_NO_SETTINGS)
         self.subscriptions = Subscriptions(identity, self.output)
         self._server = server
@@ -228,7 +234,7 @@ class Session:
         receipt = frame.receipt
         publisher = self.publisher
         publication = plan.publication
-        if publication is None or plan.transaction is not None or (receipt is not None and not publisher.confirms):
+        if publication is None or not plan.is_plain or (receipt is not None and not publisher.confirms):
             self._send_slowly(frame, plan)
             return
         if receipt is not None and self._trims:
@@ -262,8 +268,9 @@ class Session:
         if not publisher.channel or queue is not None or confirms is not publisher.confirms:
             self._ask(ops.PreparePublisher(confirms, queue), frame, again=True)
             return False
-        if plan.publication is None:
-            plan.build(publisher, self.subscriptions.temp_queues.get(plan.temp_queue or b""))
+        reply_queue = self.subscriptions.temp_queues.get(plan.temp_queue or b"")
+        if plan.publication is None or plan.reply_queue != reply_queue:
+            plan.build(publisher, reply_queue)
         return True
 
     def _publish(self, frame: Frame, plan: SendPlan, commit: Commit | None = None) -> None:
@@ -370,7 +377,7 @@ class Session:
         if subscription is None:
             raise refusals.no_subscription(request.description)
         delete = queue_to_delete(subscription.destination, headers)
-        self.subscriptions.settle_auto()
+        self._settle_taken()
         self.subscriptions.forget(subscription)
         self._ask(ops.Unsubscribe(subscription, delete), frame)
 
@@ -389,6 +396,11 @@ class Session:
         else:
             shown, description = subscription.subscription, b"id='%b'" % subscription.subscription
         self._fail(refusals.subscription_cancelled(description, shown), None)
+
+    def _settle_taken(self) -> None:
+        """Settle what ack:auto delivered, unless the client is behind: then it goes back to its queue."""
+        if self.client_writable:
+            self.subscriptions.settle_auto()
 
     # ACK and NACK.
 
@@ -507,7 +519,7 @@ class Session:
 
     def _drain(self, farewell: Callable[[], None]) -> None:
         """Wait for what is unconfirmed and under way, close the channels, then say good-bye."""
-        self.subscriptions.settle_auto()
+        self._settle_taken()
         self._move(State.DRAINING)
         self._farewell = farewell
         self._close_upstream_when_quiet()
@@ -535,11 +547,13 @@ class Session:
             self.close_reason = reason
             self._waiting = self._farewell = self._commit = None
             self._again = False
+            self.subscriptions.silence()
             self._move(State.CLOSED)
 
     def _fail(self, error: StompError, receipt: bytes | None) -> None:
         if self.state is not State.CLOSED:
             self.output.append(refusals.encode_error(error, receipt))
+            self.complaints.append(error)
             if error.close is not None:
                 self._end(error.close)
 
@@ -583,10 +597,14 @@ class Session:
         self._close_upstream_when_quiet()
 
     def _on_operation_failed(self, event: ops.OperationFailed) -> None:
+        operation = self._operation
         self._again = False
         frame = self._answered()
-        error = refusals.broker_error(event.code, event.text)
-        self._fail(error, None if frame is None else self._receipt_of(frame))
+        receipt = None if frame is None else self._receipt_of(frame)
+        if isinstance(operation, ops.PreparePublisher) and "exchange '" in event.text:
+            # An earlier message closed the channel, not what was asked for now.
+            receipt = self.publisher.receipt_of_failure(event.text)
+        self._fail(refusals.broker_error(event.code, event.text), receipt)
 
     def _on_channel_closed(self, event: ops.ChannelClosed) -> None:
         receipt = None

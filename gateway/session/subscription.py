@@ -61,8 +61,8 @@ class Subscription:
     """
 
     __slots__ = (
-        "_ack_prefix", "_ahead", "_early", "_floor", "_heads", "_id_prefix", "_is_noted", "_last", "_notice", "_run",
-        "_settlements", "_shed", "_start", "channel", "destination", "mode", "output", "subscription", "tag",
+        "_ack_prefix", "_ahead", "_early", "_floor", "_given", "_heads", "_id_prefix", "_is_noted", "_last", "_notice",
+        "_run", "_settlements", "_shed", "_start", "channel", "destination", "mode", "output", "subscription", "tag",
         "unsettled",
     )  # fmt: skip
 
@@ -96,6 +96,8 @@ class Subscription:
         self._heads: dict[bytes, tuple[bytes, bytes, bytes]] = {}
         self._floor = 0
         self._last = 0
+        # The last one that went to the client; what was shed since did not.
+        self._given = 0
         self._run = 0
         self._ahead: set[int] = set()
         self._settlements: list[bytes] = []
@@ -126,7 +128,7 @@ class Subscription:
         if head is None:
             head = self._encode_head(key, route, properties)
         before, middle, after = head
-        self._last = tag
+        self._last = self._given = tag
         if tag > self._notice:
             self._note_unsettled(tag)
         number = b"%d" % tag
@@ -189,11 +191,6 @@ class Subscription:
         if tag == 0:
             return self.mode is AckMode.CLIENT
         return self._floor < tag <= self._given and tag not in self._ahead
-
-    @property
-    def _given(self) -> int:
-        """The last delivery that went to the client."""
-        return self._shed[0] - 1 if self._shed else self._last
 
     def acknowledge(self, tag: int) -> None:
         """Settle an outstanding delivery, and in mode client all before it."""

@@ -36,9 +36,6 @@ class Subscriptions:
     def __contains__(self, tag: bytes) -> bool:
         return tag in self._by_tag
 
-    def __len__(self) -> int:
-        return len(self._by_tag)
-
     def get(self, tag: bytes) -> Subscription | None:
         """The subscription of this tag, if there is one."""
         return self._by_tag.get(tag)
@@ -73,6 +70,8 @@ class Subscriptions:
             self.temp_queues.pop(subscription.tag[2:], None)
         subscription.output = []
         subscription.unsettled = Unsettled()
+        if subscription in self.unsettled.waiting:
+            self.unsettled.waiting.remove(subscription)
 
     def silence(self) -> None:
         """The session is about to end: no message reaches the client any more."""
