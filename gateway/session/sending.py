@@ -32,8 +32,8 @@ class SendPlan:
     """
 
     __slots__ = (
-        "_gaps", "_headers", "_trims", "_volatile", "destination", "exchange", "is_plain", "publication", "queue", "reply_queue", "routing_key",
-        "temp_queue", "transaction",
+        "_gaps", "_headers", "_trims", "_volatile", "destination", "exchange", "is_plain", "publication", "queue",
+        "reply_queue", "routing_key", "temp_queue", "transaction",
     )  # fmt: skip
 
     def __init__(
