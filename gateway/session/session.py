@@ -602,8 +602,8 @@ class Session:
         frame = self._answered()
         receipt = None if frame is None else self._receipt_of(frame)
         if isinstance(operation, ops.PreparePublisher) and "exchange '" in event.text:
-            # An earlier message closed the channel, not what was asked for now.
-            receipt = self.publisher.receipt_of_failure(event.text)
+            # Perhaps an earlier message closed the channel, and not what was asked for now.
+            receipt = self.publisher.receipt_of_failure(event.text) or receipt
         self._fail(refusals.broker_error(event.code, event.text), receipt)
 
     def _on_channel_closed(self, event: ops.ChannelClosed) -> None:

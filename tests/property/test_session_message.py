@@ -97,7 +97,9 @@ def test_a_message_is_what_the_plain_encoder_writes(
         assert octets == slowly(subscription, given_properties, route, number, redelivered, body, shows_ack)
 
 
-forged_names = st.sampled_from([name.decode() for name in OWN]) | texts(20)
+PROPERTIES = ("type", "app-id", "user-id", "persistent", "priority", "content-type", "reply-to", "amqp-message-id")
+
+forged_names = st.sampled_from([name.decode() for name in OWN]) | st.sampled_from(PROPERTIES) | texts(20)
 forgeries = st.dictionaries(forged_names, texts(60) | st.integers(2**31, 2**40), min_size=1, max_size=8)
 
 
@@ -137,7 +139,7 @@ def test_what_the_server_says_cannot_be_forged(
     assert {name: [value for each, value in headers if each == name] for name in OWN} == said
 
 
-@given(properties(string_tables))
+@given(properties(string_tables) | properties(forgeries))
 def test_no_name_comes_twice(given_properties: commands.Basic.Properties) -> None:
     subscription = Subscription(b"T_1", b"1", AckMode.AUTO, SESSION)
     subscription.deliver(1, False, b"\0\1q", given_properties.marshal(), b"")

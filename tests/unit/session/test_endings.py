@@ -249,3 +249,14 @@ def test_the_owner_may_end_a_session_for_reasons_of_its_own(play: Playbook) -> N
     play.session.close(StompError("Heart-beat timeout", "Silent.\n", close=CloseReason.HEART_BEAT_TIMEOUT))
     assert play.said() == ["ERROR Slow consumer: Too slow."]
     assert play.session.close_reason is CloseReason.SLOW_CONSUMER
+
+
+@pytest.mark.parametrize("command", ["UNSUBSCRIBE", "DISCONNECT"])
+def test_what_a_client_that_is_behind_may_never_read_is_not_settled(play: Playbook, command: str) -> None:
+    subscription = play.subscribe()
+    deliver(subscription, 1)
+    play.session.client_writable = False
+    play.client(command, "id:1")
+    assert play.settled() == []
+    assert play.asked() is not None
+    assert play.said() == ["MESSAGE 1 #1 "]

@@ -74,6 +74,30 @@ def test_receipts_are_not_sent_for_what_a_closed_channel_left_unconfirmed(play: 
     assert "RECEIPT r1" not in play.said()
 
 
+def test_a_message_that_closed_the_channel_under_a_frame_that_waited_is_the_one_that_is_named(play: Playbook) -> None:
+    _sent(play, ("/exchange/e/k", "r1"), ("/topic/a", "r2"))
+    play.client("SEND", "destination:/queue/q", "receipt:r3")
+    assert isinstance(play.asked(), ops.PreparePublisher)
+    play.broker(ops.OperationFailed(404, MISSING))
+    assert play.said() == [f"ERROR for r1 not_found: {MISSING}"]
+
+
+def test_a_queue_that_may_not_be_declared_is_an_error_for_the_frame_that_wanted_it(play: Playbook) -> None:
+    _sent(play, ("/topic/a", "r1"))
+    play.client("SEND", "destination:/queue/q", "x-dead-letter-exchange:dead", "receipt:r2")
+    assert isinstance(play.asked(), ops.PreparePublisher)
+    text = "ACCESS_REFUSED - access to exchange 'dead' in vhost '/' refused for user 'guest'"
+    play.broker(ops.OperationFailed(403, text))
+    assert play.said() == [f"ERROR for r2 access_refused: {text}"]
+
+
+def test_every_error_is_there_for_the_owners_log(play: Playbook) -> None:
+    play.client("COMMIT", "transaction:nope")
+    play.client("SEND", "destination:/nowhere/")
+    assert [each.message for each in play.session.complaints] == ["Bad transaction", "Unknown destination"]
+    assert len(play.said()) == 2
+
+
 def test_a_closed_consuming_channel_says_nothing_of_receipts(play: Playbook) -> None:
     _sent(play, ("/exchange/e/k", "r1"))
     play.subscribe()

@@ -30,6 +30,7 @@ def test_a_full_window_of_messages_holds_and_half_of_it_releases() -> None:
     assert len(play.published()) == 4
     play.confirm(2)
     assert play.session.holds == {Hold.CONFIRM_WINDOW}
+    assert play.published() == []
     play.confirm(3)
     assert play.session.holds == set()
     assert play.published() == ["amq.topic t "]
