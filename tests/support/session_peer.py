@@ -18,7 +18,8 @@ from gateway.session.settings import Settings
 from gateway.session.subscription import Subscription
 from gateway.session.transitions import State
 from gateway.stomp.decoder import Decoder, Limits
-from tests.support.model_broker import Channel, ModelBroker, RefusalError
+from tests.support.model_broker import ModelBroker, RefusalError
+from tests.support.model_channel import Channel
 from tests.support.transcript import Closed, FrameReader, Received, SilenceError
 
 SERVER = b"stomp-gateway/0"

@@ -6,7 +6,8 @@ import pytest
 
 from gateway.amqp.codec import Publication, encode_ack, encode_nack, encode_publish
 from gateway.amqp.properties import Properties, encode_around_table
-from tests.support.model_broker import Channel, ModelBroker, RefusalError
+from tests.support.model_broker import ModelBroker, RefusalError
+from tests.support.model_channel import Channel
 
 NO_PROPERTIES = b"\0\0"
 

@@ -139,6 +139,14 @@ def test_the_messages_of_a_forgotten_subscription_reach_nobody() -> None:
     assert (output, settled(known), one.tag in known) == ([], {}, False)
 
 
+def test_what_a_forgotten_subscription_delivered_and_nobody_settled_goes_back() -> None:
+    one, two = subscription(b"T_1", AckMode.AUTO, delivered=1), subscription(b"T_2", AckMode.AUTO, delivered=1)
+    known = subscriptions(one, two)
+    known.forget(one)
+    known.settle_auto()
+    assert settled(known) == {b"T_2": ["ack 1 multiple"]}
+
+
 def test_the_queue_behind_a_temporary_destination_is_known_as_long_as_it_is_there() -> None:
     one = subscription(b"T_/temp-queue/a", AckMode.AUTO)
     known = Subscriptions(SESSION, [])

@@ -1,0 +1,196 @@
+"""The channels of the model of a broker: AMQP frames in, what RabbitMQ answers called back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pamqp import body, commands, frame, header
+
+from tests.support.model_broker import PRECONDITION_FAILED, Message, ModelBroker, Place, Queue, RefusalError
+
+_CONTENT_START = 19  # of a content header frame, up to the property flags
+
+Deliver = Callable[[int, bool, bytes, bytes, bytes], None]
+Confirm = Callable[[int, bool, bool], None]
+Closed = Callable[[RefusalError], None]
+
+
+def _nobody(*_: object) -> None:
+    """Nobody listens."""
+
+
+class Channel:
+    """One AMQP channel: what a session writes on it takes effect, and what RabbitMQ answers is called back.
+
+    Args:
+        broker: where it leads.
+        number: the channel's number, which all frames must bear.
+        owner: the connection.
+        user: who is logged in.
+        deliver: takes deliveries, as ``gateway.session.subscription.Subscription.deliver`` does.
+        confirm: takes sequence, multiple and accepted, as ``Session.confirm`` does.
+        closed: is told when the broker closes the channel.
+        cancelled: is told when the broker cancels the consumer.
+    """
+
+    def __init__(
+        self,
+        broker: ModelBroker,
+        number: int,
+        *,
+        owner: object = None,
+        user: str = "guest",
+        deliver: Deliver = _nobody,
+        confirm: Confirm = _nobody,
+        closed: Closed = _nobody,
+        cancelled: Callable[[], None] = _nobody,
+    ) -> None:
+        self.number = number
+        self.confirms = False
+        self.unacked: dict[int, tuple[Queue, Place]] = {}
+        self.is_open = True
+        self._broker = broker
+        self._owner = owner
+        self._user = user
+        self._deliver = deliver
+        self._confirm = confirm
+        self._closed = closed
+        self._cancelled = cancelled
+        self._queue: Queue | None = None
+        self._prefetch = 0
+        self._last_tag = 0
+        self._sequence = 0
+        self._outcomes: list[bool] = []
+
+    # As a consumer.
+
+    def consume(self, queue: str, prefetch: int) -> None:
+        """Consume a queue with acknowledgements; 0 sets no limit to them.
+
+        Raises:
+            RefusalError: the queue is not there, or another's.
+        """
+        self._queue = self._broker.queue(queue, self._owner)
+        self._prefetch = prefetch
+        self._queue.consumers.append(self)
+        self._queue.deliver()
+
+    @property
+    def has_room(self) -> bool:
+        """See Consumer."""
+        return not self._prefetch or len(self.unacked) < self._prefetch
+
+    def take(self, queue: Queue, place: Place) -> None:
+        """See Consumer."""
+        self._last_tag += 1
+        self.unacked[self._last_tag] = (queue, place)
+        message = place.message
+        self._deliver(self._last_tag, message.redelivered, message.route, message.properties, message.body)
+
+    def cancelled(self) -> None:
+        """See Consumer."""
+        self._queue = None
+        self._cancelled()
+
+    def close(self) -> None:
+        """Close the channel: its consumer ends, and what is unacknowledged goes back."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        queue, self._queue = self._queue, None
+        if queue is not None:
+            self._broker.drop_consumer(queue, self)
+        self._give_back(list(self.unacked))
+
+    # What is written on it.
+
+    def write(self, octets: bytes) -> None:
+        """Take AMQP frames, whole ones only. What comes after a refusal is discarded, as RabbitMQ does."""
+        frames = self._frames(octets)
+        try:
+            for found, _ in frames:
+                if not self.is_open:
+                    return
+                if isinstance(found, commands.Basic.Publish):
+                    self._publish(found, frames)
+                elif isinstance(found, commands.Basic.Ack):
+                    self._settle(found.delivery_tag, found.multiple)
+                elif isinstance(found, commands.Basic.Nack):
+                    self._settle(found.delivery_tag, found.multiple, refused=True, requeue=found.requeue)
+                else:
+                    raise AssertionError(f"no session writes {found.name}")
+            self._answer()
+        except RefusalError as refusal:
+            self._answer()
+            self.close()
+            self._closed(refusal)
+
+    def _frames(self, octets: bytes) -> Iterator[tuple[Any, bytes]]:
+        """The frames, each next to its octets."""
+        at = 0
+        while at < len(octets):
+            size, number, found = frame.unmarshal(octets[at:])
+            assert number == self.number, f"a frame for channel {number} on channel {self.number}"
+            yield found, octets[at : at + size]
+            at += size
+
+    def _publish(self, method: commands.Basic.Publish, frames: Iterator[tuple[Any, bytes]]) -> None:
+        found, octets = next(frames)
+        assert isinstance(found, header.ContentHeader)
+        pieces = b""
+        while len(pieces) < found.body_size:
+            piece, _ = next(frames)
+            assert isinstance(piece, body.ContentBody)
+            pieces += piece.value
+        assert len(pieces) == found.body_size, "a body longer than its header says"
+        self._check(found.properties)
+        message = Message(method.exchange, method.routing_key, octets[_CONTENT_START:-1], pieces)
+        accepted = self._broker.route(message)
+        if self.confirms:
+            self._outcomes.append(accepted)
+
+    def _check(self, properties: commands.Basic.Properties) -> None:
+        user, expiration = properties.user_id, properties.expiration
+        if user and user != self._user:
+            raise RefusalError(
+                PRECONDITION_FAILED,
+                f"PRECONDITION_FAILED - user_id property set to '{user}' but authenticated user was '{self._user}'",
+            )
+        if expiration and not expiration.isdecimal():
+            raise RefusalError(
+                PRECONDITION_FAILED, f"PRECONDITION_FAILED - invalid expiration '{expiration}': no_integer"
+            )
+
+    def _answer(self) -> None:
+        """Confirm what was published: as many as possible at once, as RabbitMQ does."""
+        outcomes, self._outcomes = self._outcomes, []
+        for number, accepted in enumerate(outcomes):
+            self._sequence += 1
+            is_last = number + 1 == len(outcomes) or outcomes[number + 1] != accepted
+            if not accepted:
+                self._confirm(self._sequence, False, False)
+            elif is_last:
+                self._confirm(self._sequence, True, True)
+
+    def _settle(self, tag: int, multiple: bool, *, refused: bool = False, requeue: bool = False) -> None:
+        if tag not in self.unacked and not (multiple and tag == 0):
+            raise RefusalError(PRECONDITION_FAILED, f"PRECONDITION_FAILED - unknown delivery tag {tag}")
+        tags = [each for each in self.unacked if each <= tag or tag == 0] if multiple else [tag]
+        if refused and requeue:
+            self._give_back(tags)
+            return
+        settled = [self.unacked.pop(each) for each in tags]
+        if refused:
+            for queue, place in settled:
+                self._broker.dead_letter(queue, place.message)
+        if self._queue is not None:
+            self._queue.deliver()
+
+    def _give_back(self, tags: list[int]) -> None:
+        returned: dict[Queue, list[Place]] = {}
+        for tag in tags:
+            queue, place = self.unacked.pop(tag)
+            returned.setdefault(queue, []).append(place)
+        for queue, places in returned.items():
+            queue.put_back(places)
