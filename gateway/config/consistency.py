@@ -27,6 +27,7 @@ def contradictions(tree: object) -> list[Finding]:
     virtual_hosts = _mapping(top.get("virtual_hosts"))
     checks = chain(
         _listeners(top.get("listeners")),
+        _listener_tls(top.get("listeners")),
         _aliases(virtual_hosts),
         _default_virtual_host(top),
         _tls(_mapping(top.get("upstream")), virtual_hosts),
@@ -64,6 +65,25 @@ def _collide(one: SocketAddress, other: SocketAddress) -> bool:
     return one.host == other.host or any(
         _WILDCARDS.get(wide.host) == (6 if ":" in narrow.host else 4) for wide, narrow in ((one, other), (other, one))
     )
+
+
+def _listener_tls(listeners: object) -> Iterator[Finding]:
+    for position, listener in enumerate(_entries(listeners)):
+        tls = _mapping(_mapping(listener).get("tls"))
+        trail: Trail = ("listeners", position, "tls")
+        verify = tls.get("verify", "none")
+        if verify in ("optional", "required") and not tls.get("ca_file"):
+            yield Finding(
+                (*trail, "verify"),
+                "To check clients' certificates, ca_file is needed.",
+                "Name the file of the certificate authority that issued them.",
+            )
+        if verify == "none" and tls.get("certificate_login") is not None:
+            yield Finding(
+                (*trail, "certificate_login"),
+                "No client is asked for a certificate here.",
+                "Set verify to optional or required.",
+            )
 
 
 def _aliases(virtual_hosts: dict[str, Any]) -> Iterator[Finding]:

@@ -13,130 +13,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Annotated, Literal, Self
 
 from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
     Field,
     GetJsonSchemaHandler,
     PrivateAttr,
     SecretStr,
-    ValidationInfo,
+    field_validator,
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from gateway.config.addresses import BrokerUrl, SocketAddress
-from gateway.config.quantities import Count, Duration, Size, Switch, mistake
+from gateway.config.listeners import Listener
+from gateway.config.parts import Group, Part, ReadableFile, Text, VirtualHostName, fits_short_string, laid_over
+from gateway.config.quantities import Count, Duration, Factor, Size, Switch
 
 PASS_THROUGH = "*"  # noqa: S105 - no password
 """The key of `virtual_hosts` that stands for every host that is not configured."""
-
-MAX_SHORT_STRING = 255
-"""Bytes in an AMQP short string, which is how a virtual host's name travels (AMQP 0-9-1, 4.2.5.3)."""
-
-Text = Annotated[str, Field(strict=True, min_length=1)]
-
-
-def _fits_short_string(name: str) -> bool:
-    try:
-        return len(name.encode()) <= MAX_SHORT_STRING
-    except UnicodeEncodeError:  # a lone surrogate, from bytes that were not UTF-8
-        return False
-
-
-def _virtual_host_name(name: str) -> str:
-    if not _fits_short_string(name):
-        raise mistake(f"A virtual host's name has at most {MAX_SHORT_STRING} bytes.")
-    return name
-
-
-def _readable_file(value: object, info: ValidationInfo) -> object:
-    """Resolve against the configuration file's directory, and prove that the file can be opened."""
-    if not isinstance(value, str) or not value:
-        raise mistake("The name of a file is needed here.")
-    path = base_directory(info.context) / value
-    try:
-        path.open("rb").close()
-    except OSError as error:
-        raise mistake(f"This file cannot be read: {error.strerror}.") from None
-    return path
-
-
-def base_directory(context: object) -> Path:
-    """The directory that relative file names start from, out of a validation context."""
-    directory = context.get("directory") if isinstance(context, dict) else None
-    return directory if isinstance(directory, Path) else Path()
-
-
-VirtualHostName = Annotated[Text, AfterValidator(_virtual_host_name)]
-ReadableFile = Annotated[Path, BeforeValidator(_readable_file, json_schema_input_type=str)]
-
-
-class Part(BaseModel):
-    """Base of all parts of a configuration: frozen, and strict about keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-
-class Group(Part):
-    """A part whose keys are optional: each may be said or not, and an empty one (`null` in YAML) says nothing.
-
-    Laid over another of its kind (`laid_over`), only what it says counts.
-    """
-
-    @model_validator(mode="before")
-    @classmethod
-    def _nothing_said(cls, value: object) -> object:
-        return {} if value is None else value
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        shape = handler.resolve_ref_schema(handler(schema))
-        shape["type"] = ["object", "null"]
-        return shape
-
-
-GroupT = TypeVar("GroupT", bound=Group)
-
-
-def laid_over(below: GroupT, above: Group) -> GroupT:
-    """`below` with everything that `above` says; groups inside are laid over each other in turn.
-
-    Args:
-        below: the values to start from.
-        above: a group with fields of the same names; its other fields are left out.
-    """
-    changes: dict[str, object] = {}
-    for name in above.model_fields_set & type(below).model_fields.keys():
-        new, old = getattr(above, name), getattr(below, name)
-        changes[name] = laid_over(old, new) if isinstance(new, Group) and isinstance(old, Group) else new
-    return below.model_copy(update=changes)
-
-
-class Listener(Part):
-    """One address where STOMP clients connect, and the limits that hold there before they log in."""
-
-    tcp: SocketAddress = Field(
-        description="Address and port, host:port. Port 0 takes a free one. IPv6 in brackets and quotes: '[::1]:61613'."
-    )
-    login_timeout: Annotated[float, Duration(zero=False)] = Field(
-        10.0, description="A client that has not logged in this long after it connected is closed."
-    )
-    max_frame_size_unauthenticated: Annotated[int, Size()] = Field(
-        64 << 10, description="The largest frame that a client may send before it has logged in."
-    )
-    max_headers: Annotated[int, Count()] = Field(100, description="The most headers in one frame.")
-    max_header_length: Annotated[int, Size()] = Field(
-        102_400, description="The longest header name, and the longest header value, in bytes."
-    )
-    backlog: Annotated[int, Count()] = Field(
-        1024, description="Connections that the operating system queues until the gateway accepts them."
-    )
 
 
 class Tls(Group):
@@ -171,8 +67,8 @@ class Upstream(Group):
     tls: Tls = Field(default_factory=Tls, description="TLS for amqps URLs.")
 
 
-class DefaultUser(Part):
-    """Who a client is when its CONNECT has no login; its passcode also serves a login without one."""
+class User(Part):
+    """A user of the broker, with the passcode."""
 
     login: Text = Field(description="The broker's user.")
     passcode: Annotated[SecretStr, Field(strict=True, min_length=1)] = Field(
@@ -201,6 +97,24 @@ class DefaultUser(Part):
         return shape
 
 
+class CertificateUsers(Group):
+    """Whom a client's certificate name stands for. The broker cannot be asked without a passcode."""
+
+    users: Mapping[Text, User] = Field(
+        default_factory=dict,
+        description="Users by the name in the certificate, as the listener's certificate_login picks it.",
+        json_schema_extra={"type": ["object", "null"]},
+    )
+    everyone: User | None = Field(
+        None, description="The user for every certificate name that is not among users. null: such clients are refused."
+    )
+
+    @field_validator("users", mode="before")
+    @classmethod
+    def _left_empty(cls, value: object) -> object:
+        return {} if value is None else value
+
+
 class ConfirmWindow(Group):
     """How much one client may have sent without the broker's confirm; beyond it the gateway stops reading it."""
 
@@ -222,9 +136,17 @@ class Transactions(Group):
 class VirtualHostSettings(Group):
     """Every setting that a virtual host may have of its own; `defaults` gives the value for all others."""
 
-    default_user: DefaultUser | None = Field(
-        default_factory=lambda: DefaultUser(login="guest", passcode=SecretStr("guest")),
+    default_user: User | None = Field(
+        default_factory=lambda: User(login="guest", passcode=SecretStr("guest")),
         description="Who a client is when its CONNECT has no login. null: such a client is refused.",
+    )
+    loopback_users: tuple[Text, ...] = Field(
+        ("guest",),
+        description="Users who may log in only from this machine itself. The gateway checks it, because the broker "
+        "sees the gateway's address and not the client's.",
+    )
+    certificate_users: CertificateUsers = Field(
+        default_factory=CertificateUsers, description="Whom a client's certificate name stands for."
     )
     links: Literal["shared", "dedicated"] = Field(
         "shared",
@@ -235,12 +157,30 @@ class VirtualHostSettings(Group):
         60.0, description="A login on a shared link is trusted this long after the broker accepted it. 0 asks always."
     )
     default_topic_exchange: Text = Field("amq.topic", description="The exchange behind /topic/ destinations.")
+    subscription_queues: Literal["auto", "shared", "exclusive"] = Field(
+        "auto",
+        description="Whether the queue of a /topic or /exchange subscription that is not durable belongs to its "
+        "session alone. auto: from RabbitMQ 4.3 on, which refuses shared ones.",
+    )
     default_nack_requeue: Annotated[bool, Switch()] = Field(
         True, description="Whether a NACK without a requeue header puts the message back into its queue."
     )
     max_frame_size: Annotated[int, Size()] = Field(
         4 << 20, description="The largest frame that a logged-in client may send: headers and body."
     )
+    heart_beat_grace: Annotated[float, Factor(least=1, most=100)] = Field(
+        2.0,
+        description="How many heart-beat intervals a client may be silent; it is closed up to one interval later.",
+    )
+    conformance: Literal["plugin", "strict"] = Field(
+        "plugin",
+        description="plugin: most ERRORs leave the connection open. strict: every ERROR closes it, as STOMP demands.",
+    )
+    compatibility: Literal["released", "next"] = Field(
+        "released",
+        description="Whose names and texts are used: the released plugin's (up to 4.3), or those of its next version.",
+    )
+    hide_server_info: Annotated[bool, Switch()] = Field(False, description="Leave the server header out of CONNECTED.")
     confirm_window: ConfirmWindow = Field(
         default_factory=ConfirmWindow, description="What one client may have sent without the broker's confirm."
     )
@@ -368,7 +308,7 @@ class GatewayConfig(Group):
 
     def _pass_through(self, host: str) -> VirtualHost | None:
         model = self._by_name.get(PASS_THROUGH)
-        if model is None or not _fits_short_string(host):
+        if model is None or not fits_short_string(host):
             return None
         amqp_vhost = host if model.amqp_vhost == PASS_THROUGH else model.amqp_vhost
         return model.model_copy(update={"name": host, "amqp_vhost": amqp_vhost})
@@ -376,23 +316,3 @@ class GatewayConfig(Group):
     def resolved_virtual_hosts(self) -> Iterator[VirtualHost]:
         """Every entry of `virtual_hosts` with the defaults merged in; `"*"` under that name."""
         yield from self._by_name.values()
-
-
-__all__ = [
-    "PASS_THROUGH",
-    "BrokerUrl",
-    "ConfirmWindow",
-    "DefaultUser",
-    "GatewayConfig",
-    "Group",
-    "Listener",
-    "Logging",
-    "Part",
-    "SocketAddress",
-    "Tls",
-    "Transactions",
-    "Upstream",
-    "VirtualHost",
-    "VirtualHostEntry",
-    "VirtualHostSettings",
-]

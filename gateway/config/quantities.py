@@ -161,6 +161,34 @@ class Count(Quantity):
 
 
 @dataclass(frozen=True)
+class Factor(Quantity):
+    """A number between `least` and `most`, not necessarily whole."""
+
+    least: float
+    most: float
+
+    def read(self, value: object) -> float:
+        """The number."""
+        number = self._number(value)
+        if not self.least <= number <= self.most:
+            raise mistake(f"This number must be from {self.least:g} to {self.most:g}.")
+        return number
+
+    def _number(self, value: object) -> float:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+        if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}(\.[0-9]{1,18})?", value):
+            return float(value)
+        raise mistake("A number is needed here.")
+
+    def json_schema(self) -> JsonSchemaValue:
+        """What `read` takes, or a variable."""
+        number: JsonSchemaValue = {"type": "number", "minimum": self.least, "maximum": self.most}
+        text = {"type": "string", "pattern": rf"^[0-9]{{1,18}}(\.[0-9]{{1,18}})?$|{VARIABLE_PATTERN}"}
+        return {"anyOf": [number, text]}
+
+
+@dataclass(frozen=True)
 class Switch(Quantity):
     """true or false; as text too, which is what a variable yields."""
 

@@ -16,7 +16,7 @@ def read_secret_files(document: Document, directory: Path) -> None:
         document: its findings grow by what is wrong.
         directory: where relative file names start.
     """
-    for trail, user in _default_users(document.tree):
+    for trail, user in _users(document.tree):
         if user.get("passcode") is None:
             user.pop("passcode", None)
         file = user.get("passcode_file")
@@ -30,17 +30,26 @@ def read_secret_files(document: Document, directory: Path) -> None:
         document.spoiled.add((*trail, "passcode"))
 
 
-def _default_users(tree: object) -> Iterator[tuple[Trail, dict[str, object]]]:
-    """Every `default_user` in a tree of any shape, right or wrong."""
-    top = tree if isinstance(tree, dict) else {}
+def _users(tree: object) -> Iterator[tuple[Trail, dict[str, object]]]:
+    """Every user with a passcode in a tree of any shape, right or wrong."""
+    top = _mapping(tree)
     settings: list[tuple[Trail, object]] = [(("defaults",), top.get("defaults"))]
-    virtual_hosts = top.get("virtual_hosts")
-    if isinstance(virtual_hosts, dict):
-        settings += [(("virtual_hosts", name), entry) for name, entry in virtual_hosts.items()]
+    settings += [(("virtual_hosts", name), entry) for name, entry in _mapping(top.get("virtual_hosts")).items()]
     for trail, entry in settings:
-        user = entry.get("default_user") if isinstance(entry, dict) else None
-        if isinstance(user, dict):
-            yield (*trail, "default_user"), user
+        certificates = _mapping(_mapping(entry).get("certificate_users"))
+        places: list[tuple[Trail, object]] = [
+            ((*trail, "default_user"), _mapping(entry).get("default_user")),
+            ((*trail, "certificate_users", "everyone"), certificates.get("everyone")),
+        ]
+        for name, user in _mapping(certificates.get("users")).items():
+            places.append(((*trail, "certificate_users", "users", name), user))
+        for place, user in places:
+            if isinstance(user, dict):
+                yield place, user
+
+
+def _mapping(value: object) -> dict[str, object]:
+    return value if isinstance(value, dict) else {}
 
 
 def _passcode(document: Document, trail: Trail, file: object, directory: Path) -> str:

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from pamqp import base, commands, common, exceptions, frame, header, heartbeat
 
-from gateway.config import BrokerUrl, DefaultUser, Tls, VirtualHost
+from gateway.config import BrokerUrl, Tls, User, VirtualHost
 from gateway.config.model import PASS_THROUGH
 from gateway.server.tls import broker_tls_context
 
@@ -43,7 +43,7 @@ class Target:
     tls: Tls
     connect_timeout: float
     """Seconds for the whole attempt."""
-    user: DefaultUser | None
+    user: User | None
     """Whom to log in as; None tries the handshake up to the broker's greeting."""
     amqp_vhost: str | None
     """The virtual host to open; None stops after the login."""
@@ -175,7 +175,7 @@ class _Attempt:
         properties = start.server_properties or {}
         self._note(" ".join(_property(properties, name) for name in ("product", "version")).strip() or "unnamed")
 
-    async def _log_in(self, user: DefaultUser) -> commands.Connection.Tune:
+    async def _log_in(self, user: User) -> commands.Connection.Tune:
         self._step = "login"
         response = f"\0{user.login}\0{user.passcode.get_secret_value()}"
         self._send(commands.Connection.StartOk(_CLIENT_PROPERTIES, "PLAIN", response, "en_US"))

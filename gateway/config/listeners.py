@@ -1,0 +1,85 @@
+"""Listeners: where STOMP clients connect, and what holds there before they log in."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from gateway.config.addresses import SocketAddress
+from gateway.config.parts import Part, ReadableFile
+from gateway.config.quantities import Count, Duration, Size, Switch
+
+
+class CertificateLogin(Part):
+    """Which name of a client's certificate stands in for a login; `certificate_users` says whose name it is."""
+
+    name: Literal["distinguished_name", "common_name", "subject_alternative_name"] = Field(
+        "distinguished_name",
+        description="The whole subject (RFC 4514), its common names joined by commas, or an alternative name.",
+    )
+    san_type: Literal["dns", "ip", "email", "uri", "other_name"] = Field(
+        "dns", description="For subject_alternative_name: which kind of alternative name."
+    )
+    san_index: Annotated[int, Count(least=0)] = Field(
+        0, description="For subject_alternative_name: which one of that kind, counted from 0."
+    )
+
+
+class ListenerTls(Part):
+    """TLS of a listener: its own certificate, and what is asked of the clients."""
+
+    cert_file: ReadableFile = Field(
+        description="The gateway's certificate and its chain (PEM). Relative to this file's directory."
+    )
+    key_file: ReadableFile = Field(description="The private key (PEM, not encrypted) of cert_file.")
+    ca_file: ReadableFile | None = Field(
+        None, description="Certificates (PEM) that clients' certificates are checked against. verify needs it."
+    )
+    verify: Literal["none", "optional", "required"] = Field(
+        "none",
+        description="none asks for no client certificate. optional checks one if there is one. required refuses "
+        "clients without a valid one.",
+    )
+    min_version: Literal["1.2", "1.3"] = Field("1.2", description="The oldest version of TLS that is accepted.")
+    certificate_login: CertificateLogin | None = Field(
+        None,
+        description="Let a client without a login header log in by its certificate. Needs verify. null: certificates "
+        "say nothing about who a client is.",
+    )
+
+    @field_validator("min_version", mode="before")
+    @classmethod
+    def _version_as_text(cls, value: object) -> object:
+        """YAML reads an unquoted 1.2 as a number."""
+        return str(value) if isinstance(value, float) else value
+
+
+class Listener(Part):
+    """One address where STOMP clients connect, and the limits that hold there before they log in."""
+
+    tcp: SocketAddress = Field(
+        description="Address and port, host:port. Port 0 takes a free one. IPv6 in brackets and quotes: '[::1]:61613'."
+    )
+    tls: ListenerTls | None = Field(None, description="Speak TLS on this address. null: in the clear.")
+    proxy_protocol: Annotated[bool, Switch()] = Field(
+        False,
+        description="Every connection begins with a PROXY protocol header (v1 or v2), before TLS; others are closed. "
+        "Only behind a proxy that sends it: whoever can connect can claim any address.",
+    )
+    implicit_connect: Annotated[bool, Switch()] = Field(
+        False, description="A client may leave out CONNECT: it is then the default user in the default virtual host."
+    )
+    login_timeout: Annotated[float, Duration(zero=False)] = Field(
+        10.0, description="A client that has not logged in this long after it connected is closed."
+    )
+    max_frame_size_unauthenticated: Annotated[int, Size()] = Field(
+        64 << 10, description="The largest frame that a client may send before it has logged in."
+    )
+    max_headers: Annotated[int, Count()] = Field(100, description="The most headers in one frame.")
+    max_header_length: Annotated[int, Size()] = Field(
+        102_400, description="The longest header name, and the longest header value, in bytes."
+    )
+    backlog: Annotated[int, Count()] = Field(
+        1024, description="Connections that the operating system queues until the gateway accepts them."
+    )
