@@ -170,22 +170,20 @@ class Bridge:
     async def _log_in(self, operation: ops.Login) -> ops.Event:
         self._return_lease()
         virtual_host = self._find_virtual_host(operation.settings.virtual_host)
-        shown = operation.login
         try:
             credentials = Credentials(operation.login.decode(), operation.passcode.decode())
         except UnicodeDecodeError:
             credentials = Credentials("", "")
         if not credentials.login or not credentials.passcode:
             # RabbitMQ refuses both, and the AMQP library would put guest in their place.
-            return ops.LoginFailed("Bad CONNECT", b"Access refused for user '%b'\n" % shown)
+            return ops.LoginFailed(_ACCESS_REFUSED, "ACCESS_REFUSED")
         if virtual_host is None:
-            return ops.LoginFailed("Bad CONNECT", b"Virtual host access denied")
+            return ops.LoginFailed(_NOT_ALLOWED, "NOT_ALLOWED")
         try:
             self._lease = await self._pool.log_in(virtual_host, credentials, self._client)
         except LinkDownError as down:
             log.warning("upstream unreachable", virtual_host=virtual_host.name, reason=down.detail)
-            text = b"The message broker cannot be reached; try again later.\n"
-            return ops.LoginFailed("Upstream unavailable", text, close=True)
+            return ops.BrokerUnreachable()
         except UpstreamError as refusal:
             log.info(
                 "login refused",
@@ -194,10 +192,11 @@ class Bridge:
                 login=credentials.login,
                 reason=refusal.text,
             )
-            return _refused_login(refusal, operation)
+            return ops.LoginFailed(refusal.code, refusal.text)
+        version = self._lease.links.broker_version
         if self._released:
             self._return_lease()
-        return ops.LoggedIn()
+        return ops.LoggedIn(version)
 
     async def _prepare_publisher(self, operation: ops.PreparePublisher) -> ops.Event:
         channel = self._publishing
@@ -279,7 +278,7 @@ class Bridge:
             self._check_ownership(queue_name, channel.link)
             gone: list[bool] = []
             channel.on_cancelled = lambda: gone.append(True)
-            await channel.consume(queue_name, operation.prefetch)
+            await channel.consume(queue_name, operation.prefetch, operation.arguments)
             if operation.binding is not None:
                 await channel.bind(queue_name, *operation.binding)
             if gone:
@@ -482,16 +481,6 @@ class Bridge:
         lease, self._lease = self._lease, None
         if lease is not None:
             lease.release()
-
-
-def _refused_login(refusal: UpstreamError, operation: ops.Login) -> ops.LoginFailed:
-    """The adapter's words for a refusal of connection.start-ok (403) or connection.open (530 and others)."""
-    if refusal.code == _ACCESS_REFUSED:
-        return ops.LoginFailed("Bad CONNECT", b"Access refused for user '%b'\n" % operation.login)
-    if refusal.code == _NOT_ALLOWED:
-        name = operation.settings.virtual_host.encode()
-        return ops.LoginFailed("Bad CONNECT", b"Virtual host '%b' access denied" % name)
-    return ops.LoginFailed("Bad CONNECT", refusal.text.encode())
 
 
 def _no_deliveries(tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:

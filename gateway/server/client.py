@@ -99,6 +99,7 @@ class ClientConnection(asyncio.Protocol):
         limits = Limits(listener.max_frame_size_unauthenticated, listener.max_headers, listener.max_header_length)
         identity = b"session-" + urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=")
         self.session = Session(identity, workshop.server, workshop.resolve, limits, workshop.clock())
+        self.session.implicit_connect = listener.implicit_connect
         self._decoder = Decoder(limits)
         self._transport: asyncio.Transport = _NO_TRANSPORT
         self._peer = ""
@@ -109,6 +110,7 @@ class ClientConnection(asyncio.Protocol):
         self._settles_soon = False
         self._buffer = 1 << 16
         self._slow_timeout = 60.0
+        self._grace = 2.0
         self._ended = False
         self._gone = False
         self._closing = False
@@ -259,12 +261,14 @@ class ClientConnection(asyncio.Protocol):
             self._buffer = virtual_host.client_buffer
             self._transport.set_write_buffer_limits(high=self._buffer, low=self._buffer // 4)
             self._slow_timeout = virtual_host.slow_consumer_timeout
+            self._grace = virtual_host.heart_beat_grace
         self._log("session started", heart_beat=session.heartbeats.header.decode())
         if session.heartbeats.send:
             self._every(session.heartbeats.send / 2, self._beat)
         if session.heartbeats.expect:
             monitor = HeartbeatMonitor()
-            self._every(session.heartbeats.expect, lambda: self._listen(monitor))
+            # The second look in a row without an octet ends it: one grace after the last octet, or up to a half more.
+            self._every(session.heartbeats.expect * self._grace / 2, lambda: self._listen(monitor))
 
     def failed(self, error: BaseException) -> None:
         """A fault of the gateway: the client learns that there was one, the log learns everything."""
@@ -297,7 +301,7 @@ class ClientConnection(asyncio.Protocol):
         silent = monitor.tick(heard=self._heard or not self._reading)
         self._heard = False
         if silent:
-            text = f"Nothing was heard for {2 * self.session.heartbeats.expect} seconds and more.\n"
+            text = f"Nothing was heard for {self._grace * self.session.heartbeats.expect:g} seconds and more.\n"
             self._end(refusals.closing("Heart-beat timeout", text, CloseReason.HEART_BEAT_TIMEOUT))
 
     def time_passed(self, now: float) -> None:

@@ -10,11 +10,12 @@ from typing import Any, Final
 import structlog
 
 from gateway import __version__
-from gateway.config import GatewayConfig, Listener, VirtualHost
+from gateway.config import GatewayConfig, Listener, User, VirtualHost
 from gateway.errors import ListenError
 from gateway.server.client import ClientConnection, Settler, Workshop
 from gateway.server.pool import LinkPool
 from gateway.session.settings import Settings, TransactionLimits
+from gateway.session.settings import User as SessionUser
 
 log = structlog.get_logger("gateway")
 
@@ -144,13 +145,19 @@ _POLL: Final = 0.05
 
 def settings_of(virtual_host: VirtualHost) -> Settings:
     """What a session must know of a virtual host."""
-    user = virtual_host.default_user
+    certificates = virtual_host.certificate_users
     return Settings(
         virtual_host=virtual_host.name,
-        default_login=None if user is None else user.login.encode(),
-        default_passcode=None if user is None else user.passcode.get_secret_value().encode(),
+        default_user=_user(virtual_host.default_user),
+        loopback_users=frozenset(login.encode() for login in virtual_host.loopback_users),
+        certificate_users={name: _known_user(user) for name, user in certificates.users.items()},
+        certificate_everyone=_user(certificates.everyone),
         default_topic_exchange=virtual_host.default_topic_exchange.encode(),
         default_nack_requeue=virtual_host.default_nack_requeue,
+        exclusive_queues=_EXCLUSIVE_QUEUES[virtual_host.subscription_queues],
+        strict=virtual_host.conformance == "strict",
+        next_release=virtual_host.compatibility == "next",
+        hide_server_info=virtual_host.hide_server_info,
         max_frame_size=virtual_host.max_frame_size,
         confirm_messages=virtual_host.confirm_window.messages,
         confirm_bytes=virtual_host.confirm_window.bytes,
@@ -162,6 +169,17 @@ def settings_of(virtual_host: VirtualHost) -> Settings:
             max_age=virtual_host.transactions.max_age,
         ),
     )
+
+
+_EXCLUSIVE_QUEUES: Final = {"auto": None, "shared": False, "exclusive": True}
+
+
+def _known_user(user: User) -> SessionUser:
+    return SessionUser(user.login.encode(), user.passcode.get_secret_value().encode())
+
+
+def _user(user: User | None) -> SessionUser | None:
+    return None if user is None else _known_user(user)
 
 
 async def serve(config: GatewayConfig) -> None:

@@ -7,7 +7,8 @@ tap: ``LinkChannel.write`` puts encoded frames on the wire, and deliveries and c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 from urllib.parse import quote
@@ -28,6 +29,7 @@ from gateway.errors import GatewayError
 from gateway.server.methods import BasicConsume, QueueBind, QueueDeclare, QueueDelete
 from gateway.server.tap import Tap, TapFactory
 from gateway.server.tls import broker_tls_context
+from gateway.session.arguments import Argument
 from gateway.session.queues import QueueSpec
 
 # Octets waiting for the broker above which the clients of a link are held. The kernel's own buffers come on top.
@@ -123,7 +125,7 @@ class LinkChannel:
             durable=queue.durable,
             exclusive=queue.exclusive,
             auto_delete=queue.auto_delete,
-            arguments=dict(queue.arguments),
+            arguments=_table(queue.arguments),
         )
         answer = await self._call(method)
         return str(answer.queue)
@@ -132,13 +134,14 @@ class LinkChannel:
         """Bind a queue to an exchange (queue.bind)."""
         await self._call(QueueBind(queue=queue, exchange=exchange, routing_key=routing_key))
 
-    async def consume(self, queue: str, prefetch: int) -> None:
+    async def consume(self, queue: str, prefetch: int, arguments: Mapping[str, Argument]) -> None:
         """Start a consumer (basic.qos, basic.consume); its messages go to the sink of the channel."""
         if prefetch:
             await self._call(commands.Basic.Qos(prefetch_count=prefetch))
         # Known to the library, so that it answers when the broker cancels the consumer.
         self._underlay.consumers[self._consumer_tag] = _never_called
-        await self._call(BasicConsume(queue=queue, consumer_tag=self._consumer_tag))
+        method = BasicConsume(queue=queue, consumer_tag=self._consumer_tag, arguments=_table(arguments))
+        await self._call(method)
 
     async def cancel(self) -> None:
         """Stop the consumer (basic.cancel)."""
@@ -205,6 +208,7 @@ class Link:
         self.name = name
         self.splitter = Splitter(self._watched)
         self.end: LinkDownError | None = None
+        self.broker_version: tuple[int, ...] = ()
         self.blocked = False
         self.paused = False
         self.tenants: dict[Tenant, int] = {}
@@ -267,6 +271,7 @@ class Link:
             raise LinkDownError(_CONNECTION_FORCED, "the connection was closed at once")
         tune = underlay.connection_tune
         self._frame_max = tune.frame_max
+        self.broker_version = _version(underlay.server_properties.get("version"))
         self._channel_max = tune.channel_max or 0xFFFF
 
     @property
@@ -403,6 +408,17 @@ def _url(broker: BrokerUrl, credentials: Credentials, virtual_host: VirtualHost)
         "query_string": f"heartbeat={int(virtual_host.upstream.heartbeat)}",
     }
     return URL.build(scheme=broker.scheme, host=broker.host, port=broker.port, encoded=True, **parts)
+
+
+def _table(arguments: Mapping[str, Argument]) -> dict[str, Any]:
+    """A table as the AMQP library takes it; it knows more types than there are arguments."""
+    return dict(arguments)
+
+
+def _version(text: object) -> tuple[int, ...]:
+    """RabbitMQ's version as numbers, as far as it is made of them."""
+    found = re.match(r"[0-9]+(?:\.[0-9]+)*", text.decode() if isinstance(text, bytes) else str(text))
+    return tuple(map(int, found[0].split("."))) if found else ()
 
 
 def _interrupted(error: BaseException) -> BaseException:

@@ -48,6 +48,11 @@ class Links:
         self._opening: dict[str, asyncio.Future[Link]] = {}
 
     @property
+    def broker_version(self) -> tuple[int, ...]:
+        """The broker's, as numbers; empty while there is no link."""
+        return next((link.broker_version for link in self.all), ())
+
+    @property
     def all(self) -> list[Link]:
         """Every open link."""
         links = [*self._links[_PUBLISH], *self._links[_CONSUME]]

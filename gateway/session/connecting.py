@@ -9,7 +9,7 @@ from typing import Final
 from gateway.session import refusals
 from gateway.session.ops import Login
 from gateway.session.settings import Resolve, Settings
-from gateway.stomp.headers import printable
+from gateway.stomp.heartbeat import Heartbeats, negotiate
 
 VERSIONS: Final = (b"1.2", b"1.1", b"1.0")
 """The versions spoken, best first."""
@@ -17,11 +17,34 @@ VERSIONS: Final = (b"1.2", b"1.1", b"1.0")
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """A CONNECT that makes sense: the version, the question for the broker, the heart-beat header to answer."""
+    """A CONNECT that makes sense: the version, the question for the broker, the heart-beat header to answer.
+
+    ``implicit`` says that there was no such frame: another one came first, and the listener allows that.
+    """
 
     version: bytes
     login: Login
     heart_beat: bytes | None
+    implicit: bool = False
+
+    def accept(self, *, is_local: bool) -> Heartbeats:
+        """Check what only counts once the broker has accepted the login, as RabbitMQ's adapter does.
+
+        Args:
+            is_local: whether the client connects from this machine.
+
+        Returns:
+            The heart-beats agreed on.
+
+        Raises:
+            StompError: when the user may not connect from elsewhere, or the heart-beat header makes no sense.
+        """
+        if not is_local and self.login.login in self.login.settings.loopback_users:
+            raise refusals.bad_connect("non-loopback access denied")
+        heartbeats = negotiate(self.heart_beat)
+        if heartbeats is None:
+            raise refusals.processing_error()
+        return heartbeats
 
 
 def negotiate_version(headers: Mapping[bytes, bytes]) -> bytes:
@@ -45,12 +68,16 @@ def trim(headers: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     return {name: value.lstrip(b" ") for name, value in headers.items()}
 
 
-def read_connect(headers: Mapping[bytes, bytes], resolve: Resolve) -> Connect:
+def read_connect(
+    headers: Mapping[bytes, bytes], resolve: Resolve, certificate_name: str | None = None, *, implicit: bool = False
+) -> Connect:
     """Read the headers of CONNECT.
 
     Args:
-        headers: as received.
+        headers: as received; none for a CONNECT that was left out.
         resolve: finds the settings of a virtual host.
+        certificate_name: the name in the client's certificate, where that may stand in for a login.
+        implicit: whether there was no such frame.
 
     Raises:
         StompError: when there is no common version, no such virtual host, or nobody to log in as.
@@ -59,11 +86,8 @@ def read_connect(headers: Mapping[bytes, bytes], resolve: Resolve) -> Connect:
     if version == b"1.0":
         headers = trim(headers)
     settings = _settings(headers.get(b"host"), resolve)
-    login = headers.get(b"login", settings.default_login)
-    passcode = headers.get(b"passcode", settings.default_passcode)
-    if login is None or passcode is None:
-        raise refusals.bad_connect("Missing login or passcode header(s)")
-    return Connect(version, Login(settings, login, passcode), headers.get(b"heart-beat"))
+    login = _credentials(headers, settings, certificate_name)
+    return Connect(version, login, headers.get(b"heart-beat"), implicit)
 
 
 def _settings(host: bytes | None, resolve: Resolve) -> Settings:
@@ -72,6 +96,22 @@ def _settings(host: bytes | None, resolve: Resolve) -> Settings:
     except UnicodeDecodeError:
         settings = None
     if settings is None:
-        shown = printable(b"" if host is None else host, 255)
-        raise refusals.bad_connect(f"Virtual host {shown} access denied")
+        raise refusals.virtual_host_denied(b"" if host is None else host)
     return settings
+
+
+def _credentials(headers: Mapping[bytes, bytes], settings: Settings, certificate_name: str | None) -> Login:
+    """A login header wins over a certificate, and a certificate over the default user."""
+    login, default = headers.get(b"login"), settings.default_user
+    if login is None and certificate_name is not None:
+        user = settings.certificate_users.get(certificate_name, settings.certificate_everyone)
+        if user is None:
+            raise refusals.access_refused(certificate_name.encode(), settings)
+        return Login(settings, user.login, user.passcode)
+    passcode = headers.get(b"passcode")
+    if default is not None:
+        login = default.login if login is None else login
+        passcode = default.passcode if passcode is None else passcode
+    if login is None or passcode is None:
+        raise refusals.bad_connect("Missing login or passcode header(s)")
+    return Login(settings, login, passcode)

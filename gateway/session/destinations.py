@@ -154,17 +154,20 @@ def show_reply_to(reply_to: bytes) -> bytes:
     return reply_to if reply_to.startswith(_ROUTABLE) else REPLY_QUEUE + reply_to
 
 
-def durable_queue_name(routing_key: bytes, subscription_id: bytes) -> bytes:
-    """The queue name of a durable topic subscription, the one every released version of RabbitMQ's adapter computes.
+def durable_queue_name(routing_key: bytes, subscription_id: bytes, *, next_release: bool = False) -> bytes:
+    """The queue name of a durable topic subscription, the one that RabbitMQ's adapter computes.
 
-    It hashes the pair of routing key and id in Erlang's external term format, both as lists of octets. The exchange and
-    the virtual host play no part.
+    It hashes the pair of routing key and id in Erlang's external term format. The exchange and the virtual host play no
+    part. Every released version takes both for lists of octets; the next one takes them for binaries, and so does not
+    find the queues of any before.
 
     Args:
         routing_key: octets, unescaped.
         subscription_id: the id header, octets.
+        next_release: whether to compute the name of the next version.
     """
-    term = b"\x83h\x02" + _erlang_string(routing_key) + _erlang_string(subscription_id)
+    encoded = _erlang_binary if next_release else _erlang_string
+    term = b"\x83h\x02" + encoded(routing_key) + encoded(subscription_id)
     # MD5 because the name must be the adapter's; nothing secret depends on it.
     return subscription_queue_name(md5(term, usedforsecurity=False).digest())
 
@@ -175,6 +178,11 @@ def subscription_queue_name(digest: bytes) -> bytes:
 
 
 _LONGEST_ERLANG_STRING: Final = 0xFFFF
+
+
+def _erlang_binary(octets: bytes) -> bytes:
+    """A binary in the external term format: BINARY_EXT."""
+    return b"m" + len(octets).to_bytes(4, "big") + octets
 
 
 def _erlang_string(octets: bytes) -> bytes:

@@ -6,8 +6,10 @@ no operations: they are octets, and never wait.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from gateway.session.arguments import Argument
 from gateway.session.queues import QueueSpec
 from gateway.session.settings import Settings
 from gateway.session.subscription import Subscription
@@ -15,7 +17,10 @@ from gateway.session.subscription import Subscription
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Let the broker decide on credentials and virtual host. Answered by LoggedIn or LoginFailed."""
+    """Let the broker decide on credentials and virtual host.
+
+    Answered by LoggedIn, LoginFailed or BrokerUnreachable.
+    """
 
     settings: Settings
     login: bytes
@@ -42,8 +47,8 @@ class Subscribe:
     """Open a channel for a subscription, declare its queue, consume, bind. Answered by Subscribed or OperationFailed.
 
     ``queue`` is declared when given; ``queue_name`` is consumed (empty: the declared one). ``binding`` is the exchange
-    and the routing key, or None. ``prefetch`` 0 asks for no limit; such a subscription must not share a link, since
-    reading from the broker may have to pause for it.
+    and the routing key, or None. ``arguments`` are those of basic.consume. ``prefetch`` 0 asks for no limit; such a
+    subscription must not share a link, since reading from the broker may have to pause for it.
     """
 
     subscription: Subscription
@@ -51,6 +56,7 @@ class Subscribe:
     queue_name: str
     binding: tuple[str, str] | None
     prefetch: int
+    arguments: Mapping[str, Argument] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +80,22 @@ Operation = Login | PreparePublisher | Subscribe | Unsubscribe | CloseUpstream
 
 @dataclass(frozen=True, slots=True)
 class LoggedIn:
-    """The broker accepted the login."""
+    """The broker accepted the login. ``broker_version`` is its version, as far as it is made of numbers."""
+
+    broker_version: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LoginFailed:
-    """The broker did not accept the login, or could not be asked; the words are for the client.
+    """The broker did not accept the login. Code and text are its own."""
 
-    ``close`` says that trying again on this connection makes no sense.
-    """
+    code: int
+    text: str
 
-    message: str
-    body: bytes
-    close: bool = False
+
+@dataclass(frozen=True, slots=True)
+class BrokerUnreachable:
+    """The broker could not be asked about the login. Trying again on this connection makes no sense."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +166,7 @@ class LinkLost:
 Event = (
     LoggedIn
     | LoginFailed
+    | BrokerUnreachable
     | PublisherPrepared
     | Subscribed
     | Unsubscribed

@@ -7,21 +7,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gateway.session import refusals
+from gateway.session.arguments import Argument, queue_arguments
 from gateway.session.destinations import Destination, Kind, durable_queue_name
-from gateway.stomp.headers import read_boolean, read_integer
+from gateway.session.settings import Settings
+from gateway.stomp.headers import read_boolean
 
-_TEXT_ARGUMENTS: Final = (b"x-dead-letter-exchange", b"x-dead-letter-routing-key", b"x-queue-type", b"x-max-age")
-# A long-long-int of AMQP's tables.
-_NUMBER_BOUND: Final = 1 << 63
-_NUMBER_ARGUMENTS: Final = (
-    b"x-expires",
-    b"x-max-length",
-    b"x-max-length-bytes",
-    b"x-max-priority",
-    b"x-message-ttl",
-    b"x-stream-max-segment-size-bytes",
-    b"x-stream-filter-size-bytes",
-)
+_REPLICATED: Final = ("quorum", "stream")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +23,31 @@ class QueueSpec:
     durable: bool = False
     exclusive: bool = False
     auto_delete: bool = False
-    arguments: Mapping[str, str | int] = field(default_factory=dict)
+    arguments: Mapping[str, Argument] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRules:
+    """How queues must look on a broker beyond what a client asks for.
+
+    ``exclusive`` says that the queue of a subscription that is not durable belongs to its session alone. ``replicated``
+    says that quorum queues and streams are always declared durable and not exclusive, as the broker wants them.
+    """
+
+    exclusive: bool = False
+    replicated: bool = False
+
+    @classmethod
+    def of(cls, broker_version: tuple[int, ...], exclusive: bool | None) -> QueueRules:
+        """The rules for a broker.
+
+        Args:
+            broker_version: RabbitMQ's, as numbers; empty when it does not say.
+            exclusive: the configuration's choice; None leaves it to the version.
+        """
+        # From 4.3 on RabbitMQ refuses queues that are neither durable nor exclusive.
+        is_new = broker_version >= (4, 3)
+        return cls(is_new if exclusive is None else exclusive, is_new)
 
 
 def name_for_broker(header: bytes, octets: bytes) -> str:
@@ -53,23 +68,32 @@ def name_for_broker(header: bytes, octets: bytes) -> str:
         raise refusals.not_text(header) from error
 
 
-def sent_queue(destination: Destination, headers: Mapping[bytes, bytes]) -> QueueSpec:
+def sent_queue(destination: Destination, headers: Mapping[bytes, bytes], rules: QueueRules) -> QueueSpec:
     """The queue that a SEND to ``/queue/<name>`` declares.
 
     On SEND, ``persistent`` speaks of the message only and ``durable`` of the queue; RabbitMQ's adapter lets
     ``persistent`` speak of both, which makes ``persistent:false`` declare a queue that nobody else can read.
     """
     durable = _flag(headers, (b"durable",))
-    return _spec(name_for_broker(b"destination", destination.name), headers, True if durable is None else durable, {})
+    name = name_for_broker(b"destination", destination.name)
+    return _spec(name, headers, True if durable is None else durable, {}, rules)
 
 
-def subscribed_queue(destination: Destination, headers: Mapping[bytes, bytes], fallback: bytes) -> QueueSpec | None:
+def subscribed_queue(
+    destination: Destination,
+    headers: Mapping[bytes, bytes],
+    fallback: bytes,
+    settings: Settings,
+    rules: QueueRules,
+) -> QueueSpec | None:
     """The queue that a SUBSCRIBE declares, or None where it only consumes.
 
     Args:
         destination: where to subscribe.
         headers: the frame's.
         fallback: queue name for a topic subscription that is not durable.
+        settings: of the virtual host.
+        rules: how queues must look on its broker.
     """
     if destination.kind in (Kind.AMQ_QUEUE, Kind.REPLY_QUEUE):
         # Nothing is declared, but a number that is none is an error all the same.
@@ -78,19 +102,23 @@ def subscribed_queue(destination: Destination, headers: Mapping[bytes, bytes], f
     durable = _flag(headers, (b"durable", b"persistent"))
     if destination.kind is Kind.QUEUE:
         durable = True if durable is None else durable
-        return _spec(name_for_broker(b"destination", destination.name), headers, durable, {})
-    defaults = {b"exclusive": False, b"auto-delete": True}
-    name = subscription_queue(destination, headers, fallback)
-    return _spec(name_for_broker(b"x-queue-name", name), headers, durable or False, defaults)
+        return _spec(name_for_broker(b"destination", destination.name), headers, durable, {}, rules)
+    durable = durable or False
+    defaults = {b"exclusive": rules.exclusive and not durable, b"auto-delete": True}
+    name = subscription_queue(destination, headers, fallback, settings)
+    return _spec(name_for_broker(b"x-queue-name", name), headers, durable, defaults, rules)
 
 
-def subscription_queue(destination: Destination, headers: Mapping[bytes, bytes], fallback: bytes) -> bytes:
+def subscription_queue(
+    destination: Destination, headers: Mapping[bytes, bytes], fallback: bytes, settings: Settings
+) -> bytes:
     """The name of a topic subscription's queue: the client's own, the durable one, or the fallback."""
     own = headers.get(b"x-queue-name")
     if own is not None:
         return own
     if is_durable(headers):
-        return durable_queue_name(destination.binding_key, headers.get(b"id", b""))
+        identifier = headers.get(b"id", b"")
+        return durable_queue_name(destination.binding_key, identifier, next_release=settings.next_release)
     return fallback
 
 
@@ -110,37 +138,19 @@ def _flag(headers: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> bool | No
     return value
 
 
-def _spec(name: str, headers: Mapping[bytes, bytes], durable: bool, defaults: dict[bytes, bool]) -> QueueSpec:
+def _spec(
+    name: str, headers: Mapping[bytes, bytes], durable: bool, defaults: dict[bytes, bool], rules: QueueRules
+) -> QueueSpec:
     def chosen(flag: bytes) -> bool:
         explicit = read_boolean(headers.get(flag))
         return explicit if explicit is not None else defaults.get(flag, not durable)
 
+    arguments = queue_arguments(headers)
+    is_replicated = rules.replicated and arguments.get("x-queue-type") in _REPLICATED
     return QueueSpec(
         name=name,
-        durable=durable,
-        exclusive=chosen(b"exclusive"),
+        durable=durable or is_replicated,
+        exclusive=chosen(b"exclusive") and not is_replicated,
         auto_delete=chosen(b"auto-delete"),
-        arguments=queue_arguments(headers),
+        arguments=arguments,
     )
-
-
-def queue_arguments(headers: Mapping[bytes, bytes]) -> dict[str, str | int]:
-    """The headers that become arguments of queue.declare, typed.
-
-    Raises:
-        StompError: "Processing error" for a number that is none, "Invalid header" for a text that is not UTF-8.
-    """
-    arguments: dict[str, str | int] = {}
-    for name in _TEXT_ARGUMENTS:
-        if name in headers:
-            try:
-                arguments[name.decode()] = headers[name].strip(b" ").decode()
-            except UnicodeDecodeError as error:
-                raise refusals.not_text(name) from error
-    for name in _NUMBER_ARGUMENTS:
-        if name in headers:
-            number = read_integer(headers[name])
-            if number is None or not -_NUMBER_BOUND <= number < _NUMBER_BOUND:
-                raise refusals.processing_error()
-            arguments[name.decode()] = number
-    return arguments

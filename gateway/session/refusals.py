@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from gateway.errors import CloseReason, StompError
+from gateway.session.settings import Settings
 from gateway.stomp.encoder import encode
+from gateway.stomp.headers import printable
 
 SUPPORTED_VERSIONS: Final = "1.0,1.1,1.2"
+
+_ACCESS_REFUSED: Final = 403
+_PRECONDITION_FAILED: Final = 406
+_NOT_ALLOWED: Final = 530
+
+# Octets of a client's text that an ERROR repeats.
+LONGEST_NAME: Final = 255
+# Where Erlang breaks the lines of a long list.
+_LINE: Final = 78
+_INDENT: Final = len("Could not interpret command [")
+_NEW_LINE: Final = "\n" + " " * _INDENT
+_ERLANG_ESCAPES: Final = {
+    8: b"\\b", 9: b"\\t", 10: b"\\n", 11: b"\\v", 12: b"\\f", 13: b"\\r", 27: b"\\e", 34: b'\\"', 92: b"\\\\",
+}  # fmt: skip
 
 # AMQP 0-9-1 reply codes (section 1.2) and the names RabbitMQ gives them.
 _AMQP_NAMES: Final = {
@@ -32,14 +49,27 @@ _AMQP_NAMES: Final = {
 }
 
 
-def broker_error(code: int, text: str) -> StompError:
+# What RabbitMQ writes in front of a reply text: the error's name in capitals.
+_NAME_IN_TEXT: Final = re.compile(r"[A-Z]+(?:_[A-Z]+)* - ")
+# RabbitMQ's adapter asks for the permission to read a topic before everything else, and answers without that name.
+_TOPIC_REFUSED: Final = re.compile(r"ACCESS_REFUSED - (?=(?:read )?access to topic )")
+
+
+def broker_error(code: int, text: str, settings: Settings) -> StompError:
     """An error of the broker that closed a channel: its name as message, its text as body. Ends the session."""
+    if settings.next_release:
+        text = _NAME_IN_TEXT.sub("", text, count=1) if _NAME_IN_TEXT.match(text) else text
     return StompError(_AMQP_NAMES.get(code, "broker_error"), text, close=CloseReason.BROKER_ERROR)
 
 
-def unknown_delivery_tag(tag: int) -> StompError:
+def topic_refused(code: int, text: str, settings: Settings) -> StompError:
+    """The broker's refusal of a subscription to a topic; not always about the permission to read it."""
+    return broker_error(code, _TOPIC_REFUSED.sub("", text), settings)
+
+
+def unknown_delivery_tag(tag: int, settings: Settings) -> StompError:
     """The broker's answer to an acknowledgement of nothing, given without asking it."""
-    return broker_error(406, f"PRECONDITION_FAILED - unknown delivery tag {tag}")
+    return broker_error(_PRECONDITION_FAILED, f"PRECONDITION_FAILED - unknown delivery tag {tag}", settings)
 
 
 def processing_error() -> StompError:
@@ -57,6 +87,38 @@ def bad_connect(body: str | bytes) -> StompError:
     return StompError("Bad CONNECT", body)
 
 
+def access_refused(login: bytes, settings: Settings) -> StompError:
+    """A login that the broker does not accept, or a certificate's name that stands for nobody."""
+    return bad_connect(b"Access refused for user '%b'%b" % (login, b"" if settings.next_release else b"\n"))
+
+
+def virtual_host_denied(name: bytes) -> StompError:
+    """A virtual host that is not there, is full, or is not the user's."""
+    return bad_connect(f"Virtual host {printable(name, LONGEST_NAME)} access denied")
+
+
+def login_failed(code: int, text: str, login: bytes, settings: Settings) -> StompError:
+    """The broker's refusal of connection.start-ok (403), of connection.open (530), or of anything else.
+
+    Args:
+        code: reply code.
+        text: reply text.
+        login: who wanted to log in.
+        settings: of the virtual host.
+    """
+    if code == _ACCESS_REFUSED:
+        return access_refused(login, settings)
+    if code == _NOT_ALLOWED:
+        return virtual_host_denied(settings.virtual_host.encode())
+    return bad_connect(text)
+
+
+def broker_unreachable() -> StompError:
+    """No broker answers; the client has to connect anew, perhaps to another gateway."""
+    body = "The message broker cannot be reached; try again later.\n"
+    return StompError("Upstream unavailable", body, close=CloseReason.BROKER_ERROR)
+
+
 def not_connected() -> StompError:
     """A command before CONNECT."""
     return StompError("Illegal command", "You must log in using CONNECT first")
@@ -69,7 +131,7 @@ def already_connected() -> StompError:
 
 def bad_command(command: bytes) -> StompError:
     """A command that no client may send."""
-    return StompError("Bad command", b'Could not interpret command "%b"\n' % command)
+    return StompError("Bad command", b"Could not interpret command %b\n" % _as_erlang(command[:LONGEST_NAME]))
 
 
 def missing_destination(command: bytes) -> StompError:
@@ -199,6 +261,23 @@ def malformed(reason: str) -> StompError:
 def closing(message: str, body: str, reason: CloseReason) -> StompError:
     """The gateway ends a session on its own account."""
     return StompError(message, body, close=reason)
+
+
+def closed_for(error: StompError, reason: CloseReason) -> StompError:
+    """The same error, but the connection closes."""
+    return StompError(error.message, error.body, reason, error.subscription)
+
+
+def _as_erlang(octets: bytes) -> bytes:
+    """Octets as Erlang prints a list of them: as text in quotes, or as numbers where one of them is no Latin-1 text."""
+    if all(octet in _ERLANG_ESCAPES or 32 <= octet <= 126 or octet >= 160 for octet in octets):  # noqa: PLR2004
+        return b'"%b"' % b"".join([_ERLANG_ESCAPES.get(octet) or bytes([octet]) for octet in octets])
+    lines = [""]
+    for octet in octets:
+        if len(lines[-1]) + len(f"{octet},") > _LINE - _INDENT:
+            lines.append("")
+        lines[-1] += f"{octet},"
+    return f"[{_NEW_LINE.join(lines)[:-1]}]".encode()
 
 
 def encode_error(error: StompError, receipt: bytes | None) -> bytes:

@@ -9,13 +9,15 @@ from gateway.amqp.codec import Publication, encode_publish
 from gateway.amqp.properties import LONGEST_SHORT_STRING, encode_around_table
 from gateway.errors import StompError
 from gateway.session import refusals
+from gateway.session.arguments import queue_arguments
 from gateway.session.destinations import TEMP_QUEUE, Destination, Kind, not_for, parse
 from gateway.session.publisher import Publisher
-from gateway.session.queues import QueueSpec, queue_arguments, sent_queue
+from gateway.session.queues import QueueRules, QueueSpec, sent_queue
 from gateway.session.translate import properties_of_send, table_of_send
 from gateway.stomp.frame import RECEIPT, Frame
 
 _NO_VALUES: Final[tuple[bytes, ...]] = ()
+_NO_RULES: Final = QueueRules()
 
 
 class SendPlan:
@@ -26,6 +28,7 @@ class SendPlan:
         volatile: names of the headers whose values belong to the single frame.
         topic_exchange: the virtual host's default topic exchange.
         trims: whether values lose their leading spaces, as in STOMP 1.0.
+        rules: how queues must look on the broker.
 
     Raises:
         StompError: when the headers make no sense, or hold what AMQP cannot carry.
@@ -37,7 +40,13 @@ class SendPlan:
     )  # fmt: skip
 
     def __init__(
-        self, headers: Mapping[bytes, bytes], volatile: tuple[bytes, ...], topic_exchange: bytes, *, trims: bool = False
+        self,
+        headers: Mapping[bytes, bytes],
+        volatile: tuple[bytes, ...],
+        topic_exchange: bytes,
+        *,
+        trims: bool = False,
+        rules: QueueRules = _NO_RULES,
     ) -> None:
         if b"message-id" in headers:
             raise refusals.forbidden_message_id()
@@ -52,7 +61,7 @@ class SendPlan:
         for name in (self.exchange, self.routing_key):
             if len(name) > LONGEST_SHORT_STRING:
                 raise refusals.too_long(b"destination", len(name))
-        self.queue = self._queue(parsed, headers)
+        self.queue = self._queue(parsed, headers, rules)
         self.temp_queue = _temp_queue(headers)
         self.transaction = headers.get(b"transaction")
         # Made by ``build`` once the publishing channel is known and everything the message needs is there.
@@ -68,9 +77,9 @@ class SendPlan:
         table_of_send(headers, ())
 
     @staticmethod
-    def _queue(destination: Destination, headers: Mapping[bytes, bytes]) -> QueueSpec | None:
+    def _queue(destination: Destination, headers: Mapping[bytes, bytes], rules: QueueRules) -> QueueSpec | None:
         if destination.kind is Kind.QUEUE:
-            return sent_queue(destination, headers)
+            return sent_queue(destination, headers, rules)
         # Nothing is declared, but a number that is none is an error all the same.
         queue_arguments(headers)
         return None

@@ -25,7 +25,7 @@ from gateway.session import ops, refusals
 from gateway.session.connecting import Connect, read_connect, trim
 from gateway.session.destinations import subscription_queue_name
 from gateway.session.publisher import Commit, Publisher
-from gateway.session.queues import QueueSpec
+from gateway.session.queues import QueueRules, QueueSpec
 from gateway.session.sending import SendPlan
 from gateway.session.settings import Resolve, Settings
 from gateway.session.subscribing import queue_to_delete, read_subscribe, read_unsubscribe
@@ -37,10 +37,12 @@ from gateway.stomp.decoder import Decoder, Limits
 from gateway.stomp.encoder import encode, encode_receipt
 from gateway.stomp.frame import Frame
 from gateway.stomp.headers import read_boolean
-from gateway.stomp.heartbeat import Heartbeats, negotiate
+from gateway.stomp.heartbeat import Heartbeats
 
 # Until a client has logged in there is no virtual host, and nothing that would look at its settings.
 _NO_SETTINGS: Final = Settings("")
+
+_TOPIC: Final = b"/topic/"
 
 
 class Hold(Enum):
@@ -82,6 +84,11 @@ class Session:
         self.login: bytes | None = None
         self.settings = _NO_SETTINGS
         self.heartbeats = Heartbeats()
+        # About the client, known to the owner: whether it connects from this machine, the name in its certificate where
+        # that may stand in for a login, and whether its listener lets it leave out CONNECT.
+        self.is_local = True
+        self.certificate_name: str | None = None
+        self.implicit_connect = False
         self.close_reason: CloseReason | None = None
         # Whether the client takes its messages about as fast as they come; the owner knows.
         self.client_writable = True
@@ -94,6 +101,7 @@ class Session:
         self._limits = limits
         self._now = now
         self._connect: Connect | None = None
+        self._rules = QueueRules()
         self._trims = False
         self._blocked = False
         self._operation: ops.Operation | None = None
@@ -154,7 +162,7 @@ class Session:
                 handler: Callable[[Frame], None] = getattr(self, name)
                 handler(frame)
             elif self.state is State.CONNECTING:
-                raise refusals.not_connected()
+                self._connect_implicitly(frame)
             else:
                 raise refusals.bad_command(command)
         except StompError as error:
@@ -177,23 +185,38 @@ class Session:
     # CONNECT.
 
     def _on_connect(self, frame: Frame) -> None:
-        self._connect = read_connect(frame.headers, self._resolve)
-        self._ask(self._connect.login, frame)
+        self._log_in(read_connect(frame.headers, self._resolve, self.certificate_name), frame)
+
+    def _connect_implicitly(self, frame: Frame) -> None:
+        """A frame that should have come after CONNECT. Where the listener allows it, it is carried out all the same."""
+        if not self.implicit_connect:
+            raise refusals.not_connected()
+        try:
+            connect = read_connect({}, self._resolve, self.certificate_name, implicit=True)
+        except StompError as error:
+            raise refusals.closed_for(error, CloseReason.BROKER_ERROR) from None
+        self._log_in(connect, frame)
+
+    def _log_in(self, connect: Connect, frame: Frame) -> None:
+        self._connect = connect
+        self._ask(connect.login, frame, again=connect.implicit)
         self._move(State.AUTHENTICATING)
 
     def _on_second_connect(self, frame: Frame) -> None:
         raise refusals.already_connected()
 
     def _on_logged_in(self, event: ops.LoggedIn) -> None:
-        frame = self._answered()
-        connect, self._connect = self._connect, None
+        connect = self._connect
         if connect is None or self.state is not State.AUTHENTICATING:
+            self._answered()
             return
-        heartbeats = negotiate(connect.heart_beat)
-        if heartbeats is None:
-            self._move(State.CONNECTING)
-            self._fail(refusals.processing_error(), frame.receipt if frame else None)
+        try:
+            heartbeats = connect.accept(is_local=self.is_local)
+        except StompError as error:
+            self._refuse_login(error)
             return
+        self._connect = None
+        self._answered()
         self.version = connect.version
         self._trims = connect.version == b"1.0"
         self.login = connect.login.login
@@ -202,22 +225,38 @@ class Session:
         self.publisher = Publisher(settings)
         self._transactions = Transactions(settings.transactions)
         self._limits.frame = settings.max_frame_size
+        self._rules = QueueRules.of(event.broker_version, settings.exclusive_queues)
         self._move(State.CONNECTED)
-        headers = (
-            (b"server", self._server),
-            (b"session", self.identity),
-            (b"heart-beat", heartbeats.header),
-            (b"version", connect.version),
-        )
+        if connect.implicit:
+            return
+        headers = [(b"session", self.identity), (b"heart-beat", heartbeats.header), (b"version", connect.version)]
+        if not settings.hide_server_info:
+            headers.insert(0, (b"server", self._server))
         self.output.append(encode(b"CONNECTED", headers))
 
     def _on_login_failed(self, event: ops.LoginFailed) -> None:
-        frame = self._answered()
+        connect = self._connect
+        if connect is None:
+            self._answered()
+            return
+        login = connect.login
+        self._refuse_login(refusals.login_failed(event.code, event.text, login.login, login.settings))
+
+    def _on_broker_unreachable(self, event: ops.BrokerUnreachable) -> None:
+        self._refuse_login(refusals.broker_unreachable())
+
+    def _refuse_login(self, error: StompError) -> None:
+        """The client may send another CONNECT; one that sent none at all has no business here."""
+        connect, frame = self._connect, self._waiting
+        self._again = False
+        self._answered()
+        if self.state is not State.AUTHENTICATING:
+            return
+        self._move(State.CONNECTING)
+        if connect is not None and connect.implicit:
+            error = refusals.closed_for(error, CloseReason.BROKER_ERROR)
+        self._fail(error, frame.receipt if frame else None)
         self._connect = None
-        if self.state is State.AUTHENTICATING:
-            self._move(State.CONNECTING)
-            error = StompError(event.message, event.body, CloseReason.BROKER_ERROR if event.close else None)
-            self._fail(error, frame.receipt if frame else None)
 
     # SEND.
 
@@ -229,7 +268,8 @@ class Session:
         plan = frame.head.plan
         if not isinstance(plan, SendPlan):
             headers = self._headers(frame)
-            plan = SendPlan(headers, frame.head.volatile, self.settings.default_topic_exchange, trims=self._trims)
+            exchange = self.settings.default_topic_exchange
+            plan = SendPlan(headers, frame.head.volatile, exchange, trims=self._trims, rules=self._rules)
             frame.head.plan = plan
         receipt = frame.receipt
         publisher = self.publisher
@@ -330,8 +370,7 @@ class Session:
     # SUBSCRIBE and UNSUBSCRIBE.
 
     def _on_subscribe(self, frame: Frame) -> None:
-        topic_exchange = self.settings.default_topic_exchange
-        request = read_subscribe(self._headers(frame), self._fresh_queue_name(), topic_exchange)
+        request = read_subscribe(self._headers(frame), self._fresh_queue_name(), self.settings, self._rules)
         if request.tag in self.subscriptions:
             raise refusals.duplicate_subscription(request.tag)
         subscription = self._subscription(request.tag, request.identifier, request.mode)
@@ -340,7 +379,8 @@ class Session:
         known = request.binding is None and request.queue_name in self._declared
         prefetch = self.settings.auto_ack_window if request.mode is AckMode.AUTO else request.prefetch
         queue = None if known else request.queue
-        self._ask(ops.Subscribe(subscription, queue, request.queue_name, request.binding, prefetch), frame)
+        operation = ops.Subscribe(subscription, queue, request.queue_name, request.binding, prefetch, request.arguments)
+        self._ask(operation, frame)
 
     def _subscription(self, tag: bytes, identifier: bytes | None, mode: AckMode) -> Subscription:
         window = self.settings.auto_ack_window
@@ -376,7 +416,7 @@ class Session:
         subscription = self.subscriptions.get(request.tag)
         if subscription is None:
             raise refusals.no_subscription(request.description)
-        delete = queue_to_delete(subscription.destination, headers)
+        delete = queue_to_delete(subscription.destination, headers, self.settings)
         self._settle_taken()
         self.subscriptions.forget(subscription)
         self._ask(ops.Unsubscribe(subscription, delete), frame)
@@ -424,7 +464,7 @@ class Session:
         else:
             # As with the plugin, where the broker finds out only after the receipt is on its way.
             self._send_receipt(frame)
-            self._fail(refusals.unknown_delivery_tag(settlement.tag), None)
+            self._fail(refusals.unknown_delivery_tag(settlement.tag, self.settings), None)
             return
         if frame.receipt is not None:
             self._send_receipt(frame)
@@ -469,7 +509,7 @@ class Session:
         if not self.subscriptions.is_current(settlement.subscription):
             raise refusals.message_without_subscription(settlement.ack_id)
         if not settlement.is_outstanding:
-            raise refusals.unknown_delivery_tag(settlement.tag)
+            raise refusals.unknown_delivery_tag(settlement.tag, self.settings)
 
     def _finish_commit(self) -> None:
         if self._commit is None:
@@ -551,11 +591,21 @@ class Session:
             self._move(State.CLOSED)
 
     def _fail(self, error: StompError, receipt: bytes | None) -> None:
-        if self.state is not State.CLOSED:
-            self.output.append(refusals.encode_error(error, receipt))
-            self.complaints.append(error)
-            if error.close is not None:
-                self._end(error.close)
+        if self.state is State.CLOSED:
+            return
+        if error.close is None and self._is_strict():
+            error = refusals.closed_for(error, CloseReason.PROTOCOL_ERROR)
+        self.output.append(refusals.encode_error(error, receipt))
+        self.complaints.append(error)
+        if error.close is not None:
+            self._end(error.close)
+
+    def _is_strict(self) -> bool:
+        """Whether every ERROR closes. Before the login the virtual host that was asked for decides, or the default."""
+        if self.state is State.CONNECTED or self.login is not None:
+            return self.settings.strict
+        settings = self._connect.login.settings if self._connect is not None else self._resolve(None)
+        return settings is not None and settings.strict
 
     # Operations and events.
 
@@ -604,7 +654,9 @@ class Session:
         if isinstance(operation, ops.PreparePublisher) and "exchange '" in event.text:
             # Perhaps an earlier message closed the channel, and not what was asked for now.
             receipt = self.publisher.receipt_of_failure(event.text) or receipt
-        self._fail(refusals.broker_error(event.code, event.text), receipt)
+        is_topic = isinstance(operation, ops.Subscribe) and operation.subscription.destination.startswith(_TOPIC)
+        refused = refusals.topic_refused if is_topic else refusals.broker_error
+        self._fail(refused(event.code, event.text, self.settings), receipt)
 
     def _on_channel_closed(self, event: ops.ChannelClosed) -> None:
         receipt = None
@@ -612,11 +664,11 @@ class Session:
             receipt = self._receipt_of(self._commit[2])
         elif event.publishing:
             receipt = self.publisher.receipt_of_failure(event.text)
-        self._fail(refusals.broker_error(event.code, event.text), receipt)
+        self._fail(refusals.broker_error(event.code, event.text, self.settings), receipt)
 
     def _on_link_lost(self, event: ops.LinkLost) -> None:
-        error = refusals.broker_error(event.code, event.text)
-        self._fail(StompError(error.message, error.body, close=CloseReason.LINK_LOST), None)
+        error = refusals.broker_error(event.code, event.text, self.settings)
+        self._fail(refusals.closed_for(error, CloseReason.LINK_LOST), None)
 
     def time_passed(self, now: float) -> None:
         """Take note of the time, and forget transactions that were left open for too long.
@@ -644,6 +696,7 @@ def _octets(frame: Frame) -> int:
 _EVENT_HANDLERS: Final = {
     ops.LoggedIn: "_on_logged_in",
     ops.LoginFailed: "_on_login_failed",
+    ops.BrokerUnreachable: "_on_broker_unreachable",
     ops.PublisherPrepared: "_on_publisher_prepared",
     ops.Subscribed: "_on_subscribed",
     ops.Unsubscribed: "_on_unsubscribed",

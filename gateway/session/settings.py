@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -17,19 +17,37 @@ class TransactionLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class User:
+    """A user of the broker; the passcode never shows."""
+
+    login: bytes
+    passcode: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The settings of a virtual host that change what a session does.
 
-    ``virtual_host`` is its STOMP name. ``default_login`` and ``default_passcode`` stand in for absent headers of
-    CONNECT; None when there is no default user. ``confirm_messages`` and ``confirm_bytes`` bound what is published and
-    not yet confirmed, ``auto_ack_window`` the deliveries in hand of a subscription with ack:auto. Sizes in octets.
+    ``virtual_host`` is its STOMP name. ``default_user`` stands in for absent headers of CONNECT; None when there is
+    none. ``loopback_users`` may log in from this machine only. ``certificate_users`` gives the user that the name in a
+    client's certificate stands for, and ``certificate_everyone`` the one for all other names. ``exclusive_queues`` says
+    whether queues of subscriptions that are not durable belong to their session alone; None: as the broker's version
+    wants it. ``strict`` closes after every ERROR. ``next_release`` uses the names and texts of the plugin's next
+    version instead of its released ones. ``confirm_messages`` and ``confirm_bytes`` bound what is published and not yet
+    confirmed, ``auto_ack_window`` the deliveries in hand of a subscription with ack:auto. Sizes in octets.
     """
 
     virtual_host: str
-    default_login: bytes | None = b"guest"
-    default_passcode: bytes | None = field(default=b"guest", repr=False)
+    default_user: User | None = User(b"guest", b"guest")
+    loopback_users: frozenset[bytes] = frozenset((b"guest",))
+    certificate_users: Mapping[str, User] = field(default_factory=dict)
+    certificate_everyone: User | None = None
     default_topic_exchange: bytes = b"amq.topic"
     default_nack_requeue: bool = True
+    exclusive_queues: bool | None = None
+    strict: bool = False
+    next_release: bool = False
+    hide_server_info: bool = False
     max_frame_size: int = 4 * 1024 * 1024
     confirm_messages: int = 10_000
     confirm_bytes: int = 64 * 1024 * 1024

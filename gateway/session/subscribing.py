@@ -7,8 +7,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.session import refusals
+from gateway.session.arguments import Argument, consumer_arguments
 from gateway.session.destinations import TEMP_QUEUE, Destination, Kind, not_for, parse
-from gateway.session.queues import QueueSpec, is_durable, name_for_broker, subscribed_queue, subscription_queue
+from gateway.session.queues import (
+    QueueRules,
+    QueueSpec,
+    is_durable,
+    name_for_broker,
+    subscribed_queue,
+    subscription_queue,
+)
+from gateway.session.settings import Settings
 from gateway.session.subscription import AckMode
 from gateway.stomp.headers import read_integer
 
@@ -22,7 +31,7 @@ class SubscribeRequest:
 
     ``tag`` is the subscription's identity in its session. ``queue`` is to be declared, None where there is nothing to
     declare; ``queue_name`` is to be consumed and, when ``binding`` gives an exchange and a routing key, bound.
-    ``prefetch`` 0 means no limit.
+    ``prefetch`` 0 means no limit. ``arguments`` are those of basic.consume.
     """
 
     tag: bytes
@@ -33,6 +42,7 @@ class SubscribeRequest:
     queue_name: str
     binding: tuple[str, str] | None
     prefetch: int
+    arguments: dict[str, Argument]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +54,16 @@ class UnsubscribeRequest:
     durable: bool
 
 
-def read_subscribe(headers: Mapping[bytes, bytes], fresh_queue_name: bytes, topic_exchange: bytes) -> SubscribeRequest:
+def read_subscribe(
+    headers: Mapping[bytes, bytes], fresh_queue_name: bytes, settings: Settings, rules: QueueRules
+) -> SubscribeRequest:
     """Read the headers of SUBSCRIBE (STOMP 1.2, "SUBSCRIBE").
 
     Args:
         headers: of the frame, trimmed where the version demands it.
         fresh_queue_name: for a topic subscription that is not durable.
-        topic_exchange: the virtual host's default topic exchange.
+        settings: of the virtual host.
+        rules: how queues must look on its broker.
 
     Raises:
         StompError: when they make no sense.
@@ -72,9 +85,10 @@ def read_subscribe(headers: Mapping[bytes, bytes], fresh_queue_name: bytes, topi
     if identifier is not None and identifier.startswith(TEMP_QUEUE):
         raise refusals.processing_error()
     tag = b"Q_" + text if identifier is None else b"T_" + identifier
-    queue = subscribed_queue(destination, headers, fresh_queue_name)
-    queue_name, binding = _consumed(destination, queue, topic_exchange)
-    return SubscribeRequest(tag, identifier, text, mode, queue, queue_name, binding, prefetch)
+    arguments = consumer_arguments(headers)
+    queue = subscribed_queue(destination, headers, fresh_queue_name, settings, rules)
+    queue_name, binding = _consumed(destination, queue, settings.default_topic_exchange)
+    return SubscribeRequest(tag, identifier, text, mode, queue, queue_name, binding, prefetch, arguments)
 
 
 def _consumed(
@@ -110,17 +124,18 @@ def read_unsubscribe(headers: Mapping[bytes, bytes]) -> UnsubscribeRequest:
     return UnsubscribeRequest(b"Q_" + text, b"destination='%b'" % text, durable)
 
 
-def queue_to_delete(subscribed: bytes, headers: Mapping[bytes, bytes]) -> str | None:
+def queue_to_delete(subscribed: bytes, headers: Mapping[bytes, bytes], settings: Settings) -> str | None:
     """The queue that a durable UNSUBSCRIBE deletes: only one of a topic, under the name that its own headers give.
 
     Args:
         subscribed: the destination of the SUBSCRIBE.
         headers: of the UNSUBSCRIBE.
+        settings: of the virtual host.
     """
     destination = parse(subscribed)
     if destination.kind is not Kind.TOPIC or not is_durable(headers):
         return None
-    return name_for_broker(b"x-queue-name", subscription_queue(destination, headers, b""))
+    return name_for_broker(b"x-queue-name", subscription_queue(destination, headers, b"", settings))
 
 
 def _ack_mode(text: bytes | None) -> AckMode:

@@ -10,10 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from gateway.parity import ServerFrame
 from tests.support.model_broker import ModelBroker
 from tests.support.playbook import stomp
 from tests.support.session_peer import SessionPeer
-from tests.support.transcript import ServerFrame
 
 CLIENTS = ("A", "B")
 MODES = ("auto", "client", "client-individual")

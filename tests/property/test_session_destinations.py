@@ -6,9 +6,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.errors import StompError
+from gateway.parity.broker import subscription_queue
 from gateway.session.destinations import Destination, Kind, durable_queue_name, parse, show
 from tests.property.amqp_frames import texts
-from tests.support.transcript.broker import subscription_queue
 
 names = st.binary(min_size=1, max_size=40)
 # What survives the way through a MESSAGE and back: %2F is the only escape that is read, though more are written.

@@ -6,12 +6,12 @@ from hypothesis import assume, event, example, given
 from hypothesis import strategies as st
 from pamqp import commands
 
+from gateway.parity import FrameReader, ServerFrame
 from gateway.session.destinations import show, show_reply_to
 from gateway.session.subscription import AckMode, Subscription
 from gateway.stomp.encoder import encode
 from gateway.stomp.headers import unescape
 from tests.property.amqp_frames import hand_made, properties, string_tables, tables, texts
-from tests.support.transcript import FrameReader, ServerFrame
 
 OWN = (b"subscription", b"destination", b"message-id", b"redelivered", b"ack", b"content-length")
 SESSION = b"session-x"

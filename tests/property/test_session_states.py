@@ -80,7 +80,7 @@ def _answers(play: Playbook, operation: ops.Operation) -> list[ops.Event]:
     refusal = ops.OperationFailed(403, "ACCESS_REFUSED - no")
     lost = ops.LinkLost(320, "CONNECTION_FORCED - gone")
     if isinstance(operation, ops.Login):
-        return [ops.LoggedIn(), ops.LoginFailed("Bad CONNECT", b"no"), ops.LoginFailed("No", b"no", close=True), lost]
+        return [ops.LoggedIn(), ops.LoginFailed(403, "no"), ops.LoginFailed(530, "no"), ops.BrokerUnreachable(), lost]
     if isinstance(operation, ops.PreparePublisher):
         return [ops.PublisherPrepared(PUBLISHING, FRAME_MAX, operation.confirms), refusal, lost]
     if isinstance(operation, ops.Subscribe):

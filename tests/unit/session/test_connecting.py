@@ -5,10 +5,10 @@ import pytest
 from gateway.errors import StompError
 from gateway.session import ops
 from gateway.session.connecting import negotiate_version, read_connect, trim
-from gateway.session.settings import Settings
+from gateway.session.settings import Settings, User
 from tests.support.playbook import Playbook
 
-SETTINGS = Settings("/", default_login=b"guest", default_passcode=b"secret")
+SETTINGS = Settings("/", default_user=User(b"guest", b"secret"))
 
 
 def resolve(host: str | None) -> Settings | None:
@@ -53,7 +53,7 @@ def test_the_default_user_stands_in_for_absent_headers(
 
 @pytest.mark.parametrize("headers", [{}, {b"login": b"a"}, {b"passcode": b"p"}])
 def test_without_a_default_user_both_are_needed(headers: dict[bytes, bytes]) -> None:
-    nobody = Settings("/", default_login=None, default_passcode=None)
+    nobody = Settings("/", default_user=None)
     with pytest.raises(StompError, match="Bad CONNECT") as found:
         read_connect(headers, lambda _: nobody)
     assert found.value.body == b"Missing login or passcode header(s)"
@@ -152,7 +152,7 @@ def test_an_error_for_connect_names_its_receipt_whatever_is_wrong() -> None:
         (("accept-version:9",), None),
         (("host:nowhere",), None),
         (("heart-beat:soon",), ops.LoggedIn()),
-        ((), ops.LoginFailed("Bad CONNECT", b"Access refused for user 'guest'\n")),
+        ((), ops.LoginFailed(403, "ACCESS_REFUSED - Login was refused")),
     ):
         play = Playbook()
         play.client("CONNECT", *headers, "receipt:r1")

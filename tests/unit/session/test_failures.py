@@ -143,7 +143,7 @@ def test_an_acknowledgement_of_nothing_is_the_brokers_error_without_asking_it(pl
 def test_a_refused_login_may_be_tried_again(fresh: Playbook) -> None:
     fresh.client("CONNECT", "accept-version:1.1")
     assert fresh.asked() is not None
-    fresh.broker(ops.LoginFailed("Bad CONNECT", b"Access refused for user 'guest'\n"))
+    fresh.broker(ops.LoginFailed(403, "ACCESS_REFUSED - Login was refused"))
     assert fresh.said() == ["ERROR Bad CONNECT: Access refused for user 'guest'"]
     assert fresh.state() is State.CONNECTING
     fresh.connect("1.2")
@@ -153,8 +153,8 @@ def test_a_refused_login_may_be_tried_again(fresh: Playbook) -> None:
 def test_a_login_that_makes_no_sense_to_repeat_ends_the_session(fresh: Playbook) -> None:
     fresh.client("CONNECT")
     assert fresh.asked() is not None
-    fresh.broker(ops.LoginFailed("Upstream unavailable", b"Try again later.\n", close=True))
-    assert fresh.said() == ["ERROR Upstream unavailable: Try again later."]
+    fresh.broker(ops.BrokerUnreachable())
+    assert fresh.said() == ["ERROR Upstream unavailable: The message broker cannot be reached; try again later."]
     assert fresh.state() is State.CLOSED
 
 

@@ -3,18 +3,22 @@
 import pytest
 
 from gateway.errors import StompError
+from gateway.session.arguments import queue_arguments
 from gateway.session.destinations import parse
 from gateway.session.queues import (
+    QueueRules,
     QueueSpec,
     is_durable,
     name_for_broker,
-    queue_arguments,
     sent_queue,
     subscribed_queue,
     subscription_queue,
 )
+from gateway.session.settings import Settings
 
 FALLBACK = b"stomp-subscription-by-chance"
+SETTINGS = Settings("/")
+RULES = QueueRules()
 Headers = dict[bytes, bytes]
 
 
@@ -60,7 +64,7 @@ def flags(queue: QueueSpec | None) -> str:
 )
 def test_the_flags_of_a_subscribed_queue(destination: str, lines: list[str], expected: str) -> None:
     given = headers("id:1", *lines)
-    assert flags(subscribed_queue(parse(destination.encode()), given, FALLBACK)) == expected
+    assert flags(subscribed_queue(parse(destination.encode()), given, FALLBACK, SETTINGS, RULES)) == expected
 
 
 @pytest.mark.parametrize(
@@ -78,7 +82,7 @@ def test_the_flags_of_a_subscribed_queue(destination: str, lines: list[str], exp
     ],
 )
 def test_the_flags_of_a_queue_that_is_sent_to(lines: list[str], expected: str) -> None:
-    queue = sent_queue(parse(b"/queue/q"), headers(*lines))
+    queue = sent_queue(parse(b"/queue/q"), headers(*lines), RULES)
     assert queue.name == "q"
     assert flags(queue) == expected
 
@@ -87,17 +91,17 @@ def test_the_flags_of_a_queue_that_is_sent_to(lines: list[str], expected: str) -
 @pytest.mark.parametrize("destination", [b"/queue/q", b"/topic/t", b"/exchange/e/k"])
 def test_durability_that_is_neither_true_nor_false_is_an_error(destination: bytes, name: str) -> None:
     with pytest.raises(StompError, match="Processing error"):
-        subscribed_queue(parse(destination), headers("id:1", f"{name}:perhaps"), FALLBACK)
+        subscribed_queue(parse(destination), headers("id:1", f"{name}:perhaps"), FALLBACK, SETTINGS, RULES)
 
 
 def test_a_send_to_a_queue_wants_to_know_about_durable() -> None:
     with pytest.raises(StompError, match="Processing error"):
-        sent_queue(parse(b"/queue/q"), headers("durable:perhaps"))
+        sent_queue(parse(b"/queue/q"), headers("durable:perhaps"), RULES)
 
 
 @pytest.mark.parametrize("destination", [b"/amq/queue/q", b"/reply-queue/q"])
 def test_queues_of_others_are_not_declared(destination: bytes) -> None:
-    assert subscribed_queue(parse(destination), headers("id:1", "durable:perhaps"), FALLBACK) is None
+    assert subscribed_queue(parse(destination), headers("id:1", "durable:perhaps"), FALLBACK, SETTINGS, RULES) is None
 
 
 @pytest.mark.parametrize(
@@ -122,14 +126,17 @@ def test_queues_of_others_are_not_declared(destination: bytes) -> None:
     ],
 )  # fmt: skip
 def test_the_name_of_a_subscribed_queue(destination: str, lines: list[str], name: str) -> None:
-    queue = subscribed_queue(parse(destination.encode()), headers(*lines), FALLBACK)
+    queue = subscribed_queue(parse(destination.encode()), headers(*lines), FALLBACK, SETTINGS, RULES)
     assert queue is not None
     assert queue.name == name
 
 
 def test_unsubscribe_finds_the_same_name() -> None:
     given = headers("id:test.subscription", "durable:true")
-    assert subscription_queue(parse(b"/topic/durable"), given, b"") == b"stomp-subscription-tMbeqL30tjlgaXMmaFM6Ew"
+    assert (
+        subscription_queue(parse(b"/topic/durable"), given, b"", SETTINGS)
+        == b"stomp-subscription-tMbeqL30tjlgaXMmaFM6Ew"
+    )
 
 
 @pytest.mark.parametrize(
@@ -194,9 +201,11 @@ def test_an_argument_that_is_no_text_is_an_error() -> None:
 
 
 def test_arguments_reach_the_queue() -> None:
-    queue = sent_queue(parse(b"/queue/q"), headers("x-max-length:10"))
+    queue = sent_queue(parse(b"/queue/q"), headers("x-max-length:10"), RULES)
     assert queue.arguments == {"x-max-length": 10}
-    subscribed = subscribed_queue(parse(b"/topic/t"), headers("id:1", "x-queue-type:classic"), FALLBACK)
+    subscribed = subscribed_queue(
+        parse(b"/topic/t"), headers("id:1", "x-queue-type:classic"), FALLBACK, SETTINGS, RULES
+    )
     assert subscribed is not None
     assert subscribed.arguments == {"x-queue-type": "classic"}
 
@@ -219,4 +228,4 @@ def test_names_for_the_broker_are_text() -> None:
 def test_a_name_that_is_too_long_is_found_before_the_broker_is_asked(destination: bytes) -> None:
     given = headers("id:1") | {b"x-queue-name": b"y" * 256}
     with pytest.raises(StompError, match="Invalid header"):
-        subscribed_queue(parse(destination), given, FALLBACK)
+        subscribed_queue(parse(destination), given, FALLBACK, SETTINGS, RULES)

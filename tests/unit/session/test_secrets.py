@@ -4,7 +4,7 @@ import pytest
 
 from gateway.session import ops
 from gateway.session.connecting import read_connect
-from gateway.session.settings import Settings
+from gateway.session.settings import Settings, User
 from tests.support.playbook import Playbook
 
 SECRET = "correct-horse"
@@ -30,7 +30,7 @@ def test_a_connect_does_not_show_the_passcode() -> None:
 
 
 def test_settings_do_not_show_the_default_passcode() -> None:
-    assert SECRET not in _shown(Settings("/", default_passcode=SECRET.encode()))
+    assert SECRET not in _shown(Settings("/", default_user=User(b"guest", SECRET.encode())))
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_an_error_for_connect_does_not_show_the_passcode(headers: tuple[str, ...
     if play.asked() is not None and headers == ("heart-beat:soon",):
         play.broker(ops.LoggedIn())
     elif play.session.holds:
-        play.broker(ops.LoginFailed("Bad CONNECT", b"Access refused for user 'guest'\n"))
+        play.broker(ops.LoginFailed(403, "ACCESS_REFUSED - Login was refused"))
     (error,) = play.said()
     assert error.startswith("ERROR")
     assert SECRET not in error

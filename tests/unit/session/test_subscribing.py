@@ -3,7 +3,8 @@
 import pytest
 
 from gateway.errors import StompError
-from gateway.session.queues import QueueSpec
+from gateway.session.queues import QueueRules, QueueSpec
+from gateway.session.settings import Settings
 from gateway.session.subscribing import SubscribeRequest, queue_to_delete, read_subscribe, read_unsubscribe
 from gateway.session.subscription import AckMode
 
@@ -16,13 +17,13 @@ def headers(*lines: str) -> Headers:
 
 
 def read(*lines: str, topic_exchange: bytes = b"amq.topic") -> SubscribeRequest:
-    return read_subscribe(headers(*lines), FRESH, topic_exchange)
+    return read_subscribe(headers(*lines), FRESH, Settings("/", default_topic_exchange=topic_exchange), QueueRules())
 
 
 def test_a_queue_is_declared_and_consumed() -> None:
     assert read("id:1", "destination:/queue/q") == SubscribeRequest(
         tag=b"T_1", identifier=b"1", text=b"/queue/q", mode=AckMode.AUTO, queue=QueueSpec("q", durable=True),
-        queue_name="q", binding=None, prefetch=0,
+        queue_name="q", binding=None, prefetch=0, arguments={},
     )  # fmt: skip
 
 
@@ -121,7 +122,7 @@ def test_numbers_that_are_none_are_errors_for_every_kind_of_destination(destinat
 def test_names_that_are_no_text_are_errors() -> None:
     for given in ({b"destination": b"/amq/queue/\xff"}, {b"destination": b"/topic/\xff"}):
         with pytest.raises(StompError, match="Invalid header"):
-            read_subscribe({b"id": b"1", **given}, FRESH, b"amq.topic")
+            read_subscribe({b"id": b"1", **given}, FRESH, Settings("/"), QueueRules())
 
 
 # UNSUBSCRIBE.
@@ -171,4 +172,4 @@ def test_what_is_wrong_with_an_unsubscribe(lines: list[str], message: str) -> No
     ],
 )
 def test_which_queue_an_unsubscribe_deletes(subscribed: bytes, lines: list[str], queue: str | None) -> None:
-    assert queue_to_delete(subscribed, headers(*lines)) == queue
+    assert queue_to_delete(subscribed, headers(*lines), Settings("/")) == queue

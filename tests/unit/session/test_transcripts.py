@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.parity import play, read_conversation
 from tests.support.model_broker import ModelBroker
 from tests.support.session_peer import SessionPeer
-from tests.support.transcript import play, read_conversation
 
 TRANSCRIPTS = Path(__file__).parents[2] / "transcripts"
 

@@ -1,0 +1,101 @@
+"""Headers that become arguments of queue.declare and basic.consume, typed as AMQP's tables want them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+from gateway.session import refusals
+from gateway.stomp.headers import read_boolean, read_integer
+
+Argument = str | int | datetime | list[str]
+"""A value in an AMQP table: a long string, an integer or a boolean, a timestamp in whole seconds, an array."""
+
+_TEXT_ARGUMENTS: Final = (b"x-dead-letter-exchange", b"x-dead-letter-routing-key", b"x-queue-type", b"x-max-age")
+# A long-long-int of AMQP's tables.
+_NUMBER_BOUND: Final = 1 << 63
+_NUMBER_ARGUMENTS: Final = (
+    b"x-expires",
+    b"x-max-length",
+    b"x-max-length-bytes",
+    b"x-max-priority",
+    b"x-message-ttl",
+    b"x-stream-max-segment-size-bytes",
+    b"x-stream-filter-size-bytes",
+)
+# How a stream's offset begins; anything else in x-stream-offset is ignored, as in RabbitMQ's adapter.
+_OFFSET_WORDS: Final = (b"first", b"last", b"next")
+_OFFSET: Final = b"offset="
+_TIMESTAMP: Final = b"timestamp="
+
+
+def queue_arguments(headers: Mapping[bytes, bytes]) -> dict[str, Argument]:
+    """The headers that become arguments of queue.declare, typed.
+
+    Raises:
+        StompError: "Processing error" for a number that is none, "Invalid header" for a text that is not UTF-8.
+    """
+    arguments: dict[str, Argument] = {}
+    for name in _TEXT_ARGUMENTS:
+        if name in headers:
+            arguments[name.decode()] = _text(name, headers[name].strip(b" "))
+    for name in _NUMBER_ARGUMENTS:
+        if name in headers:
+            arguments[name.decode()] = _number(headers[name])
+    return arguments
+
+
+def consumer_arguments(headers: Mapping[bytes, bytes]) -> dict[str, Argument]:
+    """The headers of SUBSCRIBE that become arguments of basic.consume, typed.
+
+    Raises:
+        StompError: "Processing error" for a number that is none, "Invalid header" for a text that is not UTF-8.
+    """
+    arguments: dict[str, Argument] = {}
+    offset = _stream_offset(headers.get(b"x-stream-offset", b""))
+    if offset is not None:
+        arguments["x-stream-offset"] = offset
+    if b"x-stream-filter" in headers:
+        name = b"x-stream-filter"
+        arguments["x-stream-filter"] = [_text(name, each) for each in headers[name].split(b",")]
+    unfiltered = read_boolean(headers.get(b"x-stream-match-unfiltered"))
+    if unfiltered is not None:
+        arguments["x-stream-match-unfiltered"] = unfiltered
+    if b"x-priority" in headers:
+        arguments["x-priority"] = _number(headers[b"x-priority"])
+    return arguments
+
+
+def _stream_offset(text: bytes) -> Argument | None:
+    if text in _OFFSET_WORDS:
+        return text.decode()
+    if text.startswith(_OFFSET):
+        return _number(text[len(_OFFSET) :])
+    if text.startswith(_TIMESTAMP):
+        return _timestamp(_number(text[len(_TIMESTAMP) :]))
+    return None
+
+
+def _timestamp(seconds: int) -> datetime:
+    """Seconds since 1970, as AMQP counts them; what is no time of any calendar is an error."""
+    try:
+        if seconds >= 0:
+            return datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, OSError, ValueError):
+        pass
+    raise refusals.processing_error()
+
+
+def _text(name: bytes, octets: bytes) -> str:
+    try:
+        return octets.decode()
+    except UnicodeDecodeError as error:
+        raise refusals.not_text(name) from error
+
+
+def _number(text: bytes) -> int:
+    number = read_integer(text)
+    if number is None or not -_NUMBER_BOUND <= number < _NUMBER_BOUND:
+        raise refusals.processing_error()
+    return number
