@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from gateway.config.addresses import SocketAddress
 from gateway.config.parts import Part, ReadableFile
 from gateway.config.quantities import Count, Duration, Size, Switch
+from gateway.config.tls_files import check_certificates, check_key
 
 
 class CertificateLogin(Part):
@@ -47,6 +49,17 @@ class ListenerTls(Part):
         description="Let a client without a login header log in by its certificate. Needs verify. null: certificates "
         "say nothing about who a client is.",
     )
+
+    @field_validator("cert_file", "ca_file")
+    @classmethod
+    def _holds_certificates(cls, value: Path | None) -> Path | None:
+        return None if value is None else check_certificates(value)
+
+    @field_validator("key_file")
+    @classmethod
+    def _belongs_to_the_certificate(cls, value: Path, info: ValidationInfo) -> Path:
+        certificate = info.data.get("cert_file")
+        return value if certificate is None else check_key(value, certificate)
 
     @field_validator("min_version", mode="before")
     @classmethod

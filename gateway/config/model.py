@@ -170,8 +170,8 @@ class VirtualHostSettings(Group):
     )
     heart_beat_grace: Annotated[float, Factor(least=1, most=100)] = Field(
         2.0,
-        description="How many heart-beat intervals a client may be silent. It is closed then, or up to half as long again "
-        "later.",
+        description="How many heart-beat intervals a client may be silent. It is closed then, or up to half as long "
+        "again later.",
     )
     conformance: Literal["plugin", "strict"] = Field(
         "plugin",

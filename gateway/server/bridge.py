@@ -15,7 +15,8 @@ import structlog
 from gateway.amqp.splitter import Sink
 from gateway.server.link import Credentials, Link, LinkChannel, LinkDownError, UpstreamError
 from gateway.session import ops
-from gateway.session.session import Hold, Session
+from gateway.session.conversation import Hold
+from gateway.session.session import Session
 from gateway.session.subscription import Subscription
 
 if TYPE_CHECKING:

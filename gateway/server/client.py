@@ -18,9 +18,12 @@ import structlog
 from gateway.config import Listener, VirtualHost
 from gateway.errors import CloseReason, FrameError, StompError
 from gateway.server.bridge import Bridge
+from gateway.server.peer import Peer
 from gateway.server.pool import LinkPool
+from gateway.server.tls import login_name
 from gateway.session import refusals
-from gateway.session.session import Hold, Session
+from gateway.session.conversation import Hold
+from gateway.session.session import Session
 from gateway.session.settings import Resolve
 from gateway.session.transitions import State
 from gateway.stomp.decoder import Decoder, Limits
@@ -38,6 +41,8 @@ _LOGGED: Final = 300
 # With this many times its buffer waiting, a client's further messages go back to their queues until it has caught up.
 # The prefetch bounds messages and not octets, so without it large messages for a slow client would fill the memory.
 _SHED_AT: Final = 16
+
+_TLS_HINT: Final = "give this listener a tls section, or let the client connect without TLS"
 
 # How long a client may take to fetch its last frame and to close before the socket is cut, in seconds.
 _LINGER: Final = 5.0
@@ -91,15 +96,17 @@ class ClientConnection(asyncio.Protocol):
     Args:
         workshop: what all clients share.
         listener: where it came in; its limits hold until the client has logged in.
+        claimed: where it comes from, when a proxy in front has said so.
     """
 
-    def __init__(self, workshop: Workshop, listener: Listener) -> None:
+    def __init__(self, workshop: Workshop, listener: Listener, claimed: Peer | None = None) -> None:
         self._workshop = workshop
         self._listener = listener
+        self._claimed = claimed
         limits = Limits(listener.max_frame_size_unauthenticated, listener.max_headers, listener.max_header_length)
         identity = b"session-" + urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=")
         self.session = Session(identity, workshop.server, workshop.resolve, limits, workshop.clock())
-        self.session.implicit_connect = listener.implicit_connect
+        self.session.authentication.implicit_connect = listener.implicit_connect
         self._decoder = Decoder(limits)
         self._transport: asyncio.Transport = _NO_TRANSPORT
         self._peer = ""
@@ -126,8 +133,10 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
         self._transport = cast(asyncio.Transport, transport)
-        peer = transport.get_extra_info("peername")
-        self._peer = f"{peer[0]}:{peer[1]}" if peer else "unknown"
+        peer = self._claimed or Peer.of(transport)
+        self._peer = str(peer)
+        self.session.authentication.is_local = peer.is_local
+        self.session.authentication.certificate_name = login_name(transport, self._listener)
         workshop = self._workshop
         self._bridge = Bridge(self.session, self, workshop.pool, workshop.find_virtual_host, self._peer, workshop.spawn)
         workshop.clients.add(self)
@@ -149,7 +158,8 @@ class ClientConnection(asyncio.Protocol):
         if self._closing:
             return False
         self._advance()
-        return not self._closing
+        # Nothing can be sent to a client that has ended TLS.
+        return self._transport.can_write_eof() and not self._closing
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone; what it sent is still carried out."""
@@ -351,6 +361,8 @@ class ClientConnection(asyncio.Protocol):
         self._bridge.flush()
         self._bridge.release()
         self._workshop.clients.discard(self)
+        if self.session.close_reason is CloseReason.TLS_ON_PLAIN_PORT:
+            log.info("tls on a plain port", peer=self._peer, address=str(self._listener.tcp), hint=_TLS_HINT)
         self._log("session ended", reason=self.session.close_reason.value if self.session.close_reason else "unknown")
         if self._gone:
             return
