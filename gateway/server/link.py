@@ -10,7 +10,7 @@ import asyncio
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote
 
 import aio_pika
@@ -31,6 +31,9 @@ from gateway.server.tap import Tap, TapFactory
 from gateway.server.tls import broker_tls_context
 from gateway.session.arguments import Argument
 from gateway.session.queues import QueueSpec
+
+if TYPE_CHECKING:
+    from gateway.server.exclusive import ExclusiveQueues
 
 # Octets waiting for the broker above which the clients of a link are held. The kernel's own buffers come on top.
 _HIGH_WATER: Final = 1 << 20
@@ -130,6 +133,10 @@ class LinkChannel:
         answer = await self._call(method)
         return str(answer.queue)
 
+    async def look_for(self, queue: str) -> None:
+        """Ask whether a queue is there (queue.declare, passive); the broker refuses if it is not."""
+        await self._call(QueueDeclare(queue=queue, passive=True))
+
     async def bind(self, queue: str, exchange: str, routing_key: str) -> None:
         """Bind a queue to an exchange (queue.bind)."""
         await self._call(QueueBind(queue=queue, exchange=exchange, routing_key=routing_key))
@@ -212,8 +219,8 @@ class Link:
         self.blocked = False
         self.paused = False
         self.tenants: dict[Tenant, int] = {}
-        # Queues that belong to one session though the connection is shared: AMQP's exclusive means the connection.
-        self.exclusive_queues: dict[str, object] = {}
+        # Queues that belong to one session, though to AMQP they belong to the connection.
+        self.exclusive_queues: dict[str, ExclusiveQueues] = {}
         self._channels: dict[int, LinkChannel] = {}
         self._opening = 0
         self._connection: aio_pika.Connection | None = None
@@ -242,7 +249,7 @@ class Link:
             url = _url(broker, credentials, virtual_host)
             try:
                 await asyncio.wait_for(link._dial(url, upstream), upstream.connect_timeout)
-            except (TimeoutError, OSError, AMQPError, RuntimeError) as error:
+            except (TimeoutError, OSError, AMQPError, RuntimeError, LinkDownError) as error:
                 if isinstance(link.end, UpstreamError) and link.end.code != _CONNECTION_FORCED:
                     raise UpstreamError(link.end.code, link.end.text) from None
                 failures.append(f"{broker}: {_cause(error, upstream.connect_timeout)}")
