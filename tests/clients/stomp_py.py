@@ -38,9 +38,13 @@ class Inbox(stomp.ConnectionListener):  # type: ignore[misc]  # stomp.py ships n
         self.messages: queue.Queue[Message] = queue.Queue()
         self.errors: queue.Queue[Message] = queue.Queue()
         self.disconnected = Event()
-        self.heart_beat_timeout = Event()
-        self.heart_beats = 0
+        self.heart_beats: queue.Queue[None] = queue.Queue()
+        self.connected: dict[str, str] = {}
         self._receipts: dict[str, Event] = {}
+
+    def on_connected(self, frame: Any) -> None:  # noqa: ANN401 - stomp.py ships no types
+        """Called by stomp.py's thread."""
+        self.connected = frame.headers
 
     def on_message(self, frame: Any) -> None:  # noqa: ANN401 - stomp.py ships no types
         """Called by stomp.py's thread."""
@@ -56,11 +60,7 @@ class Inbox(stomp.ConnectionListener):  # type: ignore[misc]  # stomp.py ships n
 
     def on_heartbeat(self) -> None:
         """Called by stomp.py's thread."""
-        self.heart_beats += 1
-
-    def on_heartbeat_timeout(self) -> None:
-        """Called by stomp.py's thread."""
-        self.heart_beat_timeout.set()
+        self.heart_beats.put(None)
 
     def on_disconnected(self) -> None:
         """Called by stomp.py's thread."""
@@ -76,6 +76,11 @@ class Inbox(stomp.ConnectionListener):  # type: ignore[misc]  # stomp.py ships n
     def has_receipt(self, receipt: str) -> bool:
         """Whether a receipt has come."""
         return self._receipt(receipt).is_set()
+
+    def heard(self, count: int) -> None:
+        """Wait for so many more heart-beats."""
+        for _ in range(count):
+            self.heart_beats.get(timeout=PATIENCE)
 
     def message(self) -> Message:
         """Wait for the next message."""
