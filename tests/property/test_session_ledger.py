@@ -187,3 +187,12 @@ def test_the_accounts_agree_when_everything_is_settled_at_once() -> None:
 
 def test_the_accounts_agree_when_the_client_guesses() -> None:
     run_state_machine_as_test(GuessingLedger, settings=STEPS)
+
+
+@pytest.mark.parametrize("ledger", [Ledger, ClientLedger, NumberZeroLedger, GuessingLedger])
+def test_the_accounts_agree_where_the_floor_rises_over_what_is_outstanding(
+    ledger: type[Ledger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.session.subscription._AHEAD", 1)
+    monkeypatch.setattr("gateway.session.subscription._RATIO", 0)
+    run_state_machine_as_test(ledger, settings=STEPS)

@@ -7,7 +7,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from gateway.session import ops
-from gateway.session.session import Hold
+from gateway.session.conversation import Hold
 from gateway.session.transitions import HANDLERS, MOVES, READING, State
 from gateway.stomp.frame import CLIENT_COMMANDS
 from tests.property.session_frames import COMMANDS, frames

@@ -1,0 +1,163 @@
+"""A session's way to the model of a broker, one step at a time, and with all that may go wrong on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from pamqp.exceptions import PAMQPException
+
+from gateway.session import ops
+from gateway.session.session import Session
+from gateway.session.subscription import Subscription
+from tests.fuzz.violation import ViolationError, demand
+from tests.support.model_broker import ModelBroker, RefusalError
+from tests.support.model_channel import Channel
+from tests.support.session_peer import ModelBridge
+
+_FAILURES: Final[tuple[Callable[[ops.Operation], ops.Event], ...]] = (
+    lambda operation: _refused(operation, close=False),
+    lambda operation: _refused(operation, close=True),
+    lambda _: ops.LinkLost(320, "CONNECTION_FORCED - gone"),
+)
+
+_SYNTAX_ERROR: Final = 502
+
+
+def _refused(operation: ops.Operation, *, close: bool) -> ops.Event:
+    if isinstance(operation, ops.Login):
+        return ops.BrokerUnreachable() if close else ops.LoginFailed(403, "ACCESS_REFUSED - Login was refused")
+    if isinstance(operation, ops.CloseUpstream):  # which has no other answer
+        return ops.UpstreamClosed()
+    return ops.OperationFailed(403, "ACCESS_REFUSED - access to exchange 'amq.default' refused")
+
+
+class SteppedBridge(ModelBridge):
+    """Carries out what a session asks when it is told to.
+
+    Args:
+        session: whose operations are carried out.
+        broker: where.
+    """
+
+    def __init__(self, session: Session, broker: ModelBroker) -> None:
+        super().__init__(session, broker)
+        self.rejects = False
+        self.sheds = False
+        self._failure: int | None = None
+        self._asked: ops.Operation | None = None
+
+    def write(self) -> None:
+        """Write what the session has for the broker, as the owner does after each batch."""
+        publisher = self._session.publisher
+        if publisher.output and self._publishing is not None:
+            octets = b"".join(publisher.output)
+            publisher.output.clear()
+            self._publishing.write(octets)
+        for subscription in self._session.subscriptions.take_settling():
+            settlements = subscription.take_settlements()
+            channel = self._consuming.get(subscription)
+            if channel is not None:
+                channel.write(settlements)
+        operation = self._session.take_operation()
+        if operation is not None:
+            demand(self._asked is None, "one operation at a time")
+            self._asked = operation
+
+    def step(self) -> bool:
+        """Let the broker answer one thing: the oldest of what it has to say, else the operation under way.
+
+        Returns:
+            Whether there was anything.
+        """
+        if self._heard:
+            self._heard.popleft()()
+            return True
+        operation, self._asked = self._asked, None
+        if operation is None:
+            return False
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            self._session.handle(_FAILURES[failure % len(_FAILURES)](operation))
+        else:
+            self._session.handle(self._carried_out(operation))
+        return True
+
+    def fail_next(self, kind: int) -> None:
+        """Let the next operation fail."""
+        self._failure = kind
+
+    def shed(self, sheds: bool) -> None:
+        """Keep only the tags of what is delivered, or return all that and deliver again."""
+        self.sheds = sheds
+        for subscription, channel in list(self._consuming.items()):
+            channel._deliver = subscription.shed if sheds else subscription.deliver
+            if not sheds:
+                subscription.give_back()
+                channel.write(subscription.take_settlements())
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the broker has nothing to do or to say."""
+        return self._asked is None and not self._heard
+
+    @property
+    def consuming(self) -> dict[Subscription, Channel]:
+        """The channels of subscriptions."""
+        return self._consuming
+
+    def _perform(self, operation: ops.Operation) -> ops.Event:
+        if isinstance(operation, ops.Unsubscribe) and operation.subscription not in self._consuming:
+            return ops.Unsubscribed(operation.subscription)  # the broker has cancelled it meanwhile
+        if isinstance(operation, ops.Subscribe):
+            event = self._subscribe(operation)
+            self._make_lenient(self._consuming[operation.subscription])
+            return event
+        prepared = super()._perform(operation)
+        if self._publishing is not None:
+            self._make_lenient(self._publishing)
+        return prepared
+
+    def _make_lenient(self, channel: Channel) -> None:
+        """Pamqp reads text and dates. What is none is refused, though RabbitMQ takes any octets and numbers there."""
+        original = channel._frames
+
+        def frames(octets: bytes) -> Iterator[tuple[Any, bytes]]:
+            _check_frames(octets, channel.number)
+            try:
+                yield from original(octets)
+            except (ValueError, OverflowError, PAMQPException) as error:
+                if not _is_beyond_python(error):
+                    raise
+                raise RefusalError(_SYNTAX_ERROR, "SYNTAX_ERROR - no text") from None
+
+        if "_frames" not in vars(channel):
+            channel._frames = frames  # type: ignore[method-assign]
+
+    def _confirmed(self, sequence: int, multiple: bool, accepted: bool) -> None:
+        super()._confirmed(sequence, multiple, accepted and not self.rejects)
+
+    def _closed(self, refusal: RefusalError, *, publishing: bool) -> None:
+        if not publishing:
+            raise ViolationError(f"no settlement is refused: {refusal.text}")
+        super()._closed(refusal, publishing=publishing)
+
+
+def _is_beyond_python(error: BaseException | None) -> bool:
+    """Whether it is about octets that are no UTF-8, or a time stamp after the year 9999."""
+    while error is not None:
+        if isinstance(error, UnicodeDecodeError | OverflowError) or "year" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _check_frames(octets: bytes, channel: int) -> None:
+    """Walk over AMQP frames without pamqp: type, channel, size, and the octet at the end."""
+    at = 0
+    while at < len(octets):
+        size = int.from_bytes(octets[at + 3 : at + 7], "big")
+        end = at + 7 + size
+        demand(int.from_bytes(octets[at + 1 : at + 3], "big") == channel, "a frame is for its channel")
+        demand(octets[end : end + 1] == b"\xce", "an AMQP frame ends where its size says")
+        at = end + 1

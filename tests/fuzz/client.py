@@ -1,0 +1,218 @@
+"""One client of the pure session, with the owner's part played to the letter, and every promise looked after."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.errors import CloseReason, FrameError
+from gateway.session import ops
+from gateway.session.conversation import Hold
+from gateway.session.session import Session
+from gateway.session.settings import Resolve, Settings
+from gateway.session.transitions import READING, State
+from gateway.stomp.decoder import Decoder, Limits
+from gateway.stomp.frame import Frame
+from tests.fuzz.bridge import SteppedBridge
+from tests.fuzz.hearing import Hearing
+from tests.fuzz.violation import demand
+from tests.support.model_broker import ModelBroker
+
+SERVER: Final = b"stomp-gateway/0"
+
+# Blocks of headers that are remembered, "this many" in gateway/stomp/decoder.py and gateway/session/subscription.py.
+_REMEMBERED_BLOCKS: Final = 64
+_REMEMBERED_HEADS: Final = 128
+
+# A session ends so without an ERROR.
+_QUIET_ENDS: Final = (CloseReason.DISCONNECT, CloseReason.CLIENT_GONE, CloseReason.TLS_ON_PLAIN_PORT)
+
+
+class _WatchedDecoder(Decoder):
+    """A decoder that tells which receipts are asked for."""
+
+    def __init__(self, limits: Limits, hearing: Hearing) -> None:
+        super().__init__(limits)
+        self._hearing = hearing
+
+    def next_frame(self) -> Frame | None:
+        frame = super().next_frame()
+        if frame is not None and frame.receipt is not None:
+            self._hearing.asked(frame.receipt)
+        return frame
+
+
+class Client:
+    """A client's connection, as ``gateway.server.client`` handles it: reads, turns, a flush, and one end.
+
+    Args:
+        broker: the model that its session is played on.
+        number: which client of the conversation it is, for the session header.
+        resolve: finds the settings of a virtual host.
+        limits: of its frames before the login.
+        read: octets that one read of the socket gives at the most.
+        implicit_connect: whether it may leave out CONNECT.
+    """
+
+    def __init__(
+        self,
+        broker: ModelBroker,
+        number: int,
+        resolve: Resolve,
+        limits: Limits,
+        read: int,
+        *,
+        implicit_connect: bool = False,
+    ) -> None:
+        self._limits = limits
+        self._read_size = read
+        self._hearing = Hearing(needs_connect=not implicit_connect)
+        self._decoder = _WatchedDecoder(limits, self._hearing)
+        self.session = Session(b"session-%022d" % number, SERVER, resolve, limits)
+        self.session.authentication.implicit_connect = implicit_connect
+        self.bridge = SteppedBridge(self.session, broker)
+        # What the client has sent and nobody has read; it fills the socket's buffers and not the gateway.
+        self._sent = bytearray()
+        self.is_over = False
+
+    def say(self, octets: bytes) -> None:
+        """The client sends octets."""
+        self._sent += octets
+
+    def turn(self, *, settles: bool) -> bool:
+        """Go on as far as it goes without the broker.
+
+        Args:
+            settles: whether the round comes that settles what ack:auto delivered.
+
+        Returns:
+            Whether anything happened.
+        """
+        if self.is_over:
+            return False
+        # What lies in the decoder comes first: the owner reads again when the session has run and wants more.
+        busy = self._advance(settles)
+        while self._reads:
+            busy = True
+            octets = bytes(self._sent[: self._read_size])
+            del self._sent[: self._read_size]
+            try:
+                self._decoder.feed(octets)
+            except FrameError as error:
+                self.session.malformed(error)
+            self._advance(settles)
+        return busy
+
+    def end(self) -> None:
+        """The input is over: let go of everything."""
+        if not self.is_over:
+            self.session.client_gone()
+            self._advance(settles=False)
+
+    @property
+    def _reads(self) -> bool:
+        return not self.is_over and self.session.wants_read and bool(self._sent)
+
+    def _advance(self, settles: bool) -> bool:
+        session = self.session
+        session.run(self._decoder)
+        self.bridge.write()
+        self._check_ledgers()
+        busy = bool(session.output)
+        self._hearing.hear(b"".join(session.output))
+        session.output.clear()
+        session.complaints.clear()
+        unsettled = session.subscriptions.unsettled
+        if unsettled.waiting and session.client_writable and (settles or unsettled.urgent):
+            session.subscriptions.settle_auto()
+            self.bridge.write()
+            self._check_ledgers()
+        if session.state is State.CLOSED:
+            self._close()
+            return True
+        self._check()
+        return busy
+
+    # The promises.
+
+    def _check(self) -> None:
+        session = self.session
+        demand(session.wants_read == (not session.holds and session.state in READING), "a hold is a hold")
+        # While the session is held, or its client's frames wait, a read may lie in front of what is unfinished.
+        demand(self._decoder.buffered <= self._limits.frame + self._read_size, "undecoded octets are bounded")
+        blocks = max(len(self._decoder._heads), len(self._decoder._blocks))
+        demand(blocks <= _REMEMBERED_BLOCKS, "the decoder's memory is bounded")
+        if session.state not in (State.CONNECTING, State.AUTHENTICATING):
+            self._check_bounds(session.settings)
+        self._check_subscriptions()
+
+    def _check_bounds(self, settings: Settings) -> None:
+        session = self.session
+        limits = settings.transactions
+        transactions = session.sender.transactions
+        demand(len(transactions._open) <= limits.max_open, "open transactions are bounded")
+        kept = list(transactions._open.values())
+        demand(all(each.actions <= limits.max_actions for each in kept), "a transaction's actions are bounded")
+        demand(transactions._bytes == sum(each.bytes for each in kept), "the octets of transactions are counted")
+        demand(transactions._bytes <= limits.max_bytes, "the octets of transactions are bounded")
+        # A COMMIT publishes past the window, and so does the frame that fills it.
+        publisher = session.publisher
+        demand(publisher.unconfirmed <= settings.confirm_messages + limits.max_actions, "unconfirmed is bounded")
+        octets = settings.confirm_bytes + settings.max_frame_size + limits.max_bytes
+        demand(publisher.unconfirmed_bytes <= octets, "unconfirmed octets are bounded")
+        account = sum(size for _, _, size, _ in publisher._unconfirmed.values())
+        demand(publisher.unconfirmed_bytes == account, "unconfirmed octets are counted")
+        demand(not publisher.is_full or Hold.CONFIRM_WINDOW in session.holds or session.state is not State.CONNECTED
+               or Hold.COMMIT in session.holds or Hold.OPERATION in session.holds, "a full window holds")  # fmt: skip
+        demand(not publisher.output, "nothing waits to be published")
+
+    def _check_subscriptions(self) -> None:
+        subscriptions = self.session.subscriptions
+        known = set(subscriptions._by_tag.values())
+        if self.bridge.is_idle:
+            demand(known == self.bridge.consuming.keys(), "each subscription has its channel, and each channel its own")
+        waiting = subscriptions.unsettled.waiting
+        demand(len(waiting) == len(set(waiting)), "a subscription waits once to be settled")
+        demand(known.issuperset(waiting), "nothing waits to be settled but what is there")
+        demand(not subscriptions._settling, "no settlement is left behind")
+        demand(len(subscriptions.temp_queues) <= len(known), "reply queues are subscriptions")
+        for subscription in known:
+            demand(len(subscription._heads) <= _REMEMBERED_HEADS, "remembered heads are bounded")
+
+    def _check_ledgers(self) -> None:
+        """Delivered is settled and outstanding: what the session thinks is out is what the broker has out."""
+        for subscription, channel in self.bridge.consuming.items():
+            there, here = len(channel.unacked), subscription.outstanding
+            demand(there == here, f"delivered = settled + outstanding: {here}, and {there} at the broker")
+
+    # The end.
+
+    def _close(self) -> None:
+        self.is_over = True
+        session = self.session
+        reason = session.close_reason
+        demand(reason is not None, "an end has its reason")
+        if reason not in _QUIET_ENDS:
+            demand(self._hearing.last == b"ERROR", f"the end by {reason} is told: {self._hearing.last!r}")
+        self.bridge.write()
+        self._check_silence()
+        self.bridge.release()
+
+    def _check_silence(self) -> None:
+        """Whatever comes after the end, nothing comes of it."""
+        session = self.session
+        self.say(b"")
+        session.set_blocked(False)
+        session.confirm(1, True, True)
+        session.handle(ops.LinkLost(320, "CONNECTION_FORCED"))
+        session.handle(ops.ChannelClosed(404, "NOT_FOUND", publishing=True))
+        session.time_passed(1e9)
+        session.shut_down()
+        while self.bridge.step():
+            pass
+        session.holds.clear()
+        session.run(self._decoder)
+        session.malformed(FrameError("anything"))
+        session.client_gone()
+        came = session.output or session.publisher.output or session.complaints or session.take_operation()
+        demand(not came, f"after the end nothing comes: {came}")
+        demand(session.state is State.CLOSED, "the end is the end")

@@ -1,0 +1,48 @@
+"""The process in which atheris runs. Nothing of the gateway may be imported before it is instrumented."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+from typing import Final
+
+import atheris
+
+# What is instrumented. Instrumented code is several times slower, so nothing else is.
+_ROOMS: Final = ("gateway.stomp", "gateway.session", "gateway.amqp")
+
+# Of the changed inputs, as many of a hundred are changed by what they mean, the others by libFuzzer itself.
+_MEANT: Final = 60
+
+
+def main(target: str, seed: int, corpus: str, options: list[str]) -> None:
+    """Fuzz until libFuzzer ends the process.
+
+    Args:
+        target: name of the target.
+        seed: of the mutator.
+        corpus: directory of inputs, where new ones are kept.
+        options: of libFuzzer.
+    """
+    with atheris.instrument_imports(include=list(_ROOMS), exclude=["gateway.parity"]):
+        # Imported here, so that they are instrumented.
+        from tests.fuzz.mutator import Mutator  # noqa: PLC0415
+        from tests.fuzz.targets import TARGETS  # noqa: PLC0415
+
+    pool = [path.read_bytes() for path in sorted(Path(corpus).iterdir())]
+    chance = random.Random(seed)  # noqa: S311 - to be repeated, not to be kept secret
+    mutator = Mutator(chance, pool or [b"\0"])
+
+    def change(octets: bytes, longest: int, _: int) -> bytes:
+        if chance.randrange(100) < _MEANT:
+            return mutator.change(octets)[:longest]
+        changed: bytes = atheris.Mutate(octets, longest)
+        return changed
+
+    atheris.Setup([sys.argv[0], corpus, *options], TARGETS[target], custom_mutator=change)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4:])
