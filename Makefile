@@ -6,7 +6,7 @@ STAMP := $(VENV)/ready
 PACKAGES := gateway deploy tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint style types law tests bench clean
+.PHONY: help setup run test lint style types law tests clients fuzz bench clean
 .SILENT:
 
 help:
@@ -15,6 +15,8 @@ help:
 	echo "             STOMP_PORT=61614                                listen there instead"
 	echo "make test    style, types, import law and all tests; PYTEST='-k name' chooses among the tests"
 	echo "make lint    the same without the tests"
+	echo "make clients the same conversations with plugin and gateway, held by client libraries in four languages"
+	echo "make fuzz    look for octets that break decoder or session, for SECONDS=300; ARGS='--help' for its options"
 	echo "make bench   compare gateway and RabbitMQ's STOMP plugin; ARGS='--help' for its options"
 	echo "make setup   only prepare $(VENV) (the others do so by themselves)"
 	echo "make clean   remove $(VENV), var and every cache"
@@ -48,7 +50,20 @@ law: $(STAMP)
 
 tests: $(STAMP)
 	echo "== tests"
-	$(BIN)/python -m pytest $(PYTEST)
+	$(BIN)/python -m pytest -m "not clients" $(PYTEST)
+	echo "Clients in Ruby, Perl and JavaScript have a target of their own: make clients"
+
+clients: $(STAMP)
+	echo "== client libraries"
+	$(BIN)/python -m tests.clients.prepare
+	$(BIN)/python -m pytest -rs tests/clients $(PYTEST)
+
+# Coverage-guided where atheris has a wheel, else by chance alone.
+fuzz: $(STAMP)
+	$(BIN)/python -c 'import atheris' 2>/dev/null || \
+		PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --only-binary atheris --editable '.[fuzz]' || \
+		echo "atheris cannot be installed here; the mutation loop takes its place"
+	$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),300) $(ARGS)
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.bench $(ARGS)

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from gateway import __version__
 from gateway.config import GatewayConfig, json_schema, load
-from gateway.errors import ConfigError, ExitCode, GatewayError, ListenError
+from gateway.errors import ConfigError, ExitCode, GatewayError, ListenError, UsageError
 
 _DESCRIPTION = """\
 A STOMP gateway in front of RabbitMQ: clients speak STOMP 1.0, 1.1 or 1.2 to it, and it speaks AMQP 0-9-1 to the broker.
@@ -22,12 +22,14 @@ examples:
   stomp-gateway check --config gateway.yaml       is the file right, and do its brokers answer?
   stomp-gateway serve --config gateway.yaml       run until SIGTERM or Ctrl-C
   stomp-gateway schema > gateway.schema.json      for an editor that completes and checks YAML
+  stomp-gateway parity --plugin localhost:61613 --gateway localhost:61614
+                                                  does the gateway do what RabbitMQ's STOMP plugin does?
 
   The smallest configuration is an empty file: listen on 127.0.0.1:61613, RabbitMQ at 127.0.0.1:5672.
 
 exit codes:
   0    done: drained after SIGTERM; every virtual host has a usable upstream
-  1    failed while running; check: a virtual host has no usable upstream
+  1    failed while running; check: a virtual host has no usable upstream; parity: a difference
   2    the configuration or the command line is wrong; every mistake is listed
   3    cannot listen on a configured address
   130  interrupted
@@ -35,6 +37,39 @@ exit codes:
 environment:
   Any variable can be used in the configuration as ${NAME}; one that is not set is a mistake.
   Secrets can also be read from files (passcode_file).
+"""
+
+_PARITY_DESCRIPTION = """\
+Play the same conversations on RabbitMQ's STOMP plugin and on a gateway in front of the same broker, at the same time,
+and compare every answer. One line per rule: equal, departure (the gateway does otherwise on purpose), DIFFERENT with
+both exchanges, or skipped. Nothing that others use is touched, and what is made in the broker is removed again.
+"""
+
+_PARITY_EPILOG = """\
+examples:
+  stomp-gateway parity --plugin mq.example.org:61613 --gateway localhost:61614
+  STOMP_PASSCODE=... stomp-gateway parity ... --login tester --host orders
+  stomp-gateway parity ... --only 'acknowledge/*' --verbose
+  stomp-gateway parity --list
+
+  The user needs the right to configure, write and read everything in the virtual host. The rows of departures are
+  explained in docs/stomp-behaviour.md.
+
+setups:
+  plain             both servers as they come; the only one unless others are named
+  configured        both with implicit connect, a default user, virtual host and topic exchange of their own, NACK
+                    without requeueing, no server header, a login timeout of 2 seconds
+  no-default-user   both with implicit connect and without a default user
+  restricted-user   the broker has the user restricted, passcode restricted, who may do little
+
+exit codes:
+  0    no rule is DIFFERENT
+  1    one is, or a server cannot be asked
+  2    the command line is wrong
+  130  interrupted
+
+environment:
+  STOMP_PASSCODE    the passcode of --login, unless --passcode-file is given; guest where neither is
 """
 
 _ResultT = TypeVar("_ResultT")
@@ -57,6 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(str(error), ExitCode.CONFIGURATION)
     except ListenError as error:
         return _failed(f"stomp-gateway: {error}", ExitCode.LISTEN)
+    except UsageError as error:
+        return _failed(f"stomp-gateway: {error}", ExitCode.CONFIGURATION)
     except GatewayError as error:
         return _failed(f"stomp-gateway: {error}", ExitCode.FAILURE)
     except KeyboardInterrupt:
@@ -87,7 +124,39 @@ def _parser() -> argparse.ArgumentParser:
 
     schema = commands.add_parser("schema", help="print the JSON Schema of the configuration, for editors")
     schema.set_defaults(run=_schema)
+
+    parity = commands.add_parser(
+        "parity",
+        help="compare the gateway with RabbitMQ's STOMP plugin",
+        description=_PARITY_DESCRIPTION,
+        epilog=_PARITY_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parity.set_defaults(run=_parity)
+    _add_parity_options(parity)
     return parser
+
+
+def _add_parity_options(parity: argparse.ArgumentParser) -> None:
+    servers = parity.add_argument_group("servers")
+    servers.add_argument("--plugin", metavar="HOST:PORT", help="where RabbitMQ's STOMP plugin listens, without TLS")
+    servers.add_argument("--gateway", metavar="HOST:PORT", help="where the gateway listens, without TLS")
+    servers.add_argument(
+        "--amqp",
+        metavar="URL",
+        help="the broker of both, to look behind their backs and to clean up; "
+        "default: amqp://LOGIN:PASSCODE@HOST-OF-PLUGIN:5672/VHOST",
+    )
+    user = parity.add_argument_group("user")
+    user.add_argument("--login", default="guest", metavar="NAME", help="who the clients log in as (default: guest)")
+    user.add_argument("--passcode-file", metavar="FILE", help="the passcode of --login (default: $STOMP_PASSCODE)")
+    user.add_argument("--host", default="/", metavar="VHOST", help="the virtual host, by RabbitMQ's name (default: /)")
+    choice = parity.add_argument_group("conversations")
+    choice.add_argument("--setup", action="append", metavar="NAME", help="what both servers are set up for; repeatable")
+    choice.add_argument("--only", metavar="PATTERN", help="those whose name matches, like connect/* or nack")
+    choice.add_argument("--jobs", type=int, default=8, metavar="N", help="how many at the same time (default: 8)")
+    choice.add_argument("--list", action="store_true", help="only list the conversations; asks nobody")
+    choice.add_argument("--verbose", action="store_true", help="show every rule in full, and every exchange")
 
 
 def _serve(options: argparse.Namespace) -> ExitCode:
@@ -125,6 +194,15 @@ def _contents(config: GatewayConfig) -> str:
 def _schema(options: argparse.Namespace) -> ExitCode:
     print(json.dumps(json_schema(), indent=2))
     return ExitCode.OK
+
+
+def _parity(options: argparse.Namespace) -> ExitCode:
+    from gateway.parity.command import compare, list_conversations  # noqa: PLC0415
+
+    if options.list:
+        list_conversations(options.only)
+        return ExitCode.OK
+    return ExitCode.OK if _run(compare(options)) else ExitCode.FAILURE
 
 
 def _run(main_coroutine: Coroutine[object, object, _ResultT]) -> _ResultT:

@@ -17,7 +17,7 @@ class ExitCode(IntEnum):
     OK = 0
     """Done: `serve` drained and stopped, `check` found a usable upstream for every virtual host."""
     FAILURE = 1
-    """Failed while running; for `check`, some virtual host has no usable upstream."""
+    """Failed while running; for `check`, some virtual host has no usable upstream; for `parity`, a difference."""
     CONFIGURATION = 2
     """The configuration or the command line is wrong; nothing was started. (argparse uses the same number.)"""
     LISTEN = 3
@@ -91,11 +91,19 @@ def _listen_advice(cause: OSError) -> str:
     return f"{cause.strerror or cause}. Check this address under listeners in the configuration."
 
 
+class UsageError(GatewayError):
+    """A command line that cannot be carried out, although each option by itself is well-formed."""
+
+
 class FrameError(GatewayError):
     """A client's octets break the grammar of STOMP or a limit; the stream cannot be read any further.
 
     The text names the violation and quotes at most a few octets of it.
     """
+
+
+class TlsOctetsError(FrameError):
+    """A client speaks TLS where STOMP is expected; it could not read an answer in the clear."""
 
 
 class CodecError(GatewayError):
@@ -110,6 +118,8 @@ class CloseReason(Enum):
     CLIENT_GONE = "client-gone"
     """The client closed its connection without a word."""
     MALFORMED_FRAME = "malformed-frame"
+    TLS_ON_PLAIN_PORT = "tls-on-plain-port"
+    """The client began a TLS handshake on a port without TLS."""
     PROTOCOL_ERROR = "protocol-error"
     LOGIN_TIMEOUT = "login-timeout"
     HEART_BEAT_TIMEOUT = "heart-beat-timeout"

@@ -10,9 +10,9 @@ import pytest_asyncio
 
 from deploy.local.broker import Broker, running
 from deploy.local.given import GivenBroker
+from gateway.parity import AmqpBroker
 from tests.support.gateway import Address, configuration, gateway_process
 from tests.support.leaks import leaks
-from tests.support.transcript import AmqpBroker
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -309,7 +309,7 @@ class GatewayConfig(Group):
 
     def _pass_through(self, host: str) -> VirtualHost | None:
         model = self._by_name.get(PASS_THROUGH)
-        if model is None or not fits_short_string(host):
+        if model is None or not host or not fits_short_string(host):
             return None
         amqp_vhost = host if model.amqp_vhost == PASS_THROUGH else model.amqp_vhost
         return model.model_copy(update={"name": host, "amqp_vhost": amqp_vhost})

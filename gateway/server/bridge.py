@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from gateway.amqp.splitter import Sink
+from gateway.server.exclusive import ExclusiveQueues
 from gateway.server.link import Credentials, Link, LinkChannel, LinkDownError, UpstreamError
 from gateway.session import ops
 from gateway.session.conversation import Hold
@@ -29,7 +30,6 @@ log = structlog.get_logger("gateway.session")
 _ACCESS_REFUSED = 403
 _NOT_ALLOWED = 530
 _NOT_FOUND = 404
-_RESOURCE_LOCKED = 405
 
 
 class Owner(Protocol):
@@ -75,9 +75,9 @@ class Bridge:
         self._consuming: dict[Subscription, LinkChannel] = {}
         self._own_link: Link | None = None
         self._writable = True
-        # Queues that this session alone may use, and the link that owns them for the broker.
-        self._exclusive: dict[str, Link] = {}
-        self._temporary: dict[Subscription, str] = {}
+        # Queues that this session alone may use, and which of its subscriptions consume them.
+        self._exclusive = ExclusiveQueues()
+        self._exclusive_consumers: dict[Subscription, str] = {}
         self._control: dict[Link, LinkChannel] = {}
         self._released = False
 
@@ -221,37 +221,8 @@ class Bridge:
         if queue.exclusive:
             if channel is self._publishing:
                 channel = await self._control_channel()
-            return await self._declare_exclusive(queue, channel)
+            return await self._exclusive.declare(queue, channel, self._vhost)
         return await channel.declare(queue)
-
-    async def _declare_exclusive(self, queue: QueueSpec, channel: LinkChannel) -> str:
-        """Take the name before asking the broker, to whom all sessions of the link are one."""
-        owners = channel.link.exclusive_queues
-        self._check_ownership(queue.name, channel.link)
-        is_new = bool(queue.name) and queue.name not in owners
-        if is_new:
-            owners[queue.name] = self
-        try:
-            name = await channel.declare(queue)
-        except UpstreamError:
-            if is_new:
-                del owners[queue.name]
-            raise
-        self._exclusive[name] = channel.link
-        owners[name] = self
-        return name
-
-    def _check_ownership(self, queue: str, link: Link) -> None:
-        """On a shared link the broker cannot tell sessions apart, so the gateway refuses in its words."""
-        owner = link.exclusive_queues.get(queue)
-        if owner is not None and owner is not self:
-            vhost = self._links.virtual_host.amqp_vhost
-            raise UpstreamError(
-                _RESOURCE_LOCKED,
-                f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{queue}' in vhost '{vhost}'. "
-                "It could be originally declared on another connection or the exclusive property value does not "
-                "match that of the original declaration.",
-            )
 
     async def _control_channel(self) -> LinkChannel:
         """A channel for declarations on a link for subscriptions."""
@@ -276,7 +247,7 @@ class Bridge:
             if operation.queue is not None:
                 queue_name = await self._declare(operation.queue, channel)
                 made = operation.queue
-            self._check_ownership(queue_name, channel.link)
+            await self._exclusive.check(queue_name, channel.link, self._vhost)
             gone: list[bool] = []
             channel.on_cancelled = lambda: gone.append(True)
             await channel.consume(queue_name, operation.prefetch, operation.arguments)
@@ -288,8 +259,8 @@ class Bridge:
             self._consuming.pop(subscription, None)
             await self._withdraw(channel, made, refusal)
             raise
-        if made is not None and made.exclusive and made.auto_delete:
-            self._temporary[subscription] = queue_name
+        if queue_name in self._exclusive:
+            self._exclusive_consumers[subscription] = queue_name
         channel.on_closed = self._subscription_closed
         channel.on_cancelled = lambda: self._cancelled(subscription)
         self._match_own_link()
@@ -309,7 +280,7 @@ class Bridge:
             await cleaner.close()
 
     async def _consuming_channel(self, operation: ops.Subscribe) -> LinkChannel:
-        owner = self._exclusive.get(operation.queue_name)
+        owner = self._exclusive.link_of(operation.queue_name)
         if owner is not None and owner.end is None:
             link = owner
         elif operation.prefetch:
@@ -334,20 +305,16 @@ class Bridge:
             channel.silence(self)
             try:
                 if operation.delete_queue is not None:
-                    self._check_ownership(operation.delete_queue, channel.link)
+                    await self._exclusive.check(operation.delete_queue, channel.link, self._vhost)
                     await channel.cancel()
                     await channel.delete_queue(operation.delete_queue)
+                    self._exclusive.forget(operation.delete_queue)
             finally:
                 await self._close_channel(channel)
-        self._disown(operation.subscription)
+        queue = self._exclusive_consumers.pop(operation.subscription, None)
+        if queue is not None and queue not in self._exclusive_consumers.values():
+            self._exclusive.unused(queue)
         return ops.Unsubscribed(operation.subscription)
-
-    def _disown(self, subscription: Subscription) -> None:
-        """The queue of an exclusive auto-delete subscription is gone with its consumer."""
-        queue = self._temporary.pop(subscription, None)
-        link = None if queue is None else self._exclusive.pop(queue, None)
-        if queue is not None and link is not None:
-            link.exclusive_queues.pop(queue, None)
 
     # What happens at the broker.
 
@@ -359,7 +326,9 @@ class Bridge:
 
     def _cancelled(self, subscription: Subscription) -> None:
         channel = self._consuming.pop(subscription, None)
-        self._disown(subscription)
+        queue = self._exclusive_consumers.pop(subscription, None)
+        if queue is not None:
+            self._exclusive.forget(queue)
         self._happened(ops.ConsumerCancelled(subscription))
         if channel is not None:
             channel.silence(self)
@@ -401,6 +370,10 @@ class Bridge:
             raise LinkDownError(320, "CONNECTION_FORCED - the session is over")
         return self._lease.links
 
+    @property
+    def _vhost(self) -> str:
+        return self._links.virtual_host.amqp_vhost
+
     def _adopt(self, link: Link) -> None:
         link.tenants[self] = link.tenants.get(self, 0) + 1
 
@@ -427,35 +400,21 @@ class Bridge:
         Raises:
             UpstreamError: when it has not, because the link or the channel is gone.
         """
+        self._exclusive.end()
         channels = [*self._consuming.values(), *self._control.values()]
         publishing, self._publishing = self._publishing, None
-        exclusive, self._exclusive = self._exclusive, {}
         self._consuming.clear()
         self._control.clear()
         await asyncio.gather(*(self._close_channel(channel) for channel in channels))
-        for name, link in exclusive.items():
-            await self._delete_exclusive(name, link)
+        for queue in self._exclusive_consumers.values():
+            self._exclusive.unused(queue)
+        await self._exclusive.delete()
         # Last, because it takes until its end while the broker has an alarm.
         if publishing is not None:
             await self._close_channel(publishing)
             failure = publishing.link.end or publishing.closed
             if failure is not None:
                 raise failure
-
-    async def _delete_exclusive(self, name: str, link: Link) -> None:
-        """The broker deletes exclusive queues with their connection; on a shared link their session does it."""
-        link.exclusive_queues.pop(name, None)
-        if link.end is not None:
-            return
-        try:
-            link.reserve()
-            channel = await link.channel()
-            try:
-                await channel.delete_queue(name)
-            finally:
-                await channel.close()
-        except UpstreamError:
-            pass
 
     def release(self) -> None:
         """The session is over: give back what it holds, in the background."""

@@ -272,7 +272,11 @@ class ClientConnection(asyncio.Protocol):
             self._transport.set_write_buffer_limits(high=self._buffer, low=self._buffer // 4)
             self._slow_timeout = virtual_host.slow_consumer_timeout
             self._grace = virtual_host.heart_beat_grace
-        self._log("session started", heart_beat=session.heartbeats.header.decode())
+        details = {"heart_beat": session.heartbeats.header.decode()}
+        certificate = session.authentication.certificate_name
+        if certificate is not None:
+            details["certificate"] = certificate
+        self._log("session started", **details)
         if session.heartbeats.send:
             self._every(session.heartbeats.send / 2, self._beat)
         if session.heartbeats.expect:

@@ -13,6 +13,7 @@ from gateway import __version__
 from gateway.config import GatewayConfig, Listener, User, VirtualHost
 from gateway.errors import ListenError
 from gateway.server.client import ClientConnection, Settler, Workshop
+from gateway.server.listening import OpenListener
 from gateway.server.pool import LinkPool
 from gateway.session.settings import Settings, TransactionLimits
 from gateway.session.settings import User as SessionUser
@@ -35,7 +36,7 @@ class Gateway:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._settings: dict[str, Settings] = {}
-        self._servers: list[asyncio.Server] = []
+        self._listeners: list[OpenListener] = []
         self.clients: set[ClientConnection] = set()
         self._closing: set[ClientConnection] = set()
         self._pool = LinkPool(self._loop.time, self._spawn)
@@ -55,7 +56,7 @@ class Gateway:
     @property
     def addresses(self) -> list[tuple[str, int]]:
         """Host and port of every open listener."""
-        return [socket.getsockname()[:2] for server in self._servers for socket in server.sockets]
+        return [address for listener in self._listeners for address in listener.addresses]
 
     def _spawn(self, work: Coroutine[Any, Any, None], *, name: str | None = None) -> asyncio.Task[None]:
         task = self._loop.create_task(work, name=name)
@@ -89,7 +90,7 @@ class Gateway:
         """
         for listener in self._config.listeners:
             try:
-                self._servers.append(await self._listen(listener))
+                await self._listen(listener)
             except OSError as error:
                 self._stop_listening()
                 raise ListenError(str(listener.tcp), error) from error
@@ -97,13 +98,10 @@ class Gateway:
         for host, port in self.addresses:
             log.info("listening", address=f"{host}:{port}", version=__version__)
 
-    async def _listen(self, listener: Listener) -> asyncio.Server:
-        return await self._loop.create_server(
-            lambda: ClientConnection(self._workshop, listener),
-            listener.tcp.host,
-            listener.tcp.port,
-            backlog=listener.backlog,
-        )
+    async def _listen(self, listener: Listener) -> None:
+        opened = OpenListener(listener, lambda claimed: ClientConnection(self._workshop, listener, claimed))
+        await opened.open()
+        self._listeners.append(opened)
 
     def _sweep(self) -> None:
         self._sweeper = self._loop.call_later(_SWEEP, self._sweep)
@@ -113,9 +111,9 @@ class Gateway:
         self._pool.close_idle()
 
     def _stop_listening(self) -> None:
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
 
     async def stop(self) -> None:
         """Accept nobody, let every session finish, close the links; within ``drain_timeout`` and little more."""

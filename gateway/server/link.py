@@ -114,12 +114,12 @@ class LinkChannel:
 
     def tap(self, sink: Sink) -> None:
         """Send the channel's deliveries and confirms to a sink."""
-        self.link.splitter.register(self.number, sink)
+        self.link.listen(self, sink)
 
     def silence(self, owner: object) -> None:
         """Throw away what still arrives; the broker takes it back when the channel closes."""
         self.on_closed = self.on_cancelled = None
-        self.link.splitter.register(self.number, Sink(_discard_delivery, _discard_confirm, owner))
+        self.link.listen(self, Sink(_discard_delivery, _discard_confirm, owner))
 
     async def declare(self, queue: QueueSpec) -> str:
         """Declare a queue (queue.declare); its name, which the broker chose if the one asked for is empty."""
@@ -170,6 +170,7 @@ class LinkChannel:
     async def close(self) -> None:
         """Close the channel; everything sent on it before is handled by the broker first."""
         self.on_closed = self.on_cancelled = None
+        self.write = _discard_octets
         try:
             if self.closed is None and self.link.end is None:
                 await self._channel.close()
@@ -200,6 +201,8 @@ class LinkChannel:
     def broker_closed(self, refusal: UpstreamError) -> None:
         """The broker closed the channel. Whoever waits for an answer gets the refusal, else the channel's owner."""
         self.closed = refusal
+        # Its number may soon be another session's.
+        self.write = _discard_octets
         if not self._busy and self.on_closed is not None:
             self.on_closed(refusal)
 
@@ -320,6 +323,14 @@ class Link:
         self._channels[opened.number] = opened
         self.splitter.unregister(opened.number)
         return opened
+
+    def listen(self, channel: LinkChannel, sink: Sink) -> None:
+        """Send a channel's deliveries and confirms to a sink, unless its number is another's by now.
+
+        The broker may close a channel at any time, and its number is used again before all who held it know.
+        """
+        if self._channels.get(channel.number) is channel:
+            self.splitter.register(channel.number, sink)
 
     def channel_gone(self, channel: LinkChannel) -> None:
         """A channel is closed; its number may be used again, and may be in use again already."""
@@ -450,6 +461,10 @@ def _reply(octets: bytes) -> tuple[int, str]:
     if isinstance(frame, commands.Connection.Close | commands.Channel.Close):
         return int(frame.reply_code or 0), str(frame.reply_text or "")
     return 0, ""
+
+
+def _discard_octets(octets: bytes) -> None:
+    """What a session still has for a channel that is closed."""
 
 
 def _discard_delivery(tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:

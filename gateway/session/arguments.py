@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
@@ -28,18 +29,24 @@ _NUMBER_ARGUMENTS: Final = (
 _OFFSET_WORDS: Final = (b"first", b"last", b"next")
 _OFFSET: Final = b"offset="
 _TIMESTAMP: Final = b"timestamp="
+_END_OF_TIME: Final = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp())
+# RabbitMQ crashes over other texts, and takes along the link and all who share it.
+_AGE: Final = re.compile(r"[0-9]+[YMDhms]")
 
 
 def queue_arguments(headers: Mapping[bytes, bytes]) -> dict[str, Argument]:
     """The headers that become arguments of queue.declare, typed.
 
     Raises:
-        StompError: "Processing error" for a number that is none, "Invalid header" for a text that is not UTF-8.
+        StompError: "Processing error" for a number or an age that is none, "Invalid header" for a text that is not
+            UTF-8.
     """
     arguments: dict[str, Argument] = {}
     for name in _TEXT_ARGUMENTS:
         if name in headers:
             arguments[name.decode()] = _text(name, headers[name].strip(b" "))
+    if not _AGE.fullmatch(str(arguments.get("x-max-age", "1s"))):
+        raise refusals.processing_error()
     for name in _NUMBER_ARGUMENTS:
         if name in headers:
             arguments[name.decode()] = _number(headers[name])
@@ -71,20 +78,19 @@ def _stream_offset(text: bytes) -> Argument | None:
     if text in _OFFSET_WORDS:
         return text.decode()
     if text.startswith(_OFFSET):
-        return _number(text[len(_OFFSET) :])
+        return _number(_bare(text[len(_OFFSET) :]))
     if text.startswith(_TIMESTAMP):
-        return _timestamp(_number(text[len(_TIMESTAMP) :]))
+        seconds = _number(_bare(text[len(_TIMESTAMP) :]))
+        # AMQP has no times before 1970, and no library writes those after 9999. A stream has messages of neither.
+        return datetime.fromtimestamp(min(max(seconds, 0), _END_OF_TIME), UTC)
     return None
 
 
-def _timestamp(seconds: int) -> datetime:
-    """Seconds since 1970, as AMQP counts them; what is no time of any calendar is an error."""
-    try:
-        if seconds >= 0:
-            return datetime.fromtimestamp(seconds, UTC)
-    except (OverflowError, OSError, ValueError):
-        pass
-    raise refusals.processing_error()
+def _bare(number: bytes) -> bytes:
+    """A number of an offset, which has no spaces around it as others may."""
+    if number != number.strip(b" "):
+        raise refusals.processing_error()
+    return number
 
 
 def _text(name: bytes, octets: bytes) -> str:

@@ -112,6 +112,12 @@ def _credentials(headers: Mapping[bytes, bytes], settings: Settings, certificate
     if default is not None:
         login = default.login if login is None else login
         passcode = default.passcode if passcode is None else passcode
-    if login is None or passcode is None:
+    if login is None:
         raise refusals.bad_connect("Missing login or passcode header(s)")
+    if passcode is None:
+        # The adapter asks the broker, which lets nobody in without one.
+        raise refusals.access_refused(login, settings)
+    if b"\0" in login + passcode:
+        # AMQP's PLAIN separates the two by NUL, so no broker can be asked about them, and none would accept them.
+        raise refusals.access_refused(login, settings)
     return Login(settings, login, passcode)

@@ -98,7 +98,15 @@ class Conversation:
             mode: how its messages are acknowledged.
         """
         window = self.settings.auto_ack_window
-        return Subscription(tag, identifier, mode, self.identity, shows_ack=self.version == b"1.2", window=window)
+        return Subscription(
+            tag,
+            identifier,
+            mode,
+            self.identity,
+            shows_ack=self.version == b"1.2",
+            window=window,
+            base=self.subscriptions.base,
+        )
 
     # Operations.
 

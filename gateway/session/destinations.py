@@ -88,7 +88,7 @@ def parse(text: bytes) -> Destination:
         StompError: "Invalid destination" or "Unknown destination"; the connection stays open.
     """
     if not text:
-        raise StompError("Invalid destination", "Destination cannot be blank\n")
+        raise StompError("Invalid destination", "Destination cannot be blank")
     if b"/" not in text:
         return Destination(Kind.QUEUE, _unescape(text))
     if text.startswith(REPLY_QUEUE):

@@ -8,20 +8,18 @@ from typing import Final
 from gateway.errors import CloseReason, StompError
 from gateway.session.settings import Settings
 from gateway.stomp.encoder import encode
-from gateway.stomp.headers import printable
 
 SUPPORTED_VERSIONS: Final = "1.0,1.1,1.2"
 
 _ACCESS_REFUSED: Final = 403
 _PRECONDITION_FAILED: Final = 406
 _NOT_ALLOWED: Final = 530
+_NOT_IMPLEMENTED: Final = 540
 
 # Octets of a client's text that an ERROR repeats.
 LONGEST_NAME: Final = 255
 # Where Erlang breaks the lines of a long list.
 _LINE: Final = 78
-_INDENT: Final = len("Could not interpret command [")
-_NEW_LINE: Final = "\n" + " " * _INDENT
 _ERLANG_ESCAPES: Final = {
     8: b"\\b", 9: b"\\t", 10: b"\\n", 11: b"\\v", 12: b"\\f", 13: b"\\r", 27: b"\\e", 34: b'\\"', 92: b"\\\\",
 }  # fmt: skip
@@ -94,7 +92,7 @@ def access_refused(login: bytes, settings: Settings) -> StompError:
 
 def virtual_host_denied(name: bytes) -> StompError:
     """A virtual host that is not there, is full, or is not the user's."""
-    return bad_connect(f"Virtual host {printable(name, LONGEST_NAME)} access denied")
+    return bad_connect(b"Virtual host '%b' access denied" % name)
 
 
 def login_failed(code: int, text: str, login: bytes, settings: Settings) -> StompError:
@@ -131,7 +129,7 @@ def already_connected() -> StompError:
 
 def bad_command(command: bytes) -> StompError:
     """A command that no client may send."""
-    return StompError("Bad command", b"Could not interpret command %b\n" % _as_erlang(command[:LONGEST_NAME]))
+    return StompError("Bad command", _with_term(b"Could not interpret command %b\n", command[:LONGEST_NAME]))
 
 
 def missing_destination(command: bytes) -> StompError:
@@ -201,18 +199,30 @@ def temporary_unsubscribe() -> StompError:
 
 def no_subscription(description: bytes) -> StompError:
     """UNSUBSCRIBE of something unknown; ``description`` is for example ``id='x'``."""
-    body = b'UNSUBSCRIBE must refer to an existing subscription.\nSubscription to "%b" not found.\n' % description
-    return StompError("No subscription found", body)
+    template = b"UNSUBSCRIBE must refer to an existing subscription.\nSubscription to %b not found.\n"
+    return StompError("No subscription found", _with_term(template, description))
 
 
 def message_without_subscription(ack_id: bytes) -> StompError:
     """ACK or NACK whose subscription is not there, or of another session."""
-    return StompError("Subscription not found", b'Message with id "%b" has no subscription' % ack_id)
+    return StompError("Subscription not found", _with_term(b"Message with id %b has no subscription", ack_id))
 
 
-def subscription_cancelled(description: bytes, subscription: bytes) -> StompError:
-    """The broker cancelled a consumer, because its queue went away for instance."""
-    body = b'The server has canceled a subscription.\nNo more messages will be delivered for "%b".\n' % description
+def stream_takes_nothing_back(destination: bytes) -> StompError:
+    """NACK of a message of a stream, which the broker is not asked about: it would close the whole link."""
+    body = b"NOT_IMPLEMENTED - a stream takes no message back: NACK is not possible for '%b'" % destination[:255]
+    return StompError(_AMQP_NAMES[_NOT_IMPLEMENTED], body, close=CloseReason.BROKER_ERROR)
+
+
+def subscription_cancelled(description: bytes | None, subscription: bytes) -> StompError:
+    """The broker cancelled a consumer, because its queue went away for instance.
+
+    Args:
+        description: for example ``id='x'``; None for the queue of a reply-to, which nobody subscribed to by a frame.
+        subscription: value of the ERROR's header of that name.
+    """
+    template = b"The server has canceled a subscription.\nNo more messages will be delivered for %b.\n"
+    body = template % b"undefined" if description is None else _with_term(template, description)
     return StompError("Server cancelled subscription", body, subscription=subscription)
 
 
@@ -223,7 +233,7 @@ def missing_transaction(command: bytes) -> StompError:
 
 def bad_transaction(identifier: bytes) -> StompError:
     """A transaction that is not open."""
-    return StompError("Bad transaction", b'Invalid transaction identifier: "%b"\n' % identifier)
+    return StompError("Bad transaction", _with_term(b"Invalid transaction identifier: %b\n", identifier))
 
 
 def too_many_transactions(limit: int) -> StompError:
@@ -268,16 +278,30 @@ def closed_for(error: StompError, reason: CloseReason) -> StompError:
     return StompError(error.message, error.body, reason, error.subscription)
 
 
-def _as_erlang(octets: bytes) -> bytes:
-    """Octets as Erlang prints a list of them: as text in quotes, or as numbers where one of them is no Latin-1 text."""
+def _with_term(template: bytes, octets: bytes) -> bytes:
+    """A text in which octets stand as Erlang prints them, in place of its ``%b``."""
+    before = template.partition(b"%b")[0].rpartition(b"\n")[2]
+    return template % _as_erlang(octets, len(before) + 1)
+
+
+def _as_erlang(octets: bytes, indent: int) -> bytes:
+    """Octets as Erlang prints a list of them: as text in quotes, or as numbers where one of them is no Latin-1 text.
+
+    Args:
+        octets: what to print.
+        indent: of further lines, in columns; a list that is long has several.
+    """
+    if not octets:
+        return b"[]"
     if all(octet in _ERLANG_ESCAPES or 32 <= octet <= 126 or octet >= 160 for octet in octets):  # noqa: PLR2004
         return b'"%b"' % b"".join([_ERLANG_ESCAPES.get(octet) or bytes([octet]) for octet in octets])
     lines = [""]
     for octet in octets:
-        if len(lines[-1]) + len(f"{octet},") > _LINE - _INDENT:
+        if len(lines[-1]) + len(f"{octet},") > _LINE - indent:
             lines.append("")
         lines[-1] += f"{octet},"
-    return f"[{_NEW_LINE.join(lines)[:-1]}]".encode()
+    numbers = ("\n" + " " * indent).join(lines)[:-1]
+    return f"[{numbers}]".encode()
 
 
 def encode_error(error: StompError, receipt: bytes | None) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from gateway.session import ops, refusals
 from gateway.session.conversation import NO_SETTINGS, Conversation, Hold
 from gateway.session.publisher import Commit, Publisher
@@ -14,6 +16,10 @@ from gateway.stomp.encoder import encode_receipt
 from gateway.stomp.frame import Frame
 
 
+# A session that replies to ever new queues must not remember them all.
+_REMEMBERED_QUEUES: Final = 10_000
+
+
 class Sender:
     """What a session publishes.
 
@@ -21,13 +27,13 @@ class Sender:
         conversation: of the session.
     """
 
-    __slots__ = ("_blocked", "_commit", "_conversation", "_rules", "declared", "publisher", "transactions")
+    __slots__ = ("_blocked", "_commit", "_conversation", "_declared", "_rules", "publisher", "transactions")
 
     def __init__(self, conversation: Conversation) -> None:
         self.publisher = Publisher(NO_SETTINGS)
         self.transactions = Transactions(NO_SETTINGS.transactions)
-        # Queues that this session has declared; each once, by whichever frame touches it first.
-        self.declared: set[str] = set()
+        # Queues that this session has declared; each once, by whichever frame touches it first. In order, oldest first.
+        self._declared: dict[str, None] = {}
         self._conversation = conversation
         self._rules = QueueRules()
         self._blocked = False
@@ -48,6 +54,18 @@ class Sender:
     def commits(self) -> bool:
         """Whether a COMMIT waits for confirms."""
         return self._commit is not None
+
+    # Queues.
+
+    def has_declared(self, queue: str) -> bool:
+        """Whether this session need not declare a queue any more."""
+        return queue in self._declared
+
+    def note_declared(self, queue: str) -> None:
+        """A queue was declared. Of very many the oldest is forgotten, and will be declared once more."""
+        if len(self._declared) >= _REMEMBERED_QUEUES:
+            del self._declared[next(iter(self._declared))]
+        self._declared[queue] = None
 
     # SEND.
 
@@ -81,11 +99,10 @@ class Sender:
 
     def _send_slowly(self, frame: Frame, plan: SendPlan) -> None:
         """The slow twin of ``send``: whatever is missing is asked for first, and a transaction keeps the frame."""
-        if plan.transaction is not None:
-            self.transactions.peek(plan.transaction)
         if not self._is_prepared(frame, plan):
             return
         if plan.transaction is not None:
+            self.transactions.peek(plan.transaction)
             plan.check(self._conversation.receipt_of(frame), frame)
             self.transactions.join(plan.transaction, octets(frame)).sends.append(frame)
             return
@@ -100,7 +117,7 @@ class Sender:
         if plan.temp_queue is not None and plan.temp_queue not in temp_queues:
             conversation.ask(self._temp_queue_wanted(plan.temp_queue), frame, again=True)
             return False
-        queue = plan.queue if plan.queue is not None and plan.queue.name not in self.declared else None
+        queue = plan.queue if plan.queue is not None and not self.has_declared(plan.queue.name) else None
         confirms = publisher.confirms or (frame.receipt is not None and plan.transaction is None)
         if not publisher.channel or queue is not None or confirms is not publisher.confirms:
             conversation.ask(ops.PreparePublisher(confirms, queue), frame, again=True)
@@ -128,7 +145,7 @@ class Sender:
         operation = self._conversation.operation
         self.publisher.open(event.channel, event.frame_max, confirms=event.confirms)
         if isinstance(operation, ops.PreparePublisher) and operation.queue is not None:
-            self.declared.add(operation.queue.name)
+            self.note_declared(operation.queue.name)
         self._conversation.answered()
 
     def _hold(self) -> None:
@@ -229,7 +246,7 @@ class Sender:
         if not conversation.subscriptions.is_current(settlement.subscription):
             raise refusals.message_without_subscription(settlement.ack_id)
         if not settlement.is_outstanding:
-            raise refusals.unknown_delivery_tag(settlement.tag, conversation.settings)
+            raise refusals.unknown_delivery_tag(settlement.number, conversation.settings)
 
     def _finish_commit(self) -> None:
         if self._commit is None:

@@ -55,6 +55,7 @@ class SendPlan:
             raise refusals.missing_destination(b"SEND")
         parsed = parse(text)
         if parsed.kind is Kind.TEMP_QUEUE:
+            queue_arguments(headers)  # the adapter looks at them first
             raise not_for(b"SEND", text)
         self.destination = text
         self.exchange, self.routing_key = parsed.route(topic_exchange)
@@ -127,7 +128,7 @@ class SendPlan:
 def _temp_queue(headers: Mapping[bytes, bytes]) -> bytes | None:
     """The reply-to of a SEND if it names a temporary queue; one that is no destination at all is an error."""
     reply_to = headers.get(b"reply-to")
-    if reply_to is None:
+    if not reply_to:
         return None
     try:
         parsed = parse(reply_to)

@@ -19,11 +19,11 @@ from collections.abc import Callable, Mapping
 from hashlib import md5
 from typing import Final
 
-from gateway.errors import CloseReason, CodecError, FrameError, StompError
+from gateway.errors import CloseReason, CodecError, FrameError, StompError, TlsOctetsError
 from gateway.session import ops, refusals
 from gateway.session.authentication import Authentication
 from gateway.session.conversation import Conversation, Hold
-from gateway.session.destinations import subscription_queue_name
+from gateway.session.destinations import TEMP_QUEUE, subscription_queue_name
 from gateway.session.publisher import Publisher
 from gateway.session.queues import QueueRules
 from gateway.session.sender import Sender, octets
@@ -107,7 +107,11 @@ class Session(Conversation):
 
     def malformed(self, error: FrameError) -> None:
         """Tell the client what is wrong with its octets, and end."""
-        self.fail(refusals.malformed(str(error)), None)
+        if isinstance(error, TlsOctetsError) and self.login is None:
+            # It waits for a handshake, and would take an ERROR for a broken one.
+            self.end(CloseReason.TLS_ON_PLAIN_PORT)
+        else:
+            self.fail(refusals.malformed(str(error)), None)
 
     def _carry_out(self, frame: Frame) -> None:
         command = frame.head.command
@@ -198,7 +202,7 @@ class Session(Conversation):
         subscription = self.new_subscription(request.tag, request.identifier, request.mode)
         subscription.destination = request.text
         # A queue is declared once per session, by whichever frame touches it first; one of a topic every time.
-        known = request.binding is None and request.queue_name in self.sender.declared
+        known = request.binding is None and self.sender.has_declared(request.queue_name)
         prefetch = self.settings.auto_ack_window if request.mode is AckMode.AUTO else request.prefetch
         queue = None if known else request.queue
         operation = ops.Subscribe(subscription, queue, request.queue_name, request.binding, prefetch, request.arguments)
@@ -214,7 +218,7 @@ class Session(Conversation):
         subscription = event.subscription
         operation = self.operation
         if isinstance(operation, ops.Subscribe) and operation.queue is not None and operation.binding is None:
-            self.sender.declared.add(event.queue_name)
+            self.sender.note_declared(event.queue_name)
         self.subscriptions.add(subscription, event.queue_name)
         frame = self.answered()
         # The RECEIPT precedes the first MESSAGE, though the broker may deliver earlier.
@@ -243,8 +247,11 @@ class Session(Conversation):
         if not self.subscriptions.is_current(subscription):
             return
         self.subscriptions.forget(subscription)
+        description: bytes | None
         if subscription.subscription is None:
             shown, description = subscription.destination, b"destination='%b'" % subscription.destination
+        elif subscription.subscription.startswith(TEMP_QUEUE):
+            shown, description = subscription.subscription, None
         else:
             shown, description = subscription.subscription, b"id='%b'" % subscription.subscription
         self.fail(refusals.subscription_cancelled(description, shown), None)
@@ -276,7 +283,7 @@ class Session(Conversation):
         else:
             # As with the plugin, where the broker finds out only after the receipt is on its way.
             self.send_receipt(frame)
-            self.fail(refusals.unknown_delivery_tag(settlement.tag, self.settings), None)
+            self.fail(refusals.unknown_delivery_tag(settlement.number, self.settings), None)
             return
         if frame.receipt is not None:
             self.send_receipt(frame)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.session import refusals
-from gateway.session.arguments import Argument, consumer_arguments
+from gateway.session.arguments import Argument, consumer_arguments, queue_arguments
 from gateway.session.destinations import TEMP_QUEUE, Destination, Kind, not_for, parse
 from gateway.session.queues import (
     QueueRules,
@@ -75,13 +75,14 @@ def read_subscribe(
     if text is None:
         raise refusals.missing_destination(b"SUBSCRIBE")
     destination = parse(text)
+    mode = _ack_mode(headers.get(b"ack"))
+    prefetch = _prefetch(headers.get(b"prefetch-count"))
     if destination.kind is Kind.TEMP_QUEUE:
+        queue_arguments(headers)  # the adapter looks at them first
         raise not_for(b"SUBSCRIBE", text)
     if identifier is None and destination.kind in (Kind.TOPIC, Kind.EXCHANGE) and is_durable(headers):
         # Spelt "True", which the adapter's first check overlooks: all such clients would share one queue.
         raise refusals.processing_error()
-    mode = _ack_mode(headers.get(b"ack"))
-    prefetch = _prefetch(headers.get(b"prefetch-count"))
     if identifier is not None and identifier.startswith(TEMP_QUEUE):
         raise refusals.processing_error()
     tag = b"Q_" + text if identifier is None else b"T_" + identifier

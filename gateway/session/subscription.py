@@ -5,6 +5,10 @@ the tag up to which everything is settled, ``_ahead`` holds the settled tags abo
 delivered. So delivered = settled + outstanding at any time, and an acknowledgement of nothing is known without asking
 the broker.
 
+A client that keeps one message and settles all that follow would make ``_ahead`` grow for ever. So before it gets large
+beside what is outstanding, the floor rises above it, and the few tags below that are not settled are kept instead, in
+``_behind``.
+
 Acknowledgements in the order of delivery, the normal case, only move the floor; one basic.ack with ``multiple`` says so
 when the batch is flushed. A multiple must name a tag that the broker still knows, so it names the last one settled
 that way (``_run``) and not the floor, which may have moved past tags settled one by one.
@@ -27,7 +31,12 @@ from gateway.stomp.headers import escape
 _REMEMBERED_HEADS: Final = 128
 _REMEMBERED_OCTETS: Final = 2048
 
+# So many tags may be settled ahead of the floor, and more only as this multiple of the outstanding ones.
+_AHEAD: Final = 1024
+_RATIO: Final = 4
 
+# An entry of the headers table that RabbitMQ adds to what a stream delivers: its name and its type, a 64-bit integer.
+_STREAM_OFFSET: Final = b"\x0fx-stream-offsetl"
 # Above every delivery tag, which have 64 bits.
 _NEVER: Final = 1 << 64
 
@@ -58,12 +67,14 @@ class Subscription:
         session: the session header, part of every message-id.
         shows_ack: whether MESSAGE carries an ack header, as it does in STOMP 1.2 unless the mode is auto.
         window: the prefetch of a subscription with ack:auto; it asks to be settled once a quarter of it was delivered.
+        base: what is added to delivery tags to make the number of a message-id, so that the numbers of an earlier
+            subscription of the same tag do not come again.
     """
 
     __slots__ = (
-        "_ack_prefix", "_ahead", "_early", "_floor", "_given", "_heads", "_id_prefix", "_is_noted", "_last", "_notice",
-        "_run", "_settlements", "_shed", "_start", "channel", "destination", "mode", "output", "subscription", "tag",
-        "unsettled",
+        "_ack_prefix", "_ahead", "_behind", "_early", "_floor", "_given", "_heads", "_id_prefix", "_is_noted", "_last",
+        "_notice", "_run", "_settlements", "_shed", "_start", "base", "channel", "destination", "is_stream", "mode",
+        "output", "subscription", "tag", "unsettled",
     )  # fmt: skip
 
     def __init__(
@@ -75,12 +86,17 @@ class Subscription:
         *,
         shows_ack: bool = False,
         window: int = 2000,
+        base: int = 0,
     ) -> None:
         self.tag = tag
+        self.base = base
         self.subscription = subscription
         self.mode = mode
         self.channel = 0
         self.destination = b""
+        # Whether its messages come from a stream, which takes none back: RabbitMQ answers a basic.nack by closing the
+        # whole link, other sessions' channels included.
+        self.is_stream = False
         # Where MESSAGE frames go, in pieces. Until the subscription is confirmed to the client they collect here.
         self.output: list[bytes] = []
         # A subscription with ack:auto notes here that it has something to settle: when a tag is above ``_notice``.
@@ -100,13 +116,19 @@ class Subscription:
         self._given = 0
         self._run = 0
         self._ahead: set[int] = set()
+        self._behind: set[int] = set()
         self._settlements: list[bytes] = []
         self._shed: list[int] = []
 
     @property
     def outstanding(self) -> int:
         """Messages delivered to the client and not settled."""
-        return self._last - self._floor - len(self._ahead)
+        return self._last - self._floor - len(self._ahead) + len(self._behind)
+
+    @property
+    def last_number(self) -> int:
+        """The number in the message-id of the last delivery."""
+        return self.base + self._last
 
     # Deliveries.
 
@@ -131,7 +153,7 @@ class Subscription:
         self._last = self._given = tag
         if tag > self._notice:
             self._note_unsettled(tag)
-        number = b"%d" % tag
+        number = b"%d" % (tag + self.base)
         flag = b"\nredelivered:true" if redelivered else b"\nredelivered:false"
         if middle:
             self.output += (before, number, flag, middle, number, after)
@@ -146,6 +168,7 @@ class Subscription:
         split = route[0] + 1
         destination = show(route[1:split], route[split + 1 :])
         before = b"%bdestination:%b\n%b" % (self._start, escape(destination), self._id_prefix)
+        self.is_stream = _STREAM_OFFSET in properties
         after = b"\n" + translate.message_headers(amqp.decode(properties))
         head = (before, self._ack_prefix, after)
         if len(key) <= _REMEMBERED_OCTETS:
@@ -158,8 +181,12 @@ class Subscription:
         """Take a delivery for a client that has more waiting than it may: keep its tag and nothing else.
 
         It stands in for ``deliver`` until the client has caught up and ``give_back`` returns the messages to their
-        queue. The prefetch bounds how many there can be.
+        queue. The prefetch bounds how many there can be. What comes from a stream cannot be returned, so that waits for
+        the client all the same.
         """
+        if _STREAM_OFFSET in properties:
+            self.deliver(tag, redelivered, route, properties, body)
+            return
         self._last = tag
         self._shed.append(tag)
 
@@ -183,6 +210,7 @@ class Subscription:
             return
         self._ahead.update(shed)
         self._raise_floor(self._floor)
+        self._keep_small()
 
     # Settling.
 
@@ -190,37 +218,37 @@ class Subscription:
         """Whether a delivery is outstanding. Tag 0 of a cumulative acknowledgement means everything so far."""
         if tag == 0:
             return self.mode is AckMode.CLIENT
-        return self._floor < tag <= self._given and tag not in self._ahead
+        if tag <= self._floor:
+            return tag in self._behind
+        return tag <= self._given and tag not in self._ahead
 
     def acknowledge(self, tag: int) -> None:
         """Settle an outstanding delivery, and in mode client all before it."""
         tag = tag or self._given
-        if tag <= self._floor:
+        if tag <= self._floor and not self._behind:
             return
         if self.mode is AckMode.CLIENT:
             self._run = tag
             self._settle_up_to(tag)
-        elif tag == self._floor + 1:
+        elif tag == self._floor + 1 and not self._behind:
             self._run = tag
             self._raise_floor(tag)
         else:
             self._settlements.append(encode_ack(self.channel, tag, multiple=False))
-            self._ahead.add(tag)
+            self._settle_one(tag)
 
     def refuse(self, tag: int, *, requeue: bool) -> None:
         """Give an outstanding delivery back, and in mode client all before it."""
         tag = tag or self._given
-        if tag <= self._floor:
+        if tag <= self._floor and not self._behind:
             return
         self._end_run()
         multiple = self.mode is AckMode.CLIENT
         self._settlements.append(encode_nack(self.channel, tag, multiple=multiple, requeue=requeue))
         if multiple:
             self._settle_up_to(tag)
-        elif tag == self._floor + 1:
-            self._raise_floor(tag)
         else:
-            self._ahead.add(tag)
+            self._settle_one(tag)
 
     def settle_delivered(self) -> bool:
         """Mode auto: everything delivered counts as settled.
@@ -256,8 +284,31 @@ class Subscription:
         return taken
 
     def _settle_up_to(self, tag: int) -> None:
-        self._ahead = {ahead for ahead in self._ahead if ahead > tag} if self._ahead else self._ahead
-        self._raise_floor(tag)
+        if self._behind:
+            self._behind = {behind for behind in self._behind if behind > tag}
+        if self._ahead:
+            self._ahead = {ahead for ahead in self._ahead if ahead > tag}
+        self._raise_floor(max(tag, self._floor))
+
+    def _settle_one(self, tag: int) -> None:
+        if tag <= self._floor:
+            self._behind.discard(tag)
+        elif tag == self._floor + 1:
+            self._raise_floor(tag)
+        else:
+            self._ahead.add(tag)
+            self._keep_small()
+
+    def _keep_small(self) -> None:
+        """See at the top of the file: the floor rises over what is settled, and what is not stays behind."""
+        ahead = self._ahead
+        if len(ahead) <= _AHEAD or len(ahead) <= _RATIO * self.outstanding:
+            return
+        self._end_run()
+        top = max(ahead)
+        self._behind.update(tag for tag in range(self._floor + 1, top) if tag not in ahead)
+        ahead.clear()
+        self._floor = top
 
     def _raise_floor(self, tag: int) -> None:
         ahead = self._ahead

@@ -22,12 +22,14 @@ class Subscriptions:
         output: where MESSAGE frames go.
     """
 
-    __slots__ = ("_by_tag", "_identity", "_output", "_settling", "temp_queues", "unsettled")
+    __slots__ = ("_by_tag", "_identity", "_output", "_settling", "base", "temp_queues", "unsettled")
 
     def __init__(self, identity: bytes, output: list[bytes]) -> None:
         self._identity = identity
         self._output = output
         self._by_tag: dict[bytes, Subscription] = {}
+        # The highest number in a message-id of a subscription that has ended.
+        self.base = 0
         self.unsettled = Unsettled()
         self._settling: list[Subscription] = []
         # The queue behind each /temp-queue/<id> of this session.
@@ -66,6 +68,7 @@ class Subscriptions:
     def forget(self, subscription: Subscription) -> None:
         """From now on its messages reach nobody."""
         del self._by_tag[subscription.tag]
+        self.base = max(self.base, subscription.last_number)
         if subscription.tag.startswith(_TEMP_TAG):
             self.temp_queues.pop(subscription.tag[2:], None)
         subscription.output = []
@@ -105,7 +108,13 @@ class Subscriptions:
         subscription = self._by_tag.get(tag)
         if subscription is None or session != self._identity:
             raise refusals.message_without_subscription(ack_id)
-        return Settlement(subscription, int(number), ack_id, requeue)
+        if requeue is not None and subscription.is_stream:
+            raise refusals.stream_takes_nothing_back(subscription.destination)
+        count, base = int(number), subscription.base
+        if 0 < count <= base:
+            # It was delivered to an earlier subscription of that name. (0 is no message's number.)
+            raise refusals.message_without_subscription(ack_id)
+        return Settlement(subscription, max(0, count - base), ack_id, requeue)
 
     def settle(self, settlement: Settlement) -> None:
         """Carry out an acknowledgement and note that there is something to tell the broker."""

@@ -24,6 +24,11 @@ class Settlement:
     requeue: bool | None = None
 
     @property
+    def number(self) -> int:
+        """The delivery as the client names it."""
+        return self.subscription.base + self.tag
+
+    @property
     def is_outstanding(self) -> bool:
         """Whether there is something to settle. What ack:auto delivered is none of the client's business."""
         return self.subscription.mode is not AckMode.AUTO and self.subscription.holds(self.tag)

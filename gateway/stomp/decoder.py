@@ -22,7 +22,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from gateway.errors import FrameError
+from gateway.errors import FrameError, TlsOctetsError
 from gateway.stomp.frame import CONTENT_LENGTH, RECEIPT, Frame, Head
 from gateway.stomp.headers import printable, read_integer, split_line
 
@@ -33,6 +33,8 @@ _END_OF_HEAD: Final = re.compile(rb"\n\r?\n")
 _CARRIAGE_RETURN: Final = 0x0D
 _LINE_FEED: Final = 0x0A
 _FIRST_OF_SEND: Final = ord("S")
+# What a TLS handshake begins with (RFC 8446, 5.1). No command does.
+_FIRST_OF_TLS: Final = 0x16
 
 # A connection remembers this many header blocks of this size at most: enough for a producer that serves some dozens of
 # destinations, and small beside the connection itself.
@@ -136,9 +138,8 @@ class Decoder:
         size = len(chunk)
         if start < size and chunk[start] == _LINE_FEED:  # most clients send one behind each frame
             start += 1
-        if start < size and chunk[start] <= _CARRIAGE_RETURN:
-            found = _BETWEEN_FRAMES.match(chunk, start)
-            start = found.end() if found else start
+        if start < size and chunk[start] <= _FIRST_OF_TLS:
+            start = self._between_frames(start)
         if start >= size:
             self._chunk, self._position = b"", 0
             return None
@@ -165,6 +166,14 @@ class Decoder:
             return self._slow_frame(start)
         self._position = stop + 1
         return Frame(head, chunk[body:stop], receipt, length)
+
+    def _between_frames(self, start: int) -> int:
+        """Where the next frame begins, or the end of the chunk."""
+        found = _BETWEEN_FRAMES.match(self._chunk, start)
+        start = found.end() if found else start
+        if start < len(self._chunk) and self._chunk[start] == _FIRST_OF_TLS:
+            raise TlsOctetsError("TLS is not spoken on this port")
+        return start
 
     def _recall(self, block: bytes) -> tuple[Head, bytes | None, int] | None:
         """Look up a block without its receipt: head, text of the length, size of the body; None when unknown."""

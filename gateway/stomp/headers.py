@@ -15,8 +15,8 @@ _ESCAPE: Final = re.compile(rb"\\.?", re.DOTALL)
 _SPECIAL: Final = re.compile(rb"[\\:\n\r]")
 _INTEGER: Final = re.compile(rb"[+-]?[0-9]+")
 
-# 64-bit numbers have at most 20 digits and a sign; a longer one is nothing that AMQP could carry.
-_LONGEST_INTEGER: Final = 21
+# RabbitMQ's adapter reads numbers of any length. Reading one takes the square of its length, so there has to be an end.
+_LONGEST_INTEGER: Final = 1000
 
 _TRUE: Final = (b"true", b"True")
 _FALSE: Final = (b"false", b"False")

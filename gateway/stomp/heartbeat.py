@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-_HEADER: Final = re.compile(rb"(-?[0-9]{1,18}),(-?[0-9]{1,18})")
+_HEADER: Final = re.compile(rb"([+-]?[0-9]{1,18}),([+-]?[0-9]{1,18})")
 
 # RabbitMQ's adapter closes at the second check in a row without an octet: two to three intervals after the last one.
 SILENT_INTERVALS: Final = 2
@@ -35,7 +35,8 @@ def negotiate(header: bytes | None) -> Heartbeats | None:
     """Answer the heart-beat header of CONNECT.
 
     Args:
-        header: ``<cx>,<cy>`` in milliseconds, two decimal integers and one comma; None when absent.
+        header: ``<cx>,<cy>`` in milliseconds, two decimal integers with or without a sign, and one comma; None when
+            absent.
 
     Returns:
         The agreement, in whole seconds and at least one where the client asked for any; None when the header is not

@@ -10,11 +10,11 @@ import pytest
 from deploy.local.broker import Broker
 from deploy.local.given import GivenBroker
 from gateway.errors import ExitCode
+from gateway.parity import AmqpBroker
 from tests.support.deadline import until, within
 from tests.support.gateway import GatewayProcess, configuration, gateway_process
 from tests.support.queues import until_gone
 from tests.support.stomp_client import StompClient, encoded
-from tests.support.transcript import AmqpBroker
 
 pytestmark = pytest.mark.system
 
@@ -103,6 +103,33 @@ async def test_a_session_that_sends_and_subscribes_still_acknowledges(
         await client.ask("BEGIN", transaction="t")
         await client.ask("UNSUBSCRIBE", id="a")
         await until(lambda: amqp.count(queue), lambda count: count == 0)
+
+
+async def test_a_session_that_begins_during_an_alarm_consumes_and_is_held_when_it_sends(
+    process: GatewayProcess, amqp: AmqpBroker, queue: str, alarm: Alarm
+) -> None:
+    destination = f"/queue/{queue}"
+    async with StompClient.logged_in(process.address) as earlier, within(60):
+        for number in range(3):
+            await earlier.ask("SEND", b"%d" % number, destination=destination)
+        await alarm.ring()
+        earlier.write("SEND", b"", destination="/topic/nobody")
+        async with StompClient.logged_in(process.address) as client:
+            await client.ask("SUBSCRIBE", id="a", ack="client", prefetch_count="10", destination=destination)
+            messages = await client.messages(3)
+            await client.ask("ACK", id=messages[1]["ack"])
+            client.write("SEND", b"during", destination=destination, receipt="sent")
+            client.write("ACK", id=messages[2]["ack"], receipt="behind")
+            with pytest.raises(TimeoutError):
+                await client.receive(seconds=0.5)
+            await alarm.end()
+            # All in order, and the session goes on as any other.
+            frames = [await client.receive() for _ in range(3)]
+            assert {frame.headers.get("receipt-id") for frame in frames} == {"sent", "behind", None}
+            assert [frame.body for frame in frames if frame.command == "MESSAGE"] == [b"during"]
+            await client.disconnect()
+        # What was not acknowledged is there, and nothing else.
+        await until(lambda: amqp.count(queue), lambda count: count == 1)
 
 
 async def test_a_fast_writer_is_held_during_an_alarm(

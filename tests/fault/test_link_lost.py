@@ -10,12 +10,12 @@ import pytest
 
 from deploy.local.broker import PRIVATE, Broker, running
 from deploy.local.errors import LocalError
+from gateway.parity import AmqpBroker
 from gateway.server.gateway import Gateway
 from tests.support.chaos import Direction, chaos
 from tests.support.deadline import until, within
 from tests.support.gateway import GatewayProcess, configuration, gateway_here, gateway_process, parsed
 from tests.support.stomp_client import ConnectionOverError, StompClient
-from tests.support.transcript import AmqpBroker
 
 pytestmark = pytest.mark.system
 

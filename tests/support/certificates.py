@@ -1,13 +1,39 @@
-"""Certificates made on the fly by the openssl command, for tests of TLS."""
+"""Certificates made on the fly, for tests of TLS."""
 
 from __future__ import annotations
 
-import subprocess
+import datetime
+import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
-_KEY: Final = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+Rdn = Sequence[tuple[x509.ObjectIdentifier, str]]
+"""One part of a subject: its attributes, of which there is normally one."""
+
+_DAY: Final = datetime.timedelta(days=1)
+_LOCALHOST: Final = (x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1")))
+_COMMON_NAME: Final = NameOID.COMMON_NAME
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A certificate and its key, as the files that programs take."""
+
+    certificate: Path
+    key: Path
+
+    @property
+    def der(self) -> bytes:
+        """The certificate as it is on the wire."""
+        return ssl.PEM_cert_to_DER_cert(self.certificate.read_text())
 
 
 @dataclass(frozen=True)
@@ -21,21 +47,23 @@ class Authority:
     key: Path
 
     @classmethod
-    def make(cls, directory: Path, name: str) -> Authority:
+    def make(cls, directory: Path, name: str) -> Self:
         """Make an authority.
 
         Args:
             directory: takes its two files.
             name: its common name, and the stem of the files.
         """
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = distinguished_name([(_COMMON_NAME, name)])
+        builder = _builder(subject, subject, key.public_key(), valid=True)
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         made = cls(directory / f"{name}.pem", directory / f"{name}.key")
-        _openssl(
-            "req", "-x509", *_KEY, "-days", "2", "-subj", f"/CN={name}", "-keyout", made.key, "-out", made.certificate
-        )
+        _write(Identity(made.certificate, made.key), builder.sign(key, hashes.SHA256()), key)
         return made
 
     def sign(self, directory: Path, name: str) -> tuple[Path, Path]:
-        """Make a certificate for ``localhost`` and 127.0.0.1, signed by the authority.
+        """Make a certificate for ``localhost`` and 127.0.0.1, for either end of a connection.
 
         Args:
             directory: takes its files.
@@ -44,16 +72,75 @@ class Authority:
         Returns:
             The certificate and its key.
         """
-        certificate, key, request = (directory / f"{name}.{suffix}" for suffix in ("pem", "key", "csr"))
-        names = directory / f"{name}.ext"
-        names.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-        _openssl("req", *_KEY, "-subj", "/CN=localhost", "-keyout", key, "-out", request)
-        signing = ("-CA", self.certificate, "-CAkey", self.key, "-CAcreateserial", "-days", "2", "-extfile", names)
-        _openssl("x509", "-req", "-in", request, *signing, "-out", certificate)
-        # The broker may run as another user; nothing depends on this key.
-        key.chmod(0o644)
-        return certificate, key
+        identity = self.identify(directory, name, distinguished_name([(_COMMON_NAME, "localhost")]), _LOCALHOST)
+        return identity.certificate, identity.key
+
+    def identify(
+        self,
+        directory: Path,
+        name: str,
+        subject: x509.Name | None = None,
+        alternative_names: Sequence[x509.GeneralName] = (),
+        *,
+        valid: bool = True,
+    ) -> Identity:
+        """Make a certificate for anybody.
+
+        Args:
+            directory: takes its files.
+            name: their stem, and the common name where there is no subject.
+            subject: whom it names.
+            alternative_names: what else they are called.
+            valid: False for one that expired yesterday.
+        """
+        own = serialization.load_pem_private_key(self.key.read_bytes(), None)
+        assert isinstance(own, ec.EllipticCurvePrivateKey)
+        issuer = x509.load_pem_x509_certificate(self.certificate.read_bytes()).subject
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = subject if subject is not None else distinguished_name([(_COMMON_NAME, name)])
+        usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH])
+        builder = _builder(subject, issuer, key.public_key(), valid=valid).add_extension(usage, critical=False)
+        if alternative_names:
+            builder = builder.add_extension(x509.SubjectAlternativeName(alternative_names), critical=False)
+        identity = Identity(directory / f"{name}.pem", directory / f"{name}.key")
+        _write(identity, builder.sign(own, hashes.SHA256()), key)
+        return identity
 
 
-def _openssl(*arguments: str | Path) -> None:
-    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True, timeout=60)
+def distinguished_name(*parts: Rdn) -> x509.Name:
+    """A subject of parts in the order of the certificate, each with one attribute or several."""
+    return x509.Name(
+        x509.RelativeDistinguishedName(x509.NameAttribute(kind, value) for kind, value in part) for part in parts
+    )
+
+
+def encrypted(key: Path, target: Path, passphrase: bytes) -> None:
+    """Write a key once more, under a passphrase."""
+    loaded = serialization.load_pem_private_key(key.read_bytes(), None)
+    scheme = serialization.BestAvailableEncryption(passphrase)
+    text = loaded.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, scheme)
+    target.write_bytes(text)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, *, valid: bool
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - 3 * _DAY)
+        .not_valid_after(now + _DAY if valid else now - _DAY)
+    )
+
+
+def _write(identity: Identity, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+    identity.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    identity.key.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    # A broker may run as another user; nothing depends on this key.
+    identity.key.chmod(0o644)

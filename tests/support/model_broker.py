@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 from pamqp import commands, encode, header
 
-from tests.support.transcript import BrokerMessage, BrokerRefusalError
+from gateway.parity import BrokerMessage, BrokerRefusalError
+from tests.support.model_kinds import filled_in, kind_of, large_header, refused_consumer, refused_declaration
 
 Arguments = Mapping[str, Any]
 
@@ -48,6 +49,13 @@ class Message:
     properties: bytes
     body: bytes
     redelivered: bool = False
+    returns: int = 0
+
+    def numbered(self, name: str, number: int) -> Message:
+        """The same message with a header of 64 bits that the broker adds."""
+        properties = read_properties(self.properties)
+        properties.headers = {**(properties.headers or {}), **large_header(name)}
+        return replace(self, properties=filled_in(write_properties(properties), name, number))
 
     @property
     def route(self) -> bytes:
@@ -65,6 +73,9 @@ class Place:
 
 class Consumer(Protocol):
     """Who takes messages from a queue."""
+
+    offset: int
+    """Of a stream: which of its messages it takes next."""
 
     @property
     def has_room(self) -> bool:
@@ -101,6 +112,11 @@ class Queue:
         """Messages ready for consumers."""
         return len(self.ready)
 
+    @property
+    def is_stream(self) -> bool:
+        """Whether its messages stay, and each consumer reads all of them from its own offset on."""
+        return kind_of(self.arguments) == "stream"
+
     def put(self, message: Message) -> None:
         """Add a message at the end."""
         self.ready.append(Place(next(self.numbers), message))
@@ -108,12 +124,21 @@ class Queue:
 
     def put_back(self, places: list[Place]) -> None:
         """Return messages to where they were."""
+        if self.is_stream:
+            return
         for place in places:
-            insort(self.ready, Place(place.number, replace(place.message, redelivered=True)))
+            message = replace(place.message, redelivered=True, returns=place.message.returns + 1)
+            if kind_of(self.arguments) == "quorum":
+                message = message.numbered("x-delivery-count", message.returns)
+            insort(self.ready, Place(place.number, message))
         self.deliver()
 
     def deliver(self) -> None:
         """Hand out what may be handed out, to the consumers in turns."""
+        if self.is_stream:
+            for reader in self.consumers:
+                self._read_on(reader)
+            return
         while self.ready:
             consumer = next((each for each in self.consumers if each.has_room), None)
             if consumer is None:
@@ -121,6 +146,12 @@ class Queue:
             self.consumers.remove(consumer)
             self.consumers.append(consumer)
             consumer.take(self, self.ready.pop(0))
+
+    def _read_on(self, reader: Consumer) -> None:
+        while reader.has_room and reader.offset < len(self.ready):
+            place = self.ready[reader.offset]
+            reader.offset += 1
+            reader.take(self, replace(place, message=place.message.numbered("x-stream-offset", place.number)))
 
 
 @dataclass(slots=True)
@@ -152,13 +183,17 @@ def _topic_matches(pattern: list[str], words: list[str]) -> bool:
 
 
 class ModelBroker:
-    """Queues, exchanges and bindings of the virtual host ``/``.
+    """Queues, exchanges and bindings of a virtual host.
 
-    The coroutines are the view from behind that transcripts have (``tests.support.transcript.Broker``); the other
+    The coroutines are the view from behind that transcripts have (``gateway.parity.Broker``); the other
     methods are what AMQP offers to channels.
+
+    Args:
+        virtual_host: its name.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, virtual_host: str = "/") -> None:
+        self.virtual_host = virtual_host
         self.queues: dict[str, Queue] = {}
         self._exchanges = {
             "amq.direct": _Exchange("direct"),
@@ -200,12 +235,22 @@ class ModelBroker:
         declared = Queue(name, durable and not exclusive, auto_delete, owner if exclusive else None, arguments or {})
         known = self.queues.get(name)
         if known is not None:
-            _check_equivalence(known, declared)
+            self._check_equivalence(known, declared)
         elif name.startswith("amq.") and not name.startswith("amq.gen-"):
             raise RefusalError(
                 _ACCESS_REFUSED, f"ACCESS_REFUSED - queue name '{name}' contains reserved prefix 'amq.*'"
             )
         else:
+            _refuse(
+                refused_declaration(
+                    name,
+                    self.virtual_host,
+                    declared.arguments,
+                    durable=durable,
+                    exclusive=exclusive,
+                    auto_delete=auto_delete,
+                )
+            )
             self.queues[name] = declared
         return name
 
@@ -217,10 +262,18 @@ class ModelBroker:
         """
         queue = self.queues.get(name)
         if queue is None:
-            raise RefusalError(_NOT_FOUND, f"NOT_FOUND - no queue '{name}' in vhost '/'")
+            raise RefusalError(_NOT_FOUND, f"NOT_FOUND - no queue '{name}' in vhost '{self.virtual_host}'")
         if queue.owner is not None and queue.owner is not owner:
-            raise _locked(name)
+            raise self._locked(name)
         return queue
+
+    def check_consumer(self, queue: Queue, prefetch: int, arguments: Arguments) -> None:
+        """See whether a queue can be consumed so.
+
+        Raises:
+            RefusalError: it cannot.
+        """
+        _refuse(refused_consumer(queue.name, self.virtual_host, queue.arguments, prefetch, arguments))
 
     def bind(self, queue: str, exchange: str, routing_key: str) -> None:
         """Bind a queue.
@@ -229,7 +282,7 @@ class ModelBroker:
             RefusalError: one of the two is not there.
         """
         if queue not in self.queues:
-            raise RefusalError(_NOT_FOUND, f"NOT_FOUND - no queue '{queue}' in vhost '/'")
+            raise RefusalError(_NOT_FOUND, f"NOT_FOUND - no queue '{queue}' in vhost '{self.virtual_host}'")
         bindings = self._exchange(exchange).bindings
         if (routing_key, queue) not in bindings:
             bindings.append((routing_key, queue))
@@ -272,7 +325,8 @@ class ModelBroker:
             if exchange.internal:
                 raise RefusalError(
                     _ACCESS_REFUSED,
-                    f"ACCESS_REFUSED - cannot publish to internal exchange '{message.exchange}' in vhost '/'",
+                    f"ACCESS_REFUSED - cannot publish to internal exchange '{message.exchange}' in vhost "
+                    f"'{self.virtual_host}'",
                 )
             names = exchange.queues_for(message.routing_key)
         queues = [self.queues[name] for name in sorted(names)]
@@ -296,10 +350,37 @@ class ModelBroker:
         }
         self.route(Message(exchange, key, write_properties(properties), message.body))
 
+    def _check_equivalence(self, known: Queue, declared: Queue) -> None:
+        if known.owner is not declared.owner:
+            raise self._locked(known.name)
+        for name in ("durable", "auto_delete"):
+            was, wanted = (str(getattr(queue, name)).lower() for queue in (known, declared))
+            if was != wanted:
+                raise self._inequivalent(name, known, wanted, was)
+        for name in sorted(known.arguments.keys() | declared.arguments.keys()):
+            was, wanted = (queue.arguments.get(name, "none") for queue in (known, declared))
+            if was != wanted:
+                raise self._inequivalent(name, known, wanted, was)
+
+    def _inequivalent(self, name: str, known: Queue, wanted: object, was: object) -> RefusalError:
+        return RefusalError(
+            PRECONDITION_FAILED,
+            f"PRECONDITION_FAILED - inequivalent arg '{name}' for queue '{known.name}' in vhost "
+            f"'{self.virtual_host}': received '{wanted}' but current is '{was}'",
+        )
+
+    def _locked(self, queue: str) -> RefusalError:
+        return RefusalError(
+            _RESOURCE_LOCKED,
+            f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{queue}' in vhost "
+            f"'{self.virtual_host}'. It could be originally declared on another connection or the exclusive property "
+            "value does not match that of the original declaration.",
+        )
+
     def _exchange(self, name: str) -> _Exchange:
         found = self._exchanges.get(name)
         if found is None:
-            raise RefusalError(_NOT_FOUND, f"NOT_FOUND - no exchange '{name}' in vhost '/'")
+            raise RefusalError(_NOT_FOUND, f"NOT_FOUND - no exchange '{name}' in vhost '{self.virtual_host}'")
         return found
 
     # The view from behind.
@@ -353,28 +434,9 @@ class ModelBroker:
         return self.queues[queue].depth if queue in self.queues else None
 
 
-def _check_equivalence(known: Queue, declared: Queue) -> None:
-    if known.owner is not declared.owner:
-        raise _locked(known.name)
-    for name in ("durable", "auto_delete"):
-        was, wanted = (str(getattr(queue, name)).lower() for queue in (known, declared))
-        if was != wanted:
-            raise RefusalError(
-                PRECONDITION_FAILED,
-                f"PRECONDITION_FAILED - inequivalent arg '{name}' for queue '{known.name}' in vhost '/': "
-                f"received '{wanted}' but current is '{was}'",
-            )
-    if dict(known.arguments) != dict(declared.arguments):
-        raise RefusalError(PRECONDITION_FAILED, f"PRECONDITION_FAILED - inequivalent args for queue '{known.name}'")
-
-
-def _locked(queue: str) -> RefusalError:
-    return RefusalError(
-        _RESOURCE_LOCKED,
-        f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{queue}' in vhost '/'. It could be "
-        "originally declared on another connection or the exclusive property value does not match that of the "
-        "original declaration.",
-    )
+def _refuse(text: str | None) -> None:
+    if text is not None:
+        raise RefusalError(PRECONDITION_FAILED, text)
 
 
 def read_properties(octets: bytes) -> commands.Basic.Properties:

@@ -7,7 +7,8 @@ from typing import Any
 
 from pamqp import body, commands, frame, header
 
-from tests.support.model_broker import PRECONDITION_FAILED, Message, ModelBroker, Place, Queue, RefusalError
+from tests.support.model_broker import PRECONDITION_FAILED, Arguments, Message, ModelBroker, Place, Queue, RefusalError
+from tests.support.model_kinds import first_offset
 
 _CONTENT_START = 19  # of a content header frame, up to the property flags
 
@@ -50,6 +51,7 @@ class Channel:
         self.confirms = False
         self.unacked: dict[int, tuple[Queue, Place]] = {}
         self.is_open = True
+        self.offset = 0
         self._broker = broker
         self._owner = owner
         self._user = user
@@ -65,14 +67,17 @@ class Channel:
 
     # As a consumer.
 
-    def consume(self, queue: str, prefetch: int) -> None:
+    def consume(self, queue: str, prefetch: int, arguments: Arguments | None = None) -> None:
         """Consume a queue with acknowledgements; 0 sets no limit to them.
 
         Raises:
-            RefusalError: the queue is not there, or another's.
+            RefusalError: the queue is not there, or another's, or does not let itself be consumed so.
         """
-        self._queue = self._broker.queue(queue, self._owner)
+        found = self._broker.queue(queue, self._owner)
+        self._broker.check_consumer(found, prefetch, arguments or {})
+        self._queue = found
         self._prefetch = prefetch
+        self.offset = first_offset((arguments or {}).get("x-stream-offset"), self._queue.depth)
         self._queue.consumers.append(self)
         self._queue.deliver()
 
@@ -152,11 +157,17 @@ class Channel:
 
     def _check(self, properties: commands.Basic.Properties) -> None:
         user, expiration = properties.user_id, properties.expiration
-        if user and user != self._user:
+        if user is not None and user != self._user:
             raise RefusalError(
                 PRECONDITION_FAILED,
                 f"PRECONDITION_FAILED - user_id property set to '{user}' but authenticated user was '{self._user}'",
             )
+        for name in ("CC", "BCC"):
+            if name in (properties.headers or {}):
+                reason = f'{{unacceptable_type_in_header,"{name}",longstr}}'
+                raise RefusalError(PRECONDITION_FAILED, f"PRECONDITION_FAILED - invalid message: {reason}")
+        if properties.reply_to == "amq.rabbitmq.reply-to":
+            raise RefusalError(PRECONDITION_FAILED, "PRECONDITION_FAILED - fast reply consumer does not exist")
         if expiration and not expiration.isdecimal():
             raise RefusalError(
                 PRECONDITION_FAILED, f"PRECONDITION_FAILED - invalid expiration '{expiration}': no_integer"
@@ -176,6 +187,8 @@ class Channel:
     def _settle(self, tag: int, multiple: bool, *, refused: bool = False, requeue: bool = False) -> None:
         if tag not in self.unacked and not (multiple and tag == 0):
             raise RefusalError(PRECONDITION_FAILED, f"PRECONDITION_FAILED - unknown delivery tag {tag}")
+        stream = self._queue is not None and self._queue.is_stream
+        assert not (refused and stream), "RabbitMQ closes the whole link: a stream takes nothing back"
         tags = [each for each in self.unacked if each <= tag or tag == 0] if multiple else [tag]
         if refused and requeue:
             self._give_back(tags)

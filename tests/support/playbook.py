@@ -13,13 +13,13 @@ from typing import Any
 from pamqp import body, commands, frame, header
 
 from gateway.errors import FrameError
+from gateway.parity import FrameReader, ServerFrame
 from gateway.session import ops
 from gateway.session.session import Session
 from gateway.session.settings import Settings
 from gateway.session.subscription import Subscription
 from gateway.session.transitions import State
 from gateway.stomp.decoder import Decoder, Limits
-from tests.support.transcript import FrameReader, ServerFrame
 
 IDENTITY = b"session-of-the-playbook"
 PUBLISHING = 1
@@ -75,13 +75,17 @@ class Playbook:
     Args:
         settings: of its virtual host.
         now: seconds on the session's clock.
+        other: settings of another virtual host.
     """
 
-    def __init__(self, settings: Settings | None = None, now: float = 0.0) -> None:
-        known = settings or Settings("/")
+    def __init__(self, settings: Settings | None = None, now: float = 0.0, other: Settings | None = None) -> None:
+        default = settings or Settings("/")
+        known = {"/": default}
+        if other is not None:
+            known[other.virtual_host] = other
         limits = Limits()
         self.session = Session(
-            IDENTITY, b"stomp-gateway/0", lambda host: known if host in (None, "/") else None, limits, now
+            IDENTITY, b"stomp-gateway/0", lambda host: known.get("/" if host is None else host), limits, now
         )
         self._decoder = Decoder(limits)
         self._reader = FrameReader()
@@ -196,6 +200,8 @@ class Playbook:
 
 
 NO_PROPERTIES = b"\0\0"
+# A headers table with x-stream-offset, 7 in 64 bits, and nothing else: what a stream delivers.
+OF_STREAM = b"\x20\0" + b"\0\0\0\x19\x0fx-stream-offsetl" + (7).to_bytes(8, "big")
 TO_QUEUE = b"\0\1q"
 
 
@@ -206,4 +212,4 @@ def deliver(subscription: Subscription, tag: int, text: str = "", *, redelivered
 
 def ack_id(subscription: Subscription, tag: int) -> str:
     """What a client acknowledges a delivery by."""
-    return f"{subscription.tag.decode()}@@{IDENTITY.decode()}@@{tag}"
+    return f"{subscription.tag.decode()}@@{IDENTITY.decode()}@@{subscription.base + tag}"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from gateway.parity import AmqpBroker
+from gateway.parity.broker import BrokerRefusalError
 from tests.support.deadline import until
-from tests.support.transcript import AmqpBroker
-from tests.support.transcript.broker import BrokerRefusalError
 
 
 async def until_gone(amqp: AmqpBroker, queue: str) -> None:

@@ -7,20 +7,22 @@ happened when it returns.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 from gateway.errors import FrameError
+from gateway.parity import Closed, FrameReader, Received, SilenceError
 from gateway.session import ops
 from gateway.session.queues import QueueSpec
 from gateway.session.session import Session
-from gateway.session.settings import Settings
+from gateway.session.settings import Resolve, Settings
 from gateway.session.subscription import Subscription
 from gateway.session.transitions import State
 from gateway.stomp.decoder import Decoder, Limits
 from tests.support.model_broker import ModelBroker, RefusalError
 from tests.support.model_channel import Channel
-from tests.support.transcript import Closed, FrameReader, Received, SilenceError
 
 SERVER = b"stomp-gateway/0"
 FRAME_MAX = 131_072
@@ -34,17 +36,40 @@ def resolve(host: str | None) -> Settings | None:
     return SETTINGS if host in (None, "/") else None
 
 
+@dataclass(frozen=True, slots=True)
+class Premises:
+    """What the gateway around pure sessions is configured to.
+
+    Args:
+        resolve: finds the settings of a virtual host.
+        passcodes: of the broker's users.
+        implicit_connect: whether clients may leave out CONNECT.
+        elsewhere: the models of further virtual hosts.
+    """
+
+    resolve: Resolve = resolve
+    passcodes: Mapping[bytes, bytes] = field(default_factory=lambda: PASSCODES)
+    implicit_connect: bool = False
+    elsewhere: Mapping[str, ModelBroker] = field(default_factory=dict)
+
+
+PLAIN: Final = Premises()
+
+
 class ModelBridge:
     """Carries out what one session asks, on the model; the twin of ``gateway.server.bridge``.
 
     Args:
         session: whose operations are carried out.
-        broker: where.
+        broker: where, unless it logs in elsewhere.
+        premises: who may log in, and where else.
     """
 
-    def __init__(self, session: Session, broker: ModelBroker) -> None:
+    def __init__(self, session: Session, broker: ModelBroker, premises: Premises = PLAIN) -> None:
         self._session = session
         self._broker = broker
+        self._premises = premises
+        self._user = "guest"
         self._numbers = iter(range(1, 0x10000))
         self._publishing: Channel | None = None
         self._consuming: dict[Subscription, Channel] = {}
@@ -94,9 +119,11 @@ class ModelBridge:
 
     def _perform(self, operation: ops.Operation) -> ops.Event:
         if isinstance(operation, ops.Login):
-            if PASSCODES.get(operation.login) == operation.passcode:
+            if self._premises.passcodes.get(operation.login) == operation.passcode:
+                self._user = operation.login.decode()
+                self._broker = self._premises.elsewhere.get(operation.settings.virtual_host, self._broker)
                 return ops.LoggedIn()
-            return ops.LoginFailed("Bad CONNECT", b"Access refused for user '%b'\n" % operation.login)
+            return ops.LoginFailed(403, "ACCESS_REFUSED - Login was refused")
         if isinstance(operation, ops.PreparePublisher):
             return self._prepare_publisher(operation)
         if isinstance(operation, ops.Subscribe):
@@ -114,6 +141,7 @@ class ModelBridge:
             self._publishing = Channel(
                 self._broker,
                 next(self._numbers),
+                user=self._user,
                 owner=self,
                 confirm=self._confirmed,
                 closed=partial(self._closed, publishing=True),
@@ -137,7 +165,7 @@ class ModelBridge:
         existed = made is not None and made.name in self._broker.queues
         name = operation.queue_name if made is None else self._declare(made)
         try:
-            channel.consume(name, operation.prefetch)
+            channel.consume(name, operation.prefetch, operation.arguments)
             if operation.binding is not None:
                 self._broker.bind(name, *operation.binding)
         except RefusalError:
@@ -183,11 +211,12 @@ class ModelBridge:
 class _Client:
     """One client: its session, and what the session has said."""
 
-    def __init__(self, broker: ModelBroker, number: int) -> None:
+    def __init__(self, broker: ModelBroker, premises: Premises, number: int) -> None:
         limits = Limits(frame=64 * 1024)
-        self.session = Session(b"session-%022d" % number, SERVER, resolve, limits)
+        self.session = Session(b"session-%022d" % number, SERVER, premises.resolve, limits)
+        self.session.authentication.implicit_connect = premises.implicit_connect
         self.decoder = Decoder(limits)
-        self.bridge = ModelBridge(self.session, broker)
+        self.bridge = ModelBridge(self.session, broker, premises)
         self.frames = FrameReader()
         self._over = False
 
@@ -226,16 +255,18 @@ class _Client:
 
 
 class SessionPeer:
-    """Pure sessions as the server of a conversation (``tests.support.transcript.Peer``).
+    """Pure sessions as the server of a conversation (``gateway.parity.Peer``).
 
     ``say``, ``hear`` and ``leave`` are the same without coroutines, for those who have no use for them.
 
     Args:
         broker: what they are played on.
+        premises: how the gateway is configured.
     """
 
-    def __init__(self, broker: ModelBroker) -> None:
+    def __init__(self, broker: ModelBroker, premises: Premises = PLAIN) -> None:
         self._broker = broker
+        self._premises = premises
         self._clients: dict[str, _Client] = {}
         self._numbers = iter(range(1, 0x10000))
 
@@ -278,7 +309,7 @@ class SessionPeer:
 
     def _client(self, name: str) -> _Client:
         if name not in self._clients:
-            self._clients[name] = _Client(self._broker, next(self._numbers))
+            self._clients[name] = _Client(self._broker, self._premises, next(self._numbers))
         return self._clients[name]
 
     def _settle_down(self) -> None:

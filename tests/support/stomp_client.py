@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import re
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final, Self
@@ -76,12 +77,21 @@ class StompClient:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def dialled(cls, address: Address, *, receive_buffer: int = 0) -> AsyncIterator[Self]:
+    async def dialled(
+        cls,
+        address: Address,
+        *,
+        receive_buffer: int = 0,
+        preface: bytes = b"",
+        tls: ssl.SSLContext | None = None,
+    ) -> AsyncIterator[Self]:
         """Open a connection, say nothing yet, and cut it in the end.
 
         Args:
             address: of the server.
             receive_buffer: octets that the kernel may keep for a client that does not read; 0 for the system's default.
+            preface: sent in the clear before anything else, as a proxy in front of the server does.
+            tls: to speak TLS to a server that calls itself localhost.
         """
         plain = socket.socket()
         plain.setblocking(False)
@@ -89,9 +99,11 @@ class StompClient:
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         async with asyncio.timeout(PATIENCE):
             await asyncio.get_running_loop().sock_connect(plain, address)
+            await asyncio.get_running_loop().sock_sendall(plain, preface)
         # A client that does not read must not have its messages read ahead for it.
         limit = receive_buffer or _READ_AHEAD
-        reader, writer = await asyncio.open_connection(sock=plain, limit=limit)
+        name = None if tls is None else "localhost"
+        reader, writer = await asyncio.open_connection(sock=plain, limit=limit, ssl=tls, server_hostname=name)
         client = cls(reader, writer)
         try:
             yield client
@@ -103,10 +115,17 @@ class StompClient:
     @classmethod
     @contextlib.asynccontextmanager
     async def logged_in(
-        cls, address: Address, *, version: str = "1.2", receive_buffer: int = 0, **headers: str
+        cls,
+        address: Address,
+        *,
+        version: str = "1.2",
+        receive_buffer: int = 0,
+        preface: bytes = b"",
+        tls: ssl.SSLContext | None = None,
+        **headers: str,
     ) -> AsyncIterator[Self]:
         """Connect and log in; see ``dialled`` and ``connect``."""
-        async with cls.dialled(address, receive_buffer=receive_buffer) as client:
+        async with cls.dialled(address, receive_buffer=receive_buffer, preface=preface, tls=tls) as client:
             await client.connect(version=version, **headers)
             yield client
 

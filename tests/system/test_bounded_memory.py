@@ -10,11 +10,11 @@ import pytest_asyncio
 
 from deploy.local.broker import Broker
 from gateway.errors import ExitCode
+from gateway.parity import AmqpBroker
 from tests.support.chaos import ChaosProxy, Direction, chaos
 from tests.support.deadline import until, within
 from tests.support.gateway import GatewayProcess, configuration, gateway_process
 from tests.support.stomp_client import StompClient, encoded
-from tests.support.transcript import AmqpBroker
 
 pytestmark = pytest.mark.system
 

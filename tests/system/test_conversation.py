@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
+from gateway.parity import AmqpBroker
 from tests.support.deadline import until, within
 from tests.support.gateway import Address, configuration, gateway_here, gateway_process, parsed
 from tests.support.stomp_client import ConnectionOverError, StompClient, encoded
-from tests.support.transcript import AmqpBroker
 
 pytestmark = pytest.mark.system
 

@@ -2,54 +2,82 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from deploy.local.broker import Broker
+from gateway.parity import AmqpBroker
 from tests.support.deadline import within
-from tests.support.gateway import Address, gateway_here, parsed
+from tests.support.gateway import Address, configuration, gateway_here, gateway_process, parsed
+from tests.support.last_words import last_words
 from tests.support.queues import until_gone
 from tests.support.stomp_client import StompClient
-from tests.support.transcript import AmqpBroker
 
 pytestmark = pytest.mark.system
 
 EXCLUSIVE = {"exclusive": "true", "auto_delete": "true", "durable": "false"}
-SUBSCRIBES: list[dict[str, Any]] = [
+FRAMES: list[dict[str, Any]] = [
     {**EXCLUSIVE, "destination": "/queue/{}"},
+    {**EXCLUSIVE, "destination": "/queue/{}", "ack": "client"},
     {"destination": "/queue/{}"},
     {"destination": "/amq/queue/{}"},
     {"destination": "/amq/queue/{}", "ack": "client"},
     {"destination": "/amq/queue/{}", "ack": "client", "prefetch_count": "10"},
+    {"destination": "/reply-queue/{}"},
+    {"destination": "/topic/elsewhere", "x_queue_name": "{}"},
     {"destination": "/topic/elsewhere", "x_queue_name": "{}", **EXCLUSIVE},
+    {"command": "SEND", "destination": "/queue/{}"},
+    {"command": "SEND", "destination": "/queue/{}", **EXCLUSIVE},
+    {"command": "UNSUBSCRIBE", "durable": "true", "x_queue_name": "{}"},
 ]
+OWNERS: dict[str, dict[str, str]] = {
+    "exclusive and temporary": EXCLUSIVE,
+    "exclusive": {"exclusive": "true"},
+    "not durable": {"durable": "false"},
+}
 
 
 def filled(headers: dict[str, str], queue: str) -> dict[str, str]:
-    return {name: value.format(queue) for name, value in headers.items()}
+    return {name: value.format(queue) for name, value in headers.items() if name != "command"}
 
 
-@pytest.mark.parametrize("headers", SUBSCRIBES, ids=lambda headers: " ".join(headers.values()))
-async def test_an_exclusive_queue_is_refused_to_another_session(
-    gateway_address: Address, queue: str, headers: dict[str, str]
+@pytest.fixture(scope="module")
+def dedicated(broker_url: str) -> Iterator[Address]:
+    """A gateway whose sessions have links of their own, so that the broker itself is the judge."""
+    with gateway_process(configuration(broker_url, {"links": "dedicated"})) as process:
+        yield process.address
+
+
+@pytest.mark.parametrize("headers", FRAMES, ids=lambda headers: " ".join(headers.values()))
+@pytest.mark.parametrize("own", OWNERS.values(), ids=OWNERS)
+async def test_an_exclusive_queue_is_refused_to_another_session_as_the_broker_does_it(
+    gateway_address: Address,
+    dedicated: Address,
+    plugin_address: Address,
+    queue: str,
+    own: dict[str, str],
+    headers: dict[str, str],
 ) -> None:
-    async with (
-        StompClient.logged_in(gateway_address) as owner,
-        StompClient.logged_in(gateway_address) as other,
-        within(),
-    ):
-        await owner.ask("SUBSCRIBE", id="a", destination=f"/queue/{queue}", **EXCLUSIVE)
-        other.write("SUBSCRIBE", id="b", **filled(headers, queue))
-        error = await other.expect("ERROR", message="resource_locked")
-        text = f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{queue}' in vhost '/'"
-        assert error.body.decode().startswith(text)
-        await other.closed()
-        # The owner is not disturbed, and neither is its queue.
-        owner.write("SEND", b"still mine", destination=f"/amq/queue/{queue}")
-        await owner.expect("MESSAGE", b"still mine")
-        await owner.disconnect()
+    words = []
+    for address in (gateway_address, dedicated, plugin_address):
+        async with StompClient.logged_in(address) as owner, StompClient.logged_in(address) as other, within():
+            await owner.ask("SUBSCRIBE", id="a", destination=f"/queue/{queue}", **own)
+            if headers.get("command") == "UNSUBSCRIBE":
+                await other.ask("SUBSCRIBE", id="b", destination="/topic/elsewhere")
+            other.write(headers.get("command", "SUBSCRIBE"), id="b", **filled(headers, queue))
+            words.append(await last_words(other))
+            # The owner is not disturbed, and neither is its queue.
+            owner.write("SEND", b"still mine", destination=f"/amq/queue/{queue}")
+            await owner.expect("MESSAGE", b"still mine")
+            await owner.disconnect()
+    text = f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{queue}' in vhost '/'. "
+    assert words[0].message == "resource_locked"
+    assert words[0].body.startswith(text)
+    assert words == [words[0]] * 3
 
 
 @pytest.mark.parametrize("destination", ["/queue/{}", "/amq/queue/{}"])
@@ -159,12 +187,49 @@ async def test_no_queue_is_left_behind(broker_url: str, own_broker: Broker) -> N
     assert set(own_broker.ctl("list_queues", "name").split()) == before
 
 
-async def test_dedicated_links_lock_queues_by_the_broker_itself(broker_url: str, queue: str) -> None:
-    async with gateway_here(parsed(broker_url, {"links": "dedicated"})) as gateway, within():
-        address = gateway.addresses[0]
-        async with StompClient.logged_in(address) as owner, StompClient.logged_in(address) as other:
+async def test_a_queue_stays_exclusive_while_one_of_two_subscriptions_is_left(
+    gateway_address: Address, queue: str
+) -> None:
+    async with StompClient.logged_in(gateway_address) as owner, StompClient.logged_in(gateway_address) as other:
+        async with within():
             await owner.ask("SUBSCRIBE", id="a", destination=f"/queue/{queue}", **EXCLUSIVE)
+            await owner.ask("SUBSCRIBE", id="b", destination=f"/queue/{queue}", **EXCLUSIVE)
+            await owner.ask("UNSUBSCRIBE", id="a")
             other.write("SUBSCRIBE", id="b", destination=f"/amq/queue/{queue}")
-            error = await other.expect("ERROR", message="resource_locked")
-            assert f"locked queue '{queue}' in vhost '/'" in error.body.decode()
+            assert (await last_words(other)).message == "resource_locked"
+            owner.write("SEND", b"still mine", destination=f"/amq/queue/{queue}")
+            await owner.expect("MESSAGE", b"still mine", subscription="b")
             await owner.disconnect()
+
+
+@pytest.mark.parametrize("consumed", [True, False], ids=["consumed", "not consumed"])
+async def test_an_exclusive_queue_that_an_operator_deletes_is_free(
+    gateway_address: Address, own_broker: Broker, queue: str, consumed: bool
+) -> None:
+    exclusive = {"destination": f"/queue/{queue}", "exclusive": "true"}
+    async with StompClient.logged_in(gateway_address) as owner, StompClient.logged_in(gateway_address) as heir:
+        async with within():
+            await owner.ask("SEND", b"", **exclusive)
+            if consumed:
+                await owner.ask("SUBSCRIBE", id="a", ack="client", prefetch_count="1", **exclusive)
+                await owner.expect("MESSAGE")
+            await asyncio.to_thread(own_broker.ctl, "delete_queue", queue)
+            if consumed:
+                await owner.expect("ERROR", message="Server cancelled subscription", subscription="a")
+            await heir.ask("SUBSCRIBE", id="h", **exclusive)
+            # From now on it is the heir's, and the end of the other session is none of its business.
+            await owner.disconnect()
+            heir.write("SEND", b"mine now", destination=f"/amq/queue/{queue}")
+            await heir.expect("MESSAGE", b"mine now")
+            await heir.disconnect()
+
+
+async def test_the_end_of_a_session_deletes_no_queue_that_took_the_name_of_its_own(
+    gateway_address: Address, own_broker: Broker, amqp: AmqpBroker, queue: str
+) -> None:
+    async with StompClient.logged_in(gateway_address) as client, within():
+        await client.ask("SEND", b"", destination=f"/queue/{queue}", exclusive="true")
+        await asyncio.to_thread(own_broker.ctl, "delete_queue", queue)
+        await amqp.declare_queue(queue, durable=True, auto_delete=False, arguments={})
+        await client.disconnect()
+    assert await amqp.count(queue) == 0

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from gateway.parity import AmqpBroker
 from tests.support.deadline import within
 from tests.support.gateway import Address
 from tests.support.stomp_client import StompClient
-from tests.support.transcript import AmqpBroker
 
 pytestmark = pytest.mark.system
 

@@ -13,11 +13,11 @@ import yaml
 
 from deploy.local.broker import Broker
 from gateway.errors import ExitCode
+from gateway.parity import AmqpBroker
 from tests.support.chaos import Direction, chaos
 from tests.support.deadline import until, within
 from tests.support.gateway import ROOT, GatewayProcess, configuration, gateway_process
 from tests.support.stomp_client import StompClient, encoded
-from tests.support.transcript import AmqpBroker
 
 pytestmark = pytest.mark.system
 

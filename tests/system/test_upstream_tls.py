@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,10 +18,7 @@ from tests.support.deadline import within
 from tests.support.gateway import GatewayProcess, configuration, gateway_process
 from tests.support.stomp_client import StompClient
 
-pytestmark = [
-    pytest.mark.system,
-    pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make certificates with"),
-]
+pytestmark = pytest.mark.system
 
 
 @dataclass(frozen=True)

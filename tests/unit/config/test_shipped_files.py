@@ -8,32 +8,37 @@ import yaml
 
 from gateway.config import GatewayConfig, load
 from gateway.config.findings import all_keys
+from tests.support.certificates import Authority
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = ROOT / "config" / "gateway.yaml"
+# What the reference cannot show with a value, since by default there is none of it.
+TLS = ROOT / "config" / "tls.yaml"
 
 
 def keys_in(value: object, prefix: str = "") -> Iterator[str]:
-    """Every key of a document, as `all_keys` writes them; virtual hosts' names become `*`."""
+    """Every key of a document, as `all_keys` writes them; the names of virtual hosts and of users become `*`."""
     if isinstance(value, list):
         for entry in value:
             yield from keys_in(entry, f"{prefix}[]")
     if isinstance(value, dict):
         for key, below in value.items():
-            step = "*" if prefix == "virtual_hosts" else key
+            step = "*" if prefix in ("virtual_hosts", "defaults.certificate_users.users") else key
             path = f"{prefix}.{step}" if prefix else step
             yield path
             yield from keys_in(below, path)
 
 
-def test_the_reference_file_shows_every_key() -> None:
+def test_the_reference_file_and_the_example_of_tls_show_every_key() -> None:
     shown = set(keys_in(yaml.safe_load(REFERENCE.read_text())))
+    below = ("listeners[].tls.", "defaults.certificate_users.")
+    shown |= {key for key in keys_in(yaml.safe_load(TLS.read_text())) if key.startswith(below)}
     # A virtual host may hold every key of `defaults` and of `upstream`: those are shown once, in their own sections.
     elsewhere = {
         f"virtual_hosts.*.{key.removeprefix('defaults.')}" for key in all_keys() if key.startswith("defaults.")
     }
     elsewhere |= {f"virtual_hosts.*.{key}" for key in all_keys() if key.startswith("upstream.")}
-    assert shown - {"virtual_hosts.*"} == set(all_keys()) - elsewhere
+    assert shown - {"virtual_hosts.*", "defaults.certificate_users.users.*"} == set(all_keys()) - elsewhere
 
 
 def test_the_reference_file_shows_the_real_defaults(tmp_path: Path) -> None:
@@ -55,7 +60,9 @@ def test_every_key_in_the_reference_file_is_explained() -> None:
 @pytest.mark.parametrize("file", sorted((ROOT / "config").glob("*.yaml")), ids=lambda file: str(file.name))
 def test_every_shipped_file_is_valid(file: Path, tmp_path: Path) -> None:
     (tmp_path / "ca.pem").touch()
-    config = load(file, environment={"CERTIFICATES": str(tmp_path), "ORDERS_PASSCODE": "x"})
+    (tmp_path / "certified.passcode").write_text("x")
+    Authority.make(tmp_path, "clients").identify(tmp_path, "gateway")
+    config = load(file, environment={"CERTIFICATES": str(tmp_path), "ORDERS_PASSCODE": "x", "APP_PASSCODE": "x"})
     assert config.virtual_host(None) is not None
 
 

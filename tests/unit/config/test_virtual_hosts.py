@@ -88,11 +88,16 @@ def test_resolving_builds_nothing_new() -> None:
     assert resolved("localhost") is resolved(None)
 
 
-@pytest.mark.parametrize("host", ["unknown", "*", "/", "", "\N{SNOWMAN}"])
+@pytest.mark.parametrize("host", ["unknown", "*", "/", "\N{SNOWMAN}"])
 def test_a_star_passes_unknown_hosts_to_the_broker_as_they_are(host: str) -> None:
     passed = PASSING.virtual_host(host)
     assert passed is not None
     assert (passed.name, passed.amqp_vhost, passed.links, passed.login_cache) == (host, host, "dedicated", 5)
+
+
+def test_a_star_does_not_pass_an_empty_host() -> None:
+    """RabbitMQ has no such virtual host; the AMQP library would take it for the default one."""
+    assert PASSING.virtual_host("") is None
 
 
 def test_a_configured_host_goes_before_the_star() -> None:

@@ -51,22 +51,30 @@ def test_the_default_user_stands_in_for_absent_headers(
     assert read_connect(headers, resolve).login == ops.Login(SETTINGS, login, passcode)
 
 
-@pytest.mark.parametrize("headers", [{}, {b"login": b"a"}, {b"passcode": b"p"}])
-def test_without_a_default_user_both_are_needed(headers: dict[bytes, bytes]) -> None:
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        ({}, b"Missing login or passcode header(s)"),
+        ({b"passcode": b"p"}, b"Missing login or passcode header(s)"),
+        ({b"login": b"a"}, b"Access refused for user 'a'\n"),
+    ],
+)
+def test_without_a_default_user_both_are_needed(headers: dict[bytes, bytes], body: bytes) -> None:
     nobody = Settings("/", default_user=None)
     with pytest.raises(StompError, match="Bad CONNECT") as found:
         read_connect(headers, lambda _: nobody)
-    assert found.value.body == b"Missing login or passcode header(s)"
+    assert found.value.body == body
 
 
 @pytest.mark.parametrize(
-    ("host", "shown"),
-    [(b"nowhere", b"'nowhere'"), (b"", b"''"), (b" /", b"' /'"), (b"\xff", b"'\\xff'"), (b"a\nb", b"'a\\nb'")],
+    "host",
+    [b"nowhere", b"", b" /", b"\xff", b"a\nb", b"x" * 300],
+    ids=["name", "empty", "space", "octet", "line", "long"],
 )
-def test_a_virtual_host_that_is_not_there(host: bytes, shown: bytes) -> None:
+def test_a_virtual_host_that_is_not_there_is_named_to_the_octet(host: bytes) -> None:
     with pytest.raises(StompError, match="Bad CONNECT") as found:
         read_connect({b"accept-version": b"1.2", b"host": host}, resolve)
-    assert found.value.body == b"Virtual host %b access denied" % shown
+    assert found.value.body == b"Virtual host '%b' access denied" % host
     assert found.value.close is None
 
 
@@ -86,6 +94,13 @@ def test_only_1_0_trims_and_only_leading_spaces_of_values() -> None:
             read_connect(padded | {b"accept-version": version}, resolve)
         untrimmed = read_connect(padded | {b"accept-version": version, b"host": b"/"}, resolve)
         assert (untrimmed.login.login, untrimmed.heart_beat) == (b"  a ", b" 1,1")
+
+
+@pytest.mark.parametrize(("login", "passcode"), [(b"guest\0", b"guest"), (b"guest", b"gu\0est"), (b"\0", b"")])
+def test_a_nul_in_a_login_is_refused_without_asking_the_broker(login: bytes, passcode: bytes) -> None:
+    with pytest.raises(StompError, match="Bad CONNECT") as found:
+        read_connect({b"login": login, b"passcode": passcode}, resolve)
+    assert found.value.body == b"Access refused for user '%b'\n" % login
 
 
 def test_the_version_is_read_before_anything_else() -> None:

@@ -100,7 +100,7 @@ def test_a_destination_of_no_kind(text: bytes) -> None:
 def test_a_blank_destination() -> None:
     with pytest.raises(StompError, match="Invalid destination") as found:
         parse(b"")
-    assert found.value.body == b"Destination cannot be blank\n"
+    assert found.value.body == b"Destination cannot be blank"
 
 
 def test_a_temporary_queue_is_for_reply_to_alone() -> None:

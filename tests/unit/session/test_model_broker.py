@@ -1,6 +1,7 @@
 """The model of a broker refuses what RabbitMQ refuses; a model that accepts everything would prove nothing."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -196,3 +197,58 @@ def test_topics(broker: ModelBroker, publisher: Listener, pattern: str, key: str
 def test_a_frame_for_another_channel_is_a_fault(publisher: Listener) -> None:
     with pytest.raises(AssertionError, match="channel 2"):
         publisher.channel.write(encode_ack(2, 1, multiple=False))
+
+
+STREAM = {"x-queue-type": "stream"}
+
+
+@pytest.mark.parametrize(
+    ("offset", "heard"),
+    [("first", ["1 a", "2 b"]), ("last", ["1 b"]), ("next", []), (None, []), (1, ["1 b"]), (9, [])],
+)
+def test_a_stream_keeps_its_messages_for_whoever_begins_where(
+    broker: ModelBroker, publisher: Listener, offset: object, heard: list[str]
+) -> None:
+    broker.declare("s", durable=True, arguments=STREAM)
+    publisher.channel.write(publication(b"s", b"a") + publication(b"s", b"b"))
+    for _ in range(2):
+        reader = Listener(broker)
+        reader.channel.consume("s", 10, {"x-stream-offset": offset} if offset is not None else {})
+        assert reader.since() == heard
+        reader.channel.close()
+    assert broker.queues["s"].depth == 2
+
+
+def test_a_stream_takes_nothing_back(broker: ModelBroker, publisher: Listener) -> None:
+    broker.declare("s", durable=True, arguments=STREAM)
+    publisher.channel.write(publication(b"s", b"a"))
+    reader = Listener(broker)
+    reader.channel.consume("s", 10, {"x-stream-offset": "first"})
+    with pytest.raises(AssertionError, match="the whole link"):
+        reader.channel.write(encode_nack(1, 1, multiple=False, requeue=True))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "prefetch", "text"),
+    [(STREAM, 0, "prefetch count is not set"), ({}, 10, "invalid arg 'x-stream-offset'")],
+)
+def test_how_a_stream_is_consumed_and_what_is_none(
+    broker: ModelBroker, arguments: dict[str, object], prefetch: int, text: str
+) -> None:
+    broker.declare("s", durable=True, arguments=arguments)
+    with pytest.raises(RefusalError, match=text):
+        Listener(broker).channel.consume("s", prefetch, {"x-stream-offset": "first"})
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        ({"durable": True, "auto_delete": True, "arguments": STREAM}, "invalid property 'auto-delete'"),
+        ({"durable": False, "arguments": STREAM}, "invalid property 'non-durable'"),
+        ({"durable": True, "arguments": {"x-queue-type": "other"}}, "invalid arg 'x-queue-type'"),
+        ({"durable": True, "arguments": {"x-message-ttl": -5}}, "value_negative,-5"),
+    ],
+)
+def test_queues_that_rabbitmq_does_not_make(broker: ModelBroker, flags: dict[str, Any], text: str) -> None:
+    with pytest.raises(RefusalError, match=text):
+        broker.declare("n", **flags)

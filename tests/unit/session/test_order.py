@@ -4,7 +4,7 @@ import pytest
 
 from gateway.session import ops
 from gateway.session.queues import QueueSpec
-from tests.support.playbook import FRAME_MAX, PUBLISHING, Playbook, ack_id, deliver, stomp
+from tests.support.playbook import FRAME_MAX, IDENTITY, PUBLISHING, Playbook, ack_id, deliver, stomp
 
 
 def test_the_receipt_of_subscribe_precedes_messages_that_the_broker_delivered_before_its_answer(
@@ -144,7 +144,40 @@ def test_a_subscription_may_come_back_under_its_id(play: Playbook) -> None:
     deliver(second, 1)
     deliver(second, 2)
     play.client("ACK", f"id:{ack_id(second, 2)}")
-    assert play.said() == ["MESSAGE 1 #1 ", "MESSAGE 1 #1 ", "MESSAGE 1 #2 "]
+    assert play.said() == ["MESSAGE 1 #1 ", "MESSAGE 1 #2 ", "MESSAGE 1 #3 "]
+    assert play.settled() == ["ack 2 multiple"]
+
+
+def test_an_acknowledgement_of_an_earlier_subscription_means_nothing_to_a_later_one(play: Playbook) -> None:
+    first = play.subscribe("1", "/queue/q", "ack:client-individual")
+    deliver(first, 1)
+    play.client("UNSUBSCRIBE", "id:1")
+    assert play.asked() == ops.Unsubscribe(first, None)
+    play.broker(ops.Unsubscribed(first))
+    second = play.subscribe("1", "/queue/q", "ack:client-individual")
+    deliver(second, 1)
+    assert play.said() == ["MESSAGE 1 #1 ", "MESSAGE 1 #2 "]
+    stale = ack_id(first, 1)
+    play.client("ACK", f"id:{stale}")
+    play.client("BEGIN", "transaction:t")
+    play.client("NACK", f"id:{stale}", "transaction:t")
+    refusal = f'ERROR Subscription not found: Message with id "{stale}" has no subscription'
+    assert play.said() == [refusal, refusal]
+    assert play.settled() == []
+    # A number that is too high is told as the client knows it.
+    play.client("ACK", f"id:{ack_id(second, 2)}")
+    assert play.said() == ["ERROR precondition_failed: PRECONDITION_FAILED - unknown delivery tag 3"]
+
+
+def test_zero_means_everything_of_a_later_subscription_too(play: Playbook) -> None:
+    first = play.subscribe("1", "/queue/q", "ack:client")
+    deliver(first, 1)
+    play.broker(ops.ConsumerCancelled(first))
+    second = play.subscribe("1", "/queue/q", "ack:client")
+    deliver(second, 1)
+    deliver(second, 2)
+    play.client("ACK", f"id:T_1@@{IDENTITY.decode()}@@0")
+    assert len(play.said()) == 4
     assert play.settled() == ["ack 2 multiple"]
 
 

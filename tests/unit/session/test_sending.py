@@ -121,7 +121,10 @@ def test_only_queues_are_declared(headers: list[str], queue: QueueSpec | None) -
         (["destination:/queue/q", "reply-to:/bad/destination"], "Processing error"),
         (["destination:/queue/q", "reply-to:/temp-queue/"], "Processing error"),
         (["destination:/queue/q", "reply-to:/temp-queue/a/b"], "Processing error"),
-        (["destination:/queue/q", "reply-to:"], "Processing error"),
+        (["destination:/queue/q", "x-queue-type:stream", "x-max-age:long"], "Processing error"),
+        (["destination:/queue/q", "x-queue-type:stream", "x-max-age:"], "Processing error"),
+        (["destination:/topic/t", "x-max-age:1h2m"], "Processing error"),
+        (["destination:/temp-queue/a", "x-max-length:many"], "Processing error"),
         (["destination:/queue/" + "x" * 256], "Invalid header"),
         (["destination:/topic/" + "x" * 256], "Invalid header"),
         (["destination:/exchange/" + "x" * 256 + "/k"], "Invalid header"),
@@ -165,7 +168,7 @@ def test_a_temporary_queue_takes_the_place_of_its_name() -> None:
     assert "reply-to" not in content.properties.headers
 
 
-@pytest.mark.parametrize("text", ["/queue/answers", "answers", "/reply-queue/a/b", "/exchange/e/k", "/topic/t"])
+@pytest.mark.parametrize("text", ["/queue/answers", "answers", "/reply-queue/a/b", "/exchange/e/k", "/topic/t", ""])
 def test_every_other_destination_to_reply_to_passes_as_it_is(text: str) -> None:
     sent = frame("destination:/queue/q", f"reply-to:{text}")
     assert SendPlan(sent.headers, sent.head.volatile, b"amq.topic").temp_queue is None

@@ -1,5 +1,7 @@
 """SUBSCRIBE and UNSUBSCRIBE, read: identity, order of the checks, what is consumed and bound."""
 
+from datetime import datetime
+
 import pytest
 
 from gateway.errors import StompError
@@ -77,10 +79,20 @@ def test_the_ack_modes(text: str, mode: AckMode) -> None:
 
 @pytest.mark.parametrize(
     ("text", "prefetch"),
-    [("0", 0), ("1", 1), (" 7 ", 7), ("65535", 65_535), ("65536", 65_535), ("99999999999", 65_535)],
+    [("0", 0), ("1", 1), (" 7 ", 7), ("65535", 65_535), ("65536", 65_535), ("99999999999", 65_535), ("9" * 30, 65_535)],
 )
 def test_prefetch_fits_into_amqp(text: str, prefetch: int) -> None:
     assert read("id:1", "destination:/queue/q", f"prefetch-count:{text}").prefetch == prefetch
+
+
+@pytest.mark.parametrize(
+    ("text", "time"),
+    [("1600000000", 1_600_000_000), ("+7", 7), ("-5", 0), ("99999999999999", 253_402_214_400)],
+)
+def test_a_time_before_or_after_all_times_of_amqp_is_the_next_that_it_has(text: str, time: int) -> None:
+    offset = read("id:1", "destination:/queue/q", f"x-stream-offset:timestamp={text}").arguments["x-stream-offset"]
+    assert isinstance(offset, datetime)
+    assert offset.timestamp() == time
 
 
 @pytest.mark.parametrize(
@@ -95,6 +107,13 @@ def test_prefetch_fits_into_amqp(text: str, prefetch: int) -> None:
         (["id:1"], "Missing destination"),
         (["id:1", "destination:/nowhere/"], "Unknown destination"),
         (["id:1", "destination:/temp-queue/a"], "Invalid destination"),
+        # The adapter looks at these before it asks whether one can subscribe there.
+        (["id:1", "destination:/temp-queue/a", "ack:sometimes"], "Processing error"),
+        (["id:1", "destination:/temp-queue/a", "prefetch-count:many"], "Processing error"),
+        (["id:1", "destination:/temp-queue/a", "x-expires:soon"], "Processing error"),
+        (["id:1", "destination:/temp-queue/a", "durable:perhaps"], "Invalid destination"),
+        (["id:1", "destination:/queue/q", "x-stream-offset:offset= 3"], "Processing error"),
+        (["id:1", "destination:/queue/q", "x-stream-offset:timestamp=7 "], "Processing error"),
         (["id:1", "destination:/queue/q", "ack:sometimes"], "Processing error"),
         (["id:1", "destination:/queue/q", "ack:"], "Processing error"),
         (["id:1", "destination:/queue/q", "prefetch-count:many"], "Processing error"),

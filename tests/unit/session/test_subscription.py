@@ -1,10 +1,12 @@
 """One subscription: its MESSAGE frames, and the account of what was delivered and settled."""
 
+import tracemalloc
+
 import pytest
 
 from gateway.amqp.properties import Properties, encode_around_table, table_entries
 from gateway.session.subscription import AckMode, Subscription
-from tests.support.playbook import NO_PROPERTIES, TO_QUEUE, settlements_in_words
+from tests.support.playbook import NO_PROPERTIES, OF_STREAM, TO_QUEUE, settlements_in_words
 from tests.support.unacked import Unacked
 
 CHANNEL = 9
@@ -156,6 +158,25 @@ def test_a_multiple_names_a_tag_that_the_broker_still_knows() -> None:
     assert found.outstanding == 0
 
 
+def test_one_message_kept_for_long_costs_no_memory_for_all_that_follow() -> None:
+    found = subscription(delivered=1)
+    broker = Unacked({1})
+    tracemalloc.start()
+    for tag in range(2, 50_000):
+        message(found, tag=tag)
+        broker.waiting.add(tag)
+        found.acknowledge(tag)
+        broker.apply(found.take_settlements())
+        broker.acked.clear()
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (found.outstanding, found.holds(1), broker.waiting) == (1, True, {1})
+    assert grown < 200_000
+    found.acknowledge(1)
+    broker.apply(found.take_settlements())
+    assert (found.outstanding, broker.waiting) == (0, set())
+
+
 def test_cumulative_acknowledgement() -> None:
     found = subscription(AckMode.CLIENT, delivered=5)
     found.acknowledge(2)
@@ -256,6 +277,25 @@ def broker_after(of: Subscription, delivered: int) -> Unacked:
     unacked = Unacked(set(range(1, delivered + 1)))
     unacked.apply(of.take_settlements())
     return unacked
+
+
+def test_what_comes_from_a_stream_is_never_shed_since_a_stream_takes_nothing_back() -> None:
+    found = subscription(AckMode.AUTO)
+    found.shed(1, False, TO_QUEUE, OF_STREAM, b"x")
+    assert b"".join(found.output).endswith(b"\nx-stream-offset:7\ncontent-length:1\n\nx\0\n")
+    assert found.settle_delivered()
+    found.give_back()
+    assert settled(found) == ["ack 1 multiple"]
+
+
+def test_a_header_of_a_sender_makes_no_stream() -> None:
+    found = subscription()
+    before, behind = encode_around_table(Properties())
+    entries = table_entries([(b"x-stream-offset", b"7")])
+    message(found, properties=before + len(entries).to_bytes(4, "big") + entries + behind)
+    assert not found.is_stream
+    message(found, properties=OF_STREAM, tag=2)
+    assert found.is_stream
 
 
 def test_what_was_shed_under_auto_goes_back_and_what_was_delivered_does_not() -> None:

@@ -5,7 +5,7 @@ import pytest
 from gateway.errors import StompError
 from gateway.session.subscription import AckMode, Subscription
 from gateway.session.subscriptions import Subscriptions
-from tests.support.playbook import deliver, settlements_in_words
+from tests.support.playbook import OF_STREAM, TO_QUEUE, deliver, settlements_in_words
 
 SESSION = b"session-x"
 
@@ -69,6 +69,18 @@ def test_every_id_can_be_acknowledged(tag: bytes) -> None:
     assert (settlement.subscription, settlement.tag) == (one, 1)
     known.settle(settlement)
     assert settled(known) == {tag: ["ack 1 multiple"]}
+
+
+def test_a_stream_takes_acknowledgements_and_nothing_back() -> None:
+    """RabbitMQ would close the whole link over a basic.nack, other sessions' channels included."""
+    one = subscription()
+    one.deliver(1, False, TO_QUEUE, OF_STREAM, b"")
+    found = subscriptions(one)
+    with pytest.raises(StompError, match="not_implemented") as refused:
+        found.settlement(b"NACK", b"id", b"T_1@@session-x@@1", True)
+    assert refused.value.close is not None
+    found.settle(found.settlement(b"ACK", b"id", b"T_1@@session-x@@1", None))
+    assert settled(found) == {b"T_1": ["ack 1 multiple"]}
 
 
 def test_settling_is_per_subscription() -> None:

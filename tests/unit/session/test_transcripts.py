@@ -1,34 +1,66 @@
 """Every transcript is played on pure sessions, without a socket, a clock or a real broker."""
 
-from pathlib import Path
+from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
-from gateway.parity import play, read_conversation
+from gateway.parity import Conversation, Setup, play
+from gateway.session.settings import Settings, User
 from tests.support.model_broker import ModelBroker
-from tests.support.session_peer import SessionPeer
-
-TRANSCRIPTS = Path(__file__).parents[2] / "transcripts"
+from tests.support.session_peer import PASSCODES, PLAIN, SETTINGS, Premises, SessionPeer
+from tests.support.setups import DEFAULT_USER, DEFAULT_VHOST, TOPIC_EXCHANGE
+from tests.support.transcripts import EVERY
 
 # What a pure session cannot show, and why.
 LEFT_OUT = {
+    "heartbeat/any-octet": "the session has no clock: its owner sends the heart-beats",
     "heartbeat/from-server": "the session has no clock: its owner sends the heart-beats",
     "heartbeat/missed-by-client": "the session has no clock: its owner notices that none come",
+    "setups/login-timeout": "the session has no clock: its owner notices that the time is over",
+    "destination/not-utf8": "the model reads AMQP with a library that takes names for UTF-8",
 }
+SHOWN = [each for each in EVERY if each.name not in LEFT_OUT and each.setup != "restricted-user"]
 
 
-def _name(path: Path) -> str:
-    return str(path.relative_to(TRANSCRIPTS).with_suffix(""))
+async def _premises(setup: Setup, broker: ModelBroker) -> Premises:
+    """What the real gateway's configuration says for a setup, in the session's own terms."""
+    if setup == "plain":
+        return PLAIN
+    if setup == "no-default-user":
+        nobody = replace(SETTINGS, default_user=None)
+        return Premises(lambda host: nobody if host in (None, "/") else None, implicit_connect=True)
+    login, passcode = DEFAULT_USER["login"].encode(), DEFAULT_USER["passcode"].encode()
+    here = replace(
+        SETTINGS,
+        default_user=User(login, passcode),
+        default_topic_exchange=TOPIC_EXCHANGE.encode(),
+        default_nack_requeue=False,
+        hide_server_info=True,
+    )
+    known = {"/": here, DEFAULT_VHOST: replace(here, virtual_host=DEFAULT_VHOST)}
+    other = ModelBroker(DEFAULT_VHOST)
+    for virtual_host in (broker, other):
+        await virtual_host.declare_exchange(TOPIC_EXCHANGE, "topic", internal=False)
+
+    def resolve(host: str | None) -> Settings | None:
+        return known.get(DEFAULT_VHOST if host is None else host)
+
+    passcodes = {**PASSCODES, login: passcode}
+    return Premises(resolve, passcodes, implicit_connect=True, elsewhere={DEFAULT_VHOST: other})
 
 
-FILES = {_name(path): path for path in sorted(TRANSCRIPTS.rglob("*.stomp"))}
-
-
-@pytest.mark.parametrize("name", sorted(FILES.keys() - LEFT_OUT.keys()))
-async def test_transcript(name: str) -> None:
+@pytest.mark.parametrize("conversation", SHOWN, ids=lambda conversation: conversation.name)
+async def test_transcript(conversation: Conversation) -> None:
     broker = ModelBroker()
-    await play(read_conversation(FILES[name]), SessionPeer(broker), broker, "gateway")
+    peer = SessionPeer(broker, await _premises(conversation.setup, broker))
+    await play(conversation, peer, broker, "gateway")
 
 
-def test_only_those_are_left_out_that_wait_for_time_to_pass() -> None:
-    assert LEFT_OUT.keys() == {name for name, path in FILES.items() if read_conversation(path).uses_clock}
+def test_those_are_left_out_that_wait_for_time_to_pass() -> None:
+    """And those of a restricted user: the model has no permissions."""
+    assert {name for name, why in LEFT_OUT.items() if "clock" in why} == {
+        each.name for each in EVERY if each.uses_clock
+    }
+    assert LEFT_OUT.keys() <= {each.name for each in EVERY}

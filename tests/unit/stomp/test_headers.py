@@ -62,6 +62,7 @@ def test_booleans(value: bytes | None, meaning: bool | None) -> None:
         (b"007", 7),
         (b"18446744073709551615", 2**64 - 1),
         (b"-9223372036854775808", -(2**63)),
+        (b"9" * 1000, 10**1000 - 1),
         (b"", None),
         (b" ", None),
         (b"-", None),

@@ -17,6 +17,7 @@ from gateway.stomp.heartbeat import HeartbeatMonitor, Heartbeats, negotiate
         (b"-5,-1000", 0, 0, b"0,0"),
         (b"-1,1000", 1, 0, b"1000,0"),
         (b"007,00", 0, 1, b"0,1000"),
+        (b"+2500,-0", 0, 2, b"0,2000"),
     ],
 )
 def test_intervals_are_whole_seconds_and_at_least_one(
@@ -31,7 +32,7 @@ def test_intervals_are_whole_seconds_and_at_least_one(
     "header",
     [
         b"", b",", b"1", b"1,", b",1", b"1,2,3", b"abc,1", b"1,abc", b" 1000,1000", b"1000, 1000", b"1000,1000 ",
-        b"1000;1000", b"1.5,1", b"0x1,1", b"1,1\n", b"--1,1", b"9" * 5_000 + b",1",
+        b"1000;1000", b"1.5,1", b"0x1,1", b"1,1\n", b"--1,1", b"+-1,1", b"+,1", b"9" * 5_000 + b",1",
     ],
 )  # fmt: skip
 def test_anything_but_two_integers_and_a_comma_is_no_agreement(header: bytes) -> None:

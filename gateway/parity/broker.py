@@ -1,0 +1,215 @@
+"""The broker behind the server's back: what a conversation does to it, and sees in it."""
+
+import asyncio
+import json
+from base64 import urlsafe_b64encode
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hashlib import md5
+from typing import Any, Protocol
+
+import aiormq
+from aiormq.abc import AbstractChannel, AbstractConnection, ChannelFrame
+from pamqp.body import ContentBody
+from pamqp.commands import Basic
+from pamqp.header import ContentHeader
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerMessage:
+    """A message as AMQP has it: properties under their AMQP names, the headers table, the body."""
+
+    properties: Mapping[str, str | int] = field(default_factory=dict)
+    headers: Mapping[str, Any] = field(default_factory=dict)
+    body: bytes = b""
+
+    @property
+    def lines(self) -> tuple[bytes, ...]:
+        """The message's properties as lines: `priority:4`, and table entries as `headers.name:<JSON>`."""
+        properties = [f"{name}:{value}" for name, value in self.properties.items()]
+        table = [f"headers.{name}:{json.dumps(value, ensure_ascii=False)}" for name, value in self.headers.items()]
+        return tuple(line.encode("utf-8") for line in properties + table)
+
+    @classmethod
+    def from_lines(cls, lines: tuple[bytes, ...], body: bytes) -> "BrokerMessage":
+        """Return the message that `lines` and `body` describe."""
+        properties: dict[str, str | int] = {}
+        headers: dict[str, Any] = {}
+        for line in lines:
+            name, _, value = line.decode("utf-8").partition(":")
+            if name.startswith("headers."):
+                headers[name.removeprefix("headers.")] = json.loads(value)
+            else:
+                properties[name] = int(value) if name in _NUMBERS else value
+        return cls(properties, headers, body)
+
+
+_NUMBERS = {"priority", "timestamp", "delivery_mode"}
+
+
+class Broker(Protocol):
+    """RabbitMQ, or a model of it."""
+
+    async def declare_queue(self, name: str, *, durable: bool, auto_delete: bool, arguments: dict[str, Any]) -> None:
+        """Declare a queue; one that exists otherwise raises BrokerRefusalError."""
+
+    async def delete_queue(self, name: str) -> None:
+        """Delete a queue, if it exists."""
+
+    async def declare_exchange(self, name: str, kind: str, *, internal: bool) -> None:
+        """Declare a transient exchange."""
+
+    async def delete_exchange(self, name: str) -> None:
+        """Delete an exchange, if it exists."""
+
+    async def bind_queue(self, queue: str, exchange: str, routing_key: str) -> None:
+        """Bind a queue to an exchange."""
+
+    async def publish(self, exchange: str, routing_key: str, message: BrokerMessage) -> None:
+        """Publish; the broker has taken the message when this returns."""
+
+    async def take(self, queue: str) -> BrokerMessage | None:
+        """Take a message out of a queue; None where there is none."""
+
+    async def count(self, queue: str) -> int | None:
+        """Return how many messages are ready in a queue; None where there is no such queue."""
+
+
+class BrokerRefusalError(Exception):
+    """The broker refused an operation; the text is its own."""
+
+
+class BrokerLostError(Exception):
+    """The connection to the broker is gone, or nobody has one."""
+
+
+class AmqpBroker:
+    """RabbitMQ over AMQP. Every operation has a channel of its own, since a refusal closes the channel.
+
+    A connection that breaks is replaced: what one conversation did to it must not keep others from cleaning up.
+    """
+
+    def __init__(self, url: str, connection: AbstractConnection) -> None:
+        self._url = url
+        self._connection = connection
+        self._reconnecting = asyncio.Lock()
+
+    @classmethod
+    @asynccontextmanager
+    async def connected(cls, url: str) -> AsyncIterator["AmqpBroker"]:
+        """Connect to the broker at `url` (amqp://...), and disconnect in the end."""
+        broker = cls(url, await aiormq.connect(url))
+        try:
+            yield broker
+        finally:
+            await broker._connection.close()
+
+    async def _open_connection(self) -> AbstractConnection:
+        async with self._reconnecting:
+            if self._connection.is_closed:
+                self._connection = await aiormq.connect(self._url)
+            return self._connection
+
+    @asynccontextmanager
+    async def _channel(self) -> AsyncIterator[AbstractChannel]:
+        try:
+            async with self._open_channel() as channel:
+                yield channel
+        except (aiormq.exceptions.AMQPError, OSError, RuntimeError) as lost:  # RuntimeError: closed meanwhile
+            raise BrokerLostError(f"the connection to the broker is lost: {lost}") from None
+
+    @asynccontextmanager
+    async def _open_channel(self) -> AsyncIterator[AbstractChannel]:
+        connection = await self._open_connection()
+        channel = await connection.channel(publisher_confirms=False)
+        try:
+            yield channel
+        except (aiormq.exceptions.ChannelClosed, ValueError) as refusal:  # pamqp itself refuses unusual names
+            raise BrokerRefusalError(str(refusal)) from None
+        finally:
+            with suppress(aiormq.exceptions.AMQPError, RuntimeError):
+                await channel.close()
+
+    async def declare_queue(self, name: str, *, durable: bool, auto_delete: bool, arguments: dict[str, Any]) -> None:
+        """See Broker."""
+        async with self._channel() as channel:
+            await channel.queue_declare(name, durable=durable, auto_delete=auto_delete, arguments=arguments)
+
+    async def delete_queue(self, name: str) -> None:
+        """See Broker."""
+        async with self._channel() as channel:
+            await channel.queue_delete(name)
+
+    async def declare_exchange(self, name: str, kind: str, *, internal: bool) -> None:
+        """See Broker."""
+        async with self._channel() as channel:
+            await channel.exchange_declare(name, exchange_type=kind, internal=internal)
+
+    async def delete_exchange(self, name: str) -> None:
+        """See Broker."""
+        async with self._channel() as channel:
+            await channel.exchange_delete(name)
+
+    async def bind_queue(self, queue: str, exchange: str, routing_key: str) -> None:
+        """See Broker."""
+        async with self._channel() as channel:
+            await channel.queue_bind(queue, exchange, routing_key=routing_key)
+
+    async def publish(self, exchange: str, routing_key: str, message: BrokerMessage) -> None:
+        """See Broker."""
+        properties: dict[str, Any] = dict(message.properties)
+        if "timestamp" in properties:
+            properties["timestamp"] = datetime.fromtimestamp(properties["timestamp"], UTC)
+        header = ContentHeader(
+            body_size=len(message.body),
+            properties=Basic.Properties(headers=dict(message.headers) or None, **properties),
+        )
+        body = [ContentBody(message.body)] if message.body else []
+        async with self._channel() as channel:
+            # Not basic_publish: it gives every message an id, and a conversation must know all properties.
+            method = Basic.Publish(exchange=exchange, routing_key=routing_key)
+            await channel.connection.write_queue.put(ChannelFrame.marshall(channel.number, (method, header, *body)))
+
+    async def take(self, queue: str) -> BrokerMessage | None:
+        """See Broker."""
+        try:
+            async with self._channel() as channel:
+                delivery = await channel.basic_get(queue, no_ack=True)
+        except BrokerRefusalError as refusal:
+            if "NOT_FOUND" in str(refusal):
+                return None
+            raise
+        if not isinstance(delivery.delivery, Basic.GetOk):
+            return None
+        set_ones = {name: value for name, value in dict(delivery.header.properties).items() if value not in (None, "")}
+        properties: dict[str, Any] = dict(set_ones)
+        headers: dict[str, Any] = properties.pop("headers", None) or {}
+        if "timestamp" in properties:
+            properties["timestamp"] = int(properties["timestamp"].timestamp())
+        return BrokerMessage(properties, headers, delivery.body)
+
+    async def count(self, queue: str) -> int | None:
+        """See Broker."""
+        try:
+            async with self._channel() as channel:
+                return (await channel.queue_declare(queue, passive=True)).message_count
+        except BrokerRefusalError as refusal:
+            if "NOT_FOUND" in str(refusal):
+                return None
+            raise
+
+
+def subscription_queue(routing_key: str, subscription_id: str) -> str:
+    """Return the name that RabbitMQ's plugin gives to the queue of a durable topic subscription.
+
+    It hashes the pair of both in Erlang's external term format. Written apart from the gateway's own on purpose.
+    """
+
+    def term(text: str) -> bytes:
+        octets = text.encode("utf-8")
+        return b"k" + len(octets).to_bytes(2) + octets if octets else b"j"
+
+    digest = md5(b"\x83h\x02" + term(routing_key) + term(subscription_id), usedforsecurity=False).digest()
+    return "stomp-subscription-" + urlsafe_b64encode(digest).decode("ascii").rstrip("=")

@@ -1,0 +1,78 @@
+"""Two servers that are asked the same, at the same time."""
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from gateway.parity.broker import Broker
+from gateway.parity.identity import Identity
+from gateway.parity.player import Performance, perform
+from gateway.parity.script import SETUPS, Conversation, Setup, Side
+from gateway.parity.verdict import Outcome, Verdict, judge
+from gateway.parity.wire import Address, SocketPeer
+
+_PATIENCE = 10.0  # seconds; more than any server waits before it acts, and few enough for many that fail
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """The plugin and the gateway, and what is needed to ask them.
+
+    Args:
+        plugin: where the plugin listens.
+        gateway: where the gateway listens.
+        broker: the broker of both; None where it cannot be reached.
+        identity: who the clients are.
+        setups: what both servers are set up for.
+        jobs: how many conversations go on at the same time, each on both servers.
+    """
+
+    plugin: Address
+    gateway: Address
+    broker: Broker | None
+    identity: Identity
+    setups: Collection[Setup]
+    jobs: int
+
+    async def run(
+        self, conversations: Sequence[Conversation], tell: Callable[[Verdict], None], count: Callable[[], None]
+    ) -> None:
+        """Play all conversations; when this ends, also by cancellation, nothing of them is left in the broker.
+
+        Args:
+            conversations: what to play.
+            tell: called with each verdict, in the order of the conversations.
+            count: called whenever a conversation is over, in whatever order.
+        """
+        free = asyncio.Semaphore(self.jobs)
+
+        async def judged(conversation: Conversation) -> Verdict:
+            async with free:
+                verdict = await self._verdict(conversation)
+            count()
+            return verdict
+
+        async with asyncio.TaskGroup() as group:
+            for task in [group.create_task(judged(conversation)) for conversation in conversations]:
+                tell(await task)
+
+    async def _verdict(self, conversation: Conversation) -> Verdict:
+        if obstacle := self._obstacle(conversation):
+            return Verdict(conversation, Outcome.SKIPPED, (obstacle,))
+        async with asyncio.TaskGroup() as group:
+            plugin = group.create_task(self._perform(conversation, self.plugin, "plugin"))
+            gateway = group.create_task(self._perform(conversation, self.gateway, "gateway"))
+        return judge(conversation, plugin.result(), gateway.result())
+
+    async def _perform(self, conversation: Conversation, address: Address, side: Side) -> Performance:
+        return await perform(conversation, SocketPeer(address, _PATIENCE), self.broker, side, self.identity)
+
+    def _obstacle(self, conversation: Conversation) -> str | None:
+        """Say in words why a conversation cannot be played; None where it can."""
+        if conversation.setup not in self.setups:
+            return f"needs {SETUPS[conversation.setup]} (--setup {conversation.setup})"
+        if self.broker is None and conversation.uses_broker:
+            return "looks at the broker, which cannot be reached over AMQP (--amqp)"
+        if self.broker is None and conversation.leaves_queues:
+            return "leaves queues behind, and the broker cannot be reached over AMQP to remove them (--amqp)"
+        return None

@@ -1,0 +1,62 @@
+"""The course that a conversation takes on one server: what is known, what was said, and where it goes otherwise."""
+
+import secrets
+from textwrap import indent
+
+from gateway.parity.identity import Identity
+from gateway.parity.recording import Recording
+from gateway.parity.script import Conversation, Side, Step
+from gateway.parity.text import Scope
+
+_SERVER_NAMES: dict[Side, bytes] = {"plugin": b"RabbitMQ", "gateway": b"stomp-gateway"}
+_HEADINGS = {"expected", "expected, in any order", "got", "which"}
+
+
+class MismatchError(Exception):
+    """The server did otherwise than the transcript says; the text shows what, where and after which words.
+
+    Args:
+        place: file and line, and the title.
+        problem: what went otherwise, several lines.
+        so_far: the conversation up to there, several lines.
+        line: of the file.
+        is_answer: True when the server said something else than expected, or nothing; False when it could not be
+            asked properly, so that the conversation shows nothing about it.
+    """
+
+    def __init__(self, place: str, problem: str, so_far: str, *, line: int, is_answer: bool) -> None:
+        super().__init__(f"{place}\n\n{problem}\n\nthe conversation so far\n{so_far}")
+        self.problem = problem
+        self.line = line
+        self.is_answer = is_answer
+
+
+class Course:
+    """What a conversation has come to.
+
+    Args:
+        conversation: the parsed file.
+        side: whose expectations hold where a departure tells the two apart.
+        identity: who the clients are.
+    """
+
+    def __init__(self, conversation: Conversation, side: Side, identity: Identity) -> None:
+        self.conversation = conversation
+        self.side: Side = side
+        self.identity = identity
+        self.run = b"t-" + secrets.token_hex(6).encode("ascii")
+        self.scope: Scope = {**identity.scope, "run": self.run, "server-name": _SERVER_NAMES[side]}
+        self.recording = Recording(self.run.decode())
+        self.step: Step = conversation.steps[0]
+
+    def learn(self, found: Scope) -> None:
+        """Remember the values that placeholders got."""
+        self.scope |= found
+
+    def mismatch(self, *paragraphs: str, is_answer: bool = True) -> MismatchError:
+        """Return the error that tells of a server that does otherwise; headings stand out, all else is indented."""
+        where = f"{self.conversation.path}:{self.step.line}: {self.conversation.title}"
+        place = f"{where}\n(played against the {self.side})"
+        problem = "\n".join(each if each in _HEADINGS else indent(each, "    ") for each in paragraphs)
+        so_far = "\n".join(line for entry in self.recording.entries for line in entry.lines)
+        return MismatchError(place, problem, so_far, line=self.step.line, is_answer=is_answer)

@@ -1,0 +1,128 @@
+"""Servers that are configured otherwise, for the conversations that need it: one broker, and a gateway for each setup.
+
+What `SETUPS` says in words is here in the terms of both. README.md beside the transcripts tells how to do it by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final, Self
+
+from deploy.local.broker import Broker
+from gateway.parity import Setup
+from tests.support.gateway import Address, configuration, gateway_process
+
+DEFAULT_USER: Final = {"login": "somebody", "passcode": "somebodys"}
+DEFAULT_VHOST: Final = "elsewhere"
+TOPIC_EXCHANGE: Final = "elsewhere.topic"
+RESTRICTED: Final = "restricted"
+
+MAY_CONFIGURE: Final = r"^(t-[0-9a-f]+-(own|open|made)|stomp-subscription-.*)$"
+MAY_WRITE: Final = r"^(amq\.topic|t-[0-9a-f]+-own|stomp-subscription-.*)$"
+MAY_READ: Final = r"^(amq\.topic|t-[0-9a-f]+-(own|open)|stomp-subscription-.*)$"
+MAY_TOPIC: Final = r"\.open$"
+
+# The plugin's own application environment, as Erlang writes it.
+_PLUGIN: Final[Mapping[Setup, Mapping[str, str]]] = {
+    "configured": {
+        "implicit_connect": "true",
+        "default_user": '[{login, <<"somebody">>}, {passcode, <<"somebodys">>}]',
+        "default_vhost": f'<<"{DEFAULT_VHOST}">>',
+        "default_topic_exchange": f'<<"{TOPIC_EXCHANGE}">>',
+        "default_nack_requeue": "false",
+        "hide_server_info": "true",
+        "login_timeout": "2000",
+    },
+    "no-default-user": {"implicit_connect": "true", "default_user": "[]"},
+    "restricted-user": {},
+}
+_USUAL: Final = {
+    "implicit_connect": "false",
+    "default_user": '[{login, <<"guest">>}, {passcode, <<"guest">>}]',
+    "default_vhost": '<<"/">>',
+    "default_topic_exchange": '<<"amq.topic">>',
+    "default_nack_requeue": "true",
+    "hide_server_info": "false",
+    "login_timeout": "10000",
+}
+_LISTENER: Final = {"tcp": "127.0.0.1:0", "implicit_connect": True}
+
+
+def _document(setup: Setup, amqp_url: str) -> dict[str, Any]:
+    """The gateway's configuration for a setup."""
+    if setup == "configured":
+        return configuration(
+            amqp_url,
+            {
+                "default_user": DEFAULT_USER,
+                "default_topic_exchange": TOPIC_EXCHANGE,
+                "default_nack_requeue": False,
+                "hide_server_info": True,
+            },
+            listeners=[{**_LISTENER, "login_timeout": 2}],
+            default_vhost=DEFAULT_VHOST,
+            virtual_hosts={"/": {}, DEFAULT_VHOST: {}},
+        )
+    if setup == "no-default-user":
+        return configuration(amqp_url, {"default_user": None}, listeners=[_LISTENER])
+    return configuration(amqp_url, virtual_hosts={"/": {}, DEFAULT_VHOST: {}})
+
+
+class Setups:
+    """The plugin and a gateway, set up as a conversation needs them.
+
+    Args:
+        broker: with the plugin; it belongs to nobody else meanwhile, since the plugin has one configuration at a time.
+        stack: ends the gateways.
+    """
+
+    def __init__(self, broker: Broker, stack: ExitStack) -> None:
+        self._broker = broker
+        self._stack = stack
+        self._gateways: dict[Setup, Address] = {}
+        self._plugin_is: Setup | None = None
+
+    @classmethod
+    @contextmanager
+    def on(cls, broker: Broker) -> Iterator[Self]:
+        """Make the users, the virtual host and the exchange that the setups need; end the gateways in the end."""
+        ctl = broker.ctl
+        ctl("add_vhost", DEFAULT_VHOST)
+        ctl("add_user", DEFAULT_USER["login"], DEFAULT_USER["passcode"])
+        ctl("add_user", RESTRICTED, RESTRICTED)
+        for virtual_host in ("/", DEFAULT_VHOST):
+            ctl("set_permissions", "-p", virtual_host, DEFAULT_USER["login"], ".*", ".*", ".*")
+            name = f'rabbit_misc:r(<<"{virtual_host}">>, exchange, <<"{TOPIC_EXCHANGE}">>)'
+            ctl("eval", f'rabbit_exchange:declare({name}, topic, true, false, false, [], <<"tests">>).')
+        ctl("set_permissions", "-p", "/", RESTRICTED, MAY_CONFIGURE, MAY_WRITE, MAY_READ)
+        ctl("set_topic_permissions", "-p", "/", RESTRICTED, "amq.topic", MAY_TOPIC, MAY_TOPIC)
+        with ExitStack() as stack:
+            yield cls(broker, stack)
+
+    @property
+    def amqp_url(self) -> str:
+        """The broker of all, with credentials."""
+        return self._broker.amqp_url
+
+    def plugin(self, setup: Setup) -> Address:
+        """Return where the plugin listens, once it is set up so. It is started anew, which ends its connections."""
+        if self._broker.stomp_port is None:
+            raise AssertionError("the broker was to have its STOMP plugin")
+        if self._plugin_is != setup:
+            environment = _USUAL | dict(_PLUGIN[setup])
+            changes = "".join(
+                f"application:set_env(rabbitmq_stomp, {key}, {value}), " for key, value in environment.items()
+            )
+            self._broker.ctl(
+                "eval", f"ok = application:stop(rabbitmq_stomp), {changes}ok = application:start(rabbitmq_stomp)."
+            )
+            self._plugin_is = setup
+        return self._broker.host, self._broker.stomp_port
+
+    def gateway(self, setup: Setup) -> Address:
+        """Return where the gateway listens that is set up so."""
+        if setup not in self._gateways:
+            process = self._stack.enter_context(gateway_process(_document(setup, self._broker.amqp_url)))
+            self._gateways[setup] = process.address
+        return self._gateways[setup]

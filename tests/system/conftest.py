@@ -1,0 +1,60 @@
+"""What tests of the whole system share beyond ``tests.conftest``: a broker to do anything with."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import pytest_asyncio
+
+from deploy.local.broker import PRIVATE, Broker, running
+from deploy.local.errors import LocalError
+from tests.support.gateway import Address
+from tests.support.management import Management
+
+
+@pytest.fixture(scope="session")
+def laboratory() -> Iterator[Broker]:
+    """A node of its own, whose settings, users and virtual hosts may be changed."""
+    try:
+        with running(order=PRIVATE, plugins=["rabbitmq_stomp", "rabbitmq_management"]) as broker:
+            yield broker
+            # Nothing of it is worth an orderly end, which takes seconds.
+            broker.kill()
+    except LocalError as error:
+        pytest.skip(f"needs a private node: {error}")
+
+
+@pytest.fixture(scope="session")
+def management(laboratory: Broker) -> Management:
+    """The laboratory's management interface."""
+    return Management(laboratory)
+
+
+@pytest.fixture
+def laboratory_plugin(laboratory: Broker) -> Address:
+    """Where the laboratory's own STOMP plugin listens."""
+    assert laboratory.stomp_port is not None
+    return laboratory.host, laboratory.stomp_port
+
+
+@pytest_asyncio.fixture
+async def user(management: Management) -> AsyncIterator[str]:
+    """A user of the laboratory who may do everything in the virtual host /, deleted in the end if still there."""
+    name = f"user-{secrets.token_hex(4)}"
+    await management.add_user(name)
+    yield name
+    # Adding first makes it exist: a test may have deleted it.
+    await management.add_user(name)
+    await management.delete_user(name)
+
+
+@pytest_asyncio.fixture
+async def vhost(management: Management) -> AsyncIterator[str]:
+    """A virtual host of the laboratory that guest may use, deleted in the end if still there."""
+    name = f"vhost-{secrets.token_hex(4)}"
+    await management.add_vhost(name)
+    yield name
+    await management.add_vhost(name)
+    await management.delete_vhost(name)

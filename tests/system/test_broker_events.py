@@ -1,0 +1,306 @@
+"""What happens at the broker while sessions are open: queues vanish, operators interfere, limits are reached."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from deploy.local.broker import Broker
+from gateway.parity import AmqpBroker
+from tests.support.deadline import within
+from tests.support.gateway import Address, GatewayProcess, configuration, gateway_process
+from tests.support.last_words import last_words, refusal_of
+from tests.support.management import PASSCODE, Management
+from tests.support.stomp_client import StompClient
+
+pytestmark = pytest.mark.system
+
+CANCELLED = 'The server has canceled a subscription.\nNo more messages will be delivered for "{}".\n'
+
+
+@pytest.fixture(scope="module")
+def process(laboratory: Broker) -> Iterator[GatewayProcess]:
+    hosts: dict[str, Any] = {"/": {}, "*": {}}
+    with gateway_process(configuration(laboratory.amqp_url, virtual_hosts=hosts)) as process:
+        yield process
+        assert process.logged("internal error") == []
+        assert process.logged("background task failed") == []
+
+
+@pytest.fixture
+def gateway(process: GatewayProcess) -> Address:
+    return process.address
+
+
+@pytest.fixture
+def both(gateway: Address, laboratory_plugin: Address) -> tuple[Address, Address]:
+    return gateway, laboratory_plugin
+
+
+@pytest_asyncio.fixture
+async def amqp(laboratory: Broker) -> AsyncIterator[AmqpBroker]:
+    async with AmqpBroker.connected(laboratory.amqp_url) as connected:
+        yield connected
+
+
+# Queues.
+
+
+async def test_a_deleted_queue_ends_its_subscriptions_and_nothing_else(
+    both: tuple[Address, Address], management: Management, queue: str
+) -> None:
+    destination = f"/queue/{queue}"
+    for address in both:
+        async with StompClient.logged_in(address) as client, within():
+            await client.ask("SUBSCRIBE", id="other", destination="/topic/other")
+            await client.ask("SUBSCRIBE", id="a b", ack="client", prefetch_count="1", destination=destination)
+            await client.ask("SUBSCRIBE", ack="client", prefetch_count="1", destination=destination)
+            client.write("SEND", b"unanswered", destination=destination)
+            message = await client.expect("MESSAGE", b"unanswered")
+            await management.delete_queue(queue)
+            frames = [await client.receive() for _ in range(2)]
+            assert {frame["subscription"]: refusal_of(frame) for frame in frames} == {
+                name: ("Server cancelled subscription", CANCELLED.format(f"{kind}='{name}'"))
+                for name, kind in (("a b", "id"), (destination, "destination"))
+            }
+            # What it delivered can no longer be acknowledged.
+            client.write("ACK", id=message["ack"])
+            await client.expect("ERROR", message="Subscription not found")
+            # The id is free again, and the other subscription goes on.
+            await client.ask("SUBSCRIBE", id="a b", destination="/topic/new")
+            for name in ("new", "other"):
+                client.write("SEND", name.encode(), destination=f"/topic/{name}")
+                await client.expect("MESSAGE", name.encode(), subscription="a b" if name == "new" else name)
+            await client.disconnect()
+
+
+# The delivery acknowledgement timeout.
+
+
+@pytest.fixture
+def impatient(laboratory: Broker) -> Iterator[None]:
+    """The broker wants every delivery acknowledged within half a second, and looks often."""
+    laboratory.ctl("eval", set_environment(consumer_timeout=500, channel_tick_interval=100))
+    yield
+    laboratory.ctl("eval", set_environment(consumer_timeout=1_800_000, channel_tick_interval=60_000))
+
+
+def set_environment(**values: int) -> str:
+    """Erlang that sets keys of the broker's application."""
+    return ", ".join(f"application:set_env(rabbit, {name}, {value})" for name, value in values.items()) + "."
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("prefetch", ["1", "0"])
+async def test_a_delivery_that_is_not_acknowledged_in_time(
+    both: tuple[Address, Address], queue: str, prefetch: str
+) -> None:
+    words = []
+    for address in both:
+        async with (
+            StompClient.logged_in(address) as slow,
+            StompClient.logged_in(address) as other,
+            StompClient.logged_in(address) as heir,
+            within(),
+        ):
+            await other.ask("SUBSCRIBE", id="o", destination=f"/topic/{queue}")
+            await slow.ask("SUBSCRIBE", id="a", ack="client", prefetch_count=prefetch, destination=f"/queue/{queue}")
+            await other.ask("SEND", b"kept", destination=f"/queue/{queue}")
+            await slow.expect("MESSAGE", b"kept", redelivered="false")
+            words.append(await last_words(slow))
+            # It is back in its queue, and who shares the link with the slow one is not disturbed.
+            await heir.ask("SUBSCRIBE", id="a", destination=f"/queue/{queue}")
+            await heir.expect("MESSAGE", b"kept", redelivered="true")
+            other.write("SEND", b"undisturbed", destination=f"/topic/{queue}")
+            await other.expect("MESSAGE", b"undisturbed")
+            await heir.disconnect()
+            await other.disconnect()
+    # The channel's number is the broker's business.
+    messages, bodies = zip(*words, strict=True)
+    assert set(messages) == {"precondition_failed"}
+    assert len({re.sub("channel [0-9]+", "channel", body) for body in bodies}) == 1
+    assert bodies[0].startswith("PRECONDITION_FAILED - delivery acknowledgement on channel")
+    assert "Timeout value used: 500 ms" in bodies[0]
+
+
+# Operators.
+
+
+async def test_an_operator_closes_the_connections_of_a_user(
+    laboratory: Broker, gateway: Address, user: str, queue: str
+) -> None:
+    async with (
+        StompClient.logged_in(gateway, login=user, passcode=PASSCODE) as reader,
+        StompClient.logged_in(gateway, login=user, passcode=PASSCODE) as sender,
+        StompClient.logged_in(gateway) as guest,
+        within(),
+    ):
+        await guest.ask("SUBSCRIBE", id="a", destination="/topic/other")
+        await reader.ask("SUBSCRIBE", id="a", ack="client", destination=f"/queue/{queue}")
+        await sender.ask("SEND", b"kept", destination=f"/queue/{queue}")
+        await reader.expect("MESSAGE", b"kept", redelivered="false")
+        await asyncio.to_thread(laboratory.ctl, "close_all_user_connections", user, "Wartung, 12 Uhr")
+        for client in (reader, sender):
+            assert await last_words(client) == ("connection_forced", "CONNECTION_FORCED - Wartung, 12 Uhr")
+        # Nobody else is disturbed, and who was may come again at once.
+        async with StompClient.logged_in(gateway, login=user, passcode=PASSCODE) as again:
+            await again.ask("SUBSCRIBE", id="a", destination=f"/queue/{queue}")
+            await again.expect("MESSAGE", b"kept", redelivered="true")
+            await again.disconnect()
+        guest.write("SEND", b"undisturbed", destination="/topic/other")
+        await guest.expect("MESSAGE", b"undisturbed")
+        await guest.disconnect()
+
+
+async def test_an_operator_closes_one_link(laboratory: Broker, gateway: Address, user: str) -> None:
+    """Who has a channel on it is told, and nobody else."""
+    async with (
+        StompClient.logged_in(gateway, login=user, passcode=PASSCODE) as reader,
+        StompClient.logged_in(gateway, login=user, passcode=PASSCODE) as sender,
+        StompClient.logged_in(gateway, login=user, passcode=PASSCODE) as idle,
+        within(),
+    ):
+        await sender.ask("SEND", b"", destination="/topic/any")
+        await reader.ask("SUBSCRIBE", id="a", destination="/topic/any")
+        close = (
+            f'[rabbit_networking:close_connection(Pid, <<"no more reading">>)'
+            f' || [{{pid, Pid}}, {{user, <<"{user}">>}}, {{client_properties, Properties}}]'
+            f" <- rabbit_networking:connection_info_all([pid, user, client_properties]),"
+            f' {{<<"connection_name">>, longstr, <<"stomp-gateway consume", _/binary>>}} <- Properties].'
+        )
+        assert "ok" in await asyncio.to_thread(laboratory.ctl, "eval", close)
+        assert await last_words(reader) == ("connection_forced", "CONNECTION_FORCED - no more reading")
+        await sender.ask("SEND", b"", destination="/topic/any")
+        await idle.ask("SUBSCRIBE", id="a", destination="/topic/any")
+        sender.write("SEND", b"read again", destination="/topic/any")
+        await idle.expect("MESSAGE", b"read again")
+        await idle.disconnect()
+        await sender.disconnect()
+
+
+async def test_a_deleted_user_is_out(both: tuple[Address, Address], management: Management, user: str) -> None:
+    for address in both:
+        await management.add_user(user)
+        async with StompClient.logged_in(address, login=user, passcode=PASSCODE) as client, within():
+            await client.ask("SUBSCRIBE", id="a", destination="/topic/any")
+            await management.delete_user(user)
+            words = await last_words(client)
+            # The plugin shows the end of its connection as the broker's own language has it.
+            assert f"user '{user}' is deleted" in words.body
+            if address == both[0]:
+                assert words == ("connection_forced", f"CONNECTION_FORCED - user '{user}' is deleted")
+            async with StompClient.dialled(address) as again:
+                again.write("CONNECT", accept_version="1.2", login=user, passcode=PASSCODE)
+                refusal = refusal_of(await again.receive())
+                assert refusal == ("Bad CONNECT", f"Access refused for user '{user}'\n")
+
+
+async def test_a_deleted_virtual_host_is_gone(
+    both: tuple[Address, Address], management: Management, vhost: str
+) -> None:
+    for address in both:
+        await management.add_vhost(vhost)
+        async with (
+            StompClient.logged_in(address, host=vhost) as sender,
+            StompClient.logged_in(address) as elsewhere,
+            within(),
+        ):
+            await elsewhere.ask("SUBSCRIBE", id="a", destination="/topic/other")
+            await sender.ask("SEND", b"", destination="/topic/any")
+            await management.delete_vhost(vhost)
+            words = await last_words(sender)
+            # Whichever the broker does first: it stops the virtual host, and it closes the connections.
+            assert re.search(f"vhost '{vhost}' is (deleted|down)", words.body)
+            if address == both[0]:
+                assert words.message == "connection_forced"
+                assert words.body.startswith("CONNECTION_FORCED - ")
+            async with StompClient.dialled(address) as again:
+                again.write("CONNECT", accept_version="1.2", host=vhost)
+                assert refusal_of(await again.receive()) == ("Bad CONNECT", f"Virtual host '{vhost}' access denied")
+            elsewhere.write("SEND", b"undisturbed", destination="/topic/other")
+            await elsewhere.expect("MESSAGE", b"undisturbed")
+            await elsewhere.disconnect()
+
+
+# Limits.
+
+
+@pytest.mark.parametrize("kind", ["vhost", "user"])
+async def test_a_limit_of_connections_is_a_refused_connect(
+    both: tuple[Address, Address], management: Management, user: str, vhost: str, kind: str
+) -> None:
+    await management.permit(user, vhost)
+    await management.limit(kind, vhost if kind == "vhost" else user, "max-connections", 0)
+    for address in both:
+        async with StompClient.dialled(address) as client, within():
+            client.write("CONNECT", accept_version="1.2", login=user, passcode=PASSCODE, host=vhost)
+            assert refusal_of(await client.receive()) == ("Bad CONNECT", f"Virtual host '{vhost}' access denied")
+            # The connection stays open.
+            await client.connect(login="guest", passcode="guest")
+            await client.disconnect()
+
+
+async def test_sessions_on_shared_links_need_no_connections_of_their_own(
+    gateway: Address, management: Management, user: str, vhost: str
+) -> None:
+    """A publishing and a consuming link serve any number of sessions."""
+    await management.permit(user, vhost)
+    await management.limit("user", user, "max-connections", 2)
+    who: dict[str, Any] = {"login": user, "passcode": PASSCODE, "host": vhost}
+    async with (
+        StompClient.logged_in(gateway, **who) as one,
+        StompClient.logged_in(gateway, **who) as two,
+        StompClient.logged_in(gateway, **who) as three,
+        within(),
+    ):
+        for client in (one, two, three):
+            await client.ask("SUBSCRIBE", id="a", destination="/topic/all")
+        for client in (one, two, three):
+            client.write("SEND", b"x", destination="/topic/all")
+            for receiver in (one, two, three):
+                await receiver.expect("MESSAGE", b"x")
+        # One that wants a link for itself alone gets none; the others have theirs.
+        one.write("SUBSCRIBE", id="b", ack="client", destination="/topic/all", receipt="b")
+        words = await last_words(one)
+        assert words.message == "not_allowed"
+        assert f"user '{user}'" in words.body
+        two.write("SEND", b"y", destination="/topic/all")
+        await three.expect("MESSAGE", b"y")
+
+
+async def test_a_limit_of_queues(both: tuple[Address, Address], management: Management, vhost: str) -> None:
+    await management.limit("vhost", vhost, "max-queues", 0)
+    words = []
+    for address in both:
+        async with StompClient.logged_in(address, host=vhost) as client, within():
+            client.write("SUBSCRIBE", id="a", destination="/queue/one-too-many")
+            words.append(await last_words(client))
+    assert words[0] == words[1]
+    text = f"cannot declare queue 'one-too-many': queue limit in vhost '{vhost}' (0) is reached"
+    assert words[0] == ("precondition_failed", f"PRECONDITION_FAILED - {text}")
+
+
+async def test_a_limit_of_channels_ends_those_who_share_the_link(
+    gateway: Address, management: Management, user: str
+) -> None:
+    """The broker closes the whole connection of whoever opens one channel too many."""
+    await management.limit("user", user, "max-channels", 1)
+    async with (
+        StompClient.logged_in(gateway, login=user, passcode=PASSCODE) as one,
+        StompClient.logged_in(gateway, login=user, passcode=PASSCODE) as two,
+        StompClient.logged_in(gateway) as guest,
+        within(),
+    ):
+        await one.ask("SUBSCRIBE", id="a", destination="/topic/all")
+        two.write("SUBSCRIBE", id="a", destination="/topic/all")
+        for client in (one, two):
+            words = await last_words(client)
+            assert words.message == "not_allowed"
+            assert f"number of channels opened for user '{user}' has reached the maximum" in words.body
+        await guest.ask("SEND", b"", destination="/topic/all")
+        await guest.disconnect()

@@ -1,0 +1,54 @@
+"""`conformance` and `compatibility` in the configuration reach the client."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.parity import AmqpBroker
+from tests.support.deadline import within
+from tests.support.gateway import gateway_here, parsed
+from tests.support.stomp_client import StompClient
+
+pytestmark = pytest.mark.system
+
+
+async def test_strict_closes_after_every_error(broker_url: str) -> None:
+    async with gateway_here(parsed(broker_url, {"conformance": "strict"})) as gateway, within():
+        address = gateway.addresses[0]
+        async with StompClient.logged_in(address) as client:
+            client.write("NONSENSE", receipt="r1")
+            await client.expect("ERROR", message="Bad command", receipt_id="r1")
+            await client.closed()
+        async with StompClient.dialled(address) as stranger:
+            stranger.write("CONNECT", accept_version="1.2", login="guest", passcode="wrong")
+            await stranger.expect("ERROR", message="Bad CONNECT")
+            await stranger.closed()
+
+
+async def test_strict_may_be_a_matter_of_one_virtual_host(broker_url: str) -> None:
+    hosts = {"/": {"conformance": "strict"}, "lenient": {"amqp_vhost": "/"}}
+    async with gateway_here(parsed(broker_url, virtual_hosts=hosts)) as gateway, within():
+        address = gateway.addresses[0]
+        async with StompClient.logged_in(address, host="lenient") as lenient:
+            lenient.write("NONSENSE")
+            await lenient.expect("ERROR", message="Bad command")
+            await lenient.disconnect()
+        async with StompClient.logged_in(address, host="/") as strict:
+            strict.write("NONSENSE")
+            await strict.expect("ERROR", message="Bad command")
+            await strict.closed()
+
+
+async def test_the_names_and_texts_of_the_plugins_next_version(broker_url: str, amqp: AmqpBroker, queue: str) -> None:
+    name = "stomp-subscription-mN8EtNJgeewoAWGIePSs-A"
+    async with gateway_here(parsed(broker_url, {"compatibility": "next"})) as gateway, within():
+        address = gateway.addresses[0]
+        async with StompClient.dialled(address) as client:
+            client.write("CONNECT", accept_version="1.2", login="guest", passcode="wrong")
+            await client.expect("ERROR", b"Access refused for user 'guest'", message="Bad CONNECT")
+            await client.connect(login="guest", passcode="guest")
+            await client.ask("SUBSCRIBE", id="test.subscription", destination="/topic/durable", durable="true")
+            assert await amqp.count(name) == 0
+            client.write("SUBSCRIBE", id="2", destination=f"/amq/queue/{queue}")
+            await client.expect("ERROR", f"no queue '{queue}' in vhost '/'".encode(), message="not_found")
+            await client.closed()

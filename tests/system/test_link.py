@@ -1,0 +1,74 @@
+"""A link's channels, on a real broker."""
+
+import asyncio
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from gateway.amqp.splitter import Sink
+from gateway.config import VirtualHost
+from gateway.parity import AmqpBroker, BrokerMessage
+from gateway.server.link import Credentials, Link, LinkChannel, UpstreamError
+from gateway.session.queues import QueueSpec
+from tests.support.gateway import parsed
+
+pytestmark = pytest.mark.system
+
+
+def _virtual_host(broker_url: str) -> VirtualHost:
+    found = parsed(broker_url).virtual_host("/")
+    assert found is not None
+    return found
+
+
+async def _open(broker_url: str) -> Link:
+    parts = urlsplit(broker_url)
+    credentials = Credentials(unquote(parts.username or "guest"), unquote(parts.password or "guest"))
+    return await Link.open(_virtual_host(broker_url), credentials, "test of links")
+
+
+async def _channel(link: Link) -> LinkChannel:
+    link.reserve()
+    return await link.channel()
+
+
+class _Listener:
+    """What a session is to a link, in short."""
+
+    def __init__(self) -> None:
+        self.heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def deliver(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
+        self.heard.set_result(body)
+
+    def confirm(self, sequence: int, multiple: bool, accepted: bool) -> None:
+        """Nothing is published here."""
+
+    def flush_batch(self) -> None:
+        """Nothing is to be written."""
+
+
+async def test_a_session_whose_channel_the_broker_closed_does_not_deafen_the_next_one(
+    broker_url: str, amqp: AmqpBroker, queue: str
+) -> None:
+    """The broker closes a channel, and its number is used again before its session has taken leave of it."""
+    link = await _open(broker_url)
+    try:
+        first = await _channel(link)
+        with pytest.raises(UpstreamError, match="NOT_FOUND"):
+            await first.bind(queue, "amq.topic", "nobody declared the queue")
+        second = await _channel(link)
+        assert second.number == first.number
+        listener = _Listener()
+        second.tap(Sink(listener.deliver, listener.confirm, listener))
+        first.silence(None)
+        first.write(b"and says something that nobody may hear")
+        await second.declare(QueueSpec(queue, auto_delete=True))
+        await second.bind(queue, "amq.topic", queue)
+        await second.consume(queue, 1, {})
+        await amqp.publish("amq.topic", queue, BrokerMessage(body=b"hello"))
+        assert await asyncio.wait_for(listener.heard, 10) == b"hello"
+        await first.close()
+        await second.close()
+    finally:
+        await link.close()

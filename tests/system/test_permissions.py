@@ -1,0 +1,211 @@
+"""What a user may do is for RabbitMQ to say, in the words that its plugin passes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from deploy.local.broker import Broker
+from tests.support.deadline import within
+from tests.support.gateway import Address, configuration, gateway_process
+from tests.support.last_words import last_words, refusal_of
+from tests.support.management import EVERYTHING, PASSCODE, Management
+from tests.support.stomp_client import StompClient
+
+pytestmark = pytest.mark.system
+
+NOTHING = "^$"
+LOGIN_CACHE = 0
+"""Seconds: in these tests the broker is asked each time."""
+
+
+class Case(NamedTuple):
+    """A user's rights, a frame that they do not allow, and what the broker says to that."""
+
+    rights: tuple[str, str, str]
+    frame: dict[str, str]
+    refused: str
+
+
+SEND, SUBSCRIBE = "SEND", "SUBSCRIBE"
+CASES = {
+    "SEND declares a queue": Case(
+        (NOTHING, ".*", ".*"), {"command": SEND, "destination": "/queue/secret"}, "queue 'secret'"
+    ),
+    "SEND writes to the default exchange": Case(
+        (".*", NOTHING, ".*"), {"command": SEND, "destination": "/amq/queue/secret"}, "exchange 'amq.default'"
+    ),
+    "SEND writes to the exchange of topics": Case(
+        (".*", NOTHING, ".*"), {"command": SEND, "destination": "/topic/secret"}, "exchange 'amq.topic'"
+    ),
+    "SEND writes to an exchange": Case(
+        (".*", "^amq.topic$", ".*"), {"command": SEND, "destination": "/exchange/amq.direct/a"}, "exchange 'amq.direct'"
+    ),
+    "SEND makes a queue for replies": Case(
+        ("^other$", ".*", ".*"),
+        {"command": SEND, "destination": "/topic/a", "reply_to": "/temp-queue/a"},
+        "queue 'amq.gen-",
+    ),
+    "SUBSCRIBE declares a queue": Case(
+        (NOTHING, ".*", ".*"), {"command": SUBSCRIBE, "destination": "/queue/secret"}, "queue 'secret'"
+    ),
+    "SUBSCRIBE reads a queue": Case(
+        (".*", ".*", NOTHING), {"command": SUBSCRIBE, "destination": "/queue/secret"}, "queue 'secret'"
+    ),
+    "SUBSCRIBE reads the exchange of topics": Case(
+        (".*", ".*", "^stomp-"), {"command": SUBSCRIBE, "destination": "/topic/secret"}, "exchange 'amq.topic'"
+    ),
+    "SUBSCRIBE reads an exchange": Case(
+        (".*", ".*", "^stomp-"), {"command": SUBSCRIBE, "destination": "/exchange/amq.fanout"}, "exchange 'amq.fanout'"
+    ),
+    "SUBSCRIBE writes to its queue when it binds it": Case(
+        (".*", NOTHING, ".*"),
+        {"command": SUBSCRIBE, "destination": "/topic/secret", "x_queue_name": "bound"},
+        "queue 'bound'",
+    ),
+    "a dead-letter exchange must be written to": Case(
+        (".*", "^bound$", ".*"),
+        {"command": SUBSCRIBE, "destination": "/queue/bound", "x_dead_letter_exchange": "amq.direct"},
+        "exchange 'amq.direct'",
+    ),
+}
+TOPICS = {
+    "SEND": ({"command": SEND, "destination": "/topic/secret.a"}, "ACCESS_REFUSED - "),
+    "SEND to the exchange": ({"command": SEND, "destination": "/exchange/amq.topic/secret.a"}, "ACCESS_REFUSED - "),
+    # The plugin asks for this permission before everything else, and answers without the error's name.
+    "SUBSCRIBE": ({"command": SUBSCRIBE, "destination": "/topic/secret.a"}, ""),
+    "SUBSCRIBE, durable": ({"command": SUBSCRIBE, "destination": "/topic/secret.a", "durable": "true"}, ""),
+    "SUBSCRIBE to the exchange": (
+        {"command": SUBSCRIBE, "destination": "/exchange/amq.topic/secret.a"},
+        "ACCESS_REFUSED - ",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def gateway(laboratory: Broker) -> Iterator[Address]:
+    with gateway_process(configuration(laboratory.amqp_url, {"login_cache": LOGIN_CACHE})) as process:
+        yield process.address
+        assert process.logged("internal error") == []
+        assert process.logged("background task failed") == []
+
+
+@pytest.fixture
+def both(gateway: Address, laboratory_plugin: Address) -> tuple[Address, Address]:
+    return gateway, laboratory_plugin
+
+
+def write(client: StompClient, frame: dict[str, str]) -> None:
+    headers = {name: value for name, value in frame.items() if name != "command"}
+    client.write(frame["command"], **headers, **({"id": "a"} if frame["command"] == SUBSCRIBE else {}))
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+async def test_a_frame_without_the_right_to_it_ends_the_session_as_with_the_plugin(
+    both: tuple[Address, Address], management: Management, user: str, case: Case
+) -> None:
+    await management.permit(user, rights=case.rights)
+    words = []
+    for address in both:
+        async with StompClient.logged_in(address, login=user, passcode=PASSCODE) as client, within():
+            write(client, case.frame)
+            words.append(await last_words(client))
+    assert words[0].message == "access_refused"
+    assert words[0].body.startswith(f"ACCESS_REFUSED - access to {case.refused}")
+    # Where the broker chose a queue's name it is another one each time.
+    assert "amq.gen-" in words[0].body or words[0] == words[1]
+
+
+@pytest.mark.parametrize(("frame", "prefix"), TOPICS.values(), ids=TOPICS)
+async def test_a_topic_without_the_right_to_it_ends_the_session_as_with_the_plugin(
+    both: tuple[Address, Address], management: Management, user: str, frame: dict[str, str], prefix: str
+) -> None:
+    await management.permit_topics(user, write="^open\\.", read="^{username}\\.")
+    words = []
+    for address in both:
+        async with StompClient.logged_in(address, login=user, passcode=PASSCODE) as client, within():
+            # These two are allowed; the broker puts in the user's name.
+            await client.ask(SUBSCRIBE, id="own", destination=f"/topic/{user}.a")
+            await client.ask(SEND, b"", destination="/topic/open.a")
+            write(client, frame)
+            words.append(await last_words(client))
+    assert words[0] == words[1]
+    topic = f"access to topic 'secret.a' in exchange 'amq.topic' in vhost '/' refused for user '{user}'"
+    assert words[0] == ("access_refused", prefix + topic)
+
+
+@pytest.mark.parametrize(
+    ("frame", "refused"),
+    [
+        ({"command": SEND, "destination": "/queue/other"}, "queue 'other'"),
+        ({"command": SUBSCRIBE, "destination": "/queue/other"}, "queue 'other'"),
+        ({"command": "UNSUBSCRIBE", "id": "kept", "durable": "true", "x_queue_name": "other"}, "queue 'other'"),
+    ],
+    ids=["SEND", "SUBSCRIBE", "UNSUBSCRIBE"],
+)
+async def test_rights_taken_while_a_session_is_open(
+    both: tuple[Address, Address], management: Management, user: str, frame: dict[str, str], refused: str
+) -> None:
+    """What runs goes on, as in the broker itself; what is asked for from now on is refused."""
+    words = []
+    for address in both:
+        await management.permit(user)
+        async with (
+            StompClient.logged_in(address, login=user, passcode=PASSCODE) as client,
+            StompClient.logged_in(address) as guest,
+            within(),
+        ):
+            await client.ask(SEND, b"", destination="/topic/nobody")
+            await client.ask(SUBSCRIBE, id="kept", destination="/topic/kept", durable="true")
+            await management.permit(user, rights=(NOTHING, NOTHING, NOTHING))
+            await guest.ask(SEND, b"still", destination="/topic/kept")
+            await client.expect("MESSAGE", b"still", subscription="kept")
+            headers = {name: value for name, value in frame.items() if name != "command"}
+            client.write(frame["command"], **headers, **({} if "id" in headers else {"id": "b"}))
+            words.append(await last_words(client))
+            await guest.disconnect()
+    assert words[0] == words[1]
+    assert words[0].message == "access_refused"
+    assert words[0].body.startswith(f"ACCESS_REFUSED - access to {refused}")
+
+
+async def test_a_user_who_may_no_longer_use_the_virtual_host(
+    both: tuple[Address, Address], management: Management, user: str
+) -> None:
+    for address in both:
+        await management.permit(user)
+        async with (
+            StompClient.logged_in(address, login=user, passcode=PASSCODE) as client,
+            StompClient.logged_in(address) as guest,
+            within(),
+        ):
+            await client.ask(SUBSCRIBE, id="a", destination="/topic/kept")
+            await management.forbid(user)
+            await guest.ask(SEND, b"still", destination="/topic/kept")
+            await client.expect("MESSAGE", b"still")
+            async with StompClient.dialled(address) as another:
+                another.write("CONNECT", accept_version="1.2", login=user, passcode=PASSCODE)
+                assert refusal_of(await another.receive()) == ("Bad CONNECT", "Virtual host '/' access denied")
+                # The connection stays open, and the user is let in once that is in order again.
+                await management.permit(user, rights=EVERYTHING)
+                await another.connect(login=user, passcode=PASSCODE)
+                await another.disconnect()
+
+
+async def test_one_session_refused_does_not_disturb_another_of_the_same_user(
+    gateway: Address, management: Management, user: str
+) -> None:
+    await management.permit(user, rights=("^(open|stomp-.*)$", ".*", ".*"))
+    async with (
+        StompClient.logged_in(gateway, login=user, passcode=PASSCODE) as refused,
+        StompClient.logged_in(gateway, login=user, passcode=PASSCODE) as other,
+        within(),
+    ):
+        await other.ask(SUBSCRIBE, id="a", destination="/queue/open")
+        refused.write(SUBSCRIBE, id="a", destination="/queue/secret")
+        assert (await last_words(refused)).message == "access_refused"
+        other.write(SEND, b"undisturbed", destination="/queue/open")
+        await other.expect("MESSAGE", b"undisturbed")
+        await other.disconnect()

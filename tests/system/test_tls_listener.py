@@ -1,0 +1,286 @@
+"""TLS toward clients: who is let in, what a failed handshake leaves in the log, and how a session ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.certificates import Authority, Identity
+from tests.support.deadline import PATIENCE, until, within
+from tests.support.gateway import Address, GatewayProcess, configuration, gateway_here, gateway_process, parsed
+from tests.support.stomp_client import ConnectionOverError, StompClient
+
+pytestmark = pytest.mark.system
+
+FAILED = "tls handshake failed"
+
+
+@dataclass(frozen=True)
+class Files:
+    """What both ends of a connection need: two authorities, of which the gateway trusts the first alone."""
+
+    directory: Path
+    authority: Authority
+    stranger: Authority
+    server: Identity
+
+    def listener(self, **tls: Any) -> dict[str, Any]:  # noqa: ANN401 - YAML has every type
+        """A listener with the server's certificate."""
+        own = {"cert_file": str(self.server.certificate), "key_file": str(self.server.key)}
+        if "verify" in tls:
+            own["ca_file"] = str(self.authority.certificate)
+        return {"tcp": "127.0.0.1:0", "tls": own | tls}
+
+    def client(self, identity: Identity | None = None) -> ssl.SSLContext:
+        """A client's side, with a certificate of its own or without."""
+        context = ssl.create_default_context(cafile=str(self.authority.certificate))
+        if identity is not None:
+            context.load_cert_chain(identity.certificate, identity.key)
+        return context
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    directory = tmp_path_factory.mktemp("tls")
+    authority, stranger = Authority.make(directory, "authority"), Authority.make(directory, "stranger")
+    return Files(directory, authority, stranger, Identity(*authority.sign(directory, "server")))
+
+
+@pytest.fixture(scope="module")
+def gateway(files: Files, broker_url: str) -> Iterator[GatewayProcess]:
+    """With TLS, and no questions asked."""
+    with gateway_process(configuration(broker_url, listeners=[files.listener()])) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def strict(files: Files, broker_url: str) -> Iterator[GatewayProcess]:
+    """For clients with a certificate of the authority alone."""
+    with gateway_process(configuration(broker_url, listeners=[files.listener(verify="required")])) as process:
+        yield process
+
+
+async def logged(process: GatewayProcess, event: str, count: int = 1) -> list[dict[str, Any]]:
+    """The lines of an event, once there are so many."""
+
+    async def look() -> list[dict[str, Any]]:
+        return process.logged(event)
+
+    return await until(look, lambda lines: len(lines) >= count)
+
+
+async def reason_of_last(process: GatewayProcess, event: str, before: int) -> str:
+    """Why the one connection failed that was made since there were so many lines of this event."""
+    (line,) = (await logged(process, event, before + 1))[before:]
+    assert line["peer"].startswith("127.0.0.1:")
+    reason = line["reason"]
+    assert isinstance(reason, str)
+    return reason
+
+
+async def refused(process: GatewayProcess, context: ssl.SSLContext) -> str:
+    """Fail to connect; the reason in the log. In TLS 1.3 a client believes in its handshake until it reads."""
+    before = len(process.logged(FAILED))
+    with contextlib.suppress(OSError, ConnectionOverError):
+        async with StompClient.dialled(process.address, tls=context) as client:
+            client.write("CONNECT", accept_version="1.2")
+            pytest.fail(f"was answered with {await client.receive()}")
+    return await reason_of_last(process, FAILED, before)
+
+
+async def answered(process: GatewayProcess, context: ssl.SSLContext) -> None:
+    async with StompClient.logged_in(process.address, tls=context) as client, within():
+        await client.disconnect()
+
+
+# A conversation.
+
+
+async def test_messages_pass_both_ways(gateway: GatewayProcess, files: Files) -> None:
+    async with StompClient.logged_in(gateway.address, tls=files.client()) as client, within():
+        await client.ask("SUBSCRIBE", id="a", destination="/topic/tls-listener")
+        body = bytes(range(256)) * 1200
+        client.write("SEND", body, destination="/topic/tls-listener", receipt="r")
+        frames = {frame.command: frame for frame in [await client.receive(), await client.receive()]}
+        assert frames["MESSAGE"].body == body
+        assert frames["RECEIPT"]["receipt-id"] == "r"
+        await client.disconnect()
+
+
+async def test_the_last_error_arrives_whatever_the_client_still_sends(gateway: GatewayProcess, files: Files) -> None:
+    async with StompClient.logged_in(gateway.address, tls=files.client()) as client, within():
+        client.writer.write(b"SEND\nno colon\n\n\0" + b"x" * 2_000_000)
+        error = await client.expect("ERROR")
+        assert b"colon" in error.body
+        await client.closed()
+
+
+async def test_what_was_sent_before_the_client_closed_is_published(gateway: GatewayProcess, files: Files) -> None:
+    async with StompClient.logged_in(gateway.address, tls=files.client()) as reader, within():
+        await reader.ask("SUBSCRIBE", id="a", destination="/topic/tls-closing")
+        async with StompClient.logged_in(gateway.address, tls=files.client()) as client:
+            for number in range(100):
+                client.write("SEND", b"%d" % number, destination="/topic/tls-closing", receipt=f"{number}")
+            client.hang_up()
+            assert [frame.body for frame in await reader.messages(100)] == [b"%d" % number for number in range(100)]
+        await reader.disconnect()
+    assert "returning true from eof_received" not in gateway.log.read_text()
+
+
+async def test_a_stop_says_goodbye_and_does_not_wait_for_handshakes(files: Files, broker_url: str) -> None:
+    with gateway_process(configuration(broker_url, listeners=[files.listener()])) as process:
+        with socket.create_connection(process.address, PATIENCE):
+            async with StompClient.logged_in(process.address, tls=files.client()) as client, within():
+                process.terminate()
+                await client.expect("ERROR", message="Shutting down")
+                await client.closed()
+            assert await process.exit_code(PATIENCE) == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"proxy_protocol": True}])
+async def test_nothing_is_left_of_those_who_are_not_let_in(
+    files: Files, broker_url: str, options: dict[str, Any]
+) -> None:
+    """The check for leaks after the test sees what a listener forgets, in asyncio's own loop."""
+    config = parsed(broker_url, {"loopback_users": []}, listeners=[files.listener(verify="required") | options])
+    header = b"PROXY UNKNOWN\r\n" if options else b""
+    good = files.client(files.authority.identify(files.directory, "leaks"))
+    async with gateway_here(config) as gateway, within():
+        (address,) = gateway.addresses
+        async with StompClient.dialled(address), StompClient.dialled(address, preface=header + b"CONNECT\n\n\0"):
+            with contextlib.suppress(OSError, ConnectionOverError):
+                async with StompClient.dialled(address, preface=header, tls=files.client()) as client:
+                    await client.receive()
+            async with StompClient.logged_in(address, preface=header, tls=good) as client:
+                await client.disconnect()
+
+
+# Who is let in.
+
+
+async def test_a_client_of_the_authority_is_let_in(strict: GatewayProcess, files: Files) -> None:
+    identity = files.authority.identify(files.directory, "good")
+    await answered(strict, files.client(identity))
+
+
+async def test_a_client_without_a_certificate_is_refused_where_one_is_required(
+    strict: GatewayProcess, files: Files
+) -> None:
+    assert await refused(strict, files.client()) == "the client showed no certificate"
+
+
+async def test_a_foreign_certificate_is_refused(strict: GatewayProcess, files: Files) -> None:
+    identity = files.stranger.identify(files.directory, "foreign")
+    reason = await refused(strict, files.client(identity))
+    assert reason == "the client's certificate is not accepted: unable to get local issuer certificate"
+
+
+async def test_an_expired_certificate_is_refused(strict: GatewayProcess, files: Files) -> None:
+    identity = files.authority.identify(files.directory, "expired", valid=False)
+    reason = await refused(strict, files.client(identity))
+    assert reason == "the client's certificate is not accepted: certificate has expired"
+
+
+async def test_where_a_certificate_is_optional_only_a_bad_one_is_refused(files: Files, broker_url: str) -> None:
+    with gateway_process(configuration(broker_url, listeners=[files.listener(verify="optional")])) as process:
+        await answered(process, files.client())
+        await answered(process, files.client(files.authority.identify(files.directory, "optional")))
+        foreign = files.client(files.stranger.identify(files.directory, "foreign-optional"))
+        assert "issuer" in await refused(process, foreign)
+
+
+async def test_a_version_that_is_too_old_is_refused(files: Files, broker_url: str) -> None:
+    old = files.client()
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    with gateway_process(configuration(broker_url, listeners=[files.listener(min_version="1.3")])) as process:
+        assert await refused(process, old) == "the client's version of TLS is too old"
+        await answered(process, files.client())
+
+
+async def test_version_1_2_is_spoken_unless_forbidden(gateway: GatewayProcess, files: Files) -> None:
+    old = files.client()
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    await answered(gateway, old)
+
+
+async def test_a_client_that_does_not_trust_the_gateway_is_in_the_log(gateway: GatewayProcess, files: Files) -> None:
+    before = len(gateway.logged(FAILED))
+    distrustful = ssl.create_default_context(cafile=str(files.stranger.certificate))
+
+    def try_it() -> None:
+        # Blocking, since asyncio's own clients hang up without the alert that says why.
+        with socket.create_connection(gateway.address, PATIENCE) as plain:
+            distrustful.wrap_socket(plain, server_hostname="localhost")
+
+    with pytest.raises(ssl.SSLCertVerificationError):
+        await asyncio.to_thread(try_it)
+    assert await reason_of_last(gateway, FAILED, before) == "the client gave up: unknown ca"
+
+
+# What is no handshake.
+
+
+@pytest.mark.parametrize("octets", [b"CONNECT\n\n\0", b"STOMP\n\n\0", b"GET / HTTP/1.1\r\n\r\n", b"\n\n\n\n\n\n\n\n"])
+async def test_a_client_without_tls_is_closed_and_others_go_on(
+    gateway: GatewayProcess, files: Files, octets: bytes
+) -> None:
+    before = len(gateway.logged(FAILED))
+    async with StompClient.logged_in(gateway.address, tls=files.client()) as client, within():
+        async with StompClient.dialled(gateway.address) as plain:
+            plain.writer.write(octets)
+            with contextlib.suppress(ConnectionError):
+                # A TLS alert may come; no frame does.
+                assert b"ERROR" not in await plain.reader.read()
+        assert await reason_of_last(gateway, FAILED, before) == "the client does not speak TLS"
+        await client.disconnect()
+
+
+async def test_a_client_that_never_begins_is_closed_at_the_login_timeout(files: Files, broker_url: str) -> None:
+    listener = files.listener() | {"login_timeout": "300ms"}
+    with gateway_process(configuration(broker_url, listeners=[listener])) as process:
+        async with StompClient.dialled(process.address) as silent, within():
+            with contextlib.suppress(ConnectionError):
+                await silent.reader.read()
+        assert await reason_of_last(process, FAILED, 0) == "the handshake took longer than login_timeout"
+
+
+async def test_a_client_that_leaves_is_in_the_log(gateway: GatewayProcess) -> None:
+    before = len(gateway.logged(FAILED))
+    async with StompClient.dialled(gateway.address):
+        pass
+    assert await reason_of_last(gateway, FAILED, before) == "the client closed the connection"
+
+
+async def test_tls_on_a_plain_port_is_closed_with_a_hint_in_the_log(broker_url: str, files: Files) -> None:
+    with gateway_process(configuration(broker_url)) as process:
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            async with StompClient.dialled(process.address, tls=files.client()), within():
+                pytest.fail("a handshake with a plain port")
+        (ended,) = await logged(process, "session ended")
+        assert ended["reason"] == "tls-on-plain-port"
+        (line,) = process.logged("tls on a plain port")
+        assert line["peer"] == ended["peer"]
+        assert "tls" in line["hint"]
+        assert not process.logged("error sent")
+
+
+def plain_answer(address: Address, octets: bytes) -> bytes:
+    with socket.create_connection(address, PATIENCE) as client:
+        client.sendall(octets)
+        answer = b""
+        while received := client.recv(4096):
+            answer += received
+        return answer
+
+
+@pytest.mark.parametrize("before", [b"", b"\n", b"\r\n\n"])
+async def test_a_plain_port_does_not_answer_tls(gateway_address: Address, before: bytes) -> None:
+    assert await asyncio.to_thread(plain_answer, gateway_address, before + b"\x16\x03\x01\x02\0\1\0") == b""

@@ -1,0 +1,197 @@
+"""`stomp-gateway parity` as its user sees it, without a broker."""
+
+import asyncio
+import io
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from gateway.cli import main
+from gateway.errors import ExitCode
+from gateway.parity.library import conversations, departures
+from gateway.parity.normaliser import Section
+from gateway.parity.recording import Entry, Order
+from gateway.parity.report import Report, side_by_side
+from gateway.parity.script import SETUPS
+from gateway.parity.verdict import Outcome, Verdict
+from tests.support.false_server import Answer, connected, false_server, receipt
+from tests.support.gateway import Address
+
+NOWHERE = "amqp://guest:guest@127.0.0.1:1/"  # nobody may listen there
+
+
+def polite(command: str, headers: Mapping[str, str]) -> bytes:
+    """Does as told by connect/receipt-ignored, and no more."""
+    if command == "CONNECT":
+        return connected("RabbitMQ/4")
+    return receipt(headers["receipt"]) if "receipt" in headers else b""
+
+
+def impolite(command: str, headers: Mapping[str, str]) -> bytes:
+    """Calls itself a gateway, and gives receipts that nobody asked for."""
+    if command == "CONNECT" and "receipt" in headers:
+        return connected("stomp-gateway/0") + receipt(headers["receipt"])
+    return polite(command, headers).replace(b"RabbitMQ/4", b"stomp-gateway/0")
+
+
+def well_behaved(command: str, headers: Mapping[str, str]) -> bytes:
+    """Calls itself a gateway, and does as the plugin."""
+    return polite(command, headers).replace(b"RabbitMQ/4", b"stomp-gateway/0")
+
+
+def refusing(_command: str, _headers: Mapping[str, str]) -> bytes:
+    """Lets nobody in."""
+    return b"ERROR\nmessage:Bad CONNECT\ncontent-length:4\n\nnope\0\n"
+
+
+async def run(plugin: Answer | Address, gateway: Answer | Address, *more: str) -> ExitCode:
+    """Run the command in a thread, as it has a loop of its own."""
+    async with _listening(plugin) as one, _listening(gateway) as other:
+        servers = ["--plugin", f"{one[0]}:{one[1]}", "--gateway", f"{other[0]}:{other[1]}"]
+        arguments = ["parity", *servers, "--amqp", NOWHERE, *more]
+        return ExitCode(await asyncio.to_thread(main, arguments))
+
+
+@asynccontextmanager
+async def _listening(server: Answer | Address) -> AsyncIterator[Address]:
+    if isinstance(server, tuple):
+        yield server
+        return
+    async with false_server(server) as address:
+        yield address
+
+
+ONLY = ("--only", "connect/receipt-ignored")
+
+
+async def test_servers_that_do_the_same_are_equal_and_the_exit_code_is_0(capsys: pytest.CaptureFixture[str]) -> None:
+    assert await run(polite, well_behaved, *ONLY) == ExitCode.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines if line.startswith("equal")] == [["equal", "connect/receipt-ignored"]]
+    assert lines[-1].startswith("1 rule: 1 equal, 0 departures, 0 DIFFERENT, 0 skipped (")
+
+
+async def test_a_server_that_differs_is_shown_with_both_exchanges_and_the_exit_code_is_1(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert await run(polite, impolite, *ONLY) == ExitCode.FAILURE
+    printed = capsys.readouterr()
+    assert "DIFFERENT  connect/receipt-ignored" in printed.out
+    assert "the gateway goes otherwise than written" in printed.out
+    assert sum(line.lstrip().startswith("> ") for line in printed.out.splitlines()) >= 1
+    assert "0 equal, 0 departures, 1 DIFFERENT" in printed.out
+    assert printed.err == ""  # no counter where nobody looks
+
+
+async def test_without_a_broker_what_needs_one_is_skipped_and_said_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert await run(polite, well_behaved, "--only", "durable/offline") == ExitCode.OK
+    printed = capsys.readouterr().out
+    assert "cannot be reached over AMQP" in printed
+    assert "skipped    durable/offline" in printed
+    assert "(--amqp)" in printed
+
+
+@pytest.mark.parametrize(
+    ("plugin", "gateway", "words"),
+    [
+        (refusing, well_behaved, ("the plugin at", "refuses the login 'guest'", "nope", "--login", "STOMP_PASSCODE")),
+        (polite, ("127.0.0.1", 1), ("the gateway at 127.0.0.1:1 cannot be reached", "Is it running")),
+        (well_behaved, polite, ("the wrong way round",)),
+        (lambda *_: b"", well_behaved, ("closes the connection instead of answering CONNECT",)),
+        (lambda *_: b"HTTP/1.1 400\r\n\r\n\n\nx\0x", well_behaved, ("does not answer as a STOMP server does",)),
+    ],
+)
+async def test_a_server_that_cannot_be_asked_is_told_with_what_to_do(
+    plugin: Answer, gateway: Answer | Address, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await run(plugin, gateway) == ExitCode.FAILURE
+    error = capsys.readouterr().err
+    assert [word for word in words if word not in error] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--gateway", "h:1"), "--plugin is missing"),
+        (("--plugin", "h:1"), "--gateway is missing"),
+        (("--plugin", "h", "--gateway", "h:1"), "--plugin must be HOST:PORT, not 'h'"),
+        (("--plugin", "h:0", "--gateway", "h:1"), "--plugin must be HOST:PORT"),
+        (("--plugin", "h:1", "--gateway", "h:1", "--setup", "odd"), "there is no such setup; there are plain"),
+        (("--plugin", "h:1", "--gateway", "h:1", "--jobs", "0"), "--jobs must be a number from 1"),
+        (("--plugin", "h:1", "--gateway", "h:1", "--only", "no-such"), "no conversation has such a name"),
+        (("--plugin", "h:1", "--gateway", "h:1", "--amqp", "http://x"), "--amqp must be amqp://"),
+        (("--plugin", "h:1", "--gateway", "h:1", "--amqp", "amqp://u:p@h/x"), "names the virtual host 'x'"),
+        (("--plugin", "h:1", "--gateway", "h:1", "--passcode-file", "/no/such"), "--passcode-file /no/such"),
+    ],
+)
+def test_a_wrong_command_line_ends_with_2(
+    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["parity", *arguments]) == ExitCode.CONFIGURATION
+    assert words in capsys.readouterr().err
+
+
+def test_the_list_names_every_conversation_and_its_setup(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["parity", "--list"]) == ExitCode.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [each.name for each in conversations()]
+    assert {line.split()[1] for line in lines} <= set(SETUPS)
+
+
+def test_the_help_names_every_setup(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["parity", "--help"])
+    printed = capsys.readouterr().out
+    assert [setup for setup in SETUPS if f"\n  {setup} " not in printed] == []
+
+
+def test_only_chooses_by_part_or_pattern() -> None:
+    assert {each.path.parent.name for each in conversations("connect/*")} == {"connect"}
+    assert all("nack" in each.name for each in conversations("nack"))
+    assert conversations("nack")
+
+
+# The report.
+
+
+def _sections(*bodies: str) -> tuple[Section, ...]:
+    return tuple(Section(Order.EXACT, (Entry("S<", "MESSAGE", (), body),)) for body in bodies)
+
+
+def test_exchanges_stand_beside_each_other_where_there_is_room() -> None:
+    wide = list(side_by_side(_sections("a", "b"), _sections("a", "c"), 120))
+    assert [line.count("|") for line in wide] == [1] * len(wide)
+    assert [line.split() for line in wide if ">" in line] == [[">", "b", "|", ">", "c"]]
+    narrow = list(side_by_side(_sections("a", "b"), _sections("a", "c"), 80))
+    assert not any("|" in line for line in narrow)
+    assert [line.split() for line in narrow if "> " in line] == [[">", "b"], [">", "c"]]
+
+
+def test_an_exchange_that_ends_earlier_is_marked_where_it_ends() -> None:
+    assert "    > (nothing more)" in list(side_by_side(_sections("a"), _sections("a", "b"), 80))
+
+
+def test_a_departure_is_printed_with_its_row() -> None:
+    conversation = next(each for each in conversations() if each.departures)
+    row = departures()[conversation.departures[0]]
+    output = io.StringIO()
+    report = Report(output, None, width=80, departures=departures(), total=1, verbose=False)
+    report.tell(Verdict(conversation, Outcome.DEPARTURE))
+    assert row.plugin in output.getvalue()
+    assert row.gateway in output.getvalue()
+
+
+def test_the_counter_is_shown_while_it_lasts() -> None:
+    output, progress = io.StringIO(), io.StringIO()
+    report = Report(output, progress, width=80, departures={}, total=3, verbose=False)
+    report.count()
+    report.conclude(1.0)
+    assert "1 of 3" in progress.getvalue()
+    assert progress.getvalue().endswith("\r\x1b[K")
+    assert "of 3" not in output.getvalue()
+
+
+def test_the_conversations_of_a_checkout_are_those_of_the_tests() -> None:
+    assert conversations()[0].path.parents[2] == Path(__file__).parents[2]

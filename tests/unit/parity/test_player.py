@@ -1,0 +1,180 @@
+"""Playing a conversation: one that cannot fail would prove nothing."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.parity import (
+    SETUPS,
+    Conversation,
+    Identity,
+    MismatchError,
+    Received,
+    ScriptError,
+    ServerFrame,
+    SilenceError,
+    parse_conversation,
+    perform,
+    play,
+)
+from tests.support.model_broker import ModelBroker
+
+HEAD = "title: t\nrule: r\n\n"
+
+
+def _conversation(steps: str, head: str = HEAD) -> Conversation:
+    return parse_conversation(head + steps, Path("inline.stomp"))
+
+
+class ScriptedPeer:
+    """A server that answers every frame by the same frames."""
+
+    def __init__(self, *answers: ServerFrame) -> None:
+        self._answers = answers
+        self._waiting: list[Received] = []
+        self.heard = b""
+
+    async def send(self, _client: str, octets: bytes) -> None:
+        self.heard += octets
+        self._waiting += self._answers
+
+    async def receive(self, _client: str) -> Received:
+        if not self._waiting:
+            raise SilenceError("nothing more")
+        return self._waiting.pop(0)
+
+    async def hang_up(self, _client: str) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+REFUSAL = ServerFrame(b"ERROR", (b"message:Illegal command", b"content-length:2"), b"no")
+EXPECTED = "C> SEND\n   destination:/topic/a\n\nS< ERROR\n   message:Illegal command\n\n   no\n"
+
+
+async def test_a_conversation_that_goes_as_written_passes() -> None:
+    await play(_conversation(EXPECTED), ScriptedPeer(REFUSAL), None, "gateway")
+
+
+@pytest.mark.parametrize(
+    ("steps", "difference"),
+    [
+        (EXPECTED.replace("S< ERROR", "S< RECEIPT"), "is not RECEIPT"),
+        (EXPECTED.replace("   message:Illegal command\n", ""), "has the unexpected header message:Illegal command"),
+        (EXPECTED.replace("Illegal", "Legal"), "lacks the header message:Legal command"),
+        (EXPECTED.replace("   message", "   receipt-id:1\n   message"), "lacks the header receipt-id:1"),
+        (EXPECTED.replace("   no\n", "   yes\n"), "has another body"),
+        (EXPECTED.replace("   no\n", "   no{lf}\n"), "has another body"),
+        (EXPECTED.replace("   message", "   content-length:3\n   message"), "lacks the header content-length:3"),
+        (EXPECTED + "S< closed\n", "nothing more"),
+        (EXPECTED + "S< ERROR\n   ...\n\n   {*}\n", "nothing more"),
+        (
+            EXPECTED.replace("S< ERROR\n   message:Illegal command\n\n   no", "S< closed"),
+            "expected the connection",
+        ),
+        (EXPECTED.replace("Illegal command", "{a:digits}"), "lacks the header message:{a:digits}"),
+        (EXPECTED.replace("S< ERROR", "in any order\nS< RECEIPT") + "in order\n", "expected, in any order"),
+    ],
+)
+async def test_a_conversation_that_goes_otherwise_fails(steps: str, difference: str) -> None:
+    with pytest.raises(MismatchError, match="inline") as failure:
+        await play(_conversation(steps), ScriptedPeer(REFUSAL), None, "gateway")
+    assert difference in str(failure.value)
+
+
+async def test_a_frame_that_nobody_expected_fails_at_the_end() -> None:
+    with pytest.raises(MismatchError, match="lacks the header message:Illegal command"):
+        await play(_conversation(EXPECTED), ScriptedPeer(REFUSAL, ServerFrame(b"ERROR", (), b"")), None, "gateway")
+
+
+async def test_a_wrong_content_length_fails() -> None:
+    answer = ServerFrame(b"ERROR", (b"message:Illegal command", b"content-length:7"), b"no")
+    with pytest.raises(MismatchError, match="about a body of 2 octets"):
+        await play(_conversation(EXPECTED), ScriptedPeer(answer), None, "gateway")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (HEAD + "S<plugin closed\n", "inline.stomp:4: only the plugin does this, and the file names no departure"),
+        (HEAD + "Client sends\n", "inline.stomp:4: not a step"),
+        (HEAD + "in any order\nS< RECEIPT\n", "lacks its `in order`"),
+        (HEAD, "no steps"),
+        ("rule: r\n\nC is open\n", "exactly one `title:`"),
+        (HEAD + "C is open\n   really\n", "nothing may stand under this line"),
+        ("setup: plane\n" + HEAD + "C is open\n", "there is no setup 'plane'; there are plain, configured"),
+        ("setup: plain\nsetup: plain\n" + HEAD + "C is open\n", "one `setup:` at most"),
+    ],
+)
+def test_a_file_that_breaks_the_format_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(ScriptError, match=problem):
+        _conversation(text, head="")
+
+
+@pytest.mark.parametrize("setup", SETUPS)
+def test_a_file_names_its_setup(setup: str) -> None:
+    assert _conversation("C is open\n", f"setup: {setup}\n" + HEAD).setup == setup
+    assert _conversation("C is open\n").setup == "plain"
+
+
+async def test_clients_are_who_they_should_be_and_the_passcode_is_not_told() -> None:
+    refusal = ServerFrame(b"ERROR", (b"message:Bad CONNECT", b"content-length:13"), b"no nice:\\user")
+    heard = "C> CONNECT\n   login:{login}\n   passcode:{passcode}\n\nS< ERROR\n   ...\n\n   no {login}\n"
+    peer = ScriptedPeer(refusal)
+    performance = await perform(_conversation(heard), peer, None, "plugin", Identity("nice:\\user", "se:cret"))
+    assert peer.heard.startswith(b"CONNECT\nlogin:nice\\c\\\\user\npasscode:se\\ccret\n\n\0")
+    assert "cret" not in str(performance.mismatch) + str(performance.recording.entries)
+
+
+@pytest.mark.parametrize("broken_off", [True, False])
+async def test_what_a_conversation_made_is_removed_however_it_ends(broken_off: bool) -> None:
+    broker = ModelBroker()
+    steps = (
+        "B> declare queue {run} durable\nB> declare exchange {run}-x fanout\nB> bind queue {run} to {run}-x with k\n"
+    )
+    wrong = EXPECTED.replace("Illegal", "Legal") if broken_off else EXPECTED
+    performance = await perform(_conversation(steps + wrong), ScriptedPeer(REFUSAL), broker, "plugin", Identity())
+    assert bool(performance.mismatch) is broken_off
+    run = performance.recording.run
+    assert await broker.count(run) is None
+    await broker.declare_exchange(run + "-x", "direct", internal=False)  # would be refused if it were still there
+
+
+class RememberingBroker(ModelBroker):
+    """Knows what was ever declared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.declared: list[str] = []
+        self.deleting = asyncio.Event()
+
+    async def declare_queue(self, name: str, *, durable: bool, auto_delete: bool, arguments: dict[str, Any]) -> None:
+        self.declared.append(name)
+        await super().declare_queue(name, durable=durable, auto_delete=auto_delete, arguments=arguments)
+
+    async def delete_queue(self, name: str) -> None:
+        self.deleting.set()
+        await asyncio.sleep(0)  # where a cancellation could strike
+        await super().delete_queue(name)
+
+
+async def test_what_a_conversation_made_is_removed_when_it_is_cancelled() -> None:
+    broker, asked = RememberingBroker(), asyncio.Event()
+
+    class SilentPeer(ScriptedPeer):
+        async def receive(self, _client: str) -> Received:
+            asked.set()
+            await asyncio.Event().wait()
+            raise SilenceError
+
+    conversation = _conversation("B> declare queue {run} durable\n" + EXPECTED)
+    playing = asyncio.create_task(play(conversation, SilentPeer(), broker, "plugin"))
+    await asked.wait()
+    playing.cancel()
+    await broker.deleting.wait()
+    playing.cancel()  # while it cleans up
+    with pytest.raises(asyncio.CancelledError):
+        await playing
+    assert [await broker.count(name) for name in broker.declared] == [None]

@@ -1,0 +1,150 @@
+"""What two servers' answers to the same conversation mean."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from gateway.parity import Identity, ServerFrame, SocketPeer, parse_conversation, perform
+from gateway.parity.recording import Entry
+from gateway.parity.verdict import Outcome, Verdict, judge
+from tests.support.false_server import Answer, connected, false_server, receipt
+
+HEAD = "title: t\nrule: r\n\n"
+DEPARTURE = "departure: better\n" + HEAD
+SUBSCRIBE = "C connects with 1.2\nC> SUBSCRIBE\n   id:1\n   destination:/topic/{run}\n   receipt:r\n\n"
+MESSAGE = "S< MESSAGE\n   message-id:T_1@@{C.session}@@{*:digits}\n   ...\n\n   {*}\n"
+SESSIONS = ("session-AAAAAAAAAAAAAAAAAAAAAA", "session-BBBBBBBBBBBBBBBBBBBBBB")
+
+
+def server(name: str, session: str, *messages: str) -> Answer:
+    """Answers CONNECT, receipts, and SUBSCRIBE with messages: `headers|body`, `SESSION` is replaced."""
+
+    def answer(command: str, headers: Mapping[str, str]) -> bytes:
+        if command == "CONNECT":
+            return connected(f"{name}/{len(messages)}", session)
+        said = receipt(headers["receipt"]) if "receipt" in headers else b""
+        if command == "SUBSCRIBE":
+            for message in messages:
+                lines, _, body = (
+                    message.replace("SESSION", session).replace("RUN", headers["destination"]).partition("|")
+                )
+                said += f"MESSAGE\n{lines}\ncontent-length:{len(body)}\n\n{body}\0\n".encode()
+        return said
+
+    return answer
+
+
+async def verdict(text: str, plugin: Answer, gateway: Answer) -> Verdict:
+    conversation = parse_conversation(text, Path("inline.stomp"))
+    async with false_server(plugin) as one, false_server(gateway) as other:
+        performances = await asyncio.gather(
+            perform(conversation, SocketPeer(one, 0.2), None, "plugin", Identity()),
+            perform(conversation, SocketPeer(other, 0.2), None, "gateway", Identity()),
+        )
+    return judge(conversation, *performances)
+
+
+async def outcome(text: str, plugin: tuple[str, ...], gateway: tuple[str, ...]) -> Outcome:
+    name = "RabbitMQ", "stomp-gateway"
+    one, other = (server(name[side], SESSIONS[side], *(plugin, gateway)[side]) for side in (0, 1))
+    return (await verdict(text, one, other)).outcome
+
+
+PLAIN = HEAD + SUBSCRIBE + "S< RECEIPT\n   receipt-id:r\n" + MESSAGE
+
+
+@pytest.mark.parametrize(
+    ("plugin", "gateway"),
+    [
+        ("message-id:T_1@@SESSION@@7\ndestination:RUN|a", "destination:RUN\nmessage-id:T_1@@SESSION@@1|a"),
+        (
+            "message-id:T_1@@SESSION@@1\nreply-to:/reply-queue/amq.gen-AAAAAAAAAAAAAAAAAAAAAA|a",
+            "message-id:T_1@@SESSION@@1\nreply-to:/reply-queue/amq.gen-BBBBBBBBBBBBBBBBBBBBBB|a",
+        ),
+    ],
+)
+async def test_names_that_a_server_makes_up_and_the_order_of_headers_do_not_count(plugin: str, gateway: str) -> None:
+    assert await outcome(PLAIN, (plugin,), (gateway,)) is Outcome.EQUAL
+
+
+@pytest.mark.parametrize(
+    "gateway",
+    [
+        "message-id:T_1@@SESSION@@1\ncolor:red|a",
+        "message-id:T_1@@SESSION@@1\ncolor:blue|b",
+        "message-id:T_1@@SESSION@@1\ncolor:blue\nextra:1|a",
+        "message-id:T_1@@SESSION@@1|a",
+        "message-id:T_1@@SESSION@@1\ncolor:blue\ncolor:blue|a",
+    ],
+)
+async def test_wildcards_do_not_hide_a_difference(gateway: str) -> None:
+    plugin = "message-id:T_1@@SESSION@@1\ncolor:blue|a"
+    assert await outcome(PLAIN, (plugin,), (plugin,)) is Outcome.EQUAL
+    assert await outcome(PLAIN, (plugin,), (gateway,)) is Outcome.DIFFERENT
+
+
+async def test_two_messages_under_one_id_are_not_two_messages() -> None:
+    messages = tuple(f"message-id:T_1@@SESSION@@{tag}|same" for tag in (3, 4))
+    text = PLAIN + MESSAGE
+    assert await outcome(text, messages, messages) is Outcome.EQUAL
+    assert await outcome(text, messages, (messages[0], messages[0])) is Outcome.DIFFERENT
+
+
+async def test_what_comes_in_any_order_is_compared_in_none() -> None:
+    text = HEAD + SUBSCRIBE + "in any order\nS< RECEIPT\n   receipt-id:r\n" + MESSAGE + MESSAGE + "in order\n"
+    a, b, c = (f"message-id:T_1@@SESSION@@{tag}|{body}" for tag, body in ((1, "a"), (2, "b"), (3, "c")))
+    assert await outcome(text, (a, b), (b, a)) is Outcome.EQUAL
+    assert await outcome(text, (a, b), (b, c)) is Outcome.DIFFERENT
+
+
+async def test_of_any_number_of_frames_one_side_may_say_fewer_but_no_others() -> None:
+    text = HEAD + SUBSCRIBE + "S< RECEIPT\n   receipt-id:r\n" + MESSAGE.replace("S< ", "S< any number of ")
+    text += "C> DISCONNECT\n   receipt:bye\n\nS< RECEIPT\n   receipt-id:bye\n"
+    a, b = ("message-id:T_1@@SESSION@@1|a", "message-id:T_1@@SESSION@@2|b")
+    assert await outcome(text, (a, b), (a,)) is Outcome.EQUAL
+    assert await outcome(text, (a,), ()) is Outcome.EQUAL
+    assert await outcome(text, (a,), (b,)) is Outcome.DIFFERENT
+
+
+async def test_both_otherwise_than_written_but_alike_is_equal_with_a_word() -> None:
+    message = ("destination:elsewhere|a",)
+    both = [server(name, SESSIONS[0], *message) for name in ("RabbitMQ", "stomp-gateway")]
+    judged = await verdict(PLAIN, *both)
+    assert judged.outcome is Outcome.EQUAL
+    assert judged.remarks == ("neither goes as written in line 12; up to there both said the same",)
+
+
+async def test_one_otherwise_than_written_is_different() -> None:
+    right = "message-id:T_1@@SESSION@@1|a"
+    assert await outcome(PLAIN, (right,), ()) is Outcome.DIFFERENT
+    assert await outcome(PLAIN, (), (right,)) is Outcome.DIFFERENT
+
+
+async def test_servers_that_cannot_be_reached_are_not_equal() -> None:
+    conversation = parse_conversation(PLAIN, Path("inline.stomp"))
+    async with false_server(server("RabbitMQ", SESSIONS[0])) as gone:
+        pass
+    performances = [
+        await perform(conversation, SocketPeer(gone, 0.2), None, side, Identity()) for side in ("plugin", "gateway")
+    ]
+    assert judge(conversation, *performances).outcome is Outcome.DIFFERENT
+
+
+@pytest.mark.parametrize(
+    ("plugin", "gateway", "expected"),
+    [("a", "b", Outcome.DEPARTURE), ("a", "a", Outcome.DIFFERENT), ("b", "b", Outcome.DIFFERENT)],
+)
+async def test_a_departure_is_one_only_where_each_does_its_own(plugin: str, gateway: str, expected: Outcome) -> None:
+    either = "S<{} MESSAGE\n   message-id:{{*}}\n\n   {}\n"
+    text = DEPARTURE + SUBSCRIBE + "S< RECEIPT\n   receipt-id:r\n"
+    text += either.format("plugin", "a") + either.format("gateway", "b")
+    messages = [(f"message-id:T_1@@SESSION@@1|{body}",) for body in (plugin, gateway)]
+    assert await outcome(text, messages[0], messages[1]) is expected
+
+
+@pytest.mark.parametrize(("length", "is_told"), [(b"content-length:2", False), (b"content-length:3", True)])
+def test_a_content_length_is_told_where_it_is_wrong(length: bytes, is_told: bool) -> None:
+    entry = Entry.of_server("C", ServerFrame(b"ERROR", (length, b"message:m"), b"no"))
+    assert (length.decode() in entry.headers) is is_told

@@ -1,0 +1,142 @@
+"""`compatibility: next` has the names and texts of the plugin's next version, where it changed them on purpose."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gateway.session import ops
+from gateway.session.destinations import durable_queue_name
+from gateway.session.settings import Settings
+from tests.support.playbook import IDENTITY, Playbook, deliver
+
+RELEASED = Settings("/")
+NEXT = replace(RELEASED, next_release=True)
+
+# Computed by Erlang's own encoder, from binaries where the released versions encode lists.
+NAMES = {
+    ("durable", "test.subscription"): "stomp-subscription-mN8EtNJgeewoAWGIePSs-A",
+    ("parity-47b627-t", "s1"): "stomp-subscription-Mpz5Ky0cpyX8h5_Pt_rPiA",
+}
+
+
+@pytest.fixture
+def play() -> Playbook:
+    """A session that has logged in where the next version is the model."""
+    playbook = Playbook(NEXT)
+    playbook.connect()
+    return playbook
+
+
+@pytest.mark.parametrize(("subscription", "name"), NAMES.items(), ids=str)
+def test_the_queue_of_a_durable_subscription(subscription: tuple[str, str], name: str) -> None:
+    key, identifier = (text.encode() for text in subscription)
+    assert durable_queue_name(key, identifier, next_release=True) == name.encode()
+    assert durable_queue_name(key, identifier) != name.encode()
+
+
+@pytest.mark.parametrize("destination", ["/topic/durable", "/exchange/other/durable"])
+def test_a_durable_subscription_consumes_the_queue_and_unsubscribe_deletes_that_of_a_topic(
+    play: Playbook, destination: str
+) -> None:
+    play.client("SUBSCRIBE", "id:test.subscription", f"destination:{destination}", "durable:true")
+    operation = play.asked()
+    assert isinstance(operation, ops.Subscribe)
+    name = NAMES["durable", "test.subscription"]
+    assert operation.queue_name == name
+    subscription = play.subscribed(operation)
+    play.client("UNSUBSCRIBE", "id:test.subscription", "durable:true")
+    is_topic = destination.startswith("/topic")
+    assert play.asked() == ops.Unsubscribe(subscription, name if is_topic else None)
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "shown"),
+    [
+        (404, "NOT_FOUND - no queue 'q' in vhost '/'", "not_found: no queue 'q' in vhost '/'"),
+        (406, "PRECONDITION_FAILED - invalid expiration 'a - b'", "precondition_failed: invalid expiration 'a - b'"),
+        (403, "ACCESS_REFUSED - access to topic 't' refused", "access_refused: access to topic 't' refused"),
+        (320, "CONNECTION_FORCED - NOT_FOUND - x", "connection_forced: NOT_FOUND - x"),
+        (541, "no name here - really", "internal_error: no name here - really"),
+        (541, "Queue - not a name", "internal_error: Queue - not a name"),
+    ],
+)
+def test_the_broker_is_quoted_without_the_name_of_the_error(play: Playbook, code: int, text: str, shown: str) -> None:
+    play.broker(ops.ChannelClosed(code, text, True))
+    assert play.said() == [f"ERROR {shown}"]
+
+
+def test_what_the_gateway_says_in_the_brokers_place_is_without_the_name_too(play: Playbook) -> None:
+    subscription = play.subscribe("1", "/queue/q", "ack:client")
+    deliver(subscription, 1)
+    play.client("ACK", f"id:T_1@@{IDENTITY.decode()}@@9")
+    assert play.said() == ["MESSAGE 1 #1 ", "ERROR precondition_failed: unknown delivery tag 9"]
+
+
+def test_a_refused_operation_and_a_lost_link_are_told_in_the_same_way() -> None:
+    for event in (
+        ops.OperationFailed(404, "NOT_FOUND - no queue 'q' in vhost '/'"),
+        ops.LinkLost(320, "CONNECTION_FORCED - gone"),
+    ):
+        play = Playbook(NEXT)
+        play.connect()
+        play.client("SUBSCRIBE", "id:1", "destination:/amq/queue/q", "receipt:r1")
+        assert isinstance(play.asked(), ops.Subscribe)
+        play.broker(event)
+        assert " - " not in "".join(play.said())
+
+
+@pytest.mark.parametrize(("settings", "end"), [(RELEASED, b"'\n"), (NEXT, b"'")])
+def test_a_refused_login_has_no_line_feed_behind_it(settings: Settings, end: bytes) -> None:
+    play = Playbook(settings)
+    play.client("CONNECT", "host:/", "login:a", "passcode:b")
+    assert isinstance(play.asked(), ops.Login)
+    play.broker(ops.LoginFailed(403, "ACCESS_REFUSED - Login was refused"))
+    octets = b"".join(play.session.output)
+    body = b"Access refused for user 'a%b" % end
+    assert octets.endswith(b"content-length:%d\n\n%b\0\n" % (len(body), body))
+
+
+# What does not change, because the next version changed it by accident or not at all.
+
+UNCHANGED = [
+    (["SEND", "destination:/a/b"], "Unknown destination"),
+    (["SEND"], "Missing destination"),
+    (["SUBSCRIBE", "id:1", "destination:/queue/q", "ack:no"], "Processing error"),
+    (["SEND", "destination:/topic/a", "priority:high"], "Processing error"),
+    (["ACK", "id:1"], "Invalid header"),
+    (["ACK", "id:T_1@@s@@1"], "Subscription not found"),
+    (["UNSUBSCRIBE", "id:1"], "No subscription found"),
+    (["COMMIT", "transaction:t"], "Bad transaction"),
+    (["NONSENSE"], "Bad command"),
+]
+
+
+@pytest.mark.parametrize(("frame", "message"), UNCHANGED, ids=str)
+def test_the_gateways_own_errors_are_the_same(frame: list[str], message: str) -> None:
+    answers = []
+    for settings in (RELEASED, NEXT):
+        play = Playbook(settings)
+        play.connect()
+        play.client(*frame)
+        answers.append(play.said())
+        assert play.state().name == "CONNECTED"
+    assert answers[0] == answers[1]
+    assert message in answers[0][0]
+
+
+def test_transient_queues_and_message_ids_are_the_same(play: Playbook) -> None:
+    play.client("SUBSCRIBE", "id:1", "destination:/topic/a")
+    operation = play.asked()
+    assert isinstance(operation, ops.Subscribe)
+    assert operation.queue_name.startswith("stomp-subscription-")
+    deliver(play.subscribed(operation), 1, "hello")
+    assert play.said() == ["MESSAGE 1 #1 hello"]
+
+
+def test_a_queue_that_has_a_name_keeps_it(play: Playbook) -> None:
+    play.client("SUBSCRIBE", "id:1", "destination:/topic/a", "durable:true", "x-queue-name:mine")
+    operation = play.asked()
+    assert isinstance(operation, ops.Subscribe)
+    assert operation.queue_name == "mine"

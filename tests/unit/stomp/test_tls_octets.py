@@ -1,0 +1,67 @@
+"""A TLS handshake where a frame should begin: seen at its first octet, however the octets arrive."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.errors import CloseReason, FrameError, TlsOctetsError
+from gateway.session.session import Session
+from gateway.session.transitions import State
+from gateway.stomp.decoder import Decoder, Limits
+
+HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
+
+
+@pytest.mark.parametrize("before", [b"", b"\n", b"\r\n\n\0", b"CONNECT\n\n\0", b"SEND\ndestination:/queue/a\n\n\0\n"])
+@pytest.mark.parametrize("after", [b"", b"\n\n", b"\n\r\n\0", b"x" * 100_000])
+def test_it_is_told_apart_from_other_octets(before: bytes, after: bytes) -> None:
+    decoder = Decoder()
+    decoder.feed(before + HELLO + after)
+    with pytest.raises(TlsOctetsError):
+        list(iter(decoder.next_frame, None))
+
+
+@pytest.mark.parametrize("before", [b"", b"\n", b"\r\n"])
+def test_one_octet_is_enough(before: bytes) -> None:
+    decoder = Decoder()
+    for octet in before:
+        decoder.feed(bytes((octet,)))
+        assert decoder.next_frame() is None
+    decoder.feed(HELLO[:1])
+    with pytest.raises(TlsOctetsError):
+        decoder.next_frame()
+
+
+@pytest.mark.parametrize(
+    "octets", [b"SEND\ndestination:\x16\n\n\x16\0", b"\x15\x03\n\n\0", b"\x17\n\n\0", b"\x0e\n\n\0"]
+)
+def test_inside_of_a_frame_and_beside_it_the_octet_means_nothing(octets: bytes) -> None:
+    decoder = Decoder()
+    decoder.feed(octets)
+    assert decoder.next_frame() is not None
+
+
+def session() -> tuple[Session, Decoder]:
+    limits = Limits()
+    return Session(b"session", b"server", lambda _host: None, limits), Decoder(limits)
+
+
+def test_before_the_login_the_session_ends_without_an_answer() -> None:
+    conversation, decoder = session()
+    decoder.feed(HELLO)
+    conversation.run(decoder)
+    assert (conversation.state, conversation.close_reason) == (State.CLOSED, CloseReason.TLS_ON_PLAIN_PORT)
+    assert not conversation.output
+
+
+def test_after_the_login_it_is_a_malformed_frame_like_any_other() -> None:
+    conversation, decoder = session()
+    conversation.login = b"somebody"
+    decoder.feed(HELLO)
+    conversation.run(decoder)
+    assert (conversation.state, conversation.close_reason) == (State.CLOSED, CloseReason.MALFORMED_FRAME)
+    assert b"TLS is not spoken on this port" in b"".join(conversation.output)
+
+
+def test_it_is_a_violation_of_the_grammar() -> None:
+    assert issubclass(TlsOctetsError, FrameError)
