@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from gateway.amqp.splitter import Sink
+from gateway.server.channel import LinkChannel
 from gateway.server.exclusive import ExclusiveQueues
-from gateway.server.link import Credentials, Link, LinkChannel, LinkDownError, UpstreamError
+from gateway.server.link import Credentials, Link
+from gateway.server.upstream import LinkDownError, UpstreamError
 from gateway.session import ops
 from gateway.session.conversation import Hold
 from gateway.session.session import Session

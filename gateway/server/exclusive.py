@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from gateway.server.link import Link, LinkChannel, LinkDownError, UpstreamError
+from gateway.server.channel import LinkChannel
+from gateway.server.link import Link
+from gateway.server.upstream import LinkDownError, UpstreamError
 from gateway.session.queues import QueueSpec
 
 _NOT_FOUND: Final = 404

@@ -8,29 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote
 
 import aio_pika
 import pamqp.frame
-from aio_pika.abc import AbstractChannel
 from aiormq.channel import Channel as UnderlayChannel
 from aiormq.exceptions import AMQPError
 from pamqp import commands
-from pamqp.base import Frame
 from yarl import URL
 
 from gateway.amqp.codec import CANCEL, CHANNEL_CLOSE, CONNECTION_BLOCKED, CONNECTION_CLOSE, CONNECTION_UNBLOCKED
 from gateway.amqp.splitter import Sink, Splitter
 from gateway.config import BrokerUrl, Upstream, VirtualHost
-from gateway.errors import GatewayError
-from gateway.server.methods import BasicConsume, QueueBind, QueueDeclare, QueueDelete
+from gateway.server.channel import LinkChannel
 from gateway.server.tap import Tap, TapFactory
 from gateway.server.tls import broker_tls_context
-from gateway.session.arguments import Argument
-from gateway.session.queues import QueueSpec
+from gateway.server.upstream import CONNECTION_FORCED, LinkDownError, UpstreamError, interrupted
 
 if TYPE_CHECKING:
     from gateway.server.exclusive import ExclusiveQueues
@@ -40,25 +35,6 @@ _HIGH_WATER: Final = 1 << 20
 
 # How long a broker may take to answer connection.close, in seconds.
 _CLOSE_WITHIN: Final = 3.0
-
-_CONNECTION_FORCED: Final = 320
-
-
-class UpstreamError(GatewayError):
-    """The broker closed a channel with an error, or a connection. Code and text are its own."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-        self.text = text
-
-
-class LinkDownError(UpstreamError):
-    """The AMQP connection is gone, or none could be had. ``detail`` is for the log, not for clients."""
-
-    def __init__(self, code: int, text: str, detail: str = "") -> None:
-        super().__init__(code, text)
-        self.detail = detail or text
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,122 +65,6 @@ class Tenant(Protocol):
 
     def link_lost(self, link: Link) -> None:
         """The link is gone; see ``Link.end``."""
-
-
-class LinkChannel:
-    """A channel of a link, for one purpose of one session: publishing, or one subscription.
-
-    Args:
-        link: the link.
-        channel: aio-pika's.
-        underlay: the AMQP library's own, whose methods are AMQP's.
-    """
-
-    def __init__(self, link: Link, channel: AbstractChannel, underlay: UnderlayChannel) -> None:
-        self.link = link
-        self.number = underlay.number
-        self.write = link.write
-        self._consumer_tag = f"s{underlay.number}"
-        self.closed: UpstreamError | None = None
-        self.on_closed: Callable[[UpstreamError], None] | None = None
-        self.on_cancelled: Callable[[], None] | None = None
-        self._channel = channel
-        self._underlay = underlay
-        self._busy = False
-
-    def tap(self, sink: Sink) -> None:
-        """Send the channel's deliveries and confirms to a sink."""
-        self.link.listen(self, sink)
-
-    def silence(self, owner: object) -> None:
-        """Throw away what still arrives; the broker takes it back when the channel closes."""
-        self.on_closed = self.on_cancelled = None
-        self.link.listen(self, Sink(_discard_delivery, _discard_confirm, owner))
-
-    async def declare(self, queue: QueueSpec) -> str:
-        """Declare a queue (queue.declare); its name, which the broker chose if the one asked for is empty."""
-        method = QueueDeclare(
-            queue=queue.name,
-            durable=queue.durable,
-            exclusive=queue.exclusive,
-            auto_delete=queue.auto_delete,
-            arguments=_table(queue.arguments),
-        )
-        answer = await self._call(method)
-        return str(answer.queue)
-
-    async def look_for(self, queue: str) -> None:
-        """Ask whether a queue is there (queue.declare, passive); the broker refuses if it is not."""
-        await self._call(QueueDeclare(queue=queue, passive=True))
-
-    async def bind(self, queue: str, exchange: str, routing_key: str) -> None:
-        """Bind a queue to an exchange (queue.bind)."""
-        await self._call(QueueBind(queue=queue, exchange=exchange, routing_key=routing_key))
-
-    async def consume(self, queue: str, prefetch: int, arguments: Mapping[str, Argument]) -> None:
-        """Start a consumer (basic.qos, basic.consume); its messages go to the sink of the channel."""
-        if prefetch:
-            await self._call(commands.Basic.Qos(prefetch_count=prefetch))
-        # Known to the library, so that it answers when the broker cancels the consumer.
-        self._underlay.consumers[self._consumer_tag] = _never_called
-        method = BasicConsume(queue=queue, consumer_tag=self._consumer_tag, arguments=_table(arguments))
-        await self._call(method)
-
-    async def cancel(self) -> None:
-        """Stop the consumer (basic.cancel)."""
-        await self._call(commands.Basic.Cancel(consumer_tag=self._consumer_tag))
-
-    async def select_confirms(self) -> None:
-        """Ask the broker to confirm what is published from now on (confirm.select)."""
-        await self._call(commands.Confirm.Select())
-
-    async def delete_queue(self, queue: str, *, if_idle: bool = False) -> None:
-        """Delete a queue (queue.delete); one that does not exist is no error.
-
-        Args:
-            queue: its name.
-            if_idle: only if nobody consumes it and it is empty; the broker refuses otherwise.
-        """
-        await self._call(QueueDelete(queue=queue, if_unused=if_idle, if_empty=if_idle))
-
-    async def close(self) -> None:
-        """Close the channel; everything sent on it before is handled by the broker first."""
-        self.on_closed = self.on_cancelled = None
-        self.write = _discard_octets
-        try:
-            if self.closed is None and self.link.end is None:
-                await self._channel.close()
-        except (AMQPError, OSError, RuntimeError, asyncio.CancelledError):
-            # Closed by the broker at the same moment: that is what was wanted.
-            pass
-        finally:
-            self.link.channel_gone(self)
-
-    async def _call(self, method: Frame) -> Any:  # noqa: ANN401 - each method has its own answer
-        """Send a method and wait for its answer."""
-        self._busy = True
-        try:
-            answer = await self._underlay.rpc(method)
-        except (AMQPError, OSError, RuntimeError, asyncio.CancelledError) as error:
-            if self.link.end is not None:
-                raise self.link.end from error
-            if self.closed is not None:
-                raise self.closed from error
-            raise _interrupted(error) from error
-        finally:
-            self._busy = False
-        if self.closed is not None:
-            # Closed right behind the answer, before anybody could look at it.
-            raise self.closed
-        return answer
-
-    def broker_closed(self, refusal: UpstreamError) -> None:
-        """The broker closed the channel. Whoever waits for an answer gets the refusal, else the channel's owner."""
-        self.closed = refusal
-        # Its number may soon be another session's.
-        self.write = _discard_octets
-        if not self._busy and self.on_closed is not None:
-            self.on_closed(refusal)
 
 
 class Link:
@@ -253,12 +113,12 @@ class Link:
             try:
                 await asyncio.wait_for(link._dial(url, upstream), upstream.connect_timeout)
             except (TimeoutError, OSError, AMQPError, RuntimeError, LinkDownError) as error:
-                if isinstance(link.end, UpstreamError) and link.end.code != _CONNECTION_FORCED:
+                if isinstance(link.end, UpstreamError) and link.end.code != CONNECTION_FORCED:
                     raise UpstreamError(link.end.code, link.end.text) from None
                 failures.append(f"{broker}: {_cause(error, upstream.connect_timeout)}")
                 continue
             return link
-        raise LinkDownError(_CONNECTION_FORCED, "no broker answers", "; ".join(failures))
+        raise LinkDownError(CONNECTION_FORCED, "no broker answers", "; ".join(failures))
 
     async def _dial(self, url: URL, upstream: Upstream) -> None:
         context = broker_tls_context(upstream.tls) if url.scheme == "amqps" else None
@@ -278,7 +138,7 @@ class Link:
         self._tap = factory.tap
         underlay = connection.transport.connection if connection.transport else None
         if underlay is None:
-            raise LinkDownError(_CONNECTION_FORCED, "the connection was closed at once")
+            raise LinkDownError(CONNECTION_FORCED, "the connection was closed at once")
         tune = underlay.connection_tune
         self._frame_max = tune.frame_max
         self.broker_version = _version(underlay.server_properties.get("version"))
@@ -307,7 +167,7 @@ class Link:
         """
         try:
             if self._connection is None or self.end is not None:
-                raise self.end or LinkDownError(_CONNECTION_FORCED, "the connection is closed")
+                raise self.end or LinkDownError(CONNECTION_FORCED, "the connection is closed")
             channel = self._connection.channel(publisher_confirms=False)
             await channel.initialize()
             underlay = await channel.get_underlay_channel()
@@ -317,7 +177,7 @@ class Link:
         except (AMQPError, OSError, RuntimeError, asyncio.CancelledError) as error:
             if self.end is not None:
                 raise self.end from error
-            raise _interrupted(error) from error
+            raise interrupted(error) from error
         finally:
             self._opening -= 1
         self._channels[opened.number] = opened
@@ -397,7 +257,7 @@ class Link:
     def connection_lost(self) -> None:
         """The socket is closed: tell everybody once."""
         if self.end is None:
-            self.end = LinkDownError(_CONNECTION_FORCED, "CONNECTION_FORCED - the connection to the broker was lost")
+            self.end = LinkDownError(CONNECTION_FORCED, "CONNECTION_FORCED - the connection to the broker was lost")
         for tenant in tuple(self.tenants):
             tenant.link_lost(self)
         self.tenants.clear()
@@ -428,23 +288,10 @@ def _url(broker: BrokerUrl, credentials: Credentials, virtual_host: VirtualHost)
     return URL.build(scheme=broker.scheme, host=broker.host, port=broker.port, encoded=True, **parts)
 
 
-def _table(arguments: Mapping[str, Argument]) -> dict[str, Any]:
-    """A table as the AMQP library takes it; it knows more types than there are arguments."""
-    return dict(arguments)
-
-
 def _version(text: object) -> tuple[int, ...]:
     """RabbitMQ's version as numbers, as far as it is made of them."""
     found = re.match(r"[0-9]+(?:\.[0-9]+)*", text.decode() if isinstance(text, bytes) else str(text))
     return tuple(map(int, found[0].split("."))) if found else ()
-
-
-def _interrupted(error: BaseException) -> BaseException:
-    """The library cancels whoever waits for an answer that will not come; that is no cancellation of ours."""
-    task = asyncio.current_task()
-    if isinstance(error, asyncio.CancelledError) and (task is None or not task.cancelling()):
-        return LinkDownError(_CONNECTION_FORCED, "CONNECTION_FORCED - the broker did not answer")
-    return error
 
 
 def _cause(error: BaseException, timeout: float) -> str:
@@ -461,19 +308,3 @@ def _reply(octets: bytes) -> tuple[int, str]:
     if isinstance(frame, commands.Connection.Close | commands.Channel.Close):
         return int(frame.reply_code or 0), str(frame.reply_text or "")
     return 0, ""
-
-
-def _discard_octets(octets: bytes) -> None:
-    """What a session still has for a channel that is closed."""
-
-
-def _discard_delivery(tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
-    """For a channel that is about to close."""
-
-
-def _discard_confirm(sequence: int, multiple: bool, accepted: bool) -> None:
-    """For a channel that is about to close."""
-
-
-async def _never_called(message: object) -> None:
-    """The library wants a callback for its consumers; deliveries reach the sink before the library sees them."""

@@ -18,7 +18,9 @@ from collections.abc import Callable
 from typing import Final
 
 from gateway.config import VirtualHost
-from gateway.server.link import Credentials, Link, LinkChannel, LinkDownError
+from gateway.server.channel import LinkChannel
+from gateway.server.link import Credentials, Link
+from gateway.server.upstream import LinkDownError
 
 # A shared link that nobody uses is kept this long, in seconds: clients that connect, send and go come back.
 _LINGER: Final = 60.0

@@ -15,7 +15,6 @@ from gateway.session.transitions import State
 from gateway.stomp.encoder import encode_receipt
 from gateway.stomp.frame import Frame
 
-
 # A session that replies to ever new queues must not remember them all.
 _REMEMBERED_QUEUES: Final = 10_000
 

@@ -8,7 +8,9 @@ import pytest
 from gateway.amqp.splitter import Sink
 from gateway.config import VirtualHost
 from gateway.parity import AmqpBroker, BrokerMessage
-from gateway.server.link import Credentials, Link, LinkChannel, UpstreamError
+from gateway.server.channel import LinkChannel
+from gateway.server.link import Credentials, Link
+from gateway.server.upstream import UpstreamError
 from gateway.session.queues import QueueSpec
 from tests.support.gateway import parsed
 

@@ -1,0 +1,36 @@
+"""What can go wrong between the gateway and a broker, in the broker's terms."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from gateway.errors import GatewayError
+
+CONNECTION_FORCED: Final = 320
+"""Reply code of a connection that was closed for reasons of the broker's, or for none that we know."""
+
+
+class UpstreamError(GatewayError):
+    """The broker closed a channel with an error, or a connection. Code and text are its own."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
+class LinkDownError(UpstreamError):
+    """The AMQP connection is gone, or none could be had. ``detail`` is for the log, not for clients."""
+
+    def __init__(self, code: int, text: str, detail: str = "") -> None:
+        super().__init__(code, text)
+        self.detail = detail or text
+
+
+def interrupted(error: BaseException) -> BaseException:
+    """The library cancels whoever waits for an answer that will not come; that is no cancellation of ours."""
+    task = asyncio.current_task()
+    if isinstance(error, asyncio.CancelledError) and (task is None or not task.cancelling()):
+        return LinkDownError(CONNECTION_FORCED, "CONNECTION_FORCED - the broker did not answer")
+    return error
