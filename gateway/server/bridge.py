@@ -16,7 +16,7 @@ from gateway.amqp.splitter import Sink
 from gateway.server.channel import LinkChannel
 from gateway.server.exclusive import ExclusiveQueues
 from gateway.server.link import Credentials, Link
-from gateway.server.upstream import LinkDownError, UpstreamError
+from gateway.server.upstream import ACCESS_REFUSED, LinkDownError, UpstreamError
 from gateway.session import ops
 from gateway.session.conversation import Hold
 from gateway.session.session import Session
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("gateway.session")
 
-_ACCESS_REFUSED = 403
+
 _NOT_ALLOWED = 530
 _NOT_FOUND = 404
 
@@ -179,7 +179,7 @@ class Bridge:
             credentials = Credentials("", "")
         if not credentials.login or not credentials.passcode:
             # RabbitMQ refuses both, and the AMQP library would put guest in their place.
-            return ops.LoginFailed(_ACCESS_REFUSED, "ACCESS_REFUSED")
+            return ops.LoginFailed(ACCESS_REFUSED, "ACCESS_REFUSED")
         if virtual_host is None:
             return ops.LoginFailed(_NOT_ALLOWED, "NOT_ALLOWED")
         try:

@@ -7,6 +7,7 @@ tap: ``LinkChannel.write`` puts encoded frames on the wire, and deliveries and c
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
@@ -25,7 +26,7 @@ from gateway.config import BrokerUrl, Upstream, VirtualHost
 from gateway.server.channel import LinkChannel
 from gateway.server.tap import Tap, TapFactory
 from gateway.server.tls import broker_tls_context
-from gateway.server.upstream import CONNECTION_FORCED, LinkDownError, UpstreamError, interrupted
+from gateway.server.upstream import ACCESS_REFUSED, CONNECTION_FORCED, LinkDownError, UpstreamError, interrupted
 
 if TYPE_CHECKING:
     from gateway.server.exclusive import ExclusiveQueues
@@ -44,8 +45,18 @@ class Credentials:
     login: str
     passcode: str
 
+    @property
+    def octets(self) -> int:
+        """What both take on the wire."""
+        return len(self.login.encode()) + len(self.passcode.encode())
+
     def __repr__(self) -> str:
         return f"Credentials({self.login!r})"
+
+
+# RabbitMQ takes AMQP frames of 4096 octets before the login, or of 8192, unless configured otherwise, and hangs up on
+# longer ones. Some of it goes to what the gateway says of itself.
+_SHORT_LOGIN: Final = 3000
 
 
 class Tenant(Protocol):
@@ -115,6 +126,9 @@ class Link:
             except (TimeoutError, OSError, AMQPError, RuntimeError, LinkDownError) as error:
                 if isinstance(link.end, UpstreamError) and link.end.code != CONNECTION_FORCED:
                     raise UpstreamError(link.end.code, link.end.text) from None
+                if _hung_up(error) and credentials.octets > _SHORT_LOGIN:
+                    text = f"the broker hung up on a login of {credentials.octets} octets; see its initial_frame_max"
+                    raise UpstreamError(ACCESS_REFUSED, f"ACCESS_REFUSED - {text}") from None
                 failures.append(f"{broker}: {_cause(error, upstream.connect_timeout)}")
                 continue
             return link
@@ -292,6 +306,10 @@ def _version(text: object) -> tuple[int, ...]:
     """RabbitMQ's version as numbers, as far as it is made of them."""
     found = re.match(r"[0-9]+(?:\.[0-9]+)*", text.decode() if isinstance(text, bytes) else str(text))
     return tuple(map(int, found[0].split("."))) if found else ()
+
+
+def _hung_up(error: BaseException) -> bool:
+    return any(isinstance(each, OSError) and each.errno == errno.ECONNRESET for each in (error, error.__cause__))
 
 
 def _cause(error: BaseException, timeout: float) -> str:

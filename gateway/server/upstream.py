@@ -7,6 +7,9 @@ from typing import Final
 
 from gateway.errors import GatewayError
 
+ACCESS_REFUSED: Final = 403
+"""Reply code of a login or an operation that the user has no right to."""
+
 CONNECTION_FORCED: Final = 320
 """Reply code of a connection that was closed for reasons of the broker's, or for none that we know."""
 

@@ -53,6 +53,8 @@ class Authentication:
         """
         if not self.implicit_connect:
             raise refusals.not_connected()
+        # The client speaks STOMP 1.0, whether it is let in or not.
+        self._conversation.trims = True
         try:
             connect = read_connect({}, self._resolve, self.certificate_name, implicit=True)
         except StompError as error:
@@ -124,7 +126,7 @@ class Authentication:
         conversation.move(State.CONNECTING)
         if connect is not None and connect.implicit:
             error = refusals.closed_for(error, CloseReason.BROKER_ERROR)
-        conversation.fail(error, frame.receipt if frame else None)
+        conversation.fail(error, conversation.receipt_of(frame) if frame else None)
 
 
 _NO_HEARTBEATS: Final = Heartbeats()

@@ -241,16 +241,8 @@ class ModelBroker:
                 _ACCESS_REFUSED, f"ACCESS_REFUSED - queue name '{name}' contains reserved prefix 'amq.*'"
             )
         else:
-            _refuse(
-                refused_declaration(
-                    name,
-                    self.virtual_host,
-                    declared.arguments,
-                    durable=durable,
-                    exclusive=exclusive,
-                    auto_delete=auto_delete,
-                )
-            )
+            flags = {"durable": durable, "exclusive": exclusive, "auto_delete": auto_delete}
+            _refuse(refused_declaration(name, self.virtual_host, declared.arguments, **flags))
             self.queues[name] = declared
         return name
 

@@ -292,3 +292,10 @@ async def test_two_virtual_hosts_with_topic_exchanges_of_their_own(broker: Broke
                 seen[host] = (message.body, message["destination"])
                 await client.ask("UNSUBSCRIBE", id="a") if host == "one" else None
         assert seen == {"one": (b"key", "/topic/heard"), "two": (b"other key", "/exchange/amq.fanout/not.heard")}
+
+
+async def test_a_passcode_longer_than_the_broker_takes_is_a_refusal_and_not_an_outage(broker: Broker) -> None:
+    """RabbitMQ hangs up on it, and says nothing. Tokens may be so long."""
+    async with gateway_here(parsed(broker.amqp_url)) as gateway, within():
+        frame = await try_login(gateway.addresses[0], "guest", "x" * 20_000)
+        assert (frame["message"], frame.body) == ("Bad CONNECT", b"Access refused for user 'guest'\n")

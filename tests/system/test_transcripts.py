@@ -32,7 +32,7 @@ def test_a_departure_is_named_only_where_the_two_sides_differ() -> None:
 
 def test_conversations_do_not_depend_on_a_user_or_a_virtual_host() -> None:
     """`guest` and `/` are written only where the default user or the default virtual host is the matter."""
-    the_matter = {"connect/default-user"}
+    the_matter = {"connect/default-user", "connect/passcode-alone"}
     texts = {each.name: each.path.read_text("utf-8") for each in EVERY if each.setup == "plain"}
     words = ("login:guest", "passcode:guest", "'guest'", "host:/\n", "vhost '/'")
     assert {name for name, text in texts.items() if any(word in text for word in words)} <= the_matter

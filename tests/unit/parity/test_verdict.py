@@ -116,6 +116,15 @@ async def test_both_otherwise_than_written_but_alike_is_equal_with_a_word() -> N
     assert judged.remarks == ("neither goes as written in line 12; up to there both said the same",)
 
 
+async def test_the_session_of_a_client_that_leaves_out_connect_may_differ() -> None:
+    """It shows in message ids alone; and in the end the client answers as one that has logged in."""
+    text = "setup: configured\n" + HEAD + SUBSCRIBE.removeprefix("C connects with 1.2\n")
+    text += "S< RECEIPT\n   receipt-id:r\n" + MESSAGE.replace("{C.session}", "{*}")
+    one, other = "message-id:T_1@@SESSION@@1|a", "message-id:T_2@@SESSION@@1|a"
+    assert await outcome(text, (one,), (one,)) is Outcome.EQUAL
+    assert await outcome(text, (one,), (other,)) is Outcome.DIFFERENT
+
+
 async def test_one_otherwise_than_written_is_different() -> None:
     right = "message-id:T_1@@SESSION@@1|a"
     assert await outcome(PLAIN, (right,), ()) is Outcome.DIFFERENT
