@@ -21,49 +21,13 @@ from tests.support.certificates import Authority, Identity, Rdn, distinguished_n
 from tests.support.deadline import until, within
 from tests.support.gateway import Address, GatewayProcess, configuration, gateway_process
 from tests.support.stomp_client import Frame, StompClient
+from tests.support.subjects import SUBJECTS
 
 pytestmark = pytest.mark.system
 
-CN, O, C = NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME, NameOID.COUNTRY_NAME  # noqa: E741
+CN, O = NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME  # noqa: E741
 OTHER = x509.ObjectIdentifier("1.3.6.1.4.1.311.20.2.3")
 
-# Users of the broker by the part of a certificate's names that they are called after.
-SUBJECTS: dict[str, list[Rdn]] = {
-    "O=client,CN=localhost,ST=England,C=UK": [
-        [(C, "UK")],
-        [(NameOID.STATE_OR_PROVINCE_NAME, "England")],
-        [(CN, "localhost")],
-        [(O, "client")],
-    ],
-    r"CN=a\,b \+ c\7E\C3\A9": [[(CN, "a,b + c~é")]],
-    r"CN=\ lead": [[(CN, " lead")]],
-    r"CN=\#x": [[(CN, "#x")]],
-    "CN=x \\ ": [[(CN, "x  ")]],
-    r"CN=\"\+\,\;\<\>\\=": [[(CN, '"+,;<>\\=')]],
-    r"CN=a\09b\7F}|\7E": [[(CN, "a\tb\x7f}|~")]],
-    "CN=m+UID=u1,C=DE": [[(C, "DE")], [(CN, "m"), (NameOID.USER_ID, "u1")]],
-    "EMAILADDRESS=a@b.example,DC=example,DC=org": [
-        [(NameOID.DOMAIN_COMPONENT, "org")],
-        [(NameOID.DOMAIN_COMPONENT, "example")],
-        [(NameOID.EMAIL_ADDRESS, "a@b.example")],
-    ],
-    r"1.2.3.4.5=own \C3\A9,2.5.4.46=q,2.5.4.9=road": [
-        [(NameOID.STREET_ADDRESS, "road")],
-        [(NameOID.DN_QUALIFIER, "q")],
-        [(x509.ObjectIdentifier("1.2.3.4.5"), "own é")],
-    ],
-    r"TITLE=t,SERIALNUMBER=1,PSEUDONYM=p,GENERATIONQUALIFIER=3,INITIALS=i,GIVENNAME=g,SN=s,L=l,OU=u": [
-        [(NameOID.ORGANIZATIONAL_UNIT_NAME, "u")],
-        [(NameOID.LOCALITY_NAME, "l")],
-        [(NameOID.SURNAME, "s")],
-        [(NameOID.GIVEN_NAME, "g")],
-        [(NameOID.INITIALS, "i")],
-        [(NameOID.GENERATION_QUALIFIER, "3")],
-        [(NameOID.PSEUDONYM, "p")],
-        [(NameOID.SERIAL_NUMBER, "1")],
-        [(NameOID.TITLE, "t")],
-    ],
-}
 COMMON_NAMES: dict[str, list[Rdn]] = {
     "plain": [[(CN, "plain")]],
     "a,b + c~é": SUBJECTS[r"CN=a\,b \+ c\7E\C3\A9"],
@@ -210,7 +174,7 @@ async def test_alternative_names_are_the_plugins(stage: Stage, kind: str, index:
 async def test_a_name_that_nobody_has_is_refused_in_the_plugins_words(stage: Stage) -> None:
     await asyncio.to_thread(stage.takes, "distinguished_name")
     with gateway_process(stage.document({})) as process:
-        context = stage.identity([[(C, "DE")], [(CN, "nobody, really")]])
+        context = stage.identity([[(NameOID.COUNTRY_NAME, "DE")], [(CN, "nobody, really")]])
         plugins, ours = [await answer(address, context) for address in (stage.plugin, process.address)]
         assert plugins.command == ours.command == "ERROR"
         assert plugins["message"] == ours["message"] == "Bad CONNECT"
