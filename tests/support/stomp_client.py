@@ -211,7 +211,8 @@ class StompClient:
 
     def half_close(self) -> None:
         """Send no more, but go on reading."""
-        self.writer.write_eof()
+        with contextlib.suppress(OSError):  # the server may have closed first
+            self.writer.write_eof()
 
     def hang_up(self) -> None:
         """Cut the connection without a word, once everything written is on its way."""
