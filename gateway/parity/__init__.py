@@ -4,6 +4,7 @@ from gateway.parity.broker import AmqpBroker, Broker, BrokerLostError, BrokerMes
 from gateway.parity.course import MismatchError
 from gateway.parity.identity import Identity
 from gateway.parity.player import Performance, perform, play
+from gateway.parity.release import ORACLE, Release, Releases
 from gateway.parity.script import (
     SETUPS,
     SIDES,
@@ -27,6 +28,7 @@ from gateway.parity.wire import (
 )
 
 __all__ = [
+    "ORACLE",
     "SETUPS",
     "SIDES",
     "AmqpBroker",
@@ -43,6 +45,8 @@ __all__ = [
     "Peer",
     "Performance",
     "Received",
+    "Release",
+    "Releases",
     "ScriptError",
     "ServerFrame",
     "Setup",

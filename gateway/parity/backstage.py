@@ -116,7 +116,7 @@ class Backstage:
             BrokerLostError: there is no way to the broker any more.
         """
         sentence = render(step.sentence, self._course.scope).decode("utf-8")
-        if match := re.fullmatch(r"queue (\S+) (is gone|exists|holds (\d+) messages?)", sentence):
+        if match := re.fullmatch(r"queue (\S+) (is gone|exists|is exclusive|holds (\d+) messages?)", sentence):
             await self._queue_becomes(match[1], f"holds {match[3]}" if match[3] else match[2])
         elif match := re.fullmatch(r"queue (\S+) was declared(.*)", sentence):
             await self._queue_becomes(match[1], "exists")
@@ -152,14 +152,22 @@ class Backstage:
         """Ask until it is so: the broker may act a moment after its answer to the client."""
         seen = ""
         for _ in range(_ATTEMPTS):
-            count = await self._broker.count(queue)
-            seen = "is gone" if count is None else "exists" if expected == "exists" else f"holds {count}"
+            seen = await self._seen(queue, expected)
             if seen == expected:
                 break
             await asyncio.sleep(_PAUSE)
         self._record("B<", f"queue {queue} {seen}")
         if seen != expected:
             raise self._course.mismatch(f"expected queue {queue} {expected}, got", seen)
+
+    async def _seen(self, queue: str, expected: str) -> str:
+        try:
+            count = await self._broker.count(queue)
+        except BrokerRefusalError as refusal:
+            if "RESOURCE_LOCKED" not in str(refusal):
+                raise
+            return "is exclusive"
+        return "is gone" if count is None else "exists" if expected == "exists" else f"holds {count}"
 
     async def _taken(self, queue: str) -> BrokerMessage:
         for _ in range(_ATTEMPTS):

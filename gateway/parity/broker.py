@@ -16,6 +16,8 @@ from pamqp.body import ContentBody
 from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 
+from gateway.parity.release import Release
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerMessage:
@@ -105,6 +107,13 @@ class AmqpBroker:
             yield broker
         finally:
             await broker._connection.close()
+
+    @property
+    def release(self) -> Release | None:
+        """The release of RabbitMQ that the broker says it is; None where it is none, or hides it."""
+        told = getattr(self._connection, "server_properties", {})
+        product, version = (_text(told.get(name)) for name in ("product", "version"))
+        return Release.told_by(f"{product}/{version}")
 
     async def _open_connection(self) -> AbstractConnection:
         async with self._reconnecting:
@@ -199,6 +208,10 @@ class AmqpBroker:
             if "NOT_FOUND" in str(refusal):
                 return None
             raise
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def subscription_queue(routing_key: str, subscription_id: str) -> str:

@@ -12,10 +12,11 @@ from contextlib import asynccontextmanager
 from aiormq.exceptions import AMQPError
 
 from gateway.errors import UsageError
-from gateway.parity.broker import AmqpBroker, Broker
+from gateway.parity.broker import AmqpBroker
 from gateway.parity.contest import Contest
 from gateway.parity.greeting import greet
 from gateway.parity.library import conversations, departures
+from gateway.parity.release import Release
 from gateway.parity.report import Report
 from gateway.parity.request import Request, requested
 from gateway.parity.script import Conversation
@@ -53,7 +54,14 @@ async def compare(options: Namespace) -> bool:
     async with _broker(request) as broker:
         report = _report(len(chosen), verbose=options.verbose)
         contest = Contest(
-            request.plugin, request.gateway, broker, request.identity, setups=request.setups, jobs=request.jobs
+            request.plugin,
+            request.gateway,
+            broker,
+            # A plugin that hides its name is of the same release as its broker.
+            Release.told_by(plugin) or (broker.release if broker else None),
+            request.identity,
+            setups=request.setups,
+            jobs=request.jobs,
         )
         started = time.monotonic()
         await contest.run(chosen, report.tell, report.count)
@@ -80,7 +88,7 @@ def _report(total: int, *, verbose: bool) -> Report:
 
 
 @asynccontextmanager
-async def _broker(request: Request) -> AsyncIterator[Broker | None]:
+async def _broker(request: Request) -> AsyncIterator[AmqpBroker | None]:
     """Connect to the broker; where that is not possible say so, and go on without."""
     place = request.amqp_url.rpartition("@")[2]
     connecting = AmqpBroker.connected(request.amqp_url)
@@ -92,7 +100,7 @@ async def _broker(request: Request) -> AsyncIterator[Broker | None]:
         print(f"broker   {place}  cannot be reached over AMQP: {why}. Name it with --amqp URL.\n", flush=True)
         yield None
         return
-    print(f"broker   {place}\n", flush=True)
+    print(f"broker   {place}{f'  RabbitMQ {broker.release}' if broker.release else ''}\n", flush=True)
     try:
         yield broker
     finally:

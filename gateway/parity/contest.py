@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from gateway.parity.broker import Broker
 from gateway.parity.identity import Identity
 from gateway.parity.player import Performance, perform
+from gateway.parity.release import ORACLE, Release
 from gateway.parity.script import SETUPS, Conversation, Setup, Side
 from gateway.parity.verdict import Outcome, Verdict, judge
 from gateway.parity.wire import Address, SocketPeer
@@ -22,6 +23,7 @@ class Contest:
         plugin: where the plugin listens.
         gateway: where the gateway listens.
         broker: the broker of both; None where it cannot be reached.
+        release: of the broker; None where nothing tells it.
         identity: who the clients are.
         setups: what both servers are set up for.
         jobs: how many conversations go on at the same time, each on both servers.
@@ -30,6 +32,7 @@ class Contest:
     plugin: Address
     gateway: Address
     broker: Broker | None
+    release: Release | None
     identity: Identity
     setups: Collection[Setup]
     jobs: int
@@ -59,6 +62,7 @@ class Contest:
     async def _verdict(self, conversation: Conversation) -> Verdict:
         if obstacle := self._obstacle(conversation):
             return Verdict(conversation, Outcome.SKIPPED, (obstacle,))
+        conversation = conversation.on(self.release or ORACLE)  # without a release, those that depend on none
         async with asyncio.TaskGroup() as group:
             plugin = group.create_task(self._perform(conversation, self.plugin, "plugin"))
             gateway = group.create_task(self._perform(conversation, self.gateway, "gateway"))
@@ -75,4 +79,6 @@ class Contest:
             return "looks at the broker, which cannot be reached over AMQP (--amqp)"
         if self.broker is None and conversation.leaves_queues:
             return "leaves queues behind, and the broker cannot be reached over AMQP to remove them (--amqp)"
+        if self.release is None and conversation.depends_on_release:
+            return "depends on the release of RabbitMQ, which neither the plugin nor the broker tells (--amqp)"
         return None

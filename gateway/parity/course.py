@@ -6,7 +6,7 @@ from textwrap import indent
 from gateway.parity.identity import Identity
 from gateway.parity.recording import Recording
 from gateway.parity.script import Conversation, Side, Step
-from gateway.parity.text import Scope
+from gateway.parity.text import Scope, shortened
 
 _SERVER_NAMES: dict[Side, bytes] = {"plugin": b"RabbitMQ", "gateway": b"stomp-gateway"}
 _HEADINGS = {"expected", "expected, in any order", "got", "which"}
@@ -14,6 +14,8 @@ _HEADINGS = {"expected", "expected, in any order", "got", "which"}
 
 class MismatchError(Exception):
     """The server did otherwise than the transcript says; the text shows what, where and after which words.
+
+    Long lines are shortened in it.
 
     Args:
         place: file and line, and the title.
@@ -35,12 +37,17 @@ class Course:
     """What a conversation has come to.
 
     Args:
-        conversation: the parsed file.
+        conversation: as it goes with the release of the server's broker.
         side: whose expectations hold where a departure tells the two apart.
         identity: who the clients are.
+
+    Raises:
+        ValueError: it has steps for some releases alone.
     """
 
     def __init__(self, conversation: Conversation, side: Side, identity: Identity) -> None:
+        if conversation.depends_on_release:
+            raise ValueError(f"{conversation.name} depends on the release of RabbitMQ: play what `on` returns for one")
         self.conversation = conversation
         self.side: Side = side
         self.identity = identity
@@ -57,6 +64,7 @@ class Course:
         """Return the error that tells of a server that does otherwise; headings stand out, all else is indented."""
         where = f"{self.conversation.path}:{self.step.line}: {self.conversation.title}"
         place = f"{where}\n(played against the {self.side})"
-        problem = "\n".join(each if each in _HEADINGS else indent(each, "    ") for each in paragraphs)
-        so_far = "\n".join(line for entry in self.recording.entries for line in entry.lines)
+        shown = ("\n".join(map(shortened, each.split("\n"))) for each in paragraphs)
+        problem = "\n".join(each if each in _HEADINGS else indent(each, "    ") for each in shown)
+        so_far = "\n".join(shortened(line) for entry in self.recording.entries for line in entry.lines)
         return MismatchError(place, problem, so_far, line=self.step.line, is_answer=is_answer)

@@ -65,7 +65,7 @@ async def perform(
     Cancelling it ends the conversation, and what it made is removed all the same.
 
     Args:
-        conversation: the parsed file.
+        conversation: as it goes with the release of the server's broker, see `Conversation.on`.
         peer: the server; closed afterwards.
         broker: the server's broker; None where it cannot be reached.
         side: whose expectations hold where a departure tells the two apart.

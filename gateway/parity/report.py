@@ -3,11 +3,12 @@
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 from typing import TextIO
 
 from gateway.parity.library import Departure
 from gateway.parity.normaliser import Section
+from gateway.parity.text import shortened
 from gateway.parity.verdict import Outcome, Verdict
 
 _TWO_COLUMNS = 100  # characters of the terminal from which on two exchanges fit beside each other
@@ -110,15 +111,16 @@ _PLURALS = {
 
 
 def side_by_side(plugin: tuple[Section, ...], gateway: tuple[Section, ...], width: int) -> Iterator[str]:
-    """Yield both exchanges as lines, the first line that differs marked with `>`.
+    """Yield both exchanges as lines, the first line that differs marked with `>`, long lines shortened.
 
     Args:
         plugin: what was said on the plugin.
         gateway: what was said on the gateway.
         width: of the terminal, in characters; from 100 on the exchanges stand beside each other.
     """
-    left, right = list(_spoken(plugin)), list(_spoken(gateway))
-    first = next((place for place, (one, other) in enumerate(zip_longest(left, right)) if one != other), None)
+    said = list(_spoken(plugin)), list(_spoken(gateway))
+    first = next((place for place, (one, other) in enumerate(zip_longest(*said)) if one != other), None)
+    left, right = _readable(said, first)
     if width >= _TWO_COLUMNS:
         column = (width - len(_GAP) - 4) // 2 - len(_MARK)
         yield f"    {'the plugin':<{column + len(_MARK)}}{_GAP}the gateway"
@@ -131,6 +133,16 @@ def side_by_side(plugin: tuple[Section, ...], gateway: tuple[Section, ...], widt
             yield f"    {_MARK if place == first else _NO_MARK}{line}"
         if first is not None and first >= len(lines):
             yield f"    {_MARK}(nothing more)"
+
+
+def _readable(said: tuple[list[str], list[str]], first: int | None) -> Iterator[list[str]]:
+    """Yield both sides with their long lines shortened, but so that the difference can still be seen."""
+    around = 0
+    if first is not None and all(first < len(lines) for lines in said):
+        pairs = zip(*(lines[first] for lines in said), strict=False)  # one may begin with all of the other
+        around = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    for lines in said:
+        yield [shortened(line, around=around if place == first else 0) for place, line in enumerate(lines)]
 
 
 def _row(left: str, right: str, column: int, mark: str) -> Iterator[str]:

@@ -14,6 +14,8 @@ _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _NAME = re.compile(r"[A-Za-z][\w.-]*$")
 _RAW_ESCAPE = re.compile(rb"\\(0|r|n|\\|x[0-9A-Fa-f]{2})")
 
+_READABLE = 200  # characters of a line
+
 Scope = dict[str, bytes]
 
 
@@ -82,6 +84,22 @@ def readable(octets: bytes) -> str:
     r"""Return octets as text: control characters and what is not UTF-8 as \xNN, line feeds as they are."""
     text = octets.decode("utf-8", "backslashreplace")
     return "".join(sign if sign == "\n" or sign.isprintable() else f"\\x{ord(sign):02x}" for sign in text)
+
+
+def shortened(line: str, *, around: int = 0) -> str:
+    """Return a line for people to read: of more than 200 characters only some, and how many there are.
+
+    Args:
+        line: without line feeds; spaces in front of it are kept and not counted.
+        around: the place of a character that must be among those that are kept.
+    """
+    text = line.lstrip(" ")
+    if len(text) <= _READABLE:
+        return line
+    indent = len(line) - len(text)
+    start = around - indent - _READABLE // 2 if around >= _READABLE else 0
+    kept = f"{'...' if start else ''}{text[start : start + _READABLE]}"
+    return f"{' ' * indent}{kept}... ({len(text)} characters)"
 
 
 def _pieces(text: str) -> Iterator[str | re.Match[str]]:

@@ -38,18 +38,18 @@ class Verdict:
 def judge(conversation: Conversation, plugin: Performance, gateway: Performance) -> Verdict:
     """Compare two performances of a conversation.
 
-    Equal are servers that said the same, to the letter, and not only what the file tolerates of both. Where the file
-    names a departure they must differ as it is written, which means that each does what is written for it.
+    Equal are servers that said the same, to the letter, and not only what the file tolerates of both. Where the two
+    depart from each other they must differ as it is written, which means that each does what is written for it.
 
     Args:
-        conversation: the parsed file.
+        conversation: as it goes with the release of their broker; it names departures that show in other releases, too.
         plugin: what came of playing it against the plugin.
         gateway: what came of playing it against the gateway.
     """
     mismatches = [performance.mismatch for performance in (plugin, gateway)]
     exchanges = normalised(plugin.recording), normalised(gateway.recording)
     outcome, remarks = Outcome.DIFFERENT, _complaints(plugin, gateway)
-    if conversation.departures:
+    if conversation.departs:
         if not any(mismatches):
             outcome = Outcome.DEPARTURE
     elif same(*exchanges):

@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from gateway.parity import AmqpBroker, Conversation, Identity, Setup, Side, SocketPeer, play
+from gateway.parity import ORACLE, AmqpBroker, Conversation, Identity, Setup, Side, SocketPeer, play
 from gateway.parity.library import conversations
 from tests.support.gateway import Address
 
@@ -22,7 +22,7 @@ def every_conversation(*setups: Setup) -> pytest.MarkDecorator:
 
 
 async def play_on(conversation: Conversation, address: Address, broker_url: str, side: Side) -> None:
-    """Play a conversation on a server, and raise MismatchError where it does not go as written.
+    """Play a conversation on a server, and raise MismatchError where it does not go as written for its broker.
 
     Args:
         conversation: what to play.
@@ -31,7 +31,8 @@ async def play_on(conversation: Conversation, address: Address, broker_url: str,
         side: which of the two servers it is.
     """
     async with AmqpBroker.connected(broker_url) as broker:
-        await play(conversation, SocketPeer(address), broker, side, identity(broker_url))
+        written = conversation.on(broker.release or ORACLE)
+        await play(written, SocketPeer(address), broker, side, identity(broker_url))
 
 
 def identity(broker_url: str) -> Identity:

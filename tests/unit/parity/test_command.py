@@ -2,7 +2,7 @@
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -93,6 +93,18 @@ async def test_without_a_broker_what_needs_one_is_skipped_and_said_so(capsys: py
     assert "(--amqp)" in printed
 
 
+async def test_without_a_release_what_depends_on_one_is_skipped_and_said_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def nameless(command: str, headers: Mapping[str, str]) -> bytes:
+        return polite(command, headers).replace(b"server:RabbitMQ/4\n", b"")
+
+    assert await run(nameless, well_behaved, "--only", "frame/too-lon[g]") == ExitCode.OK
+    printed = capsys.readouterr().out
+    assert "skipped    frame/too-long " in printed
+    assert "depends on the release of RabbitMQ, which neither the plugin nor the broker tells (--amqp)" in printed
+
+
 @pytest.mark.parametrize(
     ("plugin", "gateway", "words"),
     [
@@ -171,6 +183,25 @@ def test_exchanges_stand_beside_each_other_where_there_is_room() -> None:
 
 def test_an_exchange_that_ends_earlier_is_marked_where_it_ends() -> None:
     assert "    > (nothing more)" in list(side_by_side(_sections("a"), _sections("a", "b"), 80))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_long_lines_are_shortened_and_their_difference_is_still_seen(width: int) -> None:
+    same, one, other = "s" * 3000, "x" * 70_000 + "left" + "y" * 300, "x" * 70_000 + "right" + "y" * 300
+    lines = list(side_by_side(_sections(same, one), _sections(same, other), width))
+    printed = "".join(line.replace(" ", "") for line in lines)
+    assert len(printed) < 2500
+    assert [part for part in ("left", "right") if part in "".join(_columns(lines))] == ["left", "right"]
+    assert [
+        count for count in ("3000", "70304", "70305") if f"...({count}characters)" not in "".join(_columns(lines))
+    ] == []
+    assert sum("> " in line for line in lines) == (1 if width == 120 else 2)
+
+
+def _columns(lines: list[str]) -> Iterator[str]:
+    """Yield both columns, one after the other, without spaces; all of it where there is but one."""
+    for column in (0, -1):
+        yield "".join(line.split("|")[column].replace(" ", "").replace(">", "") for line in lines)
 
 
 def test_a_departure_is_printed_with_its_row() -> None:

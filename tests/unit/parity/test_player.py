@@ -20,34 +20,13 @@ from gateway.parity import (
     play,
 )
 from tests.support.model_broker import ModelBroker
+from tests.support.scripted_peer import ScriptedPeer
 
 HEAD = "title: t\nrule: r\n\n"
 
 
 def _conversation(steps: str, head: str = HEAD) -> Conversation:
     return parse_conversation(head + steps, Path("inline.stomp"))
-
-
-class ScriptedPeer:
-    """A server that answers every frame by the same frames."""
-
-    def __init__(self, *answers: ServerFrame) -> None:
-        self._answers = answers
-        self._waiting: list[Received] = []
-        self.heard = b""
-
-    async def send(self, _client: str, octets: bytes) -> None:
-        self.heard += octets
-        self._waiting += self._answers
-
-    async def receive(self, _client: str) -> Received:
-        if not self._waiting:
-            raise SilenceError("nothing more")
-        return self._waiting.pop(0)
-
-    async def hang_up(self, _client: str) -> None: ...
-
-    async def close(self) -> None: ...
 
 
 REFUSAL = ServerFrame(b"ERROR", (b"message:Illegal command", b"content-length:2"), b"no")
@@ -87,6 +66,18 @@ async def test_a_conversation_that_goes_otherwise_fails(steps: str, difference: 
 async def test_a_frame_that_nobody_expected_fails_at_the_end() -> None:
     with pytest.raises(MismatchError, match="lacks the header message:Illegal command"):
         await play(_conversation(EXPECTED), ScriptedPeer(REFUSAL, ServerFrame(b"ERROR", (), b"")), None, "gateway")
+
+
+async def test_long_lines_are_shortened_in_what_is_told_and_not_in_what_is_compared() -> None:
+    long = "x" * 65536
+    answer = ServerFrame(b"ERROR", (b"message:Illegal command", b"content-length:65536"), long.encode())
+    expected = EXPECTED.replace("   no", "   {repeat:65536:x}")
+    await play(_conversation(expected), ScriptedPeer(answer), None, "gateway")
+    with pytest.raises(MismatchError) as failure:
+        await play(_conversation(expected.replace("x}", "x}y")), ScriptedPeer(answer), None, "gateway")
+    assert f"\n    {long[:200]}... (65536 characters)\n" in str(failure.value)
+    assert f"{long[:200]}... (65537 characters)" in failure.value.problem
+    assert "x" * 201 not in str(failure.value)
 
 
 async def test_a_wrong_content_length_fails() -> None:

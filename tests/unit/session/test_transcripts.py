@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.parity import Conversation, Setup, play
+from gateway.parity import ORACLE, Conversation, Setup, play
 from gateway.session.settings import Settings, User
 from tests.support.model_broker import ModelBroker
 from tests.support.session_peer import PASSCODES, PLAIN, SETTINGS, Premises, SessionPeer
@@ -55,7 +55,7 @@ async def _premises(setup: Setup, broker: ModelBroker) -> Premises:
 async def test_transcript(conversation: Conversation) -> None:
     broker = ModelBroker()
     peer = SessionPeer(broker, await _premises(conversation.setup, broker))
-    await play(conversation, peer, broker, "gateway")
+    await play(conversation.on(ORACLE), peer, broker, "gateway")
 
 
 def test_those_are_left_out_that_wait_for_time_to_pass() -> None:
