@@ -33,6 +33,9 @@ log = structlog.get_logger("gateway.session")
 _NOT_ALLOWED = 530
 _NOT_FOUND = 404
 
+# Characters of a login that nobody has accepted yet in the log.
+_LOGGED = 100
+
 
 class Owner(Protocol):
     """The client's connection, as the bridge sees it."""
@@ -192,7 +195,7 @@ class Bridge:
                 "login refused",
                 peer=self._client,
                 virtual_host=virtual_host.name,
-                login=credentials.login,
+                login=credentials.login[:_LOGGED],
                 reason=refusal.text,
             )
             return ops.LoginFailed(refusal.code, refusal.text)
@@ -285,7 +288,7 @@ class Bridge:
         owner = self._exclusive.link_of(operation.queue_name)
         if owner is not None and owner.end is None:
             link = owner
-        elif operation.prefetch:
+        elif not operation.needs_own_link:
             return await self._links.consuming_channel()
         else:
             link = await self._own()
@@ -407,10 +410,12 @@ class Bridge:
         publishing, self._publishing = self._publishing, None
         self._consuming.clear()
         self._control.clear()
-        await asyncio.gather(*(self._close_channel(channel) for channel in channels))
-        for queue in self._exclusive_consumers.values():
-            self._exclusive.unused(queue)
-        await self._exclusive.delete()
+        try:
+            await asyncio.gather(*(self._close_channel(channel) for channel in channels))
+        finally:
+            for queue in self._exclusive_consumers.values():
+                self._exclusive.unused(queue)
+            await self._exclusive.delete()
         # Last, because it takes until its end while the broker has an alarm.
         if publishing is not None:
             await self._close_channel(publishing)

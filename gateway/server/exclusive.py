@@ -27,6 +27,8 @@ class ExclusiveQueues:
 
     def __init__(self) -> None:
         self._queues: dict[str, tuple[Link, QueueSpec]] = {}
+        # Those whose declaration is on its way: the broker cannot be asked about them yet.
+        self._declaring: dict[str, asyncio.Event] = {}
         self._is_ending = False
         self._ended = asyncio.Event()
 
@@ -53,6 +55,8 @@ class ExclusiveQueues:
             if owner._is_ending:
                 # Once the client sees that the owner is gone, the name must be free.
                 await owner._ended.wait()
+            elif queue in owner._declaring:
+                await owner._declaring[queue].wait()
             elif await _exists(queue, link):
                 raise UpstreamError(
                     _RESOURCE_LOCKED,
@@ -74,17 +78,21 @@ class ExclusiveQueues:
         """
         link = channel.link
         await self.check(queue.name, link, vhost)
-        is_new = bool(queue.name) and queue.name not in self._queues
-        if is_new:
-            self._take(queue.name, link, queue)
-        try:
+        if not queue.name:
             name = await channel.declare(queue)
-        except UpstreamError:
-            if is_new:
-                self.forget(queue.name)
+            self._take(name, link, queue)
+            return name
+        if queue.name in self._queues:
+            return await channel.declare(queue)
+        self._take(queue.name, link, queue)
+        self._declaring[queue.name] = asyncio.Event()
+        try:
+            return await channel.declare(queue)
+        except BaseException:
+            self.forget(queue.name)
             raise
-        self._take(name, link, queue)
-        return name
+        finally:
+            self._declaring.pop(queue.name).set()
 
     def _take(self, name: str, link: Link, queue: QueueSpec) -> None:
         self._queues[name] = (link, queue)

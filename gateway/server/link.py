@@ -16,6 +16,7 @@ from urllib.parse import quote
 import aio_pika
 import pamqp.frame
 from aiormq.channel import Channel as UnderlayChannel
+from aiormq.connection import Connection as AmqpConnection
 from aiormq.exceptions import AMQPError
 from pamqp import commands
 from yarl import URL
@@ -57,6 +58,12 @@ class Credentials:
 # RabbitMQ takes AMQP frames of 4096 octets before the login, or of 8192, unless configured otherwise, and hangs up on
 # longer ones. Some of it goes to what the gateway says of itself.
 _SHORT_LOGIN: Final = 3000
+
+
+# The AMQP library drops its answer to the broker's channel.close when ten frames wait to be written, and then uses the
+# number of a channel that is still closing for the broker: that costs the whole link. What it writes is bounded by the
+# operations under way, of which each session has one.
+AmqpConnection.FRAME_BUFFER_SIZE = 0
 
 
 class Tenant(Protocol):

@@ -25,6 +25,9 @@ from gateway.server.upstream import LinkDownError
 # A shared link that nobody uses is kept this long, in seconds: clients that connect, send and go come back.
 _LINGER: Final = 60.0
 
+# Characters of virtual host and login in the name of a connection.
+_LABEL: Final = 100
+
 _PUBLISH: Final = "publish"
 _CONSUME: Final = "consume"
 
@@ -124,7 +127,8 @@ class Links:
         return link
 
     async def _open(self, purpose: str) -> Link:
-        name = f"stomp-gateway {purpose} {self._label}"
+        # A login may be long, and RabbitMQ hangs up on long frames before it has accepted one.
+        name = f"stomp-gateway {purpose} {self._label[:_LABEL]}"
         return await Link.open(self.virtual_host, self._credentials, name)
 
     async def close(self) -> None:

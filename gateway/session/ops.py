@@ -47,8 +47,7 @@ class Subscribe:
     """Open a channel for a subscription, declare its queue, consume, bind. Answered by Subscribed or OperationFailed.
 
     ``queue`` is declared when given; ``queue_name`` is consumed (empty: the declared one). ``binding`` is the exchange
-    and the routing key, or None. ``arguments`` are those of basic.consume. ``prefetch`` 0 asks for no limit; such a
-    subscription must not share a link, since reading from the broker may have to pause for it.
+    and the routing key, or None. ``arguments`` are those of basic.consume. ``prefetch`` 0 asks for no limit.
     """
 
     subscription: Subscription
@@ -57,6 +56,16 @@ class Subscribe:
     binding: tuple[str, str] | None
     prefetch: int
     arguments: Mapping[str, Argument] = field(default_factory=dict)
+
+    @property
+    def needs_own_link(self) -> bool:
+        """Whether reading from the broker may have to pause for it: nothing else keeps its messages from piling up.
+
+        That is so without a limit, and with a stream, which does not take back what a slow client cannot take.
+        """
+        declared = {} if self.queue is None else self.queue.arguments
+        is_stream = "x-stream-offset" in self.arguments or declared.get("x-queue-type") == "stream"
+        return not self.prefetch or is_stream
 
 
 @dataclass(frozen=True, slots=True)

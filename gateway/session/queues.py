@@ -32,10 +32,12 @@ class QueueRules:
 
     ``exclusive`` says that the queue of a subscription that is not durable belongs to its session alone. ``replicated``
     says that quorum queues and streams are always declared durable and not exclusive, as the broker wants them.
+    ``streams_take_nack`` says that the broker bears a basic.nack for a message of a stream.
     """
 
     exclusive: bool = False
     replicated: bool = False
+    streams_take_nack: bool = False
 
     @classmethod
     def of(cls, broker_version: tuple[int, ...], exclusive: bool | None) -> QueueRules:
@@ -47,7 +49,7 @@ class QueueRules:
         """
         # From 4.3 on RabbitMQ refuses queues that are neither durable nor exclusive.
         is_new = broker_version >= (4, 3)
-        return cls(is_new if exclusive is None else exclusive, is_new)
+        return cls(is_new if exclusive is None else exclusive, is_new, is_new)
 
 
 def name_for_broker(header: bytes, octets: bytes) -> str:

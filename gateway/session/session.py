@@ -146,6 +146,7 @@ class Session(Conversation):
             settings = self.settings
             self._rules = QueueRules.of(event.broker_version, settings.exclusive_queues)
             self.sender.start(self._rules)
+            self.subscriptions.streams_take_nack = self._rules.streams_take_nack
             self._limits.frame = settings.max_frame_size
 
     def _on_login_failed(self, event: ops.LoginFailed) -> None:

@@ -35,8 +35,8 @@ _REMEMBERED_OCTETS: Final = 2048
 _AHEAD: Final = 1024
 _RATIO: Final = 4
 
-# An entry of the headers table that RabbitMQ adds to what a stream delivers: its name and its type, a 64-bit integer.
-_STREAM_OFFSET: Final = b"\x0fx-stream-offsetl"
+# An entry of the headers table, a number, that RabbitMQ adds to everything that a stream delivers.
+_STREAM_OFFSET: Final = b"x-stream-offset"
 # Above every delivery tag, which have 64 bits.
 _NEVER: Final = 1 << 64
 
@@ -94,9 +94,10 @@ class Subscription:
         self.mode = mode
         self.channel = 0
         self.destination = b""
-        # Whether its messages come from a stream, which takes none back: RabbitMQ answers a basic.nack by closing the
-        # whole link, other sessions' channels included.
-        self.is_stream = False
+        # Whether its messages come from a stream, which takes none back: RabbitMQ before 4.3 answers a basic.nack by
+        # closing the whole link, other sessions' channels included. Only the messages tell, and the first one decides:
+        # later ones may have such an entry because they came out of a stream once.
+        self.is_stream: bool | None = None
         # Where MESSAGE frames go, in pieces. Until the subscription is confirmed to the client they collect here.
         self.output: list[bytes] = []
         # A subscription with ack:auto notes here that it has something to settle: when a tag is above ``_notice``.
@@ -168,7 +169,8 @@ class Subscription:
         split = route[0] + 1
         destination = show(route[1:split], route[split + 1 :])
         before = b"%bdestination:%b\n%b" % (self._start, escape(destination), self._id_prefix)
-        self.is_stream = _STREAM_OFFSET in properties
+        if self.is_stream is None:
+            self.is_stream = _is_from_stream(properties)
         after = b"\n" + translate.message_headers(amqp.decode(properties))
         head = (before, self._ack_prefix, after)
         if len(key) <= _REMEMBERED_OCTETS:
@@ -184,7 +186,9 @@ class Subscription:
         queue. The prefetch bounds how many there can be. What comes from a stream cannot be returned, so that waits for
         the client all the same.
         """
-        if _STREAM_OFFSET in properties:
+        if self.is_stream is None:
+            self.is_stream = _is_from_stream(properties)
+        if self.is_stream:
             self.deliver(tag, redelivered, route, properties, body)
             return
         self._last = tag
@@ -321,3 +325,9 @@ class Subscription:
         if self._run:
             self._settlements.append(encode_ack(self.channel, self._run, multiple=True))
             self._run = 0
+
+
+def _is_from_stream(properties: bytes) -> bool:
+    """Whether a message was delivered by a stream. No STOMP client can send such an entry: theirs are all texts."""
+    headers = amqp.decode(properties).headers or ()
+    return any(name == _STREAM_OFFSET and isinstance(value, int) for name, value in headers)

@@ -22,12 +22,23 @@ class Subscriptions:
         output: where MESSAGE frames go.
     """
 
-    __slots__ = ("_by_tag", "_identity", "_output", "_settling", "base", "temp_queues", "unsettled")
+    __slots__ = (
+        "_by_tag",
+        "_identity",
+        "_output",
+        "_settling",
+        "base",
+        "streams_take_nack",
+        "temp_queues",
+        "unsettled",
+    )
 
     def __init__(self, identity: bytes, output: list[bytes]) -> None:
         self._identity = identity
         self._output = output
         self._by_tag: dict[bytes, Subscription] = {}
+        # Whether the broker lets messages of streams be refused; it takes them for acknowledged then.
+        self.streams_take_nack = False
         # The highest number in a message-id of a subscription that has ended.
         self.base = 0
         self.unsettled = Unsettled()
@@ -108,7 +119,7 @@ class Subscriptions:
         subscription = self._by_tag.get(tag)
         if subscription is None or session != self._identity:
             raise refusals.message_without_subscription(ack_id)
-        if requeue is not None and subscription.is_stream:
+        if requeue is not None and subscription.is_stream and not self.streams_take_nack:
             raise refusals.stream_takes_nothing_back(subscription.destination)
         count, base = int(number), subscription.base
         if 0 < count <= base:

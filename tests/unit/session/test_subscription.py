@@ -293,9 +293,16 @@ def test_a_header_of_a_sender_makes_no_stream() -> None:
     before, behind = encode_around_table(Properties())
     entries = table_entries([(b"x-stream-offset", b"7")])
     message(found, properties=before + len(entries).to_bytes(4, "big") + entries + behind)
-    assert not found.is_stream
     message(found, properties=OF_STREAM, tag=2)
-    assert found.is_stream
+    assert not found.is_stream, "the first message decides: this one came out of a stream once"
+
+
+def test_the_octets_of_a_streams_header_elsewhere_make_no_stream() -> None:
+    found = subscription()
+    before, behind = encode_around_table(Properties())
+    entries = table_entries([(b"foo", b"\x0fx-stream-offsetl" + bytes(8))])
+    message(found, properties=before + len(entries).to_bytes(4, "big") + entries + behind)
+    assert not found.is_stream
 
 
 def test_what_was_shed_under_auto_goes_back_and_what_was_delivered_does_not() -> None:
