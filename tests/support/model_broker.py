@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from pamqp import commands, encode, header
 
 from gateway.parity import BrokerMessage, BrokerRefusalError
-from tests.support.model_kinds import filled_in, kind_of, large_header, refused_consumer, refused_declaration
+from tests.support.model_kinds import kind_of, refused_consumer, refused_declaration, with_number
 
 Arguments = Mapping[str, Any]
 
@@ -53,9 +53,7 @@ class Message:
 
     def numbered(self, name: str, number: int) -> Message:
         """The same message with a header of 64 bits that the broker adds."""
-        properties = read_properties(self.properties)
-        properties.headers = {**(properties.headers or {}), **large_header(name)}
-        return replace(self, properties=filled_in(write_properties(properties), name, number))
+        return replace(self, properties=with_number(self.properties, name, number))
 
     @property
     def route(self) -> bytes:

@@ -7,8 +7,10 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 _KINDS: Final = ("classic", "quorum", "stream")
-# Stands in for a number until its octets are put there: pamqp writes one of this size as RabbitMQ does, with 64 bits.
-_LARGE: Final = 1 << 40
+# Property flags of a content header (AMQP 0-9-1, 4.2.6.1 and 1.8).
+_CONTENT_TYPE = 1 << 15
+_CONTENT_ENCODING = 1 << 14
+_HEADERS = 1 << 13
 
 
 def kind_of(arguments: Mapping[str, Any]) -> str:
@@ -65,13 +67,17 @@ def first_offset(wanted: object, length: int) -> int:
     return 0 if wanted == "first" else max(length - 1, 0) if wanted == "last" else length
 
 
-def large_header(name: str) -> dict[str, int]:
-    """A header whose number ``filled_in`` replaces."""
-    return {name: _LARGE}
+def with_number(properties: bytes, name: str, number: int) -> bytes:
+    """Encoded properties with one more entry in their headers table, a number of 64 bits.
 
-
-def filled_in(properties: bytes, name: str, number: int) -> bytes:
-    """Encoded properties with the number of a ``large_header`` put in."""
-    entry = bytes((len(name),)) + name.encode() + b"l"
-    assert entry + _LARGE.to_bytes(8) in properties
-    return properties.replace(entry + _LARGE.to_bytes(8), entry + number.to_bytes(8))
+    It is put in by octets, because pamqp cannot encode everything that it decodes.
+    """
+    flags = int.from_bytes(properties[:2])
+    at = 2
+    for flag in (_CONTENT_TYPE, _CONTENT_ENCODING):
+        if flags & flag:
+            at += 1 + properties[at]
+    entry = bytes((len(name),)) + name.encode() + b"l" + number.to_bytes(8)
+    size = int.from_bytes(properties[at : at + 4]) if flags & _HEADERS else 0
+    behind = properties[at + 4 :] if flags & _HEADERS else properties[at:]
+    return (flags | _HEADERS).to_bytes(2) + properties[2:at] + (size + len(entry)).to_bytes(4) + entry + behind
