@@ -40,7 +40,7 @@ class SocketAddress:
             raise mistake("An address to listen on is written host:port.", _address_advice(value))
         if int(match[2]) > MAX_PORT:
             raise mistake("A port is a number from 0 to 65535.")
-        return cls(match[1].strip("[]"), int(match[2]))
+        return cls(_host(match[1].strip("[]")), int(match[2]))
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
@@ -102,7 +102,7 @@ class BrokerUrl:
         _refuse_extras(parts)
         if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or re.search(r"\s", parts.netloc):
             raise mistake("A broker's URL is amqp://host:port, or amqps://host:port with TLS.")
-        return cls(parts.scheme, parts.hostname, _broker_port(parts))
+        return cls(parts.scheme, _host(parts.hostname), _broker_port(parts))
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
@@ -142,6 +142,22 @@ def _broker_port(parts: SplitResult) -> int:
     if port == 0:
         raise mistake("A broker's port is a number from 1 to 65535.")
     return port or _DEFAULT_PORTS[parts.scheme]
+
+
+def _host(host: str) -> str:
+    """The host itself, which a name server can be asked for; raises `mistake` otherwise.
+
+    Asking encodes it in the same way (IDNA), and IP addresses pass.
+    """
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise mistake(
+            "This is not the name of a host.", "Between dots a name has at least 1 and at most 63 characters."
+        ) from None
+    if not host.isprintable():
+        raise mistake("This is not the name of a host.", "It holds a character that cannot be printed.")
+    return host
 
 
 def _bracketed(host: str) -> str:

@@ -2,7 +2,7 @@
 
 They look at the tree as the file has it, whatever its shape, and not at the validated model: so they are reported
 together with all other mistakes, even where some other value is wrong. What is of the wrong shape is passed over here,
-since validation speaks of it.
+since validation speaks of it. Only `strange_keys` opens files, and needs the model to find them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pydantic_core import PydanticCustomError
 
 from gateway.config.addresses import BrokerUrl, SocketAddress
 from gateway.config.findings import Finding, Trail, closest, path_text
-from gateway.config.model import PASS_THROUGH
+from gateway.config.model import PASS_THROUGH, GatewayConfig
+from gateway.config.tls_files import check_key
 
 _TLS_FILES = ("ca_file", "cert_file", "key_file")
 _WILDCARDS = {"0.0.0.0": 4, "::": 6}  # noqa: S104 - compared with, not listened on
@@ -150,6 +151,25 @@ def _tls_group(trail: Trail, said: dict[str, Any], merged: dict[str, Any], in_us
         yield Finding(trail, f"{present} needs {absent} beside it.")
     if not in_use and (said.get("verify") in (False, "false") or any(map(said.get, _TLS_FILES))):
         yield Finding(trail, "This has no effect: no upstream URL begins with amqps://.", "Change the URLs to amqps.")
+
+
+def strange_keys(config: GatewayConfig) -> Iterator[Finding]:
+    """Where a certificate and the key that goes with it stand in different places, and do not belong together.
+
+    Args:
+        config: otherwise without a mistake.
+    """
+    for virtual_host in config.resolved_virtual_hosts():
+        own, tls = config.virtual_hosts[virtual_host.name].upstream, virtual_host.upstream.tls
+        said = own.tls.model_fields_set & {"cert_file", "key_file"} if own is not None else set()
+        if len(said) == 1 and tls.cert_file is not None and tls.key_file is not None:
+            try:
+                check_key(tls.key_file, tls.cert_file)
+            except PydanticCustomError as error:
+                suggestion = (error.context or {}).get("suggestion")
+                yield Finding(
+                    ("virtual_hosts", virtual_host.name, "upstream", "tls", *said), error.message(), suggestion
+                )
 
 
 def _speaks_tls(upstream: dict[str, Any], below: dict[str, Any]) -> bool:

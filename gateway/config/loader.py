@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from gateway.config.consistency import contradictions
+from gateway.config.consistency import contradictions, strange_keys
 from gateway.config.document import Document, YamlSyntaxError, read_document
 from gateway.config.findings import Finding, Trail, findings_of, path_text
 from gateway.config.model import GatewayConfig
@@ -63,6 +63,8 @@ def parse(
     read_secret_files(document, base)
     config, found = _validated(document.tree, base)
     found += contradictions(document.tree)
+    if config is not None and not found:
+        found += strange_keys(config)
     mistakes = _mistakes(document, found)
     if config is None or mistakes:
         raise ConfigError(mistakes, name)

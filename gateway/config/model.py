@@ -20,6 +20,7 @@ from pydantic import (
     GetJsonSchemaHandler,
     PrivateAttr,
     SecretStr,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -30,6 +31,7 @@ from gateway.config.addresses import BrokerUrl, SocketAddress
 from gateway.config.listeners import Listener
 from gateway.config.parts import Group, Part, ReadableFile, Text, VirtualHostName, fits_short_string, laid_over
 from gateway.config.quantities import Count, Duration, Factor, Size, Switch
+from gateway.config.tls_files import check_certificates, check_key
 
 PASS_THROUGH = "*"  # noqa: S105 - no password
 """The key of `virtual_hosts` that stands for every host that is not configured."""
@@ -48,6 +50,18 @@ class Tls(Group):
     verify: Annotated[bool, Switch()] = Field(
         True, description="Check the broker's certificate and its host name. false is for trials only."
     )
+
+    @field_validator("ca_file", "cert_file")
+    @classmethod
+    def _holds_certificates(cls, value: Path | None) -> Path | None:
+        return None if value is None else check_certificates(value)
+
+    @field_validator("key_file")
+    @classmethod
+    def _belongs_to_the_certificate(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        """One that is to go with the certificate of another place is looked at when both are known."""
+        certificate = info.data.get("cert_file")
+        return value if value is None or certificate is None else check_key(value, certificate)
 
 
 class Upstream(Group):

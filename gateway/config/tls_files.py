@@ -1,4 +1,4 @@
-"""The files of a TLS listener, tried out before anything depends on them.
+"""The files of TLS, toward clients and toward brokers, tried out before anything depends on them.
 
 They are loaded once here and thrown away again, so that a wrong one is a mistake with a place in the file, like any
 other, and not a failure later on.

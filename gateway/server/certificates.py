@@ -51,18 +51,21 @@ def certificate_name(certificate: bytes, login: CertificateLogin) -> str | None:
         login: which name is meant.
 
     Returns:
-        The name; None when the certificate has none of that kind, or cannot be read.
+        The name; None when the certificate has none of that kind, an empty one, or cannot be read.
     """
     try:
-        loaded = x509.load_der_x509_certificate(certificate)
-        if login.name == "distinguished_name":
-            return distinguished_name(loaded.subject)
-        if login.name == "common_name":
-            return common_name(loaded.subject)
-        return alternative_name(loaded, login.san_type, login.san_index)
+        return _name(x509.load_der_x509_certificate(certificate), login) or None
     except Exception as error:  # noqa: BLE001 - the library has many words for what it cannot read
         log.warning("certificate unreadable", reason=str(error))
         return None
+
+
+def _name(certificate: x509.Certificate, login: CertificateLogin) -> str | None:
+    if login.name == "distinguished_name":
+        return distinguished_name(certificate.subject)
+    if login.name == "common_name":
+        return common_name(certificate.subject)
+    return alternative_name(certificate, login.san_type, login.san_index)
 
 
 def distinguished_name(subject: x509.Name) -> str:

@@ -18,7 +18,7 @@ import structlog
 from gateway.config import Listener, VirtualHost
 from gateway.errors import CloseReason, FrameError, StompError
 from gateway.server.bridge import Bridge
-from gateway.server.peer import Peer
+from gateway.server.peer import Arrival, Peer
 from gateway.server.pool import LinkPool
 from gateway.server.tls import login_name
 from gateway.session import refusals
@@ -96,13 +96,13 @@ class ClientConnection(asyncio.Protocol):
     Args:
         workshop: what all clients share.
         listener: where it came in; its limits hold until the client has logged in.
-        claimed: where it comes from, when a proxy in front has said so.
+        arrival: where it comes from, and since when.
     """
 
-    def __init__(self, workshop: Workshop, listener: Listener, claimed: Peer | None = None) -> None:
+    def __init__(self, workshop: Workshop, listener: Listener, arrival: Arrival) -> None:
         self._workshop = workshop
         self._listener = listener
-        self._claimed = claimed
+        self._arrival = arrival
         limits = Limits(listener.max_frame_size_unauthenticated, listener.max_headers, listener.max_header_length)
         identity = b"session-" + urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=")
         self.session = Session(identity, workshop.server, workshop.resolve, limits, workshop.clock())
@@ -110,7 +110,6 @@ class ClientConnection(asyncio.Protocol):
         self._decoder = Decoder(limits)
         self._transport: asyncio.Transport = _NO_TRANSPORT
         self._peer = ""
-        self._since = workshop.clock()
         self._reading = True
         self._writable = True
         self._shedding = False
@@ -133,7 +132,12 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
         self._transport = cast(asyncio.Transport, transport)
-        peer = self._claimed or Peer.of(transport)
+        peer = self._arrival.peer or Peer.of(transport)
+        if not peer.host:
+            # Reset before it was accepted. Nobody is there to be answered, and nobody knows who it was.
+            self._closing = True
+            self._transport.abort()
+            return
         self._peer = str(peer)
         self.session.authentication.is_local = peer.is_local
         self.session.authentication.certificate_name = login_name(transport, self._listener)
@@ -278,6 +282,8 @@ class ClientConnection(asyncio.Protocol):
             details["certificate"] = certificate
         self._log("session started", **details)
         if session.heartbeats.send:
+            # What was said before does not count: the first beat is due half an interval from now.
+            self._spoke = False
             self._every(session.heartbeats.send / 2, self._beat)
         if session.heartbeats.expect:
             monitor = HeartbeatMonitor()
@@ -326,7 +332,7 @@ class ClientConnection(asyncio.Protocol):
         """
         session = self.session
         if session.state in (State.CONNECTING, State.AUTHENTICATING):
-            if now - self._since > self._listener.login_timeout:
+            if now - self._arrival.since > self._listener.login_timeout:
                 text = f"No login within {self._listener.login_timeout:g} seconds.\n"
                 self._end(refusals.closing("Login timeout", text, CloseReason.LOGIN_TIMEOUT))
             return
@@ -365,9 +371,9 @@ class ClientConnection(asyncio.Protocol):
         self._bridge.flush()
         self._bridge.release()
         self._workshop.clients.discard(self)
-        if self.session.close_reason is CloseReason.TLS_ON_PLAIN_PORT:
-            log.info("tls on a plain port", peer=self._peer, address=str(self._listener.tcp), hint=_TLS_HINT)
-        self._log("session ended", reason=self.session.close_reason.value if self.session.close_reason else "unknown")
+        reason = self.session.close_reason
+        if reason is not CloseReason.TLS_ON_PLAIN_PORT or self._log_tls():
+            self._log("session ended", reason=reason.value if reason else "unknown")
         if self._gone:
             return
         self._workshop.closing.add(self)
@@ -407,6 +413,15 @@ class ClientConnection(asyncio.Protocol):
         for error in complaints:
             text = error.body.decode(errors="replace").strip()
             self._log("error sent", message=error.message, text=text[:_LOGGED], closes=error.close is not None)
+
+    def _log_tls(self) -> bool:
+        """Complain that the client began with TLS, unless there were too many complaints; whether it was done."""
+        left_out = self._arrival.complaints.left_out()
+        if left_out is None:
+            return False
+        address = str(self._listener.tcp)
+        log.info("tls on a plain port", address=address, peer=self._peer, hint=_TLS_HINT, left_out=left_out)
+        return True
 
     def _log(self, event: str, **details: object) -> None:
         """One line at a session's start and end. Who never logged in, a health check for instance, is not worth one."""

@@ -99,7 +99,7 @@ class Gateway:
             log.info("listening", address=f"{host}:{port}", version=__version__)
 
     async def _listen(self, listener: Listener) -> None:
-        opened = OpenListener(listener, lambda claimed: ClientConnection(self._workshop, listener, claimed))
+        opened = OpenListener(listener, lambda arrival: ClientConnection(self._workshop, listener, arrival))
         await opened.open()
         self._listeners.append(opened)
 

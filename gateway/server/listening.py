@@ -2,7 +2,8 @@
 
 A plain listener leaves accepting to the event loop. On any other, something must happen before the first octet of
 STOMP: there the gateway accepts by itself, one task for each connection until it is let in, so that the PROXY header
-is read to its last octet and no further, and so that a failed handshake can be explained in the log.
+is read to its last octet and no further, and so that a failed handshake can be explained in the log. The number of
+those tasks is bounded.
 """
 
 from __future__ import annotations
@@ -13,27 +14,32 @@ import errno
 import socket
 import ssl
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Final
 
 import structlog
 
 from gateway.config import Listener, SocketAddress
-from gateway.server.peer import Peer
+from gateway.server.complaints import Complaints
+from gateway.server.peer import Arrival, Peer
 from gateway.server.proxy_protocol import ProxyHeaderError, claimed_peer, octets_missing
 from gateway.server.tls import handshake_failure, listener_tls_context
 
 log = structlog.get_logger("gateway.listening")
 
-Connect = Callable[[Peer | None], asyncio.Protocol]
-"""Makes the protocol of a connection, given where the client comes from; None to ask the connection itself."""
+Connect = Callable[[Arrival], asyncio.Protocol]
+"""Makes the protocol of a connection."""
 
-# How long no connection is accepted after accepting failed, in seconds: with no file descriptor left it would go on
-# failing without a pause.
+# How long no connection is accepted after one of these errors, in seconds: for want of file descriptors or memory it
+# would go on failing. Any other error is that of one connection (accept(2): Linux hands over what went wrong with it).
 _PAUSE: Final = 1.0
+_EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
-# Lines about connections that were not let in: so many in so many seconds, since anybody can cause one.
-_LINES: Final = 10
-_LINES_WITHIN: Final = 10.0
+# Connections of a listener that are not let in yet. Nobody has logged in, and each costs a task and maybe a handshake.
+_MOST_WAITING: Final = 1000
+
+# A host's name may stand for addresses that this machine does not have: the IPv6 one of localhost, without IPv6.
+_NOT_HERE: Final = frozenset((errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL))
 
 
 class OpenListener:
@@ -51,7 +57,8 @@ class OpenListener:
         self._context: ssl.SSLContext | None = None
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._complaints = _Complaints(self._loop.time)
+        self._complaints = Complaints(self._loop.time)
+        self._room = asyncio.Semaphore(_MOST_WAITING)
         self.addresses: list[tuple[str, int]] = []
 
     async def open(self) -> None:
@@ -67,10 +74,7 @@ class OpenListener:
         self.addresses = [door.getsockname()[:2] for door in doors]
         for door in doors:
             if self._context is None and not listener.proxy_protocol:
-                server = await self._loop.create_server(
-                    lambda: self._connect(None), sock=door, backlog=listener.backlog
-                )
-                self._servers.append(server)
+                self._servers.append(await self._loop.create_server(self._arrived, sock=door, backlog=listener.backlog))
             else:
                 self._spawn(self._accept(door))
 
@@ -81,6 +85,10 @@ class OpenListener:
         for task in tuple(self._tasks):
             task.cancel()
 
+    def _arrived(self) -> asyncio.Protocol:
+        """A connection to a plain listener, that the event loop has just accepted."""
+        return self._connect(Arrival(None, self._loop.time(), self._complaints))
+
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work, name=f"listener {self._listener.tcp}")
         self._tasks.add(task)
@@ -89,105 +97,115 @@ class OpenListener:
     async def _accept(self, door: socket.socket) -> None:
         with door:
             while True:
-                try:
-                    caller, name = await self._loop.sock_accept(door)
-                except OSError as error:
-                    log.error("accept failed", address=str(self._listener.tcp), reason=error.strerror or str(error))
-                    await asyncio.sleep(_PAUSE)
-                else:
-                    self._spawn(self._let_in(caller, Peer.named(name)))
+                if self._room.locked():
+                    self._complain_of_no_room()
+                await self._room.acquire()
+                caller, arrival = await self._accepted(door)
+                self._spawn(self._let_in(caller, arrival))
 
-    async def _let_in(self, caller: socket.socket, peer: Peer) -> None:
+    async def _accepted(self, door: socket.socket) -> tuple[socket.socket, Arrival]:
+        """The next connection, whatever happens to others before it."""
+        while True:
+            try:
+                caller, name = await self._loop.sock_accept(door)
+            except OSError as error:
+                reason = error.strerror or str(error)
+                if error.errno in _EXHAUSTED:
+                    log.error("accept failed", address=str(self._listener.tcp), reason=reason)
+                # Even without a pause everybody else has a turn before the next attempt.
+                await asyncio.sleep(_PAUSE if error.errno in _EXHAUSTED else 0)
+            else:
+                return caller, Arrival(Peer.named(name), self._loop.time(), self._complaints)
+
+    async def _let_in(self, caller: socket.socket, arrival: Arrival) -> None:
+        try:
+            await self._prepare(caller, arrival)
+        finally:
+            self._room.release()
+
+    async def _prepare(self, caller: socket.socket, arrival: Arrival) -> None:
         """From an accepted connection to its protocol; whatever goes wrong concerns this connection only."""
-        deadline = self._loop.time() + self._listener.login_timeout
-        claimed: Peer | None = None
+        deadline = arrival.since + self._listener.login_timeout
         try:
             caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._listener.proxy_protocol:
                 async with asyncio.timeout_at(deadline):
-                    claimed = await self._proxy_header(caller)
+                    arrival = await self._behind_a_proxy(caller, arrival)
         except (ProxyHeaderError, _NothingSaidError, TimeoutError, OSError) as error:
             caller.close()
             if not isinstance(error, _NothingSaidError):
                 reason = str(error) if isinstance(error, ProxyHeaderError) else "no whole PROXY header came"
-                self._complain("proxy header refused", peer, reason)
+                self._complain("proxy header refused", arrival, reason)
             return
         except BaseException:
             caller.close()
             raise
         try:
-            await self._hand_over(caller, claimed, deadline)
+            await self._hand_over(caller, arrival, deadline)
         except OSError as error:
-            self._complain("tls handshake failed", claimed or peer, handshake_failure(error))
+            self._complain("tls handshake failed", arrival, handshake_failure(error))
+
+    async def _behind_a_proxy(self, caller: socket.socket, proxy: Arrival) -> Arrival:
+        """The arrival of the client that a proxy's header names, or of the proxy for somebody without a name."""
+        claimed = await self._proxy_header(caller)
+        if claimed is None and proxy.peer is not None:
+            claimed = replace(proxy.peer, is_proxy=True)
+        return replace(proxy, peer=claimed)
 
     async def _proxy_header(self, caller: socket.socket) -> Peer | None:
-        header = b""
+        header = bytearray()
         while missing := octets_missing(header):
             octets = await self._loop.sock_recv(caller, missing)
             if not octets:
                 raise ConnectionResetError if header else _NothingSaidError
             header += octets
-        return claimed_peer(header)
+        return claimed_peer(bytes(header))
 
-    async def _hand_over(self, caller: socket.socket, claimed: Peer | None, deadline: float) -> None:
+    async def _hand_over(self, caller: socket.socket, arrival: Arrival, deadline: float) -> None:
         """Make the connection's transport, which owns the socket from here on; with TLS, once the handshake is done."""
         patience = None if self._context is None else max(deadline - self._loop.time(), 0.001)
         await self._loop.connect_accepted_socket(
-            lambda: self._connect(claimed), caller, ssl=self._context, ssl_handshake_timeout=patience
+            lambda: self._connect(arrival), caller, ssl=self._context, ssl_handshake_timeout=patience
         )
 
-    def _complain(self, event: str, peer: Peer, reason: str) -> None:
+    def _complain(self, event: str, arrival: Arrival, reason: str) -> None:
         left_out = self._complaints.left_out()
         if left_out is not None:
-            log.info(event, address=str(self._listener.tcp), peer=str(peer), reason=reason, left_out=left_out)
+            log.info(event, address=str(self._listener.tcp), peer=str(arrival.peer), reason=reason, left_out=left_out)
+
+    def _complain_of_no_room(self) -> None:
+        left_out = self._complaints.left_out()
+        if left_out is not None:
+            log.warning("too many not let in yet", address=str(self._listener.tcp), left_out=left_out)
 
 
 class _NothingSaidError(Exception):
     """Somebody connected and closed: a proxy's health check, and not worth a line in the log."""
 
 
-class _Complaints:
-    """How many lines about strangers the log takes.
-
-    Args:
-        clock: gives seconds, only going forward.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._since = clock()
-        self._lines = 0
-        self._left_out = 0
-
-    def left_out(self) -> int | None:
-        """Lines left out before this one, which is to be written; None when it is to be left out too."""
-        now = self._clock()
-        if now - self._since > _LINES_WITHIN:
-            self._since, self._lines = now, 0
-        if self._lines >= _LINES:
-            self._left_out += 1
-            return None
-        self._lines += 1
-        left_out, self._left_out = self._left_out, 0
-        return left_out
-
-
 async def _bound(address: SocketAddress, backlog: int) -> list[socket.socket]:
-    """A listening socket for each address that a host's name stands for."""
+    """A listening socket for each address that a host's name stands for and that this machine has.
+
+    Raises:
+        OSError: none can be had, or one of them is taken.
+    """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    not_here: OSError | None = None
     with contextlib.ExitStack() as opened:
         doors = []
         for family, name in dict.fromkeys((family, name) for family, _, _, _, name in found):
             try:
                 door = socket.create_server(name, family=family, backlog=backlog)
             except OSError as error:
-                if error.errno == errno.EAFNOSUPPORT and len(found) > 1:
-                    # A name that also stands for an IPv6 address, on a machine without IPv6.
-                    continue
-                raise
+                if error.errno not in _NOT_HERE:
+                    raise
+                not_here = error
+                continue
             opened.callback(door.close)
             door.setblocking(False)
             doors.append(door)
+        if not_here is not None and not doors:
+            raise not_here
         opened.pop_all()
     return doors

@@ -6,17 +6,20 @@ from asyncio import BaseTransport
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 
+from gateway.server.complaints import Complaints
+
 
 @dataclass(frozen=True, slots=True)
 class Peer:
     """An address that a client comes from.
 
     ``host`` is an IP address as text, IPv6 without its brackets, or empty where there is none; ``port`` is from 0 to
-    65535.
+    65535. ``is_proxy`` says that this is a proxy's address, since it did not say for whom it connects.
     """
 
     host: str
     port: int
+    is_proxy: bool = False
 
     @classmethod
     def of(cls, transport: BaseTransport) -> Peer:
@@ -30,7 +33,12 @@ class Peer:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is this machine, over its loopback address; an IPv4 address may be written as an IPv6 one."""
+        """Whether it is this machine, over its loopback address; an IPv4 address may be written as an IPv6 one.
+
+        Whoever is behind a proxy that names nobody may be anywhere.
+        """
+        if self.is_proxy:
+            return False
         try:
             address = ip_address(self.host)
         except ValueError:
@@ -43,3 +51,16 @@ class Peer:
         if not self.host:
             return "unknown"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A connection that a listener has let in.
+
+    ``peer`` is where it comes from, None to ask the connection itself; ``since`` is when it was accepted, in seconds on
+    the event loop's clock; ``complaints`` bounds what the log says about strangers there.
+    """
+
+    peer: Peer | None
+    since: float
+    complaints: Complaints

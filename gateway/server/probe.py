@@ -8,6 +8,7 @@ to the log on its own. (AMQP 0-9-1, 2.2.4: protocol header, start, start-ok, tun
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import socket
@@ -25,6 +26,7 @@ from gateway.server.tls import broker_tls_context
 _FRAME_HEADER = 7  # type, channel and size of an AMQP frame (4.2.3)
 _MAX_HANDSHAKE_FRAME = 1 << 20
 _ACCESS_REFUSED = 403
+_END = 1.0  # seconds that a cut connection may take to be gone
 _CLIENT_PROPERTIES: common.FieldTable = {
     "product": "stomp-gateway",
     "information": "stomp-gateway check",
@@ -119,7 +121,7 @@ class _Attempt:
             self._note("no: what answers there does not speak AMQP 0-9-1")
         finally:
             if self._writer is not None:
-                self._writer.transport.abort()
+                await _ended(self._writer)
 
     def _note(self, finding: str) -> None:
         self._report.steps.append((self._step, finding))
@@ -153,7 +155,12 @@ class _Attempt:
 
     async def _secure(self, writer: asyncio.StreamWriter) -> None:
         try:
-            await writer.start_tls(broker_tls_context(self._target.tls), server_hostname=self._target.url.host)
+            context = broker_tls_context(self._target.tls)
+        except OSError as error:
+            # Changed since the configuration was read, which tries them out.
+            raise _StepFailed(f"the files under tls cannot be used, {_ssl_or_os_reason(error)}") from None
+        try:
+            await writer.start_tls(context, server_hostname=self._target.url.host)
         except ssl.SSLCertVerificationError as error:
             message = f"the broker's certificate is not accepted, {error.verify_message}. See ca_file under tls"
             raise _StepFailed(message) from None
@@ -228,6 +235,14 @@ class _Attempt:
         return f"{close.reply_text}"
 
 
+async def _ended(writer: asyncio.StreamWriter) -> None:
+    """Cut a connection, and hear what it died of: an error that nobody asks for is written to the terminal."""
+    writer.transport.abort()
+    with contextlib.suppress(OSError):  # a timeout, too
+        async with asyncio.timeout(_END):
+            await writer.wait_closed()
+
+
 def _property(properties: common.FieldTable, name: str) -> str:
     value = properties.get(name, "")
     text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
@@ -236,6 +251,10 @@ def _property(properties: common.FieldTable, name: str) -> str:
 
 def _ssl_reason(error: ssl.SSLError) -> str:
     return (error.reason or str(error)).replace("_", " ").lower()
+
+
+def _ssl_or_os_reason(error: OSError) -> str:
+    return _ssl_reason(error) if isinstance(error, ssl.SSLError) else _os_reason(error)
 
 
 def _os_reason(error: OSError) -> str:

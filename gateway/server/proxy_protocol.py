@@ -20,6 +20,8 @@ _SHORTEST_LINE: Final = len(b"PROXY UNKNOWN\r\n")
 _LONGEST_LINE: Final = 107
 _SIGNATURE: Final = b"\r\n\r\n\0\r\nQUIT\n"
 _FIXED_PART: Final = 16
+# Of what follows the fixed part. Addresses take 216 at most, and the remarks that proxies add a few hundred.
+_MOST_OCTETS: Final = 4096
 
 _TCP_LINE: Final = re.compile(rb"PROXY (TCP[46]) ([0-9A-Fa-f:.]+) ([0-9A-Fa-f:.]+) ([0-9]{1,5}) ([0-9]{1,5})\r\n")
 _UNKNOWN_LINE: Final = re.compile(rb"PROXY UNKNOWN(?: [^\r\n]*)?\r\n")
@@ -36,7 +38,7 @@ class ProxyHeaderError(GatewayError):
     """Octets that are no PROXY header; the text says what is wrong with them."""
 
 
-def octets_missing(octets: bytes) -> int:
+def octets_missing(octets: bytes | bytearray) -> int:
     """How many more octets may be read without reading beyond the header; 0 when it is complete.
 
     Args:
@@ -101,8 +103,11 @@ def _from_line(line: bytes) -> Peer | None:
 # Version 2: binary.
 
 
-def _stated_length(octets: bytes) -> int:
-    return int.from_bytes(octets[14:16], "big")
+def _stated_length(octets: bytes | bytearray) -> int:
+    length = int.from_bytes(octets[14:16], "big")
+    if length > _MOST_OCTETS:
+        raise ProxyHeaderError(f"the PROXY header is longer than {_MOST_OCTETS} octets")
+    return length
 
 
 def _from_binary(header: bytes) -> Peer | None:

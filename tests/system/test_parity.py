@@ -9,13 +9,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from deploy.local.broker import Broker
 from gateway.errors import ExitCode
 from gateway.parity.library import conversations
-from tests.support.gateway import Address
+from tests.support.gateway import Address, configuration, gateway_process
 from tests.support.transcripts import identity
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
@@ -55,16 +56,83 @@ def _made(broker: Broker) -> set[str]:
     return {line for kind in kinds for line in broker.ctl("--quiet", f"list_{kind}", "name").splitlines()}
 
 
-@pytest.mark.parametrize("interrupted", [False, True])
 def test_nothing_is_left_in_the_broker(
-    interrupted: bool, own_broker: Broker, plugin_address: Address, gateway_address: Address, broker_url: str
+    own_broker: Broker, plugin_address: Address, gateway_address: Address, broker_url: str
+) -> None:
+    before = _made(own_broker)
+    with parity(plugin_address, gateway_address, broker_url) as process:
+        process.communicate(timeout=300)
+    assert process.returncode == ExitCode.OK
+    assert _made(own_broker) - before == set()
+
+
+@pytest.mark.parametrize("rules", [1, 20, 60])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, ExitCode.INTERRUPTED), (signal.SIGTERM, ExitCode.TERMINATED)]
+)
+def test_a_signal_leaves_nothing_in_the_broker(
+    number: signal.Signals,
+    code: ExitCode,
+    rules: int,
+    own_broker: Broker,
+    plugin_address: Address,
+    gateway_address: Address,
+    broker_url: str,
+) -> None:
+    before = _made(own_broker)
+    with parity(plugin_address, gateway_address, broker_url, "--jobs", "32") as process:
+        assert process.stdout is not None
+        told = (line for line in process.stdout if line.startswith(("equal", "departure")))
+        for _ in range(rules):
+            next(told)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=300)
+    assert (process.returncode, errors) == (code, "")
+    assert _made(own_broker) - before == set()
+
+
+def test_a_reader_that_goes_away_ends_it_without_a_word(
+    own_broker: Broker, plugin_address: Address, gateway_address: Address, broker_url: str
 ) -> None:
     before = _made(own_broker)
     with parity(plugin_address, gateway_address, broker_url) as process:
         assert process.stdout is not None
+        assert process.stderr is not None
         next(line for line in process.stdout if line.startswith(("equal", "departure")))
-        if interrupted:
-            process.send_signal(signal.SIGINT)
-        process.communicate(timeout=300)
-    assert process.returncode == (ExitCode.INTERRUPTED if interrupted else ExitCode.OK)
+        process.stdout.close()
+        errors = process.stderr.read()
+        process.wait(timeout=300)
+    assert (process.returncode, errors) == (ExitCode.FAILURE, "")
     assert _made(own_broker) - before == set()
+
+
+def test_servers_of_another_virtual_host_are_told_before_anything_is_played(
+    own_broker: Broker, plugin_address: Address, broker_url: str
+) -> None:
+    """As by a gateway whose file says that a name stands for another virtual host of the broker."""
+    own_broker.ctl("add_vhost", "parity-elsewhere")
+    own_broker.ctl("set_permissions", "-p", "parity-elsewhere", identity(broker_url).login, ".*", ".*", ".*")
+    before = _made(own_broker)
+    elsewhere = configuration(broker_url, virtual_hosts={"/": {"amqp_vhost": "parity-elsewhere"}})
+    with gateway_process(elsewhere) as other, parity(plugin_address, other.address, broker_url) as process:
+        printed, errors = process.communicate(timeout=300)
+    assert process.returncode == ExitCode.FAILURE
+    assert f"what is sent through the gateway at {other.address[0]}:{other.address[1]} does not arrive" in errors
+    assert "--plugin, --gateway and --amqp must be of the same broker" in errors
+    assert not [line for line in printed.splitlines() if line.startswith(("equal", "DIFFERENT"))]
+    assert _made(own_broker) - before == set()
+
+
+def test_a_user_without_rights_is_told_in_one_sentence(
+    own_broker: Broker, plugin_address: Address, gateway_address: Address, broker_url: str
+) -> None:
+    own_broker.ctl("add_user", "parity-weak", "parity-weak")
+    own_broker.ctl("set_permissions", "parity-weak", "", "", ".*")
+    parts = urlsplit(broker_url)
+    weak = parts._replace(netloc=f"parity-weak:parity-weak@{parts.hostname}:{parts.port}").geturl()
+    with parity(plugin_address, gateway_address, weak) as process:
+        printed, errors = process.communicate(timeout=300)
+    assert process.returncode == ExitCode.FAILURE
+    assert "refuses 'parity-weak' a queue" in errors
+    assert "needs the right to configure, write and read everything" in errors
+    assert "DIFFERENT" not in printed

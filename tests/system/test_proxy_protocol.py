@@ -64,6 +64,7 @@ MALFORMED = {
     "command-2": binary(command=0x22),
     "family-4": binary(family=0x41),
     "too-short": binary(INET[:-1]),
+    "too-long": binary(INET + bytes(4096)),
 }
 
 
@@ -210,9 +211,12 @@ def guarded(broker_url: str) -> Iterator[GatewayProcess]:
         (b"PROXY TCP6 ::1 ::1 1 2\r\n", True),
         (b"PROXY TCP6 ::ffff:127.0.0.1 ::1 1 2\r\n", True),
         (b"PROXY TCP6 ::ffff:10.0.0.1 ::1 1 2\r\n", False),
-        (b"PROXY UNKNOWN\r\n", True),
+        (b"PROXY UNKNOWN\r\n", False),
+        (binary(b"", command=0x20, family=0), False),
+        (binary(b"", family=0), False),
+        (binary(b"/a".ljust(216, b"\0"), family=0x31), False),
     ],
-    ids=lambda value: value.decode().strip() if isinstance(value, bytes) else str(value),
+    ids=lambda value: repr(value)[:60],
 )
 async def test_the_claimed_address_decides_who_is_local(
     guarded: GatewayProcess, header: bytes, is_let_in: bool

@@ -6,6 +6,7 @@ import pytest
 
 from gateway.config import load, parse
 from gateway.errors import ConfigError, Mistake
+from tests.support.certificates import Authority
 
 SECRET = "correct-horse-battery"
 
@@ -89,6 +90,13 @@ def test_a_mistake_comes_with_what_to_write_instead(text: str, path: str, sugges
         ("listeners: []", "listeners", "at least one entry"),
         ("listeners: {tcp: a:1}", "listeners", "A list belongs here"),
         ("listeners: [{backlog: 5}]", "listeners[0]", "The key tcp is missing"),
+        ("listeners: [{tcp: 'a..b:1'}]", "listeners[0].tcp", "not the name of a host"),
+        ("listeners: [{tcp: '.a:1'}]", "listeners[0].tcp", "not the name of a host"),
+        (f"listeners: [{{tcp: '{'x' * 64}:1'}}]", "listeners[0].tcp", "not the name of a host"),
+        (f"listeners: [{{tcp: '{'ä' * 60}:1'}}]", "listeners[0].tcp", "not the name of a host"),
+        ('listeners: [{tcp: "a\\0b:1"}]', "listeners[0].tcp", "not the name of a host"),
+        ("upstream: {urls: ['amqp://a..b:1']}", "upstream.urls[0]", "not the name of a host"),
+        (f"upstream: {{urls: ['amqps://{'x' * 64}']}}", "upstream.urls[0]", "not the name of a host"),
         ("listeners: [{tcp: a:65536}]", "listeners[0].tcp", "0 to 65535"),
         ("upstream: {urls: []}", "upstream.urls", "at least one entry"),
         ("upstream: {urls: amqp://a}", "upstream.urls", "A list belongs here"),
@@ -177,7 +185,7 @@ def test_listeners_beside_each_other_are_fine(first: str, second: str) -> None:
 
 
 def test_tls_settings_without_effect_are_a_mistake(tmp_path: Path) -> None:
-    (tmp_path / "ca.pem").touch()
+    Authority.make(tmp_path, "ca")
     assert only_mistake("upstream: {tls: {ca_file: ca.pem}}", tmp_path).path == "upstream.tls"
     own = "virtual_hosts: {/: {upstream: {tls: {verify: false}}}}"
     assert only_mistake(own).path == "virtual_hosts./.upstream.tls"
@@ -186,7 +194,9 @@ def test_tls_settings_without_effect_are_a_mistake(tmp_path: Path) -> None:
 
 
 def test_a_certificate_needs_its_key(tmp_path: Path) -> None:
-    (tmp_path / "a.pem").touch()
+    identity = Authority.make(tmp_path, "authority").identify(tmp_path, "a")
+    with identity.certificate.open("ab") as both:
+        both.write(identity.key.read_bytes())
     alone = only_mistake("upstream: {urls: [amqps://a], tls: {cert_file: a.pem}}", tmp_path)
     assert (alone.path, alone.sentence) == ("upstream.tls", "cert_file needs key_file beside it.")
     shared = """

@@ -59,7 +59,7 @@ def test_every_key_in_the_reference_file_is_explained() -> None:
 
 @pytest.mark.parametrize("file", sorted((ROOT / "config").glob("*.yaml")), ids=lambda file: str(file.name))
 def test_every_shipped_file_is_valid(file: Path, tmp_path: Path) -> None:
-    (tmp_path / "ca.pem").touch()
+    Authority.make(tmp_path, "ca")
     (tmp_path / "certified.passcode").write_text("x")
     Authority.make(tmp_path, "clients").identify(tmp_path, "gateway")
     config = load(file, environment={"CERTIFICATES": str(tmp_path), "ORDERS_PASSCODE": "x", "APP_PASSCODE": "x"})

@@ -108,6 +108,13 @@ def test_the_configuration_says_which_name_it_is(certificate: bytes) -> None:
     assert certificate_name(certificate, CertificateLogin(name="common_name")) == "cn"
 
 
+@pytest.mark.parametrize("subject_of", [subject(), subject([(O, "o")])], ids=["no subject", "no common name"])
+def test_a_certificate_without_what_is_asked_for_has_no_name(tmp_path: Path, subject_of: x509.Name) -> None:
+    der = Authority.make(tmp_path, "authority").identify(tmp_path, "bare", subject_of).der
+    assert certificate_name(der, CertificateLogin()) == ("O=o" if subject_of.rdns else None)
+    assert certificate_name(der, CertificateLogin(name="common_name")) is None
+
+
 def test_a_certificate_without_alternative_names_has_none(tmp_path: Path) -> None:
     bare = Authority.make(tmp_path, "authority").identify(tmp_path, "bare").der
     assert certificate_name(bare, CertificateLogin(name="subject_alternative_name")) is None

@@ -49,7 +49,7 @@ FOUND = {
     binary(family=0x12): Peer("10.1.1.1", 1000),
     binary(INET6, family=0x21): Peer("fe80::1", 1000),
     binary(INET + b"\x04\0\3abc"): Peer("10.1.1.1", 1000),
-    binary(INET + b"x" * 60_000): Peer("10.1.1.1", 1000),
+    binary(INET + b"x" * 4084): Peer("10.1.1.1", 1000),
     binary(b"/socket".ljust(216, b"\0"), family=0x31): None,
     binary(b"", family=0): None,
     binary(b"more", family=0): None,
@@ -98,6 +98,7 @@ REFUSED = [
     binary(family=0x41),
     binary(family=0x13),
     binary(family=0x10),
+    binary(INET + b"x" * 4085),
     binary(INET[:-1]),
     binary(INET, family=0x21),
     binary(b"", family=0x31),
@@ -109,6 +110,11 @@ REFUSED = [
 def test_anything_else_is_refused(header: bytes) -> None:
     with pytest.raises(ProxyHeaderError):
         read(header)
+
+
+def test_a_header_that_is_too_long_is_refused_before_the_rest_of_it_comes() -> None:
+    with pytest.raises(ProxyHeaderError, match="longer than 4096 octets"):
+        octets_missing(binary(b"x" * 4097)[:16])
 
 
 def test_what_is_no_header_is_refused_at_its_first_octet() -> None:

@@ -1,0 +1,144 @@
+"""A client's connection from inside: when its time to log in begins, and what becomes of one that is gone at once."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import structlog
+
+from gateway.config import parse
+from gateway.server.client import ClientConnection, Settler, Workshop
+from gateway.server.complaints import Complaints
+from gateway.server.gateway import Gateway
+from gateway.server.peer import Arrival, Peer
+from gateway.server.pool import LinkPool
+from tests.support.deadline import PATIENCE, until, within
+from tests.support.stomp_client import StompClient, encoded
+
+TLS = b"\x16\x03\x01\x02\0\1\0\1"
+
+
+@dataclass
+class Clock:
+    """Stands still until it is set, in seconds."""
+
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Wire(asyncio.Transport):
+    """A transport that keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("10.1.1.1", 1000)})
+        self.written = b""
+
+    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+        self.written += data
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+
+@dataclass
+class Room:
+    """Where clients arrive whose clock is set by hand. Their listener's `login_timeout` is 10 seconds."""
+
+    clock: Clock = field(default_factory=Clock)
+
+    def __post_init__(self) -> None:
+        self.listener = parse("listeners: [{tcp: '127.0.0.1:0', login_timeout: 10s}]", environment={}).listeners[0]
+        self.complaints = Complaints(self.clock)
+        self._workshop = Workshop(
+            server=b"gateway",
+            resolve=lambda _: None,
+            find_virtual_host=lambda _: None,
+            pool=LinkPool(self.clock, self._spawn),
+            clock=self.clock,
+            spawn=self._spawn,
+            settler=Settler(asyncio.get_running_loop()),
+            clients=set(),
+            closing=set(),
+        )
+
+    def _spawn(self, work: Coroutine[Any, Any, None], *, name: str | None = None) -> asyncio.Task[None]:
+        return asyncio.get_running_loop().create_task(work, name=name)
+
+    def enter(self, since: float) -> tuple[ClientConnection, Wire]:
+        wire = Wire()
+        client = ClientConnection(
+            self._workshop, self.listener, Arrival(Peer("10.1.1.1", 1000), since, self.complaints)
+        )
+        client.connection_made(wire)
+        return client, wire
+
+
+async def test_the_time_to_log_in_begins_when_the_connection_is_accepted() -> None:
+    room = Room()
+    client, wire = room.enter(since=room.clock.now - 7)
+    room.clock.now += 2.5
+    client.time_passed(room.clock.now)
+    assert wire.written == b""
+    room.clock.now += 1
+    client.time_passed(room.clock.now)
+    assert b"message:Login timeout" in wire.written
+    client.connection_lost(None)
+
+
+async def test_lines_about_tls_on_a_plain_port_are_few() -> None:
+    room = Room()
+    with structlog.testing.capture_logs() as lines:
+        for seconds in (0, 11):
+            room.clock.now += seconds
+            for _ in range(25):
+                client, _ = room.enter(room.clock.now)
+                client.data_received(TLS)
+                client.connection_lost(None)
+    told = [line for line in lines if line["event"] == "tls on a plain port"]
+    assert [line["left_out"] for line in told] == [0] * 10 + [15] + [0] * 9
+    assert len([line for line in lines if line["event"] == "session ended"]) == len(told)
+
+
+def test_a_client_that_resets_at_once_is_dropped_without_a_line() -> None:
+    """On uvloop, which asks the connection who it is; asyncio's own loop keeps what accepting told."""
+    uvloop = pytest.importorskip("uvloop")
+    with structlog.testing.capture_logs() as lines, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_reset_at_once())
+    assert [line["event"] for line in lines] == ["listening", "error sent", "session ended", "draining", "stopped"]
+
+
+async def _reset_at_once() -> None:
+    gateway = Gateway(parse("listeners: [{tcp: '127.0.0.1:0'}]", environment={}))
+    await gateway.start()
+    (address,) = gateway.addresses
+    # Blocking: it is all over before the gateway, in this very loop, accepts.
+    with socket.create_connection(address, PATIENCE) as client:
+        client.sendall(encoded("CONNECT", accept_version="1.2"))
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    async with within(), StompClient.dialled(address) as later:
+        # Connections are accepted in their order, and this answer needs no broker.
+        later.write("SEND", destination="/queue/a")
+        await later.expect("ERROR", message="Illegal command")
+
+    async def sessions() -> int:
+        return len(gateway.clients)
+
+    await until(sessions, lambda count: count == 0)
+    await gateway.stop()
