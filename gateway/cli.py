@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
+import textwrap
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TypeVar
 
@@ -55,18 +57,15 @@ examples:
   The user needs the right to configure, write and read everything in the virtual host. The rows of departures are
   explained in docs/stomp-behaviour.md.
 
-setups:
-  plain             both servers as they come; the only one unless others are named
-  configured        both with implicit connect, a default user, virtual host and topic exchange of their own, NACK
-                    without requeueing, no server header, a login timeout of 2 seconds
-  no-default-user   both with implicit connect and without a default user
-  restricted-user   the broker has the user restricted, passcode restricted, who may do little
+setups (plain, unless others are named):
+{setups}
 
 exit codes:
   0    no rule is DIFFERENT
-  1    one is, or a server cannot be asked
+  1    one is, or a server cannot be asked, or nothing was played
   2    the command line is wrong
-  130  interrupted
+  130  interrupted (Ctrl-C)
+  143  ended by SIGTERM; in both cases what was made in the broker is removed first
 
 environment:
   STOMP_PASSCODE    the passcode of --login, unless --passcode-file is given; guest where neither is
@@ -90,12 +89,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run(options)
     except ConfigError as error:
         return _failed(str(error), ExitCode.CONFIGURATION)
-    except ListenError as error:
-        return _failed(f"stomp-gateway: {error}", ExitCode.LISTEN)
-    except UsageError as error:
-        return _failed(f"stomp-gateway: {error}", ExitCode.CONFIGURATION)
     except GatewayError as error:
-        return _failed(f"stomp-gateway: {error}", ExitCode.FAILURE)
+        codes = {ListenError: ExitCode.LISTEN, UsageError: ExitCode.CONFIGURATION}
+        return _failed(f"stomp-gateway: {error}", codes.get(type(error), ExitCode.FAILURE))
+    except BrokenPipeError:  # as of `| head`: nobody reads any more, and nobody needs to be told
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still in there goes nowhere
+        return ExitCode.FAILURE
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
 
@@ -103,12 +102,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="stomp-gateway",
+        allow_abbrev=False,
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"stomp-gateway {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_CommandParser)
 
     serve = commands.add_parser("serve", help="run the gateway", description="Run until SIGTERM or Ctrl-C, then drain.")
     serve.set_defaults(run=_serve)
@@ -129,12 +129,29 @@ def _parser() -> argparse.ArgumentParser:
         "parity",
         help="compare the gateway with RabbitMQ's STOMP plugin",
         description=_PARITY_DESCRIPTION,
-        epilog=_PARITY_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        # A passcode after --passcode would be taken for the file of --passcode-file, and repeated as not readable.
+        allow_abbrev=False,
     )
     parity.set_defaults(run=_parity)
     _add_parity_options(parity)
     return parser
+
+
+class _CommandParser(argparse.ArgumentParser):
+    """A command's own options."""
+
+    def format_help(self) -> str:
+        """Add what only help needs: the setups are known to a package that takes a while to load."""
+        if self.prog.endswith(" parity"):
+            from gateway.parity.script import SETUPS  # noqa: PLC0415
+
+            setups = (
+                textwrap.fill(text, 100, initial_indent=f"  {name:<18}", subsequent_indent=" " * 20)
+                for name, text in SETUPS.items()
+            )
+            self.epilog = _PARITY_EPILOG.format(setups="\n".join(setups))
+        return super().format_help()
 
 
 def _add_parity_options(parity: argparse.ArgumentParser) -> None:
@@ -149,6 +166,7 @@ def _add_parity_options(parity: argparse.ArgumentParser) -> None:
     )
     user = parity.add_argument_group("user")
     user.add_argument("--login", default="guest", metavar="NAME", help="who the clients log in as (default: guest)")
+    user.add_argument("--passcode", help=argparse.SUPPRESS)  # refused, without repeating it
     user.add_argument("--passcode-file", metavar="FILE", help="the passcode of --login (default: $STOMP_PASSCODE)")
     user.add_argument("--host", default="/", metavar="VHOST", help="the virtual host, by RabbitMQ's name (default: /)")
     choice = parity.add_argument_group("conversations")
@@ -198,11 +216,15 @@ def _schema(options: argparse.Namespace) -> ExitCode:
 
 def _parity(options: argparse.Namespace) -> ExitCode:
     from gateway.parity.command import compare, list_conversations  # noqa: PLC0415
+    from gateway.parity.shelter import TerminatedError  # noqa: PLC0415
 
     if options.list:
         list_conversations(options.only)
         return ExitCode.OK
-    return ExitCode.OK if _run(compare(options)) else ExitCode.FAILURE
+    try:
+        return ExitCode.OK if _run(compare(options)) else ExitCode.FAILURE
+    except TerminatedError:
+        return ExitCode.TERMINATED
 
 
 def _run(main_coroutine: Coroutine[object, object, _ResultT]) -> _ResultT:

@@ -23,7 +23,9 @@ class ExitCode(IntEnum):
     LISTEN = 3
     """A listener's address cannot be taken: in use, not permitted, or not one of this machine's."""
     INTERRUPTED = 130
-    """Ctrl-C before the gateway was up, or during `check` (128 + SIGINT, as shells count it)."""
+    """Ctrl-C before the gateway was up, or during `check` or `parity` (128 + SIGINT, as shells count it)."""
+    TERMINATED = 143
+    """SIGTERM during `parity` (128 + SIGTERM)."""
 
 
 class GatewayError(Exception):

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from urllib.parse import unquote
 
@@ -11,12 +11,13 @@ from gateway.parity.course import Course
 from gateway.parity.matcher import compare, pictured, pictured_expectation
 from gateway.parity.recording import Entry
 from gateway.parity.script import BrokerDeed, BrokerState, FrameText
-from gateway.parity.text import PlaceholderError, readable, render
+from gateway.parity.text import PlaceholderError, recorded, render
 from gateway.parity.wire import ServerFrame
 
 _ATTEMPTS = 200
 _PAUSE = 0.025  # seconds
 _WORKS_OFF = 0.5  # seconds
+_TRIES = 5  # to delete something
 
 
 class Backstage:
@@ -25,11 +26,13 @@ class Backstage:
     Args:
         course: the conversation as far as it has come.
         broker: the server's broker; None where it cannot be reached.
+        leftovers: gets what could not be removed, in words.
     """
 
-    def __init__(self, course: Course, broker: Broker | None) -> None:
+    def __init__(self, course: Course, broker: Broker | None, leftovers: set[str]) -> None:
         self._course = course
         self._reached = broker
+        self._leftovers = leftovers
         self._queues: set[str] = set()
         self._exchanges: set[str] = set()
 
@@ -50,10 +53,9 @@ class Backstage:
 
         Args:
             may_go_on: the conversation broke off, so the server may still be at what it was asked last.
-
-        Raises:
-            BrokerLostError: there is no way to the broker any more.
         """
+        if self._reached is None:  # then only what leaves nothing behind is played
+            return
         queues = self._queues | set(self._cleanup())
         await self._delete(queues)
         if queues and may_go_on:
@@ -64,11 +66,26 @@ class Backstage:
 
     async def _delete(self, queues: set[str]) -> None:
         for queue in queues:
-            with suppress(BrokerRefusalError):  # an exclusive queue goes with the connection that is just closing
-                await self._broker.delete_queue(queue)
+            await self._away(f"queue {queue}", self._broker.delete_queue, queue)
         for exchange in self._exchanges:
-            with suppress(BrokerRefusalError):
-                await self._broker.delete_exchange(exchange)
+            await self._away(f"exchange {exchange}", self._broker.delete_exchange, exchange)
+
+    async def _away(self, what: str, delete: Callable[[str], Awaitable[None]], name: str) -> None:
+        """Delete something. The connection is shared: it may be lost for what another conversation did to it."""
+        self._leftovers.discard(what)
+        for _ in range(_TRIES):
+            try:
+                await delete(name)
+            except BrokerRefusalError as refusal:
+                # An exclusive queue goes with the connection that is just closing.
+                if "ACCESS_REFUSED" not in str(refusal):
+                    return
+                break
+            except (BrokerLostError, OSError):
+                await asyncio.sleep(_PAUSE)
+            else:
+                return
+        self._leftovers.add(what)
 
     def _cleanup(self) -> Iterator[str]:
         for name in self._course.conversation.cleanup:
@@ -185,7 +202,7 @@ class Backstage:
     def _record(self, speaker: str, sentence: str, message: BrokerMessage | None = None) -> None:
         entry = Entry(speaker, sentence)
         if message is not None:
-            entry = Entry(speaker, sentence, tuple(map(readable, message.lines)), readable(message.body))
+            entry = Entry(speaker, sentence, tuple(map(recorded, message.lines)), recorded(message.body))
         self._course.recording.add(entry)
 
 

@@ -17,6 +17,7 @@ from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 
 from gateway.parity.release import Release
+from gateway.parity.shelter import uninterrupted
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,8 @@ class BrokerLostError(Exception):
 class AmqpBroker:
     """RabbitMQ over AMQP. Every operation has a channel of its own, since a refusal closes the channel.
 
-    A connection that breaks is replaced: what one conversation did to it must not keep others from cleaning up.
+    A connection that breaks is replaced: what one conversation did to it must not keep others from cleaning up. No
+    operation is broken off when its caller is cancelled: half an opened channel makes RabbitMQ close the connection.
     """
 
     def __init__(self, url: str, connection: AbstractConnection) -> None:
@@ -141,31 +143,37 @@ class AmqpBroker:
             with suppress(aiormq.exceptions.AMQPError, RuntimeError):
                 await channel.close()
 
+    @uninterrupted
     async def declare_queue(self, name: str, *, durable: bool, auto_delete: bool, arguments: dict[str, Any]) -> None:
         """See Broker."""
         async with self._channel() as channel:
             await channel.queue_declare(name, durable=durable, auto_delete=auto_delete, arguments=arguments)
 
+    @uninterrupted
     async def delete_queue(self, name: str) -> None:
         """See Broker."""
         async with self._channel() as channel:
             await channel.queue_delete(name)
 
+    @uninterrupted
     async def declare_exchange(self, name: str, kind: str, *, internal: bool) -> None:
         """See Broker."""
         async with self._channel() as channel:
             await channel.exchange_declare(name, exchange_type=kind, internal=internal)
 
+    @uninterrupted
     async def delete_exchange(self, name: str) -> None:
         """See Broker."""
         async with self._channel() as channel:
             await channel.exchange_delete(name)
 
+    @uninterrupted
     async def bind_queue(self, queue: str, exchange: str, routing_key: str) -> None:
         """See Broker."""
         async with self._channel() as channel:
             await channel.queue_bind(queue, exchange, routing_key=routing_key)
 
+    @uninterrupted
     async def publish(self, exchange: str, routing_key: str, message: BrokerMessage) -> None:
         """See Broker."""
         properties: dict[str, Any] = dict(message.properties)
@@ -181,6 +189,7 @@ class AmqpBroker:
             method = Basic.Publish(exchange=exchange, routing_key=routing_key)
             await channel.connection.write_queue.put(ChannelFrame.marshall(channel.number, (method, header, *body)))
 
+    @uninterrupted
     async def take(self, queue: str) -> BrokerMessage | None:
         """See Broker."""
         try:
@@ -199,6 +208,7 @@ class AmqpBroker:
             properties["timestamp"] = int(properties["timestamp"].timestamp())
         return BrokerMessage(properties, headers, delivery.body)
 
+    @uninterrupted
     async def count(self, queue: str) -> int | None:
         """See Broker."""
         try:

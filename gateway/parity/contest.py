@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gateway.parity.broker import Broker
 from gateway.parity.identity import Identity
@@ -27,6 +27,7 @@ class Contest:
         identity: who the clients are.
         setups: what both servers are set up for.
         jobs: how many conversations go on at the same time, each on both servers.
+        leftovers: what could not be removed from the broker, in words; filled while conversations are played.
     """
 
     plugin: Address
@@ -36,16 +37,22 @@ class Contest:
     identity: Identity
     setups: Collection[Setup]
     jobs: int
+    leftovers: set[str] = field(default_factory=set)
 
     async def run(
         self, conversations: Sequence[Conversation], tell: Callable[[Verdict], None], count: Callable[[], None]
     ) -> None:
-        """Play all conversations; when this ends, also by cancellation, nothing of them is left in the broker.
+        """Play all conversations.
+
+        When this ends, also by cancellation, nothing of them is left in the broker but `leftovers`.
 
         Args:
             conversations: what to play.
             tell: called with each verdict, in the order of the conversations.
             count: called whenever a conversation is over, in whatever order.
+
+        Raises:
+            BrokenPipeError: `tell` or `count` did.
         """
         free = asyncio.Semaphore(self.jobs)
 
@@ -55,9 +62,14 @@ class Contest:
             count()
             return verdict
 
-        async with asyncio.TaskGroup() as group:
-            for task in [group.create_task(judged(conversation)) for conversation in conversations]:
-                tell(await task)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for task in [group.create_task(judged(conversation)) for conversation in conversations]:
+                    tell(await task)
+        except ExceptionGroup as group:
+            if isinstance(group.exceptions[0], BrokenPipeError):
+                raise group.exceptions[0] from None
+            raise
 
     async def _verdict(self, conversation: Conversation) -> Verdict:
         if obstacle := self._obstacle(conversation):
@@ -69,7 +81,9 @@ class Contest:
         return judge(conversation, plugin.result(), gateway.result())
 
     async def _perform(self, conversation: Conversation, address: Address, side: Side) -> Performance:
-        return await perform(conversation, SocketPeer(address, _PATIENCE), self.broker, side, self.identity)
+        return await perform(
+            conversation, SocketPeer(address, _PATIENCE), self.broker, side, self.identity, self.leftovers
+        )
 
     def _obstacle(self, conversation: Conversation) -> str | None:
         """Say in words why a conversation cannot be played; None where it can."""

@@ -1,6 +1,7 @@
 """The course that a conversation takes on one server: what is known, what was said, and where it goes otherwise."""
 
 import secrets
+from collections.abc import Mapping
 from textwrap import indent
 
 from gateway.parity.identity import Identity
@@ -8,7 +9,9 @@ from gateway.parity.recording import Recording
 from gateway.parity.script import Conversation, Side, Step
 from gateway.parity.text import Scope, shortened
 
-_SERVER_NAMES: dict[Side, bytes] = {"plugin": b"RabbitMQ", "gateway": b"stomp-gateway"}
+SERVER_NAMES: Mapping[Side, str] = {"plugin": "RabbitMQ", "gateway": "stomp-gateway"}
+"""What the servers call themselves in CONNECTED, before the slash and the version."""
+
 _HEADINGS = {"expected", "expected, in any order", "got", "which"}
 
 
@@ -52,9 +55,14 @@ class Course:
         self.side: Side = side
         self.identity = identity
         self.run = b"t-" + secrets.token_hex(6).encode("ascii")
-        self.scope: Scope = {**identity.scope, "run": self.run, "server-name": _SERVER_NAMES[side]}
+        self.scope: Scope = {**identity.scope, "run": self.run, "server-name": SERVER_NAMES[side].encode()}
         self.recording = Recording(self.run.decode())
         self.step: Step = conversation.steps[0]
+
+    def begin(self, step: Step) -> None:
+        """Note which step comes now."""
+        self.step = step
+        self.recording.line = step.line
 
     def learn(self, found: Scope) -> None:
         """Remember the values that placeholders got."""

@@ -1,7 +1,7 @@
 """Recordings of two servers made comparable: what must differ gets a name, everything else stays as it was said."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from gateway.parity.recording import Entry, Order, Recording
@@ -11,6 +11,7 @@ _SESSION = {
     "CONNECTED": re.compile(r"session:(session-[A-Za-z0-9_-]{22})"),
     "MESSAGE": re.compile(r"message-id:.*@@(session-[A-Za-z0-9_-]{22})@@[0-9]+"),
 }
+_CONNECTED = "CONNECTED"
 _ERROR = "ERROR"
 
 # Names that a server makes up. A message id ends with `@@session@@tag`; the tag is the server's own count.
@@ -38,16 +39,21 @@ class Section:
         return self == other
 
 
-def normalised(recording: Recording) -> tuple[Section, ...]:
+def normalised(recording: Recording, lines: Collection[int] | None = None) -> tuple[Section, ...]:
     """Return a recording in a form that is the same for two servers that behave the same.
 
     The names of the run, sessions, message ids and generated queues become placeholders; each is counted in the order
-    of its first appearance, so that two that were different stay so. Headers are sorted by name. The value of the
-    server header, and a line feed at the end of an ERROR's body, which some releases of the plugin have, do not count.
-    Neither does where a quotation of octets is folded.
+    of its first appearance, so that two that were different stay so. Headers are sorted by name. The value of
+    CONNECTED's server header, and a line feed at the end of an ERROR's body, which some releases of the plugin have, do
+    not count. Neither does where an ERROR's quotation of octets is folded.
+
+    Args:
+        recording: what was said.
+        lines: return only what was said in the steps of these lines; None for all.
     """
     naming = _Naming(recording)
-    return tuple(naming.section(passage.order, passage.entries) for passage in recording.passages)
+    passages = [each for each in recording.passages if lines is None or each.line in lines]
+    return tuple(naming.section(passage.order, passage.entries) for passage in passages)
 
 
 class _Naming:
@@ -78,15 +84,18 @@ class _Naming:
         return Section(order, tuple(dict.fromkeys(map(_masked, known))))
 
     def _with_known_names(self, entry: Entry) -> Entry:
-        body = entry.body.removesuffix("\n") if entry.opening == _ERROR else entry.body
-        headers = entry.headers
+        headers, body = entry.headers, entry.body
+        if entry.opening == _CONNECTED:
+            headers = tuple(map(_without_server, headers))
         if entry.speaker.endswith("<"):  # what clients say is compared as they said it
-            headers = tuple(sorted(map(_without_server, headers), key=lambda line: line.partition(":")[0]))
-        body = _OCTETS.sub(lambda quoted: re.sub(r"\s", "", quoted[0]), body)
+            headers = tuple(sorted(headers, key=lambda line: line.partition(":")[0]))
+        if entry.opening == _ERROR:
+            body = _OCTETS.sub(lambda quoted: re.sub(r"\s", "", quoted[0]), body.removesuffix("\n"))
         named = replace(entry, headers=headers, body=body)
         for value, name in self._fixed.items():
             octets = ",".join(map(str, value.encode()))
-            named = _replaced(named, re.compile(f"{re.escape(value)}|{octets}"), name)
+            named = _replaced(named, re.compile(re.escape(value)), name)
+            named = _replaced(named, re.compile(octets), f"{name[:-1]} in octets}}")
         return named
 
     def _counted(self, entry: Entry) -> Entry:

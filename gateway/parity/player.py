@@ -1,8 +1,6 @@
 """Plays a conversation against a server, and says in full where the server answers otherwise."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +27,8 @@ from gateway.parity.script import (
     Side,
     Step,
 )
-from gateway.parity.text import PlaceholderError, Scope, readable, render, render_raw
+from gateway.parity.shelter import to_the_end
+from gateway.parity.text import PlaceholderError, Scope, recorded, render, render_raw
 from gateway.parity.wire import Closed, HeartBeat, Peer, Received, ServerFrame, SilenceError, WireError
 
 _PROBE = FrameText("RECEIPT", ("receipt-id:{probe}",), "")
@@ -57,7 +56,12 @@ async def play(
 
 
 async def perform(
-    conversation: Conversation, peer: Peer, broker: Broker | None, side: Side, identity: Identity
+    conversation: Conversation,
+    peer: Peer,
+    broker: Broker | None,
+    side: Side,
+    identity: Identity,
+    leftovers: set[str] | None = None,
 ) -> Performance:
     """Play a conversation to its end, close the peer, and remove from the broker what the conversation made.
 
@@ -70,9 +74,10 @@ async def perform(
         broker: the server's broker; None where it cannot be reached.
         side: whose expectations hold where a departure tells the two apart.
         identity: who the clients are.
+        leftovers: gets what could not be removed, in words.
     """
     course = Course(conversation, side, identity)
-    backstage = Backstage(course, broker)
+    backstage = Backstage(course, broker, set() if leftovers is None else leftovers)
     # A server whose client hangs up may still be at its last frames when the conversation is over.
     may_go_on = True
     try:
@@ -81,7 +86,7 @@ async def perform(
     except MismatchError as mismatch:
         return Performance(course.recording, mismatch)
     finally:
-        await _to_the_end(_leave(peer, backstage, may_go_on=may_go_on))
+        await to_the_end(_leave(peer, backstage, may_go_on=may_go_on))
     return Performance(course.recording, None)
 
 
@@ -89,21 +94,7 @@ async def _leave(peer: Peer, backstage: Backstage, *, may_go_on: bool) -> None:
     try:
         await peer.close()
     finally:
-        with suppress(BrokerLostError):  # said already by the step that needed the broker
-            await backstage.clean_up(may_go_on=may_go_on)
-
-
-async def _to_the_end(work: Coroutine[object, object, None]) -> None:
-    """Await something that must not stop half-way, however often the caller is cancelled meanwhile."""
-    task = asyncio.create_task(work)
-    cancelled = False
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            cancelled = True
-    if cancelled:
-        raise asyncio.CancelledError
+        await backstage.clean_up(may_go_on=may_go_on)
 
 
 class _Player:
@@ -113,8 +104,9 @@ class _Player:
         self._backstage = backstage
         self._held: dict[str, Received] = {}  # read in search of one frame more, and not of that kind
         self._logged_in: dict[str, bool] = {}  # of each client whose connection is open
-        self._probes = 0
-        self._passcode = readable(course.identity.header_scope["passcode"])
+        self._beating: set[str] = set()  # clients whose server said that it sends heart-beats
+        self._probes = 0  # in this step
+        self._passcode = recorded(course.identity.header_scope["passcode"])
         self._handlers: dict[type[Step], Callable[[Any], Awaitable[None]]] = {
             Send: self._send,
             SendRaw: self._send_raw,
@@ -132,8 +124,10 @@ class _Player:
     async def play(self) -> None:
         for step in self._course.conversation.steps:
             if step.side in (None, self._course.side):
-                self._course.step = step
+                self._course.begin(step)
+                self._probes = 0
                 await self._take(step)
+        self._course.recording.line = 0
         for client, logged_in in list(self._logged_in.items()):
             await (self._probe(client) if logged_in else self._probe_stranger(client))
 
@@ -239,12 +233,13 @@ class _Player:
         return received
 
     async def _receive(self, client: str, *, skip_beats: bool = True) -> Received:
+        """Return what comes next; of a server that announced heart-beats, they are expected at any time."""
         if client in self._held:
             return self._held.pop(client)
         try:
             while True:
                 received = await self._peer.receive(client)
-                if not (skip_beats and isinstance(received, HeartBeat)):
+                if not (skip_beats and client in self._beating and isinstance(received, HeartBeat)):
                     return received
         except (SilenceError, WireError) as error:
             kind = "(nothing)" if isinstance(error, SilenceError) else "(what is no frame)"
@@ -257,6 +252,8 @@ class _Player:
             del self._logged_in[client]
         elif isinstance(received, ServerFrame) and received.command == b"CONNECTED":
             self._logged_in[client] = True
+            if any(line.startswith(b"heart-beat:") and line[11:12] != b"0" for line in received.headers):
+                self._beating.add(client)
 
     # What can be asked of a connection.
 
@@ -266,7 +263,7 @@ class _Player:
     async def _probe(self, client: str) -> None:
         for command in ("BEGIN", "ABORT"):
             self._probes += 1
-            self._course.learn({"probe": b"probe-%d" % self._probes})
+            self._course.learn({"probe": b"probe-%d-%d" % (self._course.recording.line, self._probes)})
             frame = render(command + "\ntransaction:probe\nreceipt:{probe}\n\n", self._course.scope)
             await self._say(client, frame + b"\0")
             await self._match(client, _PROBE)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from gateway.parity.matcher import is_length, length_problems
-from gateway.parity.text import readable
+from gateway.parity.text import recorded
 from gateway.parity.wire import Closed, Received, ServerFrame
 
 
@@ -30,7 +30,7 @@ class Entry:
         speaker: `C1>` for a client, `S1<` for the server's answer to it, `B>` and `B<` for the broker.
         opening: a frame's command; words in parentheses for what is no frame.
         headers: the lines as on the wire; a `content-length` that is right is left out.
-        body: text; octets that are not UTF-8 are shown as `\xNN`.
+        body: text; octets that are not printable are shown as `\xNN`, and backslashes are doubled.
     """
 
     speaker: str
@@ -41,7 +41,7 @@ class Entry:
     @classmethod
     def of_client(cls, client: str, octets: bytes, passcode: str) -> "Entry":
         """Return what a client sent, but for its passcode: a recording is for printing."""
-        text = re.sub(rf"(?m)^(passcode: *){re.escape(passcode)}", r"\1{passcode}", readable(octets))
+        text = re.sub(rf"(?m)^(passcode: *){re.escape(passcode)}", r"\1{passcode}", recorded(octets))
         opening, _, rest = text.partition("\n")
         return cls(f"{client}>", opening, tuple(rest.rstrip("\n").split("\n")) if rest.strip("\n") else ())
 
@@ -53,7 +53,7 @@ class Entry:
             return cls(speaker, "(closed)" if isinstance(received, Closed) else "(heart-beat)")
         right = not list(length_problems(received))
         lines = [line for line in received.headers if not (right and is_length(line))]
-        return cls(speaker, readable(received.command), tuple(map(readable, lines)), readable(received.body))
+        return cls(speaker, recorded(received.command), tuple(map(recorded, lines)), recorded(received.body))
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -65,9 +65,16 @@ class Entry:
 
 @dataclass(slots=True)
 class Passage:
-    """Entries that belong together."""
+    """Entries that belong together.
+
+    Args:
+        order: what their order means.
+        line: of the file, where the step is to which they belong; 0 for what is asked when all steps are over.
+        entries: what was said.
+    """
 
     order: Order
+    line: int
     entries: list[Entry] = field(default_factory=list)
 
 
@@ -83,18 +90,20 @@ class Recording:
     def __init__(self, run: str) -> None:
         self.run = run
         self.passages: list[Passage] = []
+        self.line = 0
+        """Of the step that is played."""
         self._order = Order.EXACT
 
     def add(self, entry: Entry) -> None:
         """Note what was said; in a passage of its own, unless `within` says otherwise."""
         if self._order is Order.EXACT:
-            self.passages.append(Passage(self._order))
+            self.passages.append(Passage(self._order, self.line))
         self.passages[-1].entries.append(entry)
 
     @contextmanager
     def within(self, order: Order) -> Iterator[None]:
         """Put what is said from now on into one passage, also where that is nothing."""
-        self.passages.append(Passage(order))
+        self.passages.append(Passage(order, self.line))
         self._order = order
         try:
             yield

@@ -2,7 +2,7 @@
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile, zip_longest
 from typing import TextIO
 
@@ -46,6 +46,7 @@ class Report:
         self._total = total
         self._verbose = verbose
         self._over = 0
+        self._not_as_written = 0
         self.outcomes: Counter[Outcome] = Counter()
 
     def count(self) -> None:
@@ -56,16 +57,29 @@ class Report:
     def tell(self, verdict: Verdict) -> None:
         """Print a verdict."""
         self.outcomes[verdict.outcome] += 1
+        self._not_as_written += verdict.outcome is Outcome.EQUAL and bool(verdict.remarks)
         self._clear_progress()
         print("\n".join(self._lines(verdict)), file=self._output, flush=True)
         self._show_progress()
 
-    def conclude(self, seconds: float) -> None:
-        """Print the figures."""
+    def conclude(self, seconds: float, warnings: Sequence[str] = ()) -> None:
+        """Print the figures, and under them what makes them worth less."""
         self._clear_progress()
-        counts = ", ".join(f"{self.outcomes[outcome]} {_PLURALS[outcome]}" for outcome in Outcome)
+        counts = ", ".join(map(self._counted, Outcome))
         total = self.outcomes.total()
-        print(f"\n{total} rule{'s'[: total != 1]}: {counts} ({seconds:.1f} s)", file=self._output, flush=True)
+        figures = f"\n{total} rule{'s'[: total != 1]}: {counts} ({seconds:.1f} s)"
+        print("\n".join([figures, *(f"warning: {each}" for each in warnings)]), file=self._output, flush=True)
+
+    def _counted(self, outcome: Outcome) -> str:
+        count = self.outcomes[outcome]
+        words = outcome.value if count == 1 else _PLURALS[outcome]
+        remarkable = f" ({self._not_as_written} not as written)" if self._not_as_written else ""
+        return f"{count} {words}{remarkable if outcome is Outcome.EQUAL else ''}"
+
+    @property
+    def played(self) -> int:
+        """How many conversations were played."""
+        return self.outcomes.total() - self.outcomes[Outcome.SKIPPED]
 
     def _lines(self, verdict: Verdict) -> Iterator[str]:
         is_different = verdict.outcome is Outcome.DIFFERENT
@@ -102,7 +116,7 @@ class Report:
             self._progress.flush()
 
 
-_PLURALS = {
+_PLURALS: Mapping[Outcome, str] = {
     Outcome.EQUAL: "equal",
     Outcome.DEPARTURE: "departures",
     Outcome.DIFFERENT: "DIFFERENT",

@@ -17,6 +17,10 @@ _DEFAULT_PASSCODE = "guest"
 _MAX_JOBS = 64
 _MAX_PORT = 0xFFFF
 _WRONG_URL = "--amqp must be amqp://USER:PASSWORD@HOST:PORT/VHOST, with %2F for a slash in VHOST"
+_UNQUOTED = (
+    "--amqp has an @, a slash, ? or # where none belongs: in USER, PASSWORD and VHOST write %40 for @, %2F for a "
+    "slash, %3F for ?, %23 for #"
+)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -39,17 +43,34 @@ class Request:
     setups: tuple[Setup, ...]
     jobs: int
 
+    @property
+    def amqp_place(self) -> str:
+        """The broker's host and port, and nothing else of its URL."""
+        parts = urlsplit(self.amqp_url)
+        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+        return f"{host}:{parts.port or (5671 if parts.scheme == 'amqps' else 5672)}"
+
 
 def requested(options: Namespace) -> Request:
     """Return what the options ask for.
 
     Args:
-        options: `plugin`, `gateway`, `amqp`, `setup`, `jobs`, `login`, `passcode_file` and `host`, as given.
+        options: `plugin`, `gateway`, `amqp`, `setup`, `jobs`, `login`, `passcode_file` and `host`, as given; also
+            `passcode`, which is refused.
 
     Raises:
         UsageError: they cannot be meant so.
     """
-    plugin, gateway = _address("--plugin", options.plugin), _address("--gateway", options.gateway)
+    if options.passcode is not None:
+        raise UsageError(
+            f"--passcode shows a passcode to everybody on this machine: use ${_PASSCODE_VARIABLE} or a file"
+        )
+    servers = {"--plugin": options.plugin, "--gateway": options.gateway}
+    missing = [option for option, text in servers.items() if text is None]
+    if missing:
+        are = "is" if len(missing) == 1 else "are"
+        raise UsageError(f"{' and '.join(missing)} {are} missing: both servers are needed, as HOST:PORT")
+    plugin, gateway = (_address(option, text) for option, text in servers.items())
     passcode = _passcode(options.passcode_file)
     amqp_url = options.amqp or _amqp_url(plugin, options.login, passcode, options.host)
     amqp_login, virtual_host = _url_parts(amqp_url)
@@ -71,9 +92,9 @@ def setups(names: Sequence[str] | None) -> tuple[Setup, ...]:
     return tuple(setup for setup in SETUPS if setup in (names or ("plain",)))
 
 
-def _address(option: str, text: str | None) -> Address:
-    if text is None:
-        raise UsageError(f"{option} is missing: both servers are needed, as HOST:PORT")
+def _address(option: str, text: str) -> Address:
+    if "@" in text or "/" in text:  # perhaps a URL with a passcode, so it is not repeated
+        raise UsageError(f"{option} must be HOST:PORT alone, without a user, a scheme or a path; the user is --login")
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) <= _MAX_PORT:
         raise UsageError(f"{option} must be HOST:PORT, not {text!r}")
@@ -84,10 +105,14 @@ def _passcode(file: str | None) -> str:
     if file is None:
         return os.environ.get(_PASSCODE_VARIABLE, _DEFAULT_PASSCODE)
     try:
-        return Path(file).read_text("utf-8").removesuffix("\n")
+        return _without_line_end(Path(file).read_bytes().decode("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise UsageError(f"--passcode-file {file} cannot be read: {why}") from None
+
+
+def _without_line_end(text: str) -> str:
+    return text.removesuffix("\r\n") if text.endswith("\r\n") else text.removesuffix("\n")
 
 
 def _amqp_url(plugin: Address, login: str, passcode: str, virtual_host: str) -> str:
@@ -102,6 +127,11 @@ def _url_parts(url: str) -> tuple[str, str]:
     """Return login and virtual host of an AMQP URL. Errors do not repeat it, as it has a password."""
     try:
         parts = urlsplit(url)
+    except ValueError:
+        raise UsageError(_WRONG_URL) from None
+    if parts.netloc.count("@") > 1 or any("@" in part for part in (parts.path, parts.query, parts.fragment)):
+        raise UsageError(_UNQUOTED)
+    try:
         _ = parts.port  # raises where it is no number
     except ValueError:
         raise UsageError(_WRONG_URL) from None

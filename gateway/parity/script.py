@@ -15,12 +15,13 @@ from gateway.parity.release import Release, Releases
 
 Side = Literal["plugin", "gateway"]
 SIDES: tuple[Side, ...] = get_args(Side)
+_BOTH = set(SIDES)
 
 Setup = Literal["plain", "configured", "no-default-user", "restricted-user"]
 SETUPS: Mapping[Setup, str] = {
-    "plain": "servers as they come",
-    "configured": "implicit connect, a default user, virtual host and topic exchange of their own, NACK without "
-    "requeueing, no server header, a login timeout of 2 seconds",
+    "plain": 'servers as they come, the gateway without the virtual host "*"',
+    "configured": "servers with implicit connect, a default user, virtual host and topic exchange of their own, NACK "
+    "without requeueing, no server header, a login timeout of 2 seconds",
     "no-default-user": "servers with implicit connect and without a default user",
     "restricted-user": "a broker with the user `restricted`, passcode `restricted`, who may do little",
 }
@@ -196,10 +197,13 @@ class Conversation:
     @property
     def departs(self) -> bool:
         """True when a step holds for one of the two servers alone. Depends on the release, so ask after `on`."""
-        sides: dict[int, set[Side | None]] = {}
-        for step in _each(self.steps):
-            sides.setdefault(step.line, set()).add(step.side)
-        return any(whom < set(SIDES) for whom in sides.values())
+        return any(whom != _BOTH for whom in _sides(self.steps).values())
+
+    @property
+    def common_lines(self) -> frozenset[int]:
+        """Where the steps are that hold for both servers, with all that is in them. Depends on the release, too."""
+        sides = _sides(self.steps)
+        return frozenset(step.line for step in self.steps if all(sides[each.line] == _BOTH for each in _each([step])))
 
     def on(self, release: Release) -> "Conversation":
         """Return the conversation as it goes with a broker of this release; it depends on none any more."""
@@ -227,6 +231,14 @@ def _each(steps: Iterable[Step]) -> Iterator[Step]:
         yield step
         if isinstance(step, AnyOrder):
             yield from step.expected
+
+
+def _sides(steps: Iterable[Step]) -> dict[int, set[Side]]:
+    """Return which servers the steps of each line hold for."""
+    sides: dict[int, set[Side]] = {}
+    for step in _each(steps):
+        sides.setdefault(step.line, set()).update([step.side] if step.side else SIDES)
+    return sides
 
 
 def _on(release: Release, steps: Iterable[_AnyStep]) -> Iterator[_AnyStep]:

@@ -81,9 +81,18 @@ def shown(text: str, scope: Mapping[str, bytes]) -> str:
 
 
 def readable(octets: bytes) -> str:
-    r"""Return octets as text: control characters and what is not UTF-8 as \xNN, line feeds as they are."""
-    text = octets.decode("utf-8", "backslashreplace")
-    return "".join(sign if sign == "\n" or sign.isprintable() else f"\\x{ord(sign):02x}" for sign in text)
+    r"""Return octets as text, but for line feeds all that is unprintable or not UTF-8 as \xNN for each octet."""
+    text = octets.decode("utf-8", "surrogateescape")
+    return "".join(sign if sign == "\n" or sign.isprintable() else _escape(sign) for sign in text)
+
+
+def recorded(octets: bytes) -> str:
+    r"""Return octets as `readable` does, with each backslash doubled: no two texts stand for different octets."""
+    return readable(octets.replace(b"\\", b"\\\\"))
+
+
+def _escape(sign: str) -> str:
+    return "".join(f"\\x{octet:02x}" for octet in sign.encode("utf-8", "surrogateescape"))
 
 
 def shortened(line: str, *, around: int = 0) -> str:

@@ -39,7 +39,8 @@ def judge(conversation: Conversation, plugin: Performance, gateway: Performance)
     """Compare two performances of a conversation.
 
     Equal are servers that said the same, to the letter, and not only what the file tolerates of both. Where the two
-    depart from each other they must differ as it is written, which means that each does what is written for it.
+    depart from each other they must differ as it is written: each does what is written for it, and in the steps
+    for both they say the same.
 
     Args:
         conversation: as it goes with the release of their broker; it names departures that show in other releases, too.
@@ -50,7 +51,7 @@ def judge(conversation: Conversation, plugin: Performance, gateway: Performance)
     exchanges = normalised(plugin.recording), normalised(gateway.recording)
     outcome, remarks = Outcome.DIFFERENT, _complaints(plugin, gateway)
     if conversation.departs:
-        if not any(mismatches):
+        if not any(mismatches) and not (remarks := _disagreements(conversation, plugin, gateway)):
             outcome = Outcome.DEPARTURE
     elif same(*exchanges):
         if not any(mismatches):
@@ -67,6 +68,17 @@ def judge(conversation: Conversation, plugin: Performance, gateway: Performance)
 def same(left: tuple[Section, ...], right: tuple[Section, ...]) -> bool:
     """Tell whether two normalised recordings say the same."""
     return all(one and other and one.equals(other) for one, other in zip_longest(left, right))
+
+
+def _disagreements(conversation: Conversation, plugin: Performance, gateway: Performance) -> tuple[str, ...]:
+    """Say where the two differ in steps that hold for both, in a conversation that both went through as written."""
+    common = conversation.common_lines
+    left, right = (normalised(each.recording, common) for each in (plugin, gateway))
+    lines = [passage.line for passage in plugin.recording.passages if passage.line in common]
+    for (one, other), line in zip_longest(zip_longest(left, right), lines):
+        if not (one and other and one.equals(other)):
+            return (f"both go as written, but what they said in line {line} is not the same",)
+    return ()
 
 
 def _complaints(plugin: Performance, gateway: Performance) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ It knows nothing of the gateway's own decoder, so that an error there cannot hid
 """
 
 import asyncio
+import re
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,8 +30,13 @@ class Closed:
     """The server closed the connection."""
 
 
+_PARTING = 5.0  # seconds
+
 Address = tuple[str, int]
 """Host and port."""
+
+_GONE = (ConnectionError, RuntimeError)
+"""What tells that a server has closed a connection: uvloop says it with a RuntimeError."""
 
 Received = ServerFrame | HeartBeat | Closed
 
@@ -113,6 +119,9 @@ def _body_length(headers: list[bytes], rest: bytes) -> int | None:
     for line in headers:
         name, _, value = line.partition(b":")
         if name == b"content-length":
+            # Of more digits there is no body, and Python itself refuses thousands of them.
+            if not re.fullmatch(rb"[0-9]{1,12}", value):
+                raise WireError(f"the content-length is no number: {value[:40]!r}")
             return int(value)
     end = rest.find(b"\0")
     return None if end < 0 else end
@@ -141,7 +150,7 @@ class SocketPeer:
     async def send(self, client: str, octets: bytes) -> None:
         """See Peer. What can no longer be sent is lost, and the next receive tells that the connection is closed."""
         connection = self._connections.get(client) or await self._connect(client)
-        with suppress(ConnectionError):
+        with suppress(*_GONE):
             connection.outgoing.write(octets)
             await connection.outgoing.drain()
 
@@ -158,13 +167,18 @@ class SocketPeer:
     async def hang_up(self, client: str) -> None:
         """See Peer."""
         connection = self._connections.pop(client)
-        connection.outgoing.close()
-        with suppress(ConnectionError):
+        with suppress(*_GONE):
+            connection.outgoing.close()
             await connection.outgoing.wait_closed()
 
     async def close(self) -> None:
-        """See Peer."""
-        for client in list(self._connections):
+        """See Peer. A server that has closed its side, too, is through with all that it was asked."""
+        for client, connection in list(self._connections.items()):
+            with suppress(OSError, RuntimeError):  # TimeoutError is an OSError
+                async with asyncio.timeout(_PARTING):
+                    connection.outgoing.write_eof()
+                    while await connection.incoming.read(65536):
+                        pass
             await self.hang_up(client)
 
     async def _connect(self, client: str) -> _Connection:

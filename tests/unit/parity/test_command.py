@@ -70,7 +70,8 @@ async def test_servers_that_do_the_same_are_equal_and_the_exit_code_is_0(capsys:
     assert await run(polite, well_behaved, *ONLY) == ExitCode.OK
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines if line.startswith("equal")] == [["equal", "connect/receipt-ignored"]]
-    assert lines[-1].startswith("1 rule: 1 equal, 0 departures, 0 DIFFERENT, 0 skipped (")
+    assert lines[-2].startswith("1 rule: 1 equal, 0 departures, 0 DIFFERENT, 0 skipped (")
+    assert lines[-1].startswith("warning: the broker cannot be reached over AMQP (--amqp)")
 
 
 async def test_a_server_that_differs_is_shown_with_both_exchanges_and_the_exit_code_is_1(
@@ -86,11 +87,12 @@ async def test_a_server_that_differs_is_shown_with_both_exchanges_and_the_exit_c
 
 
 async def test_without_a_broker_what_needs_one_is_skipped_and_said_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert await run(polite, well_behaved, "--only", "durable/offline") == ExitCode.OK
+    assert await run(polite, well_behaved, "--only", "durable/offline") == ExitCode.FAILURE
     printed = capsys.readouterr().out
     assert "cannot be reached over AMQP" in printed
     assert "skipped    durable/offline" in printed
     assert "(--amqp)" in printed
+    assert "warning: nothing was played" in printed
 
 
 async def test_without_a_release_what_depends_on_one_is_skipped_and_said_so(
@@ -99,7 +101,7 @@ async def test_without_a_release_what_depends_on_one_is_skipped_and_said_so(
     def nameless(command: str, headers: Mapping[str, str]) -> bytes:
         return polite(command, headers).replace(b"server:RabbitMQ/4\n", b"")
 
-    assert await run(nameless, well_behaved, "--only", "frame/too-lon[g]") == ExitCode.OK
+    assert await run(nameless, well_behaved, "--only", "frame/too-lon[g]") == ExitCode.FAILURE
     printed = capsys.readouterr().out
     assert "skipped    frame/too-long " in printed
     assert "depends on the release of RabbitMQ, which neither the plugin nor the broker tells (--amqp)" in printed
@@ -128,6 +130,7 @@ async def test_a_server_that_cannot_be_asked_is_told_with_what_to_do(
     [
         (("--gateway", "h:1"), "--plugin is missing"),
         (("--plugin", "h:1"), "--gateway is missing"),
+        ((), "--plugin and --gateway are missing"),
         (("--plugin", "h", "--gateway", "h:1"), "--plugin must be HOST:PORT, not 'h'"),
         (("--plugin", "h:0", "--gateway", "h:1"), "--plugin must be HOST:PORT"),
         (("--plugin", "h:1", "--gateway", "h:1", "--setup", "odd"), "there is no such setup; there are plain"),
@@ -143,6 +146,77 @@ def test_a_wrong_command_line_ends_with_2(
 ) -> None:
     assert main(["parity", *arguments]) == ExitCode.CONFIGURATION
     assert words in capsys.readouterr().err
+
+
+SECRET = "hunter2"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--plugin", f"u:{SECRET}@h:1", "--gateway", "h:1"), "--plugin must be HOST:PORT alone"),
+        (("--plugin", "h:1", "--gateway", f"stomp://{SECRET}"), "--gateway must be HOST:PORT alone"),
+        (("--plugin", "h:1", "--gateway", "h:1", "--passcode", SECRET), "--passcode shows a passcode to everybody"),
+        (("--plugin", "h:1", "--gateway", "h:1", "--amqp", f"amqp://u:{SECRET}@x@h/"), "write %40 for @"),
+        (("--plugin", "h:1", "--gateway", "h:1", "--amqp", f"amqp://u:1/{SECRET}@h/"), "%2F for a slash"),
+        (("--plugin", "h:1", "--gateway", "h:1", "--amqp", f"amqp://u:{SECRET}#x@h/"), "%23 for #"),
+        (("--plugin", "h:1", "--gateway", "h:1", "--amqp", f"amqp://u:1?{SECRET}@h/"), "%3F for ?"),
+    ],
+)
+def test_a_passcode_at_the_wrong_place_is_refused_and_not_repeated(
+    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["parity", *arguments]) == ExitCode.CONFIGURATION
+    printed = capsys.readouterr()
+    assert words in printed.err
+    assert SECRET not in printed.err + printed.out
+
+
+async def test_only_the_place_of_the_broker_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    await run(polite, well_behaved, *ONLY, "--amqp", f"amqp://u:{SECRET}@127.0.0.1:1/")
+    printed = capsys.readouterr()
+    assert "broker   127.0.0.1:1  cannot be reached" in printed.out
+    assert SECRET not in printed.err + printed.out
+    assert ".." not in printed.out
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+async def test_a_passcode_file_may_end_with_any_line_end(end: str, tmp_path: Path) -> None:
+    heard: set[str] = set()
+
+    def listening(command: str, headers: Mapping[str, str]) -> bytes:
+        heard.add(headers.get("passcode", SECRET))
+        return polite(command, headers)
+
+    file = tmp_path / "passcode"
+    file.write_bytes(f"{SECRET}{end}".encode())
+    await run(listening, well_behaved, *ONLY, "--passcode-file", str(file))
+    assert heard == {SECRET}
+
+
+async def test_a_server_whose_content_length_is_no_number_is_different(capsys: pytest.CaptureFixture[str]) -> None:
+    def broken(command: str, headers: Mapping[str, str]) -> bytes:
+        return well_behaved(command, headers).replace(b"receipt-id", b"content-length:abc\nreceipt-id")
+
+    assert await run(polite, broken, *ONLY) == ExitCode.FAILURE
+    assert "the content-length is no number: b'abc'" in capsys.readouterr().out
+
+
+async def test_a_name_that_is_not_utf8_is_shown_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    def named(command: str, headers: Mapping[str, str]) -> bytes:
+        return polite(command, headers).replace(b"RabbitMQ/4", b"RabbitMQ/\xff")
+
+    assert await run(named, well_behaved, *ONLY) == ExitCode.OK
+    assert "RabbitMQ/\\xff" in capsys.readouterr().out
+
+
+def test_the_setups_are_told_alike_wherever_they_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["parity", "--help"])
+    printed = " ".join(capsys.readouterr().out.split())
+    page = (Path(__file__).parents[2] / "transcripts" / "README.md").read_text("utf-8")
+    assert [name for name, text in SETUPS.items() if f"{name} {text}" not in printed] == []
+    assert [name for name, text in SETUPS.items() if f"| `{name}` | {text} |" not in page] == []
 
 
 def test_the_list_names_every_conversation_and_its_setup(capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,6 +276,22 @@ def _columns(lines: list[str]) -> Iterator[str]:
     """Yield both columns, one after the other, without spaces; all of it where there is but one."""
     for column in (0, -1):
         yield "".join(line.split("|")[column].replace(" ", "").replace(">", "") for line in lines)
+
+
+def test_the_figures_say_how_many_and_what_makes_them_worth_less() -> None:
+    conversation = conversations()[0]
+    output = io.StringIO()
+    report = Report(output, None, width=80, departures={}, total=3, verbose=False)
+    for verdict in (
+        Verdict(conversation, Outcome.EQUAL),
+        Verdict(conversation, Outcome.EQUAL, ("neither goes as written in line 7",)),
+        Verdict(conversation, Outcome.DEPARTURE),
+    ):
+        report.tell(verdict)
+    report.conclude(1.0, ["something is missing"])
+    *_, figures, warning = output.getvalue().splitlines()
+    assert figures == "3 rules: 2 equal (1 not as written), 1 departure, 0 DIFFERENT, 0 skipped (1.0 s)"
+    assert warning == "warning: something is missing"
 
 
 def test_a_departure_is_printed_with_its_row() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.parity import (
     SETUPS,
+    BrokerLostError,
     Conversation,
     Identity,
     MismatchError,
@@ -149,6 +150,30 @@ class RememberingBroker(ModelBroker):
         self.deleting.set()
         await asyncio.sleep(0)  # where a cancellation could strike
         await super().delete_queue(name)
+
+
+class LostBroker(ModelBroker):
+    """Loses its connection at the first deletions."""
+
+    def __init__(self, losses: int) -> None:
+        super().__init__()
+        self._losses = losses
+
+    async def delete_queue(self, name: str) -> None:
+        if self._losses:
+            self._losses -= 1
+            raise BrokerLostError("the connection to the broker is lost")
+        await super().delete_queue(name)
+
+
+@pytest.mark.parametrize(("losses", "is_left"), [(1, False), (1000, True)])
+async def test_a_deletion_is_tried_again_and_what_is_left_is_told(losses: int, is_left: bool) -> None:
+    broker, leftovers = LostBroker(losses), set[str]()
+    conversation = _conversation("B> declare queue {run} durable\n" + EXPECTED)
+    performance = await perform(conversation, ScriptedPeer(REFUSAL), broker, "plugin", Identity(), leftovers)
+    run = performance.recording.run
+    assert leftovers == ({f"queue {run}"} if is_left else set())
+    assert (await broker.count(run) is not None) is is_left
 
 
 async def test_what_a_conversation_made_is_removed_when_it_is_cancelled() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.parity import Identity, ServerFrame, SocketPeer, parse_conversation, perform
+from gateway.parity import Identity, MismatchError, ServerFrame, SocketPeer, parse_conversation, perform
 from gateway.parity.recording import Entry
 from gateway.parity.verdict import Outcome, Verdict, judge
 from tests.support.false_server import Answer, connected, false_server, receipt
@@ -26,9 +26,11 @@ def server(name: str, session: str, *messages: str) -> Answer:
             return connected(f"{name}/{len(messages)}", session)
         said = receipt(headers["receipt"]) if "receipt" in headers else b""
         if command == "SUBSCRIBE":
+            run = headers["destination"].removeprefix("/topic/")
+            octets = ",".join(map(str, run.encode()))
             for message in messages:
                 lines, _, body = (
-                    message.replace("SESSION", session).replace("RUN", headers["destination"]).partition("|")
+                    message.replace("SESSION", session).replace("RUN", run).replace("OCTETS", octets).partition("|")
                 )
                 said += f"MESSAGE\n{lines}\ncontent-length:{len(body)}\n\n{body}\0\n".encode()
         return said
@@ -83,6 +85,45 @@ async def test_wildcards_do_not_hide_a_difference(gateway: str) -> None:
     plugin = "message-id:T_1@@SESSION@@1\ncolor:blue|a"
     assert await outcome(PLAIN, (plugin,), (plugin,)) is Outcome.EQUAL
     assert await outcome(PLAIN, (plugin,), (gateway,)) is Outcome.DIFFERENT
+
+
+@pytest.mark.parametrize(
+    ("plugin", "gateway"),
+    [
+        ("color:a|[97, 98]", "color:a|[97,98]"),
+        ("server:RabbitMQ/4|a", "server:stomp-gateway/0|a"),
+        ("color:RUN|a", "color:OCTETS|a"),
+        ("color:\\x07|a", "color:\x07|a"),
+        ("color:a|a\n", "color:a|a"),
+    ],
+)
+async def test_what_may_differ_in_one_place_is_a_difference_in_another(plugin: str, gateway: str) -> None:
+    one, other = (f"message-id:T_1@@SESSION@@1\n{message}" for message in (plugin, gateway))
+    text = PLAIN.replace("   {*}\n", "   {*:lines}\n")
+    assert await outcome(text, (one,), (one,)) is Outcome.EQUAL
+    assert await outcome(text, (one,), (other,)) is Outcome.DIFFERENT
+
+
+async def beating(text: str, announced: str) -> MismatchError | None:
+    """Play on a server that announces heart-beats, or none, and sends one before each receipt."""
+
+    def answer(command: str, headers: Mapping[str, str]) -> bytes:
+        if command == "CONNECT":
+            return connected().replace(b"heart-beat:0,0", f"heart-beat:{announced}".encode())
+        return b"\n" + receipt(headers["receipt"])
+
+    conversation = parse_conversation(text, Path("inline.stomp"))
+    async with false_server(answer) as address:
+        played = await perform(conversation, SocketPeer(address, 0.2), None, "plugin", Identity())
+    return played.mismatch
+
+
+@pytest.mark.parametrize(("announced", "fails"), [("0,0", True), ("0,1000", True), ("1000,0", False)])
+async def test_a_heart_beat_that_nobody_was_promised_is_a_mismatch(announced: str, fails: bool) -> None:
+    connect = "C> CONNECT\n   accept-version:1.2\n\nS< CONNECTED\n   ...\n"
+    mismatch = await beating(HEAD + connect + "C is open\n", announced)
+    assert bool(mismatch) is fails
+    assert not mismatch or "(heart-beat)" in mismatch.problem
 
 
 async def test_two_messages_under_one_id_are_not_two_messages() -> None:
@@ -151,6 +192,23 @@ async def test_a_departure_is_one_only_where_each_does_its_own(plugin: str, gate
     text += either.format("plugin", "a") + either.format("gateway", "b")
     messages = [(f"message-id:T_1@@SESSION@@1|{body}",) for body in (plugin, gateway)]
     assert await outcome(text, messages[0], messages[1]) is expected
+
+
+@pytest.mark.parametrize(("gateway", "expected"), [("same", Outcome.DEPARTURE), ("other", Outcome.DIFFERENT)])
+async def test_where_two_depart_they_must_say_the_same_in_all_other_steps(gateway: str, expected: Outcome) -> None:
+    either = "S<{} MESSAGE\n   message-id:{{*}}\n\n   {}\n"
+    text = DEPARTURE + SUBSCRIBE + "S< RECEIPT\n   receipt-id:r\n" + "S<plugin MESSAGE\n   message-id:{*}\n\n   only\n"
+    text += either.format("plugin", "a") + either.format("gateway", "b") + MESSAGE
+    plugins, gateways = (
+        [f"message-id:T_1@@SESSION@@{tag}|{body}" for tag, body in enumerate(bodies, 1)]
+        for bodies in (("only", "a", "same"), ("b", gateway))
+    )
+    one = server("RabbitMQ", SESSIONS[0], *plugins)
+    judged = await verdict(text, one, server("stomp-gateway", SESSIONS[1], *gateways))
+    assert judged.outcome is expected
+    line = text[: text.rindex("S< MESSAGE")].count("\n") + 1
+    told = (f"both go as written, but what they said in line {line} is not the same",)
+    assert judged.remarks == (() if expected is Outcome.DEPARTURE else told)
 
 
 @pytest.mark.parametrize(("length", "is_told"), [(b"content-length:2", False), (b"content-length:3", True)])
