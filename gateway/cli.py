@@ -34,7 +34,8 @@ exit codes:
   1    failed while running; check: a virtual host has no usable upstream; parity: a difference
   2    the configuration or the command line is wrong; every mistake is listed
   3    cannot listen on a configured address
-  130  interrupted
+  130  interrupted (Ctrl-C)
+  143  parity: ended by SIGTERM; what it made in the broker is removed
 
 environment:
   Any variable can be used in the configuration as ${NAME}; one that is not set is a mistake.

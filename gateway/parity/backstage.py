@@ -16,7 +16,7 @@ from gateway.parity.wire import ServerFrame
 
 _ATTEMPTS = 200
 _PAUSE = 0.025  # seconds
-_WORKS_OFF = 0.5  # seconds
+_WORKS_OFF = (0.3, 1.0)  # seconds, one after the other
 _TRIES = 5  # to delete something
 
 
@@ -38,9 +38,7 @@ class Backstage:
 
     def watch(self, octets: bytes) -> None:
         """Remember the queues that a client's octets may create: all bear the run's name, or are made of it."""
-        names = re.findall(rb"(?:queue/|x-queue-name:)(" + re.escape(self._course.run) + rb"[^\s]*)", octets)
-        self._queues |= {name.replace(b"%2F", b"/").decode("utf-8", "replace") for name in names}
-        self._queues |= {name for frame in octets.split(b"\0") for name in _durable_subscription(frame)}
+        self._queues |= queues_of(octets, self._course.run)
 
     @property
     def _broker(self) -> Broker:
@@ -61,8 +59,9 @@ class Backstage:
         if queues and may_go_on:
             # A server works off what it has read before it notices that the client is gone, and may declare a queue
             # that was deleted just now. Nothing tells when it is done.
-            await asyncio.sleep(_WORKS_OFF)
-            await self._delete(queues)
+            for pause in _WORKS_OFF:
+                await asyncio.sleep(pause)
+                await self._delete(queues)
 
     async def _delete(self, queues: set[str]) -> None:
         for queue in queues:
@@ -206,12 +205,33 @@ class Backstage:
         self._course.recording.add(entry)
 
 
+_ESCAPES = {"n": "\n", "r": "\r", "c": ":", "\\": "\\"}
+
+
+def queues_of(octets: bytes, run: bytes) -> set[str]:
+    """The queues that a client's octets may create.
+
+    Args:
+        octets: frames, each whole.
+        run: how the names of all queues begin that are not made of other texts.
+    """
+    names = re.findall(rb"(?:queue/|x-queue-name:)(" + re.escape(run) + rb"[^\s]*)", octets)
+    named = {name.replace(b"%2F", b"/").decode("utf-8", "replace") for name in names}
+    return named | {name for frame in octets.split(b"\0") for name in _durable_subscription(frame)}
+
+
 def _durable_subscription(frame: bytes) -> Iterator[str]:
     """Yield the queue that a SUBSCRIBE to a topic keeps for its client, whatever the server makes of escapes."""
     command, *headers = frame.decode("utf-8", "replace").lstrip("\r\n").partition("\n\n")[0].split("\n")
     values = {name: value.strip() for name, _, value in (line.partition(":") for line in reversed(headers))}
     topic = re.fullmatch(r"/(?:topic|exchange/[^/]+)(?:/(.*))?", values.get("destination", ""))
     if command.strip() == "SUBSCRIBE" and topic and {"durable", "persistent"} & values.keys():
-        key = topic[1] or ""
-        for each in {key, unquote(key)}:
-            yield subscription_queue(each, values.get("id", ""))
+        key, identifier = topic[1] or "", values.get("id", "")
+        for each in {key, unquote(key), _unescaped(key), unquote(_unescaped(key))}:
+            for identity in {identifier, _unescaped(identifier)}:
+                yield subscription_queue(each, identity)
+
+
+def _unescaped(value: str) -> str:
+    """A header's value as STOMP means it."""
+    return re.sub(r"\\([nrc\\])", lambda match: _ESCAPES[match[1]], value)
