@@ -27,12 +27,14 @@ class Backstage:
         course: the conversation as far as it has come.
         broker: the server's broker; None where it cannot be reached.
         leftovers: gets what could not be removed, in words.
+        deleted: gets the names of the queues that were.
     """
 
-    def __init__(self, course: Course, broker: Broker | None, leftovers: set[str]) -> None:
+    def __init__(self, course: Course, broker: Broker | None, leftovers: set[str], deleted: set[str]) -> None:
         self._course = course
         self._reached = broker
         self._leftovers = leftovers
+        self._deleted = deleted
         self._queues: set[str] = set()
         self._exchanges: set[str] = set()
 
@@ -64,6 +66,7 @@ class Backstage:
                 await self._delete(queues)
 
     async def _delete(self, queues: set[str]) -> None:
+        self._deleted |= queues
         for queue in queues:
             await self._away(f"queue {queue}", self._broker.delete_queue, queue)
         for exchange in self._exchanges:

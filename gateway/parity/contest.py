@@ -2,17 +2,21 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from gateway.parity.broker import Broker
+from gateway.parity.broker import Broker, BrokerLostError, BrokerRefusalError
 from gateway.parity.identity import Identity
 from gateway.parity.player import Performance, perform
 from gateway.parity.release import ORACLE, Release
 from gateway.parity.script import SETUPS, Conversation, Setup, Side
+from gateway.parity.shelter import to_the_end
 from gateway.parity.verdict import Outcome, Verdict, judge
 from gateway.parity.wire import Address, SocketPeer
 
 _PATIENCE = 10.0  # seconds; more than any server waits before it acts, and few enough for many that fail
+_LATE = 0.5  # seconds that a server may still be at what it was asked last
+_AT_ONCE = 16  # deletions
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,7 @@ class Contest:
     setups: Collection[Setup]
     jobs: int
     leftovers: set[str] = field(default_factory=set)
+    _deleted: set[str] = field(default_factory=set)
 
     async def run(
         self, conversations: Sequence[Conversation], tell: Callable[[Verdict], None], count: Callable[[], None]
@@ -70,6 +75,23 @@ class Contest:
             if isinstance(group.exceptions[0], BrokenPipeError):
                 raise group.exceptions[0] from None
             raise
+        finally:
+            await to_the_end(self._sweep())
+
+    async def _sweep(self) -> None:
+        """Delete all queues once more: the plugin declares without waiting, perhaps after it has answered and closed."""
+        broker = self.broker
+        if broker is None:
+            return
+        await asyncio.sleep(_LATE)
+        free = asyncio.Semaphore(_AT_ONCE)
+
+        async def delete(queue: str) -> None:
+            async with free:
+                with suppress(BrokerRefusalError, BrokerLostError, OSError):  # told already, where it was there
+                    await broker.delete_queue(queue)
+
+        await asyncio.gather(*map(delete, self._deleted))
 
     async def _verdict(self, conversation: Conversation) -> Verdict:
         if obstacle := self._obstacle(conversation):
@@ -82,7 +104,13 @@ class Contest:
 
     async def _perform(self, conversation: Conversation, address: Address, side: Side) -> Performance:
         return await perform(
-            conversation, SocketPeer(address, _PATIENCE), self.broker, side, self.identity, self.leftovers
+            conversation,
+            SocketPeer(address, _PATIENCE),
+            self.broker,
+            side,
+            self.identity,
+            self.leftovers,
+            self._deleted,
         )
 
     def _obstacle(self, conversation: Conversation) -> str | None:

@@ -62,6 +62,7 @@ async def perform(
     side: Side,
     identity: Identity,
     leftovers: set[str] | None = None,
+    deleted: set[str] | None = None,
 ) -> Performance:
     """Play a conversation to its end, close the peer, and remove from the broker what the conversation made.
 
@@ -75,9 +76,12 @@ async def perform(
         side: whose expectations hold where a departure tells the two apart.
         identity: who the clients are.
         leftovers: gets what could not be removed, in words.
+        deleted: gets the names of the queues that were removed, or never made.
     """
     course = Course(conversation, side, identity)
-    backstage = Backstage(course, broker, set() if leftovers is None else leftovers)
+    backstage = Backstage(
+        course, broker, set() if leftovers is None else leftovers, set() if deleted is None else deleted
+    )
     # A server whose client hangs up may still be at its last frames when the conversation is over.
     may_go_on = True
     try:
