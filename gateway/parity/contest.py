@@ -79,7 +79,7 @@ class Contest:
             await to_the_end(self._sweep())
 
     async def _sweep(self) -> None:
-        """Delete all queues once more: the plugin declares without waiting, perhaps after it has answered and closed."""
+        """Delete all queues once more: the plugin declares without waiting, perhaps after all else is over."""
         broker = self.broker
         if broker is None:
             return
