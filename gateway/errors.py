@@ -97,6 +97,25 @@ class UsageError(GatewayError):
     """A command line that cannot be carried out, although each option by itself is well-formed."""
 
 
+class JournalError(GatewayError):
+    """A directory that the configuration names for the journal cannot be used.
+
+    Args:
+        directory: it.
+        reason: what the operating system answered.
+    """
+
+    def __init__(self, directory: str, reason: str) -> None:
+        super().__init__(
+            f"the journal cannot be written to {directory}: {reason}. Give the gateway's user the right to write there, "
+            "name another directory under journal in the configuration, or set its level to off."
+        )
+
+
+class PipelineError(GatewayError):
+    """The pipeline cannot do, or finish, what was asked; the text says what to do."""
+
+
 class FrameError(GatewayError):
     """A client's octets break the grammar of STOMP or a limit; the stream cannot be read any further.
 

@@ -30,6 +30,14 @@ async def no_leaks() -> AsyncIterator[None]:
     assert not found, "\n".join(["left in the event loop:", *found])
 
 
+@pytest.fixture(scope="session", autouse=True)
+def journals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Gateways that are told nothing else write their journals below this directory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STATE_DIRECTORY", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
     """A broker of the tests' own, with the plugin enabled."""

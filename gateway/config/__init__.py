@@ -1,9 +1,12 @@
 """The configuration: a YAML file becomes frozen, validated values, or a list of every mistake in it."""
 
 from gateway.config.addresses import BrokerUrl, SocketAddress
+from gateway.config.journal import Journal
+from gateway.config.journal import default_directory as default_journal_directory
 from gateway.config.listeners import CertificateLogin, Listener, ListenerTls
 from gateway.config.loader import load, parse
 from gateway.config.model import (
+    PASS_THROUGH,
     CertificateUsers,
     ConfirmWindow,
     GatewayConfig,
@@ -19,11 +22,13 @@ from gateway.config.model import (
 from gateway.config.schema import json_schema
 
 __all__ = [
+    "PASS_THROUGH",
     "BrokerUrl",
     "CertificateLogin",
     "CertificateUsers",
     "ConfirmWindow",
     "GatewayConfig",
+    "Journal",
     "Listener",
     "ListenerTls",
     "Logging",
@@ -35,6 +40,7 @@ __all__ = [
     "VirtualHost",
     "VirtualHostEntry",
     "VirtualHostSettings",
+    "default_journal_directory",
     "json_schema",
     "load",
     "parse",

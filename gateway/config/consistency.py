@@ -19,6 +19,7 @@ from gateway.config.model import PASS_THROUGH, GatewayConfig
 from gateway.config.tls_files import check_key
 
 _TLS_FILES = ("ca_file", "cert_file", "key_file")
+_OF_SEGMENTS = ("node", "rotate_bytes", "rotate_after", "retain")
 _WILDCARDS = {"0.0.0.0": 4, "::": 6}  # noqa: S104 - compared with, not listened on
 
 
@@ -32,6 +33,7 @@ def contradictions(tree: object) -> list[Finding]:
         _aliases(virtual_hosts),
         _default_virtual_host(top),
         _tls(_mapping(top.get("upstream")), virtual_hosts),
+        _journals(_mapping(top.get("defaults")), virtual_hosts),
     )
     return list(checks)
 
@@ -151,6 +153,24 @@ def _tls_group(trail: Trail, said: dict[str, Any], merged: dict[str, Any], in_us
         yield Finding(trail, f"{present} needs {absent} beside it.")
     if not in_use and (said.get("verify") in (False, "false") or any(map(said.get, _TLS_FILES))):
         yield Finding(trail, "This has no effect: no upstream URL begins with amqps://.", "Change the URLs to amqps.")
+
+
+def _journals(defaults: dict[str, Any], virtual_hosts: dict[str, Any]) -> Iterator[Finding]:
+    """Virtual hosts with the same directory share its segments, so they cannot treat them differently."""
+    shared = _mapping(defaults.get("journal"))
+    owners: dict[object, tuple[str, dict[str, Any]]] = {}
+    for name, entry in virtual_hosts.items():
+        own = _mapping(_mapping(entry).get("journal"))
+        merged = shared | own
+        directory = merged.get("directory")
+        if merged.get("level") in ("off", False) or not isinstance(directory, str | None):
+            continue
+        other, there = owners.setdefault(directory, (name, merged))
+        for key in _OF_SEGMENTS:
+            if merged.get(key) != there.get(key):
+                trail: Trail = ("virtual_hosts", name, "journal", *((key,) if key in own else ()))
+                sentence = f"{key} differs from that of {path_text(('virtual_hosts', other))}, in the same directory."
+                yield Finding(trail, sentence, "Give both the same value, or one of them a directory of its own.")
 
 
 def strange_keys(config: GatewayConfig) -> Iterator[Finding]:

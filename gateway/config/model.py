@@ -28,6 +28,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from gateway.config.addresses import BrokerUrl, SocketAddress
+from gateway.config.journal import Journal
 from gateway.config.listeners import Listener
 from gateway.config.parts import Group, Part, ReadableFile, Text, VirtualHostName, fits_short_string, laid_over
 from gateway.config.quantities import Count, Duration, Factor, Size, Switch
@@ -213,6 +214,9 @@ class VirtualHostSettings(Group):
     )
     slow_consumer_timeout: Annotated[float, Duration(zero=False)] = Field(
         60.0, description="A client whose buffer stays full this long is closed."
+    )
+    journal: Journal = Field(
+        default_factory=Journal, description="The traffic journal: what happened, for people and for the pipeline."
     )
 
 

@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError, core_schema
 VARIABLE_PATTERN = r"\$\{"
 """What the JSON Schema takes for a value that holds a variable, whose content an editor cannot know."""
 
-_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
+_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _BYTES = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _NUMBER_AND_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)")
 
@@ -50,7 +50,7 @@ class Quantity(ABC):
 
 @dataclass(frozen=True)
 class Duration(Quantity):
-    """Seconds as a float, from a number of seconds or text with a unit: ms, s, min or h.
+    """Seconds as a float, from a number of seconds or text with a unit: ms, s, min, h or d.
 
     Args:
         zero: whether 0 is allowed.
@@ -79,7 +79,7 @@ class Duration(Quantity):
         match = _NUMBER_AND_UNIT.fullmatch(value) if isinstance(value, str) else None
         if match is None or match[2] not in _SECONDS:
             advice = f"Write {match[1]}min for minutes, {match[1]}ms for milliseconds." if match else None
-            raise mistake("A duration is a number of seconds, or text like 500ms, 60s, 10min or 1h.", advice)
+            raise mistake("A duration is a number of seconds, or text like 500ms, 60s, 10min, 1h or 7d.", advice)
         return float(match[1]) * _SECONDS[match[2]]
 
     def _range(self) -> str:
@@ -92,7 +92,7 @@ class Duration(Quantity):
         number["minimum" if self.zero else "exclusiveMinimum"] = 0
         if self.most is not None:
             number["maximum"] = self.most
-        text = {"type": "string", "pattern": rf"^[0-9]+(\.[0-9]+)?\s*(ms|s|min|h)?$|{VARIABLE_PATTERN}"}
+        text = {"type": "string", "pattern": rf"^[0-9]+(\.[0-9]+)?\s*(ms|s|min|h|d)?$|{VARIABLE_PATTERN}"}
         return {"anyOf": [number, text]}
 
 

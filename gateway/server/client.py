@@ -17,6 +17,8 @@ import structlog
 
 from gateway.config import Listener, VirtualHost
 from gateway.errors import CloseReason, FrameError, StompError
+from gateway.journal.journal import Journal
+from gateway.journal.recorder import Recorder
 from gateway.server.bridge import Bridge
 from gateway.server.peer import Arrival, Peer
 from gateway.server.pool import LinkPool
@@ -76,7 +78,8 @@ class Workshop:
     """What all clients of a gateway share.
 
     ``clock`` gives seconds, only going forward; ``spawn`` starts a background task and keeps hold of it; ``settler``
-    settles automatic acknowledgements a moment later; ``clients`` holds every open connection.
+    settles automatic acknowledgements a moment later; ``journal`` is told of all traffic; ``clients`` holds every open
+    connection.
     """
 
     server: bytes
@@ -86,6 +89,7 @@ class Workshop:
     clock: Callable[[], float]
     spawn: Callable[..., asyncio.Task[None]]
     settler: Settler
+    journal: Journal
     clients: set[ClientConnection]
     closing: set[ClientConnection]
 
@@ -125,6 +129,12 @@ class ClientConnection(asyncio.Protocol):
         self._spoke = False
         self._full_since = 0.0
         self._timers: list[asyncio.TimerHandle] = []
+        self._octets_in = self._octets_out = 0
+        self._host = ""
+        self._recorder: Recorder | None = None
+        self._clock = workshop.journal.clock
+        self._clock.tick()
+        self._born = self._clock.now
         self._bridge: Bridge
 
     # The socket.
@@ -138,9 +148,10 @@ class ClientConnection(asyncio.Protocol):
             self._closing = True
             self._transport.abort()
             return
-        self._peer = str(peer)
+        self._peer, self._host = str(peer), peer.host
         self.session.authentication.is_local = peer.is_local
         self.session.authentication.certificate_name = login_name(transport, self._listener)
+        self.session.observe = self._observe
         workshop = self._workshop
         self._bridge = Bridge(self.session, self, workshop.pool, workshop.find_virtual_host, self._peer, workshop.spawn)
         workshop.clients.add(self)
@@ -150,6 +161,7 @@ class ClientConnection(asyncio.Protocol):
         if self._closing:
             return
         self._heard = True
+        self._octets_in += len(data)
         try:
             self._decoder.feed(data)
         except FrameError as error:
@@ -197,6 +209,7 @@ class ClientConnection(asyncio.Protocol):
     def _advance(self) -> None:
         """Run the session, write out, and see whether this is the end. HOT: once per read, on either side."""
         session = self.session
+        self._clock.tick()
         try:
             session.run(self._decoder)
             self._flush()
@@ -228,6 +241,7 @@ class ClientConnection(asyncio.Protocol):
             output.clear()
             if not self._gone:
                 self._spoke = True
+                self._octets_out += len(octets)
                 self._transport.write(octets)
             if not self._writable and self._transport.get_write_buffer_size() > _SHED_AT * self._buffer:
                 self._shedding = True
@@ -251,6 +265,9 @@ class ClientConnection(asyncio.Protocol):
             self._bridge.flush()
 
     def _read_or_pause(self) -> None:
+        recorder = self._recorder
+        if recorder is not None and (self.session.holds or recorder.looks):
+            recorder.look(self.session.holds)
         wanted = self.session.wants_read
         if wanted is not self._reading and not self._gone:
             self._reading = wanted
@@ -265,6 +282,12 @@ class ClientConnection(asyncio.Protocol):
             self.session.output.clear()
         else:
             self._advance()
+
+    def _observe(self) -> Recorder | None:
+        """The client has logged in: whoever looks on from now on. Called before its next frame."""
+        tls = self._transport.get_extra_info("sslcontext") is not None
+        self._recorder = self._workshop.journal.recorder(self.session, self._born, self._host, tls=tls)
+        return self._recorder
 
     def _start(self) -> None:
         """The client has logged in."""
@@ -338,6 +361,8 @@ class ClientConnection(asyncio.Protocol):
             return
         session.time_passed(now)
         self._bridge.time_passed()
+        if self._recorder is not None:
+            self._recorder.time_passed()
         if not self._writable and now - self._full_since > self._slow_timeout:
             text = f"Messages were not taken for {self._slow_timeout:g} seconds.\n"
             self._end(refusals.closing("Slow consumer", text, CloseReason.SLOW_CONSUMER))
@@ -358,7 +383,9 @@ class ClientConnection(asyncio.Protocol):
 
     def _write_last(self) -> None:
         if self.session.output and not self._gone:
-            self._transport.write(b"".join(self.session.output))
+            octets = b"".join(self.session.output)
+            self._octets_out += len(octets)
+            self._transport.write(octets)
         self.session.output.clear()
         self._log_complaints()
 
@@ -372,6 +399,9 @@ class ClientConnection(asyncio.Protocol):
         self._bridge.release()
         self._workshop.clients.discard(self)
         reason = self.session.close_reason
+        if self._recorder is not None:
+            self._recorder.ended(reason, self._octets_in, self._octets_out)
+            self._recorder = None
         if reason is not CloseReason.TLS_ON_PLAIN_PORT or self._log_tls():
             self._log("session ended", reason=reason.value if reason else "unknown")
         if self._gone:
@@ -411,6 +441,10 @@ class ClientConnection(asyncio.Protocol):
     def _log_complaints(self) -> None:
         complaints, self.session.complaints = self.session.complaints, []
         for error in complaints:
+            if self._recorder is not None:
+                self._recorder.failed(error)
+            else:
+                self._workshop.journal.refused(error, self._host)
             text = error.body.decode(errors="replace").strip()
             self._log("error sent", message=error.message, text=text[:_LOGGED], closes=error.close is not None)
 

@@ -12,6 +12,7 @@ import structlog
 from gateway import __version__
 from gateway.config import GatewayConfig, Listener, User, VirtualHost
 from gateway.errors import ListenError
+from gateway.journal.journal import Journal
 from gateway.server.client import ClientConnection, Settler, Workshop
 from gateway.server.listening import OpenListener
 from gateway.server.pool import LinkPool
@@ -22,6 +23,9 @@ log = structlog.get_logger("gateway")
 
 # Deadlines without a timer of their own are looked at this often, in seconds.
 _SWEEP: Final = 1.0
+
+# The journal is written at least this often, in seconds.
+_JOURNAL: Final = 0.25
 
 
 class Gateway:
@@ -39,7 +43,8 @@ class Gateway:
         self._listeners: list[OpenListener] = []
         self.clients: set[ClientConnection] = set()
         self._closing: set[ClientConnection] = set()
-        self._pool = LinkPool(self._loop.time, self._spawn)
+        self._journal = Journal(config)
+        self._pool = LinkPool(self._loop.time, self._spawn, self._journal.clock.tick)
         self._workshop = Workshop(
             server=b"stomp-gateway/" + __version__.encode(),
             resolve=self._resolve,
@@ -48,10 +53,12 @@ class Gateway:
             clock=self._loop.time,
             spawn=self._spawn,
             settler=Settler(self._loop),
+            journal=self._journal,
             clients=self.clients,
             closing=self._closing,
         )
         self._sweeper: asyncio.TimerHandle | None = None
+        self._scribe: asyncio.TimerHandle | None = None
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -83,20 +90,26 @@ class Gateway:
         return settings
 
     async def start(self) -> None:
-        """Open the listeners.
+        """Open the journal, then the listeners.
 
         Raises:
-            ListenError: when one cannot be opened; those opened before are closed again.
+            JournalError: when a directory that the configuration names for the journal cannot be used.
+            ListenError: when one cannot be opened; what was opened before is closed again.
         """
+        self._journal.start()
         for listener in self._config.listeners:
             try:
                 await self._listen(listener)
             except OSError as error:
                 self._stop_listening()
+                self._journal.close()
                 raise ListenError(str(listener.tcp), error) from error
         self._sweeper = self._loop.call_later(_SWEEP, self._sweep)
+        if self._journal.is_on:
+            self._write_journal()
         for host, port in self.addresses:
             log.info("listening", address=f"{host}:{port}", version=__version__)
+        self._journal.announce()
 
     async def _listen(self, listener: Listener) -> None:
         opened = OpenListener(listener, lambda arrival: ClientConnection(self._workshop, listener, arrival))
@@ -109,6 +122,10 @@ class Gateway:
         for client in tuple(self.clients):
             client.time_passed(now)
         self._pool.close_idle()
+
+    def _write_journal(self) -> None:
+        self._scribe = self._loop.call_later(_JOURNAL, self._write_journal)
+        self._journal.flush()
 
     def _stop_listening(self) -> None:
         for listener in self._listeners:
@@ -135,6 +152,9 @@ class Gateway:
         for client in tuple(self._closing):
             client.cut()
         await self._pool.close()
+        if self._scribe is not None:
+            self._scribe.cancel()
+        self._journal.close()
         log.info("stopped")
 
 

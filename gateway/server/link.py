@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote
@@ -85,15 +86,21 @@ class Tenant(Protocol):
         """The link is gone; see ``Link.end``."""
 
 
+def _nothing() -> None:
+    pass
+
+
 class Link:
     """One AMQP connection.
 
     Args:
         name: shown by the broker beside the connection.
+        batch_begins: called before anything that the broker sent reaches a session.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, batch_begins: Callable[[], None] = _nothing) -> None:
         self.name = name
+        self.batch_begins = batch_begins
         self.splitter = Splitter(self._watched)
         self.end: LinkDownError | None = None
         self.broker_version: tuple[int, ...] = ()
@@ -111,13 +118,20 @@ class Link:
         self._channel_max = 0
 
     @classmethod
-    async def open(cls, virtual_host: VirtualHost, credentials: Credentials, name: str) -> Link:
+    async def open(
+        cls,
+        virtual_host: VirtualHost,
+        credentials: Credentials,
+        name: str,
+        batch_begins: Callable[[], None] = _nothing,
+    ) -> Link:
         """Open a connection to the first broker of the virtual host that answers.
 
         Args:
             virtual_host: says where the brokers are.
             credentials: the client's.
             name: shown by the broker beside the connection.
+            batch_begins: called before anything that the broker sent reaches a session.
 
         Raises:
             UpstreamError: when a broker refused the login or the virtual host.
@@ -126,7 +140,7 @@ class Link:
         upstream = virtual_host.upstream
         failures = []
         for broker in upstream.urls:
-            link = cls(name)
+            link = cls(name, batch_begins)
             url = _url(broker, credentials, virtual_host)
             try:
                 await asyncio.wait_for(link._dial(url, upstream), upstream.connect_timeout)

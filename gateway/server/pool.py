@@ -39,14 +39,18 @@ class Links:
         virtual_host: says where the brokers are.
         credentials: the login's.
         label: goes into the names of the connections.
+        batch_begins: called before anything that a broker sent reaches a session.
     """
 
-    def __init__(self, virtual_host: VirtualHost, credentials: Credentials, label: str) -> None:
+    def __init__(
+        self, virtual_host: VirtualHost, credentials: Credentials, label: str, batch_begins: Callable[[], None]
+    ) -> None:
         self.virtual_host = virtual_host
         self.users = 0
         self.idle_since = 0.0
         self._credentials = credentials
         self._label = label
+        self._batch_begins = batch_begins
         self._links: dict[str, list[Link]] = {_PUBLISH: [], _CONSUME: []}
         # A connection opened to ask about a login, not yet used for anything.
         self._spare: Link | None = None
@@ -129,7 +133,7 @@ class Links:
     async def _open(self, purpose: str) -> Link:
         # A login may be long, and RabbitMQ hangs up on long frames before it has accepted one.
         name = f"stomp-gateway {purpose} {self._label[:_LABEL]}"
-        return await Link.open(self.virtual_host, self._credentials, name)
+        return await Link.open(self.virtual_host, self._credentials, name, self._batch_begins)
 
     async def close(self) -> None:
         """Close every link."""
@@ -168,10 +172,14 @@ class LinkPool:
     Args:
         clock: seconds, only going forward.
         spawn: starts a background task and keeps hold of it.
+        batch_begins: called before anything that a broker sent reaches a session.
     """
 
-    def __init__(self, clock: Callable[[], float], spawn: Callable[..., object]) -> None:
+    def __init__(
+        self, clock: Callable[[], float], spawn: Callable[..., object], batch_begins: Callable[[], None]
+    ) -> None:
         self._clock = clock
+        self._batch_begins = batch_begins
         self._spawn = spawn
         self._key = secrets.token_bytes(32)
         self._shared: dict[tuple[str, str], list[_SharedLogin]] = {}
@@ -189,7 +197,7 @@ class LinkPool:
             LinkDownError: when no broker can be reached.
         """
         if virtual_host.links == "dedicated":
-            links = Links(virtual_host, credentials, f"{virtual_host.name} {client}")
+            links = Links(virtual_host, credentials, f"{virtual_host.name} {client}", self._batch_begins)
             await links.ask_broker()
             return Lease(links, self._release_dedicated)
         shared = self._find(virtual_host, credentials)
@@ -206,7 +214,8 @@ class LinkPool:
         for candidate in candidates:
             if hmac.compare_digest(candidate.digest, digest):
                 return candidate
-        links = Links(virtual_host, credentials, f"{virtual_host.name} {credentials.login}")
+        label = f"{virtual_host.name} {credentials.login}"
+        links = Links(virtual_host, credentials, label, self._batch_begins)
         candidates.append(candidate := _SharedLogin(digest, links))
         return candidate
 

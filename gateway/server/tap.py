@@ -34,6 +34,9 @@ class TapOwner(Protocol):
 
     splitter: Splitter
 
+    def batch_begins(self) -> None:
+        """The broker sent something; what comes of it follows at once."""
+
     def batch_done(self) -> None:
         """Data went to the sinks of the owners in ``splitter.touched``."""
 
@@ -71,6 +74,7 @@ class Tap(asyncio.StreamReaderProtocol):
     def data_received(self, data: bytes) -> None:
         """Split what the broker sent. HOT: once per read."""
         owner = self._owner
+        owner.batch_begins()
         splitter = owner.splitter
         try:
             others = splitter.receive(data)

@@ -90,6 +90,9 @@ class Authentication:
         conversation.login = connect.login.login
         conversation.settings = connect.login.settings
         conversation.move(State.CONNECTED)
+        conversation.witness = conversation.observe()
+        if connect.implicit:
+            conversation.used("implicit-connect")
         if not connect.implicit:
             conversation.output.append(self._connected(connect))
         return True

@@ -6,7 +6,7 @@ of them do: answer, hold the frames behind, ask the broker for something, fail.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Final
 
@@ -17,6 +17,7 @@ from gateway.session.settings import Settings
 from gateway.session.subscription import AckMode, Subscription
 from gateway.session.subscriptions import Subscriptions
 from gateway.session.transitions import MOVES, State
+from gateway.session.witness import Witness
 from gateway.stomp.encoder import encode_receipt
 from gateway.stomp.frame import Frame
 
@@ -63,6 +64,11 @@ class Conversation:
         self.login: bytes | None = None
         self.settings = NO_SETTINGS
         self.strict = strict
+        # Who looks on, from the login on; ``observe`` is the owner's, and finds one.
+        self.witness: Witness | None = None
+        self.observe: Callable[[], Witness | None] = lambda: None
+        self.frames_received = 0
+        self.receipts_sent = 0
         # STOMP 1.0 means header values without their leading spaces.
         self.trims = False
         self.subscriptions = Subscriptions(identity, self.output)
@@ -88,6 +94,7 @@ class Conversation:
         receipt = self.receipt_of(frame)
         if receipt is not None:
             self.output.append(encode_receipt(receipt))
+            self.receipts_sent += 1
 
     def new_subscription(self, tag: bytes, identifier: bytes | None, mode: AckMode) -> Subscription:
         """A subscription of this session, not yet known to anybody.
@@ -107,6 +114,21 @@ class Conversation:
             window=window,
             base=self.subscriptions.base,
         )
+
+    def used(self, feature: str) -> None:
+        """Let the witness know of a feature in use.
+
+        Args:
+            feature: its name in the journal.
+        """
+        if self.witness is not None:
+            self.witness.used(feature)
+
+    def witnessed(self, operation: ops.Subscribe) -> ops.Subscribe:
+        """The same operation, the messages of whose subscription are counted."""
+        if self.witness is not None:
+            operation.subscription.account = self.witness.subscribing(operation)
+        return operation
 
     # Operations.
 

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from gateway.amqp.codec import Publication
 from gateway.session.settings import Settings
+from gateway.session.witness import SendAccount
 
 
 @dataclass(slots=True, eq=False)
@@ -23,15 +24,17 @@ class Commit:
 
 
 class Route(Protocol):
-    """Where a message went: the client's destination, and the exchange and routing key that it means."""
+    """Where a message went: the client's destination, the exchange and routing key that it means, and who counts it."""
 
     destination: bytes
     exchange: bytes
     routing_key: bytes
+    account: SendAccount | None
 
 
-Unconfirmed = tuple[bytes | None, Route, int, Commit | None]
-"""One published message: its receipt, where it went, the octets of its body, and the commit it belongs to."""
+Unconfirmed = tuple[bytes | None, Route, int, Commit | None, object]
+"""One published message: its receipt, where it went, the octets of its body, the commit it belongs to, and the ticket
+of its account."""
 
 
 class Publisher:
@@ -80,7 +83,7 @@ class Publisher:
     @property
     def owes_receipts(self) -> bool:
         """Whether a receipt waits for its confirm."""
-        return any(receipt is not None for receipt, _, _, _ in self._unconfirmed.values())
+        return any(receipt is not None for receipt, *_ in self._unconfirmed.values())
 
     @property
     def is_full(self) -> bool:
@@ -106,10 +109,12 @@ class Publisher:
         HOT: an encode, and an entry in the account once confirms are on.
         """
         self.output.append(publication.encode(body, values))
+        account = route.account
+        ticket = None if account is None else account.sent(len(body), receipt is not None)
         if self.confirms:
             self._sequence += 1
             size = len(body)
-            self._unconfirmed[self._sequence] = (receipt, route, size, commit)
+            self._unconfirmed[self._sequence] = (receipt, route, size, commit, ticket)
             self.unconfirmed_bytes += size
 
     def confirm(self, sequence: int, *, multiple: bool) -> list[Unconfirmed]:
@@ -150,7 +155,7 @@ class Publisher:
             text: the broker's reply text.
         """
         quoted = text.encode()
-        for receipt, route, _, _ in self._unconfirmed.values():
+        for receipt, route, *_ in self._unconfirmed.values():
             names_key = b"topic '" not in quoted or b"'%b'" % route.routing_key in quoted
             if names_key and b"'%b'" % (route.exchange or b"amq.default") in quoted:
                 return receipt

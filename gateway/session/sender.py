@@ -94,6 +94,8 @@ class Sender:
         headers, volatile = conversation.headers(frame), frame.head.volatile
         plan = SendPlan(headers, volatile, exchange, trims=conversation.trims, rules=self._rules)
         frame.head.plan = plan
+        if conversation.witness is not None:
+            plan.account = conversation.witness.sends(plan, headers)
         return plan
 
     def _send_slowly(self, frame: Frame, plan: SendPlan) -> None:
@@ -131,7 +133,8 @@ class Sender:
         conversation = self._conversation
         subscription = conversation.new_subscription(b"T_" + identifier, identifier, AckMode.AUTO)
         queue = QueueSpec("", exclusive=True, auto_delete=True)
-        return ops.Subscribe(subscription, queue, "", None, conversation.settings.auto_ack_window)
+        operation = ops.Subscribe(subscription, queue, "", None, conversation.settings.auto_ack_window)
+        return conversation.witnessed(operation)
 
     def _publish(self, frame: Frame, plan: SendPlan, commit: Commit | None = None) -> None:
         """Publish a frame that ``_is_prepared``."""
@@ -174,7 +177,9 @@ class Sender:
         """
         conversation = self._conversation
         output = conversation.output
-        for receipt, route, _, commit in self.publisher.confirm(sequence, multiple=multiple):
+        for receipt, route, _, commit, ticket in self.publisher.confirm(sequence, multiple=multiple):
+            if ticket is not None and route.account is not None:
+                route.account.confirmed(ticket, accepted)
             if commit is not None:
                 commit.waiting -= 1
                 commit.rejected = commit.rejected or not accepted
@@ -182,6 +187,7 @@ class Sender:
                 conversation.fail(refusals.rejected(route.destination), receipt)
             elif receipt is not None:
                 output.append(encode_receipt(receipt))
+                conversation.receipts_sent += 1
         if Hold.CONFIRM_WINDOW in conversation.holds and self.publisher.has_room:
             conversation.holds.discard(Hold.CONFIRM_WINDOW)
         if self._commit is not None and self._commit[0].waiting == 0:
@@ -213,6 +219,7 @@ class Sender:
             now: seconds on the session's clock.
         """
         self.transactions.begin(self._transaction_name(frame), now)
+        self._conversation.used("transaction")
         self._conversation.send_receipt(frame)
 
     def abort(self, frame: Frame) -> None:

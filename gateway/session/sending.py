@@ -14,6 +14,7 @@ from gateway.session.destinations import TEMP_QUEUE, Destination, Kind, not_for,
 from gateway.session.publisher import Publisher
 from gateway.session.queues import QueueRules, QueueSpec, sent_queue
 from gateway.session.translate import properties_of_send, table_of_send
+from gateway.session.witness import SendAccount
 from gateway.stomp.frame import RECEIPT, Frame
 
 _NO_VALUES: Final[tuple[bytes, ...]] = ()
@@ -35,8 +36,8 @@ class SendPlan:
     """
 
     __slots__ = (
-        "_gaps", "_headers", "_trims", "_volatile", "destination", "exchange", "is_plain", "publication", "queue",
-        "reply_queue", "routing_key", "temp_queue", "transaction",
+        "_gaps", "_headers", "_trims", "_volatile", "account", "destination", "exchange", "is_plain", "kind",
+        "publication", "queue", "reply_queue", "routing_key", "temp_queue", "transaction",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +59,9 @@ class SendPlan:
             queue_arguments(headers)  # the adapter looks at them first
             raise not_for(b"SEND", text)
         self.destination = text
+        self.kind = parsed.kind
+        # Who counts its messages.
+        self.account: SendAccount | None = None
         self.exchange, self.routing_key = parsed.route(topic_exchange)
         for name in (self.exchange, self.routing_key):
             if len(name) > LONGEST_SHORT_STRING:

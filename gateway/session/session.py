@@ -96,14 +96,18 @@ class Session(Conversation):
             if waiting is not None:
                 self._carry_out(waiting)
             self._drain_when_idle()
+        received = 0
         try:
             while not holds and self.state in READING:
                 frame = decoder.next_frame()
                 if frame is None:
                     return
+                received += 1
                 self._carry_out(frame)
         except FrameError as error:
             self.malformed(error)
+        finally:
+            self.frames_received += received
 
     def malformed(self, error: FrameError) -> None:
         """Tell the client what is wrong with its octets, and end."""
@@ -207,7 +211,7 @@ class Session(Conversation):
         prefetch = self.settings.auto_ack_window if request.mode is AckMode.AUTO else request.prefetch
         queue = None if known else request.queue
         operation = ops.Subscribe(subscription, queue, request.queue_name, request.binding, prefetch, request.arguments)
-        self.ask(operation, frame)
+        self.ask(self.witnessed(operation), frame)
 
     def _fresh_queue_name(self) -> bytes:
         """A name for the queue of a subscription that nobody shares; unguessable, because the session's identity is."""
@@ -221,6 +225,8 @@ class Session(Conversation):
         if isinstance(operation, ops.Subscribe) and operation.queue is not None and operation.binding is None:
             self.sender.note_declared(event.queue_name)
         self.subscriptions.add(subscription, event.queue_name)
+        if self.witness is not None and isinstance(operation, ops.Subscribe):
+            self.witness.subscribed(operation, event.queue_name)
         frame = self.answered()
         # The RECEIPT precedes the first MESSAGE, though the broker may deliver earlier.
         if frame is not None:
@@ -235,6 +241,8 @@ class Session(Conversation):
             raise refusals.no_subscription(request.description)
         delete = queue_to_delete(subscription.destination, headers, self.settings)
         self._settle_taken()
+        if self.witness is not None:
+            self.witness.unsubscribed(subscription, "unsubscribe" if delete is None else "deleted")
         self.subscriptions.forget(subscription)
         self.ask(ops.Unsubscribe(subscription, delete), frame)
 
@@ -247,6 +255,8 @@ class Session(Conversation):
         subscription = event.subscription
         if not self.subscriptions.is_current(subscription):
             return
+        if self.witness is not None:
+            self.witness.unsubscribed(subscription, "cancelled")
         self.subscriptions.forget(subscription)
         description: bytes | None
         if subscription.subscription is None:

@@ -24,6 +24,7 @@ from gateway.amqp import properties as amqp
 from gateway.amqp.codec import encode_ack, encode_nack
 from gateway.session import translate
 from gateway.session.destinations import show
+from gateway.session.witness import DeliveryAccount
 from gateway.stomp.headers import escape
 
 # Messages with the same route and properties share their encoded headers; this many blocks are remembered per
@@ -73,8 +74,8 @@ class Subscription:
 
     __slots__ = (
         "_ack_prefix", "_ahead", "_behind", "_early", "_floor", "_given", "_heads", "_id_prefix", "_is_noted", "_last",
-        "_notice", "_run", "_settlements", "_shed", "_start", "base", "channel", "destination", "is_stream", "mode",
-        "output", "subscription", "tag", "unsettled",
+        "_notice", "_run", "_settlements", "_shed", "_start", "account", "base", "channel", "destination", "is_stream",
+        "mode", "output", "subscription", "tag", "unsettled",
     )  # fmt: skip
 
     def __init__(
@@ -98,6 +99,8 @@ class Subscription:
         # closing the whole link, other sessions' channels included. Only the messages tell, and the first one decides:
         # later ones may have such an entry because they came out of a stream once.
         self.is_stream: bool | None = None
+        # Who counts its messages.
+        self.account: DeliveryAccount | None = None
         # Where MESSAGE frames go, in pieces. Until the subscription is confirmed to the client they collect here.
         self.output: list[bytes] = []
         # A subscription with ack:auto notes here that it has something to settle: when a tag is above ``_notice``.
@@ -160,6 +163,8 @@ class Subscription:
             self.output += (before, number, flag, middle, number, after)
         else:
             self.output += (before, number, flag, after)
+        if self.account is not None:
+            self.account.delivered(tag, redelivered, len(body))
         if body:
             self.output += (b"content-length:%d\n\n" % len(body), body, b"\0\n")
         else:
@@ -233,13 +238,16 @@ class Subscription:
             return
         if self.mode is AckMode.CLIENT:
             self._run = tag
-            self._settle_up_to(tag)
-        elif tag == self._floor + 1 and not self._behind:
+            self._settle_up_to(tag, None)
+            return
+        if tag == self._floor + 1 and not self._behind:
             self._run = tag
             self._raise_floor(tag)
         else:
             self._settlements.append(encode_ack(self.channel, tag, multiple=False))
             self._settle_one(tag)
+        if self.account is not None:
+            self.account.settled(tag, 1, None)
 
     def refuse(self, tag: int, *, requeue: bool) -> None:
         """Give an outstanding delivery back, and in mode client all before it."""
@@ -250,9 +258,11 @@ class Subscription:
         multiple = self.mode is AckMode.CLIENT
         self._settlements.append(encode_nack(self.channel, tag, multiple=multiple, requeue=requeue))
         if multiple:
-            self._settle_up_to(tag)
-        else:
-            self._settle_one(tag)
+            self._settle_up_to(tag, requeue)
+            return
+        self._settle_one(tag)
+        if self.account is not None:
+            self.account.settled(tag, 1, requeue)
 
     def settle_delivered(self) -> bool:
         """Mode auto: everything delivered counts as settled.
@@ -287,12 +297,15 @@ class Subscription:
         self._settlements.clear()
         return taken
 
-    def _settle_up_to(self, tag: int) -> None:
+    def _settle_up_to(self, tag: int, requeue: bool | None) -> None:
+        before = 0 if self.account is None else self.outstanding
         if self._behind:
             self._behind = {behind for behind in self._behind if behind > tag}
         if self._ahead:
             self._ahead = {ahead for ahead in self._ahead if ahead > tag}
         self._raise_floor(max(tag, self._floor))
+        if self.account is not None and before > self.outstanding:
+            self.account.settled(tag, before - self.outstanding, requeue)
 
     def _settle_one(self, tag: int) -> None:
         if tag <= self._floor:

@@ -83,6 +83,7 @@ class Subscriptions:
         if subscription.tag.startswith(_TEMP_TAG):
             self.temp_queues.pop(subscription.tag[2:], None)
         subscription.output = []
+        subscription.account = None
         subscription.unsettled = Unsettled()
         if subscription in self.unsettled.waiting:
             self.unsettled.waiting.remove(subscription)
@@ -91,6 +92,7 @@ class Subscriptions:
         """The session is about to end: no message reaches the client any more."""
         for subscription in self._by_tag.values():
             subscription.output = []
+            subscription.account = None
             subscription.unsettled = Unsettled()
 
     # Settling.

@@ -5,7 +5,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,8 @@ from tests.bench.broker import Broker, Control
 from tests.bench.stand import DEFAULT_NAP, GATEWAY, PLUGIN, Side, Stand, raise_descriptor_limit
 from tests.bench.wire import Account
 
-_VAR = Path("var") / "bench"
+VAR = Path("var") / "bench"
+"""Where the benchmark leaves what it writes."""
 _GATEWAY_STARTS_WITHIN = 20.0
 
 
@@ -105,17 +106,32 @@ def _gateway(wish: Wish, address: Address, started: ExitStack, say: Callable[[st
     if wish.gateway is not None:
         return wish.gateway, _process(*wish.gateway)
     (port,) = free_ports(1)
-    child = _start_gateway(started, address, port)
-    say(f"the gateway listens on {LOOPBACK}:{port}, its log is {_VAR / 'gateway.log'}")
+    child = start_gateway(started, address, port, {"directory": "journal"})  # at its default level
+    say(f"the gateway listens on {LOOPBACK}:{port}, its log is {VAR / 'gateway.log'}")
     return (LOOPBACK, port), child.pid
 
 
-def _start_gateway(started: ExitStack, address: Address, port: int) -> Child:
-    _VAR.mkdir(parents=True, exist_ok=True)
-    configuration, log = _VAR / "gateway.yaml", _VAR / "gateway.log"
+def start_gateway(
+    started: ExitStack, address: Address, port: int, journal: Mapping[str, object], name: str = "gateway"
+) -> Child:
+    """Start a gateway.
+
+    Args:
+        started: ends it.
+        address: of the broker.
+        port: to listen on.
+        journal: its `journal` settings; a directory is relative to `VAR`.
+        name: of its files in `VAR`.
+
+    Raises:
+        StagingError: it did not start.
+    """
+    VAR.mkdir(parents=True, exist_ok=True)
+    configuration, log = VAR / f"{name}.yaml", VAR / f"{name}.log"
     settings = {
         "listeners": [{"tcp": f"{LOOPBACK}:{port}"}],
         "upstream": {"urls": [address.upstream]},
+        "defaults": {"journal": dict(journal)},
         "virtual_hosts": {address.vhost: {}},
     }
     configuration.write_text(yaml.safe_dump(settings))

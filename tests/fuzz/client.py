@@ -159,7 +159,7 @@ class Client:
         demand(publisher.unconfirmed <= settings.confirm_messages + limits.max_actions, "unconfirmed is bounded")
         octets = settings.confirm_bytes + settings.max_frame_size + limits.max_bytes
         demand(publisher.unconfirmed_bytes <= octets, "unconfirmed octets are bounded")
-        account = sum(size for _, _, size, _ in publisher._unconfirmed.values())
+        account = sum(size for _, _, size, *_ in publisher._unconfirmed.values())
         demand(publisher.unconfirmed_bytes == account, "unconfirmed octets are counted")
         demand(not publisher.is_full or Hold.CONFIRM_WINDOW in session.holds or session.state is not State.CONNECTED
                or Hold.COMMIT in session.holds or Hold.OPERATION in session.holds, "a full window holds")  # fmt: skip

@@ -48,7 +48,8 @@ def configuration(
     document: dict[str, Any] = {
         "listeners": [{"tcp": "127.0.0.1:0"}],
         "upstream": {"urls": [f"{parts.scheme}://{parts.hostname}:{parts.port}"]},
-        "defaults": {"default_user": user, **(defaults or {})},
+        # Every conversation of the tests is journalled in full: nothing of it may show to client or broker.
+        "defaults": {"default_user": user, "journal": {"level": "message"}, **(defaults or {})},
         "virtual_hosts": {"/": {"aliases": ["localhost", "127.0.0.1"]}},
         "logging": {"format": "json", "level": "info"},
         "drain_timeout": 10,

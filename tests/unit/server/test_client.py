@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import structlog
 
-from gateway.config import parse
+from gateway.config import GatewayConfig, parse
+from gateway.journal.journal import Journal
 from gateway.server.client import ClientConnection, Settler, Workshop
 from gateway.server.complaints import Complaints
 from gateway.server.gateway import Gateway
@@ -70,10 +71,11 @@ class Room:
             server=b"gateway",
             resolve=lambda _: None,
             find_virtual_host=lambda _: None,
-            pool=LinkPool(self.clock, self._spawn),
+            pool=LinkPool(self.clock, self._spawn, lambda: None),
             clock=self.clock,
             spawn=self._spawn,
             settler=Settler(asyncio.get_running_loop()),
+            journal=Journal(GatewayConfig()),
             clients=set(),
             closing=set(),
         )
@@ -125,7 +127,7 @@ def test_a_client_that_resets_at_once_is_dropped_without_a_line() -> None:
 
 
 async def _reset_at_once() -> None:
-    gateway = Gateway(parse("listeners: [{tcp: '127.0.0.1:0'}]", environment={}))
+    gateway = Gateway(parse("{listeners: [{tcp: '127.0.0.1:0'}], defaults: {journal: {level: off}}}", environment={}))
     await gateway.start()
     (address,) = gateway.addresses
     # Blocking: it is all over before the gateway, in this very loop, accepts.

@@ -1,0 +1,1 @@
+"""The traffic journal: what every session did, one line each, for people and for the pipeline."""

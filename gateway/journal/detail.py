@@ -1,0 +1,158 @@
+"""Level message: a line for each message, confirm and acknowledgement.
+
+HOT: every method is called for each message. Their cost is guarded by ``make bench-journal``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gateway.journal.schema import Ack, Conf, Dlv, Nack, Send
+from gateway.journal.tally import TIMED, About, take_times
+from gateway.journal.writer import BATCH
+
+if TYPE_CHECKING:
+    from gateway.journal.recorder import Recorder
+    from gateway.journal.sample import Sample
+
+
+class SendDetail:
+    """The messages of one plan of SEND.
+
+    Args:
+        recorder: of the session.
+        destination: as the journal shows it.
+        kind: of the destination.
+        pattern: what all of its lines have: header count, persistent, in a transaction, allowed header values.
+    """
+
+    __slots__ = ("_about", "_destination", "_kind", "_pattern", "_recorder", "_sample", "_writer")
+
+    def __init__(
+        self, recorder: Recorder, destination: str, kind: str, pattern: tuple[int, bool, bool, dict[str, str] | None]
+    ) -> None:
+        self._recorder = recorder
+        self._writer = recorder.writer
+        self._sample: Sample | None = recorder.sample
+        self._destination = destination
+        self._kind = kind
+        self._pattern = pattern
+        self._about = (recorder.number, recorder.virtual_host, recorder.user)
+
+    def sent(self, size: int, receipt: bool) -> object:
+        """See `SendAccount`. The ticket is the time and the message's number."""
+        recorder = self._recorder
+        recorder.sent = message = recorder.sent + 1
+        weight = None
+        if self._sample is not None:
+            if not self._sample.takes(message):
+                return None
+            weight = self._sample.weight
+        writer = self._writer
+        clock = writer.clock
+        session, virtual_host, user = self._about
+        headers, persistent, transacted, values = self._pattern
+        line = Send(
+            clock.now + clock.offset, 0, session, virtual_host, user, self._destination, self._kind, message, size,
+            headers, persistent, transacted, receipt, weight, values,
+        )  # fmt: skip
+        writer.events.append(line)
+        if len(writer.events) >= BATCH:
+            writer.flush()
+        return (clock.now, message)
+
+    def confirmed(self, ticket: object, accepted: bool) -> None:
+        """See `SendAccount`."""
+        if not isinstance(ticket, tuple):
+            return
+        at, message = ticket
+        writer = self._writer
+        clock = writer.clock
+        session, virtual_host, user = self._about
+        weight = None if self._sample is None else self._sample.weight
+        line = Conf(
+            clock.now + clock.offset, 0, session, virtual_host, user, self._destination, self._kind, message,
+            clock.now - at, None if accepted else "rejected", weight,
+        )  # fmt: skip
+        writer.events.append(line)
+        if len(writer.events) >= BATCH:
+            writer.flush()
+
+
+class DeliveryDetail:
+    """The messages of one subscription.
+
+    Args:
+        recorder: of the session.
+        about: the subscription.
+    """
+
+    __slots__ = ("_recorder", "_sample", "_session", "_writer", "about", "outstanding", "times")
+
+    def __init__(self, recorder: Recorder, about: About) -> None:
+        self.about = about
+        self.times: dict[int, int] | None = None if about.mode == "auto" else {}
+        self.outstanding = 0
+        self._recorder = recorder
+        self._writer = recorder.writer
+        self._sample: Sample | None = recorder.sample
+        self._session = (recorder.number, recorder.virtual_host, recorder.user)
+
+    def delivered(self, tag: int, redelivered: bool, size: int) -> None:
+        """See `DeliveryAccount`."""
+        recorder = self._recorder
+        recorder.delivered += 1
+        times = self.times
+        writer = self._writer
+        clock = writer.clock
+        if times is not None:
+            self.outstanding += 1
+            recorder.unacked += 1
+        weight = None
+        if self._sample is not None:
+            if not self._sample.takes(tag):
+                return
+            weight = self._sample.weight
+        if times is not None and len(times) < TIMED:
+            times[tag] = clock.now
+        about = self.about
+        session, virtual_host, user = self._session
+        line = Dlv(
+            clock.now + clock.offset, 0, session, virtual_host, user, about.destination, about.kind, about.identifier,
+            about.mode, tag, size, redelivered, about.queue, weight,
+        )  # fmt: skip
+        writer.events.append(line)
+        if len(writer.events) >= BATCH:
+            writer.flush()
+
+    def settled(self, tag: int, count: int, requeue: bool | None) -> None:
+        """See `DeliveryAccount`. One line for all messages that were delivered at the same moment."""
+        self.outstanding -= count
+        self._recorder.settled(count, requeue)
+        taken = take_times(self.times, tag, count)
+        now = self._writer.clock.now
+        start = 0
+        for position, at in enumerate(taken):
+            if position + 1 == len(taken) or taken[position + 1] != at:
+                self._write(tag, position + 1 - start, now - at, requeue)
+                start = position + 1
+        if self._sample is None and count > len(taken):
+            self._write(tag, count - len(taken), None, requeue)
+
+    def _write(self, tag: int, count: int, latency: int | None, requeue: bool | None) -> None:
+        about, clock = self.about, self._writer.clock
+        now = clock.now + clock.offset
+        session, virtual_host, user = self._session
+        weight = None if self._sample is None else self._sample.weight
+        line: Ack | Nack
+        if requeue is None:
+            line = Ack(
+                now, 0, session, virtual_host, user, about.destination, about.kind, about.identifier, about.mode, tag,
+                count, latency, about.queue, weight,
+            )  # fmt: skip
+        else:
+            line = Nack(
+                now, 0, session, virtual_host, user, about.destination, about.kind, about.identifier, about.mode, tag,
+                "requeue" if requeue else "discard", count, latency, about.queue, weight,
+            )  # fmt: skip
+        self._writer.put(line)

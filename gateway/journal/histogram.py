@@ -1,0 +1,60 @@
+"""Log-linear buckets: 16 to each power of two, so that a value is known to 1/16 of itself. Integers only.
+
+Counts by bucket can be added up by anybody in any order, which no percentile can. Below 16 each value is its own bucket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+from typing import Final
+
+_BITS: Final = 4
+_PER_OCTAVE: Final = 1 << _BITS
+
+
+def bucket_of(value: int) -> int:
+    """The bucket of a value.
+
+    Args:
+        value: microseconds, or any other quantity; what is below 0 counts as 0.
+    """
+    if value < _PER_OCTAVE:
+        return max(value, 0)
+    shift = value.bit_length() - _BITS - 1
+    return (shift << _BITS) + (value >> shift)
+
+
+def lowest_of(bucket: int) -> int:
+    """The smallest value in a bucket."""
+    if bucket < _PER_OCTAVE:
+        return bucket
+    shift = (bucket >> _BITS) - 1
+    return (_PER_OCTAVE + (bucket & (_PER_OCTAVE - 1))) << shift
+
+
+def highest_of(bucket: int) -> int:
+    """The largest value in a bucket."""
+    return lowest_of(bucket + 1) - 1
+
+
+def percentile(counts: Mapping[int, float], share: float) -> int | None:
+    """The value that a share of all values does not exceed, to the precision of a bucket and never too small.
+
+    Args:
+        counts: how many values by bucket.
+        share: for example 0.99.
+
+    Returns:
+        The largest value of the bucket in which the value of that rank lies; None without values.
+    """
+    total = sum(counts.values())
+    if total <= 0:
+        return None
+    rank = max(1, ceil(share * total))
+    seen = 0.0
+    for bucket in sorted(counts):
+        seen += counts[bucket]
+        if seen >= rank:
+            return highest_of(bucket)
+    return highest_of(max(counts))

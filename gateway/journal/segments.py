@@ -1,0 +1,56 @@
+"""Segments, the journal's files: their names, and where they lie.
+
+While a segment is written its name begins with a dot and ends with ``.open``, and no reader looks at it. Finished, it
+is renamed and never touched again. Name and place say everything that a reader must know before it opens the file::
+
+    d=2026-11-21/gateway-orders1-5f0c1a2b3c4d5e6f-4711-000003.v1.jsonl
+
+which is: the day (UTC) on which it was begun, what wrote it, the node, the boot, the process id, the segment's number
+in the boot, and the schema version. A reader of version 1 looks for ``*.v1.jsonl`` and so never meets a later one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+SUFFIX: Final = ".v1.jsonl"
+OPEN_SUFFIX: Final = ".open"
+PATTERN: Final = "*" + SUFFIX
+"""A glob for all finished segments of this version, below a day's directory."""
+
+_NAME: Final = re.compile(
+    r"(?P<impl>[a-z]+)-(?P<node>[A-Za-z0-9._-]+)-(?P<boot>[0-9a-f]{16})-(?P<pid>[0-9]+)-(?P<number>[0-9]{6,})"
+    r"\.v(?P<version>[0-9]+)\.jsonl"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentName:
+    """A segment's name, taken apart."""
+
+    impl: str
+    node: str
+    boot: str
+    pid: int
+    number: int
+    version: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.impl}-{self.node}-{self.boot}-{self.pid}-{self.number:06d}.v{self.version}.jsonl"
+
+    @property
+    def while_open(self) -> str:
+        """Its name while it is written."""
+        return f".{self}{OPEN_SUFFIX}"
+
+    @classmethod
+    def read(cls, name: str) -> SegmentName | None:
+        """Take a file's name apart, finished or not; None when it is none of ours."""
+        found = _NAME.fullmatch(name.removeprefix(".").removesuffix(OPEN_SUFFIX))
+        if found is None:
+            return None
+        return cls(
+            found["impl"], found["node"], found["boot"], int(found["pid"]), int(found["number"]), int(found["version"])
+        )

@@ -1,0 +1,79 @@
+"""Who looks on while a session works, for the journal and for figures: told what happens, and never asked.
+
+A session without a witness pays one comparison per message. With one, what happens for each message goes to *accounts*:
+one for each plan of SEND, one for each subscription. They are found once and called directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from gateway.session import ops
+    from gateway.session.sending import SendPlan
+    from gateway.session.subscription import Subscription
+
+
+class SendAccount(Protocol):
+    """What is published by one plan. HOT: called for each message."""
+
+    def sent(self, size: int, receipt: bool) -> object:
+        """A message was published.
+
+        Args:
+            size: octets of its body.
+            receipt: whether its frame asked for a receipt.
+
+        Returns:
+            A ticket for ``confirmed``; None if nobody wants to know.
+        """
+
+    def confirmed(self, ticket: object, accepted: bool) -> None:
+        """The broker answered for a message.
+
+        Args:
+            ticket: what ``sent`` returned for it.
+            accepted: ack or nack.
+        """
+
+
+class DeliveryAccount(Protocol):
+    """What one subscription delivers. HOT: called for each message."""
+
+    def delivered(self, tag: int, redelivered: bool, size: int) -> None:
+        """A message goes to the client.
+
+        Args:
+            tag: delivery tag.
+            redelivered: the broker's flag.
+            size: octets of its body.
+        """
+
+    def settled(self, tag: int, count: int, requeue: bool | None) -> None:
+        """The client acknowledged or refused messages.
+
+        Args:
+            tag: of the last one; with ``count`` above 1 all outstanding ones before it are meant too.
+            count: how many.
+            requeue: None for an ACK; for a NACK whether they go back to their queue.
+        """
+
+
+class Witness(Protocol):
+    """Told what a session does, from its login on."""
+
+    def sends(self, plan: SendPlan, headers: Mapping[bytes, bytes]) -> SendAccount:
+        """A new plan of SEND: the account for its messages."""
+
+    def subscribing(self, operation: ops.Subscribe) -> DeliveryAccount:
+        """The broker is asked for a subscription: the account for its messages, which may come before the answer."""
+
+    def subscribed(self, operation: ops.Subscribe, queue_name: str) -> None:
+        """A subscription began, on this queue."""
+
+    def unsubscribed(self, subscription: Subscription, how: str) -> None:
+        """A subscription ended: ``unsubscribe``, ``deleted`` with its queue, or ``cancelled`` by the broker."""
+
+    def used(self, feature: str) -> None:
+        """The client uses a feature, perhaps for the first time."""

@@ -1,0 +1,72 @@
+"""The `journal` group: what can stand there, and what virtual hosts that share a directory must agree upon."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.config import default_journal_directory, parse
+from gateway.errors import ConfigError
+
+
+def _mistakes(text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse(text)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("level", ["off", "'off'", "false", "session", "message"])
+def test_every_level_can_be_given_and_off_needs_no_quotes(level: str) -> None:
+    found = parse(f"defaults: {{journal: {{level: {level}}}}}").defaults.journal.level
+    assert found == {"false": "off", "'off'": "off"}.get(level, level)
+
+
+def test_the_directory_is_relative_to_the_file_and_need_not_exist(tmp_path: Path) -> None:
+    config = parse("defaults: {journal: {directory: here/there}}", directory=tmp_path)
+    assert config.defaults.journal.directory == tmp_path / "here" / "there"
+
+
+def test_a_virtual_host_overrides_single_keys() -> None:
+    config = parse("""
+        defaults: {journal: {level: message, peers: prefix}}
+        virtual_hosts: {/: , quiet: {journal: {level: session}}}
+    """)
+    quiet = config.virtual_host("quiet")
+    assert quiet is not None
+    assert (quiet.journal.level, quiet.journal.peers) == ("session", "prefix")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("level", "everything", "off, session, message"),
+        ("sample", "0", "from 0.0001 to 1"),
+        ("sample", "2", "from 0.0001 to 1"),
+        ("node", "a/b", "file names"),
+        ("rotate_after", "0", "more than 0"),
+        ("directory", "''", "name of a directory"),
+        ("destinations", "[/queue/orders]", "has a *"),
+        ("users_key_file", "/no/such/file", "cannot be read"),
+    ],
+)
+def test_a_mistake_says_what_can_stand_there(key: str, value: str, words: str) -> None:
+    assert words in _mistakes(f"defaults: {{journal: {{{key}: {value}}}}}")
+
+
+def test_virtual_hosts_in_one_directory_must_treat_segments_alike() -> None:
+    text = "virtual_hosts: {/: , b: {journal: {retain: 1d%s}}}"
+    assert "retain differs" in _mistakes(text % "")
+    parse(text % ", directory: elsewhere")
+    parse(text % ", level: off")
+
+
+@pytest.mark.parametrize(
+    ("environment", "user", "expected"),
+    [
+        ({"STATE_DIRECTORY": "/var/lib/private/gw:/var/lib/b"}, 0, "/var/lib/private/gw/journal"),
+        ({"HOME": "/root"}, 0, "/var/lib/stomp-gateway/journal"),
+        ({"HOME": "/home/a"}, 1000, "/home/a/.local/state/stomp-gateway/journal"),
+        ({"HOME": "/home/a", "XDG_STATE_HOME": "/state"}, 1000, "/state/stomp-gateway/journal"),
+    ],
+)
+def test_without_a_directory_it_lies_where_state_lies(environment: dict[str, str], user: int, expected: str) -> None:
+    assert default_journal_directory(environment, user) == Path(expected)

@@ -1,0 +1,73 @@
+"""What the journal says of people, and how it keeps made-up names from multiplying."""
+
+from __future__ import annotations
+
+import hmac
+import stat
+from pathlib import Path
+
+import pytest
+
+from gateway.journal.privacy import Destinations, Users, peer_name, shown, users_key
+
+
+@pytest.mark.parametrize(
+    ("host", "how", "expected"),
+    [
+        ("192.0.2.77", "full", "192.0.2.77"),
+        ("192.0.2.77", "prefix", "192.0.2.0/24"),
+        ("2001:db8:1:2::3", "prefix", "2001:db8:1::/48"),
+        ("fe80::1%eth0", "prefix", "fe80::/48"),
+        ("somewhere", "prefix", None),
+        ("192.0.2.77", "none", None),
+    ],
+)
+def test_addresses_are_shown_as_configured(host: str, how: str, expected: str | None) -> None:
+    assert peer_name(host, how) == expected
+
+
+def test_a_hashed_login_is_the_same_every_time_and_cannot_be_told_without_the_key() -> None:
+    key = b"k" * 32
+    assert Users(key).name(b"alice") == hmac.digest(key, b"alice", "sha256")[:8].hex()
+    assert Users(key).name(b"alice") != Users(b"x" * 32).name(b"alice")
+    assert Users(None).name(b"alice") == "alice"
+
+
+def test_a_key_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
+    first = users_key(tmp_path, None)
+    assert users_key(tmp_path, None) == first
+    (path,) = tmp_path.iterdir()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    given = tmp_path / "given"
+    given.write_bytes(b"shared")
+    assert users_key(tmp_path, given) == b"shared"
+
+
+@pytest.mark.parametrize(
+    ("destination", "expected"),
+    [
+        ("/queue/orders", "/queue/orders"),
+        ("/temp-queue/reply-17", "/temp-queue/*"),
+        ("/reply-queue/amq.gen-JzTY20BRgKO-HjmUJj0wLg", "/reply-queue/*"),
+        ("/queue/amq.gen-JzTY20", "/queue/amq.gen-*"),
+        ("/amq/queue/stomp-subscription-abc", "/amq/queue/stomp-subscription-*"),
+        ("/queue/replies-4711", "/queue/replies-*"),
+        ("/queue/replies-4711/x", "/queue/replies-4711/x"),
+        ("/topic/user.7.events", "/topic/user.*.events"),
+        ("/exchange/amq.topic/a", "/exchange/amq.topic/a"),
+    ],
+)
+def test_generated_parts_of_destinations_are_left_out(destination: str, expected: str) -> None:
+    names = Destinations(("/queue/replies-*", "/topic/user.*.events"))
+    assert names.name(destination.encode()) == expected
+
+
+def test_distinct_destinations_are_bounded() -> None:
+    names = Destinations(most=3)
+    found = [names.name(b"/queue/%d" % number) for number in (1, 2, 3, 4, 5, 2)]
+    assert found == ["/queue/1", "/queue/2", "/queue/3", "other", "other", "/queue/2"]
+
+
+def test_a_clients_text_is_bounded_and_always_text() -> None:
+    assert shown(b"\xff\xfe") == "\ufffd\ufffd"
+    assert len(shown(b"x" * 10_000)) == 300

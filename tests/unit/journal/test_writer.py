@@ -1,0 +1,278 @@
+"""The writer: lines numbered without holes, whole segments only, losses counted, and never a wait for the disk."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.journal import files as files_module
+from gateway.journal.clock import Clock
+from gateway.journal.files import delete_old, recover
+from gateway.journal.schema import Err
+from gateway.journal.segments import PATTERN, SegmentName
+from gateway.journal.writer import BATCH, Writer, WriterSettings
+
+
+class ManualClock(Clock):
+    """Time that stands still until it is told otherwise."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000
+        self.offset = 1_795_219_200_000_000
+
+    def tick(self) -> None:
+        pass
+
+    def adjust(self) -> None:
+        pass
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def writer_in(
+    directory: Path,
+    clock: Clock,
+    *,
+    pending: int = 65_536,
+    rotate_bytes: int = 1 << 26,
+    rotate_after: float = 60.0,
+) -> Writer:
+    settings = WriterSettings(directory, "node-1", rotate_bytes, rotate_after)
+    found = Writer(settings, clock, os.getpid(), pending)
+    found.start()
+    return found
+
+
+def put(writer: Writer, count: int) -> None:
+    for _ in range(count):
+        writer.put(Err(writer.clock.time, 0, "not-found"))
+
+
+def segments(directory: Path) -> list[Path]:
+    return sorted(directory.glob(f"d=*/{PATTERN}"))
+
+
+def lines(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for path in segments(directory) for line in path.read_bytes().splitlines()]
+
+
+def test_every_line_has_the_next_number_over_all_segments(tmp_path: Path, clock: ManualClock) -> None:
+    writer = writer_in(tmp_path, clock, rotate_bytes=20_000)
+    put(writer, 3 * BATCH + 7)
+    assert writer.close()
+    found = lines(tmp_path)
+    assert [line["q"] for line in found] == list(range(len(found)))
+    assert [line["e"] for line in found].count("err") == 3 * BATCH + 7
+    assert found[-1]["e"] == "close"
+    for path in segments(tmp_path):
+        first = json.loads(path.read_bytes().splitlines()[0])
+        name = SegmentName.read(path.name)
+        assert name is not None
+        assert (first["e"], first["v"], first["boot"], first["seg"]) == ("open", 1, writer.boot, name.number)
+    assert len(segments(tmp_path)) == 4
+
+
+def test_a_segment_is_finished_when_it_is_old_even_if_nothing_more_comes(tmp_path: Path, clock: ManualClock) -> None:
+    writer = writer_in(tmp_path, clock, rotate_after=60)
+    put(writer, 1)
+    writer.flush()
+    clock.now += 59_000_000
+    writer.flush()
+    clock.now += 1_000_000
+    writer.flush()
+    put(writer, 1)
+    assert writer.close()
+    assert [len(path.read_bytes().splitlines()) for path in segments(tmp_path)] == [2, 3]
+
+
+def test_a_quiet_gateway_makes_no_segments(tmp_path: Path, clock: ManualClock) -> None:
+    writer = writer_in(tmp_path, clock, rotate_after=1)
+    for _ in range(10):
+        clock.now += 10_000_000
+        writer.flush()
+    assert writer.close()
+    assert [len(path.read_bytes().splitlines()) for path in segments(tmp_path)] == [2]  # open and close
+
+
+def test_only_owner_and_group_may_look(tmp_path: Path, clock: ManualClock) -> None:
+    before = os.umask(0)
+    try:
+        writer = writer_in(tmp_path / "journal", clock)
+        put(writer, 1)
+        assert writer.close()
+    finally:
+        os.umask(before)
+    (path,) = segments(tmp_path / "journal")
+    modes = [stat.S_IMODE(each.stat().st_mode) for each in (path, path.parent, path.parent.parent)]
+    assert modes == [0o640, 0o750, 0o750]
+
+
+def test_readers_never_see_a_segment_that_is_not_finished(tmp_path: Path, clock: ManualClock) -> None:
+    """A reader lists the directory all the time, and reads whatever it sees: each time the same octets."""
+    seen: dict[Path, bytes] = {}
+    over = threading.Event()
+    changed: list[Path] = []
+
+    def read() -> None:
+        while not over.is_set():
+            for path in segments(tmp_path):
+                octets = path.read_bytes()
+                if seen.setdefault(path, octets) != octets or not octets.endswith(b"\n"):
+                    changed.append(path)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    writer = writer_in(tmp_path, clock, rotate_bytes=30_000)
+    put(writer, 60 * BATCH)
+    assert writer.close()
+    over.set()
+    reader.join()
+    assert not changed
+    assert len(segments(tmp_path)) > 20
+
+
+@pytest.fixture
+def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """A disk that takes nothing until the event is set."""
+    free = threading.Event()
+    write = os.write
+
+    def slow(file: int, octets: bytes) -> int:
+        free.wait(30)
+        return write(file, octets)
+
+    monkeypatch.setattr(os, "write", slow)
+    yield free
+    free.set()
+
+
+def test_a_stuck_disk_costs_events_which_are_counted_and_no_waiting(
+    tmp_path: Path, clock: ManualClock, stuck: threading.Event
+) -> None:
+    writer = writer_in(tmp_path, clock, pending=4 * BATCH)
+    put(writer, 10 * BATCH)
+    assert writer.pending <= 4 * BATCH
+    assert writer.dropped >= 6 * BATCH
+    stuck.set()
+    assert writer.close()
+    found = lines(tmp_path)
+    assert [line["q"] for line in found] == list(range(len(found)))
+    written = [line["e"] for line in found].count("err")
+    drops = [line["n"] for line in found if line["e"] == "drop"]
+    assert written + sum(drops) == 10 * BATCH
+    assert sum(drops) == writer.dropped
+
+
+def test_a_full_disk_loses_nothing_that_was_numbered(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk takes half of a chunk, then nothing twice, then everything again."""
+    monkeypatch.setattr(files_module, "_RETRY", 0.01)
+    write, refusals = os.write, [5, 5]
+
+    def full(file: int, octets: bytes) -> int:
+        if len(octets) > 10_000:
+            return write(file, octets[:10_000])
+        if refusals and len(octets) < 10_000:
+            refusals.pop()
+            raise OSError(28, "No space left on device")
+        return write(file, octets)
+
+    monkeypatch.setattr(os, "write", full)
+    writer = writer_in(tmp_path, clock)
+    put(writer, 3 * BATCH)
+    assert writer.close()
+    assert not refusals
+    found = lines(tmp_path)
+    assert [line["q"] for line in found] == list(range(len(found)))
+    assert [line["e"] for line in found].count("err") == 3 * BATCH
+
+
+def test_a_disk_that_stays_full_does_not_keep_the_gateway_from_stopping(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = writer_in(tmp_path, clock)
+
+    def full(_file: int, _octets: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    put(writer, BATCH)
+    assert not writer.close(within=0.05)
+
+
+def _left_behind(directory: Path, octets: bytes, node: str = "node-1") -> Path:
+    folder = directory / "d=2026-11-20"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / SegmentName("gateway", node, "0123456789abcdef", 1, 7).while_open
+    path.write_bytes(octets)
+    return path
+
+
+def test_what_a_dead_process_left_is_cut_at_its_last_whole_line(tmp_path: Path) -> None:
+    """At whatever octet of the last line it died."""
+    whole, last = b'{"e":"open","t":1,"q":0}\n', b'{"e":"err","t":2,"q":1,"x":"other"}\n'
+    for cut in range(len(last) + 1):
+        _left_behind(tmp_path, whole + last[:cut])
+        (finished,) = recover(tmp_path, "node-1")
+        assert finished.read_bytes() == (whole + last if cut == len(last) else whole)
+        assert not list(tmp_path.glob("d=*/.*"))
+        finished.unlink()
+
+
+def test_a_segment_without_a_whole_line_is_removed(tmp_path: Path) -> None:
+    path = _left_behind(tmp_path, b'{"e":"op')
+    assert recover(tmp_path, "node-1") == []
+    assert not path.exists()
+
+
+def test_a_segment_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
+    path = _left_behind(tmp_path, b"{}\n")
+    with path.open("rb") as alive:
+        fcntl.flock(alive, fcntl.LOCK_EX)
+        assert recover(tmp_path, "node-1") == []
+    assert recover(tmp_path, "node-1") != []
+
+
+def test_another_nodes_fresh_segment_is_left_alone_and_an_old_one_is_not(tmp_path: Path) -> None:
+    path = _left_behind(tmp_path, b"{}\n", node="node-2")
+    assert recover(tmp_path, "node-1") == []
+    os.utime(path, (1, 1))
+    assert len(recover(tmp_path, "node-1")) == 1
+
+
+def test_a_new_writer_recovers_before_it_writes(tmp_path: Path, clock: ManualClock) -> None:
+    left = _left_behind(tmp_path, b'{"e":"open","t":1,"q":0}\n{"e":')
+    assert writer_in(tmp_path, clock).close()
+    assert not left.exists()
+    assert len(segments(tmp_path)) == 2
+
+
+def test_old_segments_of_the_node_are_deleted_and_no_others(tmp_path: Path) -> None:
+    folder = tmp_path / "d=2026-11-01"
+    folder.mkdir()
+    names = [SegmentName("gateway", node, "0123456789abcdef", 1, number) for node in ("a", "b") for number in (1, 2)]
+    for name in names:
+        (folder / str(name)).write_bytes(b"{}\n")
+        age = 100 if name.number == 1 else 2_000_000_000
+        os.utime(folder / str(name), (age, age))
+    (folder / "notes.txt").write_text("mine")
+    assert delete_old(tmp_path, "a", before=1000) == 1
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*map(str, names[1:]), "notes.txt"])
+
+
+def test_a_directory_that_cannot_be_written_is_an_error_at_once(tmp_path: Path, clock: ManualClock) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="Not a directory"):
+        writer_in(tmp_path / "file" / "journal", clock)
