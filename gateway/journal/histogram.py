@@ -1,6 +1,6 @@
 """Log-linear buckets: 16 to each power of two, so that a value is known to 1/16 of itself. Integers only.
 
-Counts by bucket can be added up by anybody in any order, which no percentile can. Below 16 each value is its own bucket.
+Counts by bucket can be added up by anybody in any order, which no percentile can. Below 16 each value has its own one.
 """
 
 from __future__ import annotations

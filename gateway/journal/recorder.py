@@ -125,13 +125,14 @@ class Recorder:
             identifier = TEMP_QUEUE.decode() + "*"
         else:
             identifier = shown(text if subscription.subscription is None else subscription.subscription)
-        durable = queue is not None and queue.durable and not queue.auto_delete and operation.binding is not None
+        # With auto-delete, as without a header that denies it, the queue goes with its last consumer all the same.
+        stays = queue is not None and not queue.auto_delete and _is_durable(operation)
         return About(
             self._book.destinations.name(text),
             KIND_NAMES[_kind_of(operation)],
             identifier,
             subscription.mode.value.decode(),
-            operation.queue_name if durable else None,
+            operation.queue_name if stays else None,
         )
 
     def subscribed(self, operation: ops.Subscribe, queue_name: str) -> None:
@@ -143,6 +144,7 @@ class Recorder:
         if about.queue is not None:
             about.queue = queue_name
         self.clock.tick()
+        durable = _is_durable(operation)
         # Under ack:auto the prefetch is the gateway's own and not the client's.
         prefetch = 0 if about.mode == "auto" else operation.prefetch
         self.writer.put(
@@ -153,13 +155,13 @@ class Recorder:
                 about.identifier,
                 about.mode,
                 prefetch,
-                about.queue is not None,
+                durable,
                 queue is not None and queue.auto_delete,
                 queue is not None and queue.exclusive,
                 about.queue,
             )
         )
-        self._use_all(of_subscribe(operation, _kind_of(operation), durable=about.queue is not None))
+        self._use_all(of_subscribe(operation, _kind_of(operation), durable=durable))
 
     def unsubscribed(self, subscription: Subscription, how: str) -> None:
         """See `Witness`."""
@@ -284,6 +286,11 @@ class Recorder:
 def _text_of(operation: ops.Subscribe) -> bytes:
     """The destination of a subscription; for the queue behind a reply-to, its name there."""
     return operation.subscription.destination or operation.subscription.tag[2:]
+
+
+def _is_durable(operation: ops.Subscribe) -> bool:
+    """Whether it asks for a durable subscription to a topic or an exchange."""
+    return operation.queue is not None and operation.queue.durable and operation.binding is not None
 
 
 def _kind_of(operation: ops.Subscribe) -> Kind:

@@ -7,9 +7,10 @@ Every line begins with ``e`` what happened, ``t`` when (microseconds since the e
 *boot*: one run of one gateway, writing into one directory. Numbers begin at 0 and leave nothing out, so a missing line
 shows. Fields common to the lines of a session: ``c`` the session's number in the boot, ``vh`` virtual host, ``u`` login
 (or its hash). ``d`` is a destination with generated parts replaced by ``*``, ``dk`` its kind, ``s`` a subscription id,
-``sn`` the queue of a durable subscription, ``am`` an ack mode, ``m`` the number of a message in its session (a SEND) or
-in its subscription (a delivery), ``l`` a latency in microseconds by a clock that only goes forward, ``x`` a code out of
-a closed set, ``w`` the weight of a sampled line. Absent means: zero, false, none, or for ``w`` 1.
+``sn`` the queue of a durable subscription that stays when nobody consumes it, ``am`` an ack mode, ``m`` the number of a
+message in its session (a SEND) or in its subscription (a delivery), ``l`` a latency in microseconds by a clock that
+only goes forward, ``x`` a code out of a closed set, ``w`` the weight of a sampled line. Absent means: zero, false,
+none, or for ``w`` 1.
 
 Nothing here holds a passcode, a body, or a text that a client made up, but for destinations, subscription ids, logins
 and the values of headers that the configuration allows.
@@ -106,7 +107,10 @@ class Use(OfSession, tag="use"):
 
 
 class Sub(OfSession, tag="sub"):
-    """A subscription began. ``pf`` prefetch (0: none), ``du`` durable, ``ad`` auto-delete, ``ex`` exclusive queue."""
+    """A subscription began. ``pf`` prefetch (0: none), ``du`` durable, ``ad`` auto-delete, ``ex`` exclusive queue.
+
+    ``sn`` is there only if the queue stays when nobody consumes it: durable, and not auto-delete.
+    """
 
     d: str
     dk: str

@@ -1,0 +1,406 @@
+"""`stomp-gateway journal stat`: what is in a journal, counted."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final, TextIO
+
+import msgspec
+from msgspec import Struct
+
+from gateway.journal.reading import Listing, Segment, list_segments, raw_lines
+from gateway.journal.schema import VERSION
+from gateway.journal.tail import octets, printable
+
+_TOP: Final = 20
+_MOST_BOOTS: Final = 50
+_PROGRESS_AFTER: Final = 1.0  # seconds
+_PROGRESS_EVERY: Final = 0.5  # seconds
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class _Counted(Struct, gc=False):
+    """What is counted of a line, and no more, because decoding is what takes the time."""
+
+    e: str
+    t: int
+    q: int
+    vh: str | None = None
+    d: str | None = None
+    b: int | None = None
+    n: int | None = None
+    x: str | None = None
+    w: float | None = None
+    cnt: dict[str, int] | None = None
+    v: int | None = None
+    gw: str | None = None
+
+
+@dataclass
+class Boot:
+    """One run of one gateway."""
+
+    impl: str
+    node: str
+    boot: str
+    gateway_version: str | None = None
+    first_us: int | None = None
+    last_us: int | None = None
+    first_number: int | None = None
+    next_number: int | None = None
+    closed: bool = False
+    being_written: bool = False
+    segments: int = 0
+    lines: int = 0
+    bad_lines: int = 0
+    dropped: int = 0
+    skipped: int = 0
+    """Numbers that no line has, between the first and the last one."""
+    repeated: int = 0
+    """Lines whose number, or a higher one, was there before."""
+
+    @property
+    def missing(self) -> int:
+        """Numbers whose lines are not there, not even as bad ones."""
+        return max(0, self.skipped - self.bad_lines)
+
+
+@dataclass
+class Traffic:
+    """What went through a destination. Sampled lines count by their weight."""
+
+    virtual_host: str | None
+    destination: str
+    sent: float = 0
+    sent_bytes: float = 0
+    delivered: float = 0
+    delivered_bytes: float = 0
+
+
+@dataclass
+class Contents:
+    """A journal, counted."""
+
+    finished: int = 0
+    being_written: int = 0
+    unreadable: int = 0
+    later: list[str] = field(default_factory=list)
+    strange: int = 0
+    octets: int = 0
+    lines: int = 0
+    bad_lines: int = 0
+    events: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+    boots: list[Boot] = field(default_factory=list)
+    destinations: dict[tuple[str | None, str], Traffic] = field(default_factory=dict)
+
+    def span(self) -> tuple[int, int] | None:
+        """The times of the first and the last line, in microseconds since the epoch."""
+        first = [boot.first_us for boot in self.boots if boot.first_us is not None]
+        last = [boot.last_us for boot in self.boots if boot.last_us is not None]
+        return (min(first), max(last)) if first and last else None
+
+
+def stat(options: Namespace) -> None:
+    """Count a journal and print what was found.
+
+    Args:
+        options: of the command line: directory, json.
+
+    Raises:
+        UnreadableError: the directory cannot be read.
+        BrokenPipeError: nobody reads any more what is printed.
+    """
+    contents = contents_of(options.directory, _Progress(sys.stderr))
+    print("\n".join([json.dumps(as_json(contents), indent=2)] if options.json else in_words(contents)))
+
+
+class _Progress:
+    """Says on a terminal how far something is, once it takes long.
+
+    Args:
+        out: where to.
+    """
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._next = time.monotonic() + _PROGRESS_AFTER if out.isatty() else float("inf")
+        self._shown = False
+
+    def at(self, number: int, total: int, read: int) -> None:
+        """So many segments and octets are read."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _PROGRESS_EVERY
+        self._shown = True
+        self._out.write(f"\r\033[Kreading: {number} of {total} segments, {octets(read)}")
+        self._out.flush()
+
+    def end(self) -> None:
+        """Leave nothing behind."""
+        if self._shown:
+            self._out.write("\r\033[K")
+            self._out.flush()
+
+
+def contents_of(directory: Path, progress: _Progress | None = None) -> Contents:
+    """Count a journal.
+
+    Args:
+        directory: of the journal.
+        progress: is told how far this is.
+
+    Raises:
+        UnreadableError: the directory cannot be read.
+    """
+    listing = list_segments(directory)
+    contents = Contents(
+        finished=len(listing.finished),
+        being_written=len(set(listing.being_written) - set(listing.finished)),
+        later=[str(path.relative_to(directory)) for path in listing.later],
+        strange=len(listing.strange),
+    )
+    try:
+        _count(listing, contents, progress)
+    finally:
+        if progress:
+            progress.end()
+    return contents
+
+
+def _count(listing: Listing, contents: Contents, progress: _Progress | None) -> None:
+    writing = set(listing.being_written)
+    segments = listing.segments
+    boot: Boot | None = None
+    for number, segment in enumerate(segments):
+        name = segment.name
+        if boot is None or (boot.impl, boot.node, boot.boot) != (name.impl, name.node, name.boot):
+            boot = Boot(name.impl, name.node, name.boot)
+            contents.boots.append(boot)
+        boot.being_written |= segment in writing
+        if progress:
+            progress.at(number, len(segments), contents.octets)
+        _count_segment(segment, boot, contents)
+    contents.boots.sort(key=lambda each: (each.first_us or 0, each.node, each.boot))
+
+
+def _count_segment(segment: Segment, boot: Boot, contents: Contents) -> None:
+    opened = segment.open()
+    if opened is None:
+        contents.unreadable += 1
+        return
+    file, finished = opened
+    boot.segments += 1
+    lines, bad, position, first_us, last_us = 0, 0, 0, boot.first_us, boot.last_us
+    expected = boot.next_number
+    events = contents.events
+    decoder = msgspec.json.Decoder(_Counted)
+    with file:
+        for raw, position in raw_lines(file, rest=finished):  # noqa: B007 - the last one is needed
+            lines += 1
+            try:
+                line = decoder.decode(raw)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                bad += 1
+                continue
+            if line.e == "open" and line.v != VERSION:
+                bad += 1
+                continue
+            if line.q != expected:
+                _off_the_row(boot, line.q, expected)
+            expected = line.q + 1 if expected is None or line.q >= expected else expected
+            if first_us is None or line.t < first_us:
+                first_us = line.t
+            if last_us is None or line.t > last_us:
+                last_us = line.t
+            events[line.e] += 1
+            count = _COUNTS.get(line.e)
+            if count:
+                count(line, boot, contents)
+    boot.first_us, boot.last_us, boot.next_number = first_us, last_us, expected
+    boot.lines += lines
+    boot.bad_lines += bad
+    contents.lines += lines
+    contents.bad_lines += bad
+    contents.octets += position
+
+
+def _off_the_row(boot: Boot, number: int, expected: int | None) -> None:
+    if expected is None:
+        boot.first_number = number
+    elif number > expected:
+        boot.skipped += number - expected
+    else:
+        boot.repeated += 1
+
+
+def _open(line: _Counted, boot: Boot, _contents: Contents) -> None:
+    boot.gateway_version = line.gw
+
+
+def _close(_line: _Counted, boot: Boot, _contents: Contents) -> None:
+    boot.closed = True
+
+
+def _drop(line: _Counted, boot: Boot, _contents: Contents) -> None:
+    boot.dropped += line.n or 0
+
+
+def _err(line: _Counted, _boot: Boot, contents: Contents) -> None:
+    contents.errors[line.x or ""] += 1
+
+
+def _traffic(line: _Counted, contents: Contents) -> Traffic:
+    key = line.vh, line.d or ""
+    traffic = contents.destinations.get(key)
+    if traffic is None:
+        traffic = contents.destinations[key] = Traffic(*key)
+    return traffic
+
+
+def _send(line: _Counted, _boot: Boot, contents: Contents) -> None:
+    traffic = _traffic(line, contents)
+    weight = 1 if line.w is None else line.w
+    traffic.sent += weight
+    traffic.sent_bytes += weight * (line.b or 0)
+
+
+def _dlv(line: _Counted, _boot: Boot, contents: Contents) -> None:
+    traffic = _traffic(line, contents)
+    weight = 1 if line.w is None else line.w
+    traffic.delivered += weight
+    traffic.delivered_bytes += weight * (line.b or 0)
+
+
+def _stat(line: _Counted, _boot: Boot, contents: Contents) -> None:
+    traffic = _traffic(line, contents)
+    counts = line.cnt or {}
+    traffic.sent += counts.get("send", 0)
+    traffic.sent_bytes += counts.get("send_bytes", 0)
+    traffic.delivered += counts.get("dlv", 0)
+    traffic.delivered_bytes += counts.get("dlv_bytes", 0)
+
+
+_COUNTS: Final = {
+    "open": _open, "close": _close, "drop": _drop, "err": _err, "send": _send, "dlv": _dlv, "stat": _stat
+}  # fmt: skip
+
+
+def _busiest(contents: Contents) -> list[Traffic]:
+    traffic = contents.destinations.values()
+    busy = [each for each in traffic if each.sent or each.delivered]
+    return sorted(busy, key=lambda each: (-(each.sent + each.delivered), each.destination, each.virtual_host or ""))
+
+
+def as_json(contents: Contents) -> dict[str, object]:
+    """What was counted, for another program; times are microseconds since the epoch."""
+    span = contents.span()
+    return {
+        "segments": {
+            "finished": contents.finished,
+            "being_written": contents.being_written,
+            "unreadable": contents.unreadable,
+            "of_later_versions": contents.later,
+            "other_files": contents.strange,
+        },
+        "bytes": contents.octets,
+        "lines": contents.lines,
+        "bad_lines": contents.bad_lines,
+        "first_us": span and span[0],
+        "last_us": span and span[1],
+        "events": dict(contents.events.most_common()),
+        "sessions": {"begun": contents.events["conn"], "ended": contents.events["end"]},
+        "errors": dict(contents.errors.most_common()),
+        "boots": [asdict(boot) | {"missing": boot.missing} for boot in contents.boots],
+        "destinations": [asdict(each) for each in _busiest(contents)],
+    }
+
+
+def in_words(contents: Contents) -> Iterator[str]:
+    """What was counted, line by line, for people."""
+    open_ones = f", {contents.being_written} being written" if contents.being_written else ""
+    yield f"segments      {contents.finished} finished{open_ones}, {octets(contents.octets)}"
+    span = contents.span()
+    yield f"time          {f'{_moment(span[0])} to {_moment(span[1])} (UTC)' if span else 'no lines'}"
+    bad = f", {contents.bad_lines:,} of them cannot be read" if contents.bad_lines else ""
+    yield f"lines         {contents.lines:,}{bad}"
+    yield f"sessions      {contents.events['conn']:,} begun, {contents.events['end']:,} ended"
+    yield from _doubts(contents)
+    if contents.boots:
+        yield from ("", *_boots(contents.boots))
+    for title, counter in (("events", contents.events), ("errors", contents.errors)):
+        if counter:
+            yield from ("", title)
+            yield from (f"  {printable(name):<28} {number:>12,}" for name, number in counter.most_common())
+    if busy := _busiest(contents):
+        yield from ("", *_destinations(busy))
+
+
+def _doubts(contents: Contents) -> Iterator[str]:
+    if contents.unreadable:
+        yield f"unreadable    {contents.unreadable} segments could not be opened: may this user read them?"
+    if contents.later:
+        yield (
+            f"later         {len(contents.later)} segments of a later schema version are not counted; "
+            "use the release that wrote them"
+        )
+    if contents.strange:
+        yield f"other files   {contents.strange}, not looked at"
+
+
+def _boots(boots: list[Boot]) -> Iterator[str]:
+    width = max([4, *(len(boot.node) for boot in boots)])
+    yield f"boots ({len(boots)})"
+    yield f"  {'node':<{width}}  {'boot':<16}  {'version':<10}  {'first':<19}  {'last':<19}  {'lines':>12}"
+    for boot in boots[-_MOST_BOOTS:]:
+        first, last = (_moment(t) if t is not None else "-" for t in (boot.first_us, boot.last_us))
+        version = printable(boot.gateway_version or "-")
+        marks = ", ".join(_marks(boot))
+        yield (
+            f"  {boot.node:<{width}}  {boot.boot}  {version:<10}  {first:<19}  {last:<19}  {boot.lines:>12,}  {marks}"
+        )
+    if len(boots) > _MOST_BOOTS:
+        yield f"  and {len(boots) - _MOST_BOOTS} earlier ones (--json has all)"
+
+
+def _marks(boot: Boot) -> Iterator[str]:
+    yield "closed" if boot.closed else "being written" if boot.being_written else "did not close: running, or killed"
+    if boot.first_number:
+        yield f"begins at line {boot.first_number:,}"
+    if boot.missing:
+        yield f"{boot.missing:,} MISSING"
+    if boot.repeated:
+        yield f"{boot.repeated:,} REPEATED"
+    if boot.dropped:
+        yield f"{boot.dropped:,} dropped"
+    if boot.bad_lines:
+        yield f"{boot.bad_lines:,} bad"
+
+
+def _destinations(busy: list[Traffic]) -> Iterator[str]:
+    top = busy[:_TOP]
+    names = [printable(f"{each.destination} ({each.virtual_host or '?'})") for each in top]
+    width = max(len(name) for name in names)
+    yield f"{'destinations':<{width + 2}}  {'sent':>12}  {'':>9}  {'delivered':>12}"
+    for name, each in zip(names, top, strict=True):
+        yield (
+            f"  {name:<{width}}  {each.sent:>12,.0f}  {octets(each.sent_bytes):>9}  "
+            f"{each.delivered:>12,.0f}  {octets(each.delivered_bytes):>9}"
+        )
+    if len(busy) > _TOP:
+        yield f"  and {len(busy) - _TOP} more (--json has all)"
+
+
+def _moment(microseconds: int) -> str:
+    try:
+        return f"{_EPOCH + timedelta(microseconds=microseconds):%Y-%m-%d %H:%M:%S}"
+    except OverflowError:  # as a line may say whatever it likes
+        return f"{microseconds} us"

@@ -1,0 +1,215 @@
+"""What a session writes, line by line, with a clock that is set by hand and no broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from gateway.errors import CloseReason
+from gateway.journal.book import Book
+from gateway.journal.clock import Clock
+from gateway.journal.histogram import bucket_of
+from gateway.journal.privacy import Destinations, Users
+from gateway.journal.recorder import Recorder
+from gateway.journal.schema import Line
+from gateway.journal.writer import Writer
+from gateway.session import ops
+from gateway.session.conversation import Hold
+from tests.support.playbook import Playbook, ack_id, deliver
+
+_START = 1_795_219_200_000_000
+
+
+class ManualClock(Clock):
+    """Time that stands still until it is told otherwise."""
+
+    def __init__(self) -> None:
+        self.now, self.offset = 0, _START
+
+    def tick(self) -> None:
+        pass
+
+
+class Notebook:
+    """A writer that only keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.boot = "0123456789abcdef"
+        self.events: list[Line] = []
+
+    def next_session(self) -> int:
+        return 7
+
+    def put(self, event: Line) -> None:
+        self.events.append(event)
+
+    def flush(self) -> None:
+        pass
+
+    def lines(self, *names: str) -> list[dict[str, Any]]:
+        """The lines of some events, without what they all have."""
+        found = [msgspec.json.decode(msgspec.json.encode(event)) for event in self.events]
+        common = ("t", "q", "c", "vh", "u")
+        return [{k: v for k, v in line.items() if k not in common} for line in found if line["e"] in names]
+
+
+class Desk:
+    """A session that is journalled."""
+
+    def __init__(self, level: str) -> None:
+        self.notebook = Notebook()
+        self.play = Playbook()
+        book = Book(cast(Writer, self.notebook), Users(None), Destinations(), level == "message", 1.0, "full", ())
+        session = self.play.session
+
+        def observe() -> Recorder:
+            self.recorder = Recorder(book, session, "/", -2_000, peer="192.0.2.1", tls=False)
+            return self.recorder
+
+        session.observe = observe
+        self.play.connect()
+
+    def wait(self, milliseconds: int) -> None:
+        self.notebook.clock.now += milliseconds * 1000
+
+    def end(self, reason: CloseReason = CloseReason.DISCONNECT) -> None:
+        self.recorder.ended(reason, 100, 200)
+
+
+@pytest.fixture
+def desk() -> Callable[[str], Desk]:
+    return Desk
+
+
+def test_a_session_begins_with_who_it_is_and_how_long_that_took(desk: Callable[[str], Desk]) -> None:
+    found = desk("session").notebook.lines("conn")
+    assert found == [{"e": "conn", "ip": "192.0.2.1", "ver": "1.2", "hb": "0,0", "l": 2000}]
+
+
+def test_confirms_and_acknowledgements_carry_their_latency(desk: Callable[[str], Desk]) -> None:
+    at = desk("message")
+    play = at.play
+    play.client("SEND", "destination:/queue/q", "receipt:r")
+    play.prepare()
+    at.wait(3)
+    play.confirm(1)
+    subscription = play.subscribe("1", "/queue/q", "ack:client-individual")
+    deliver(subscription, 1, "hello")
+    at.wait(5)
+    deliver(subscription, 2, "you", redelivered=True)
+    at.wait(10)
+    play.client("ACK", f"id:{ack_id(subscription, 2)}")
+    play.client("NACK", f"id:{ack_id(subscription, 1)}", "requeue:false")
+    assert at.notebook.lines("conf", "ack", "nack") == [
+        {"e": "conf", "d": "/queue/q", "dk": "queue", "m": 1, "l": 3000},
+        {"e": "ack", "d": "/queue/q", "dk": "queue", "s": "1", "am": "client-individual", "m": 2, "l": 10_000},
+        {
+            "e": "nack", "d": "/queue/q", "dk": "queue", "s": "1", "am": "client-individual", "m": 1, "x": "discard",
+            "l": 15_000,
+        },
+    ]  # fmt: skip
+
+
+def test_a_cumulative_acknowledgement_is_a_line_per_moment_of_delivery(desk: Callable[[str], Desk]) -> None:
+    at = desk("message")
+    subscription = at.play.subscribe("1", "/queue/q", "ack:client")
+    for tag in (1, 2, 3):
+        deliver(subscription, tag)
+    at.wait(4)
+    for tag in (4, 5):
+        deliver(subscription, tag)
+    at.wait(1)
+    at.play.client("ACK", f"id:{ack_id(subscription, 5)}")
+    found = [(line.get("n", 1), line["l"], line["m"]) for line in at.notebook.lines("ack")]
+    assert found == [(3, 5000, 5), (2, 1000, 5)]
+
+
+def test_counts_come_every_ten_seconds_and_begin_anew(desk: Callable[[str], Desk]) -> None:
+    at = desk("session")
+    subscription = at.play.subscribe("1", "/queue/q", "ack:client")
+    deliver(subscription, 1, "12345")
+    deliver(subscription, 2, "12345", redelivered=True)
+    at.wait(2)
+    at.play.client("ACK", f"id:{ack_id(subscription, 2)}")
+    at.recorder.time_passed()
+    assert at.notebook.lines("stat") == []
+    at.wait(10_000)
+    at.recorder.time_passed()
+    at.wait(10_000)
+    at.recorder.time_passed()
+    assert at.notebook.lines("stat") == [
+        {
+            "e": "stat", "d": "/queue/q", "dk": "queue", "s": "1", "am": "client",
+            "cnt": {"dlv": 2, "dlv_bytes": 10, "redelivered": 1, "ack": 2}, "h": {f"ack:{bucket_of(2000)}": 2},
+        }
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("level", ["session", "message"])
+def test_the_end_sums_up_and_ends_every_subscription_first(desk: Callable[[str], Desk], level: str) -> None:
+    at = desk(level)
+    subscription = at.play.subscribe("1", "/topic/a.b", "ack:client", "durable:true", "auto-delete:false")
+    for tag in range(1, 5):
+        deliver(subscription, tag)
+    at.play.client("ACK", f"id:{ack_id(subscription, 1)}")
+    at.wait(50)
+    at.end(CloseReason.CLIENT_GONE)
+    unsub, end = at.notebook.lines("unsub", "end")
+    assert (unsub["d"], unsub["x"], unsub["n"]) == ("/topic/a.b", "end", 3)
+    assert unsub["sn"].startswith("stomp-subscription-")
+    assert end["x"] == "client-gone"
+    assert end["f"] == {
+        "frames_in": 3, "frames_out": 5, "bytes_in": 100, "bytes_out": 200, "unacked": 3, "max_unacked": 4,
+        "us": 50_000,
+    }  # fmt: skip
+
+
+def test_what_arrives_after_the_end_is_not_counted(desk: Callable[[str], Desk]) -> None:
+    at = desk("message")
+    subscription = at.play.subscribe("1", "/queue/q", "ack:client")
+    at.play.session.client_gone()
+    deliver(subscription, 1)
+    at.end()
+    assert at.notebook.lines("dlv") == []
+
+
+def test_a_hold_is_told_when_it_is_over(desk: Callable[[str], Desk]) -> None:
+    at = desk("session")
+    at.recorder.look({Hold.CONFIRM_WINDOW, Hold.OPERATION})
+    at.wait(30)
+    at.recorder.look({Hold.CONFIRM_WINDOW})
+    at.wait(12)
+    at.recorder.look({Hold.OPERATION})
+    assert at.notebook.lines("blk") == [{"e": "blk", "x": "confirm-window", "l": 42_000}]
+    assert not at.recorder.looks
+
+
+def test_each_feature_is_told_once(desk: Callable[[str], Desk]) -> None:
+    at = desk("session")
+    play = at.play
+    play.client("SEND", "destination:/queue/q", "priority:3", "own:1", "persistent:true")
+    play.prepare()
+    play.client("SEND", "destination:/queue/q", "priority:4", "expiration:1")
+    play.client("SEND", "destination:/queue/q", "reply-to:/temp-queue/x")
+    operation = play.asked()
+    assert isinstance(operation, ops.Subscribe)
+    play.subscribed(operation)
+    found = [line["x"] for line in at.notebook.lines("use")]
+    assert len(found) == len(set(found))
+    assert set(found) == {"queue", "priority", "user-headers", "persistent", "expiration", "temp-queue", "ack-auto"}
+
+
+def test_an_unsubscribe_that_deletes_says_so(desk: Callable[[str], Desk]) -> None:
+    at = desk("session")
+    at.play.subscribe("1", "/topic/t", "durable:true")
+    at.play.subscribe("2", "/queue/q")
+    at.play.client("UNSUBSCRIBE", "id:1", "durable:true")
+    operation = at.play.asked()
+    assert isinstance(operation, ops.Unsubscribe)
+    at.play.broker(ops.Unsubscribed(operation.subscription))
+    at.play.client("UNSUBSCRIBE", "id:2")
+    assert [line["x"] for line in at.notebook.lines("unsub")] == ["deleted", "unsubscribe"]
