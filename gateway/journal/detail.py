@@ -14,6 +14,7 @@ from gateway.journal.writer import BATCH
 if TYPE_CHECKING:
     from gateway.journal.recorder import Recorder
     from gateway.journal.sample import Sample
+    from gateway.session.subscription import Subscription
 
 
 class SendDetail:
@@ -84,15 +85,18 @@ class DeliveryDetail:
 
     Args:
         recorder: of the session.
-        about: the subscription.
+        subscription: it.
+        about: it, as the journal shows it.
     """
 
-    __slots__ = ("_recorder", "_sample", "_session", "_writer", "about", "outstanding", "times")
+    __slots__ = ("_acknowledges", "_recorder", "_sample", "_session", "_writer", "about", "subscription", "times")
 
-    def __init__(self, recorder: Recorder, about: About) -> None:
+    def __init__(self, recorder: Recorder, subscription: Subscription, about: About) -> None:
+        self.subscription = subscription
         self.about = about
-        self.times: dict[int, int] | None = None if about.mode == "auto" else {}
-        self.outstanding = 0
+        # When each outstanding delivery was made, oldest first; under ack:auto nobody acknowledges.
+        self.times: dict[int, int] = {}
+        self._acknowledges = about.mode != "auto"
         self._recorder = recorder
         self._writer = recorder.writer
         self._sample: Sample | None = recorder.sample
@@ -102,19 +106,17 @@ class DeliveryDetail:
         """See `DeliveryAccount`."""
         recorder = self._recorder
         recorder.delivered += 1
-        times = self.times
         writer = self._writer
         clock = writer.clock
-        if times is not None:
-            self.outstanding += 1
+        if self._acknowledges:
             recorder.unacked += 1
         weight = None
         if self._sample is not None:
             if not self._sample.takes(tag):
                 return
             weight = self._sample.weight
-        if times is not None and len(times) < TIMED:
-            times[tag] = clock.now
+        if self._acknowledges and len(self.times) < TIMED:
+            self.times[tag] = clock.now
         about = self.about
         session, virtual_host, user = self._session
         line = Dlv(
@@ -127,10 +129,14 @@ class DeliveryDetail:
 
     def settled(self, tag: int, count: int, requeue: bool | None) -> None:
         """See `DeliveryAccount`. One line for all messages that were delivered at the same moment."""
-        self.outstanding -= count
         self._recorder.settled(count, requeue)
-        taken = take_times(self.times, tag, count)
         now = self._writer.clock.now
+        if count == 1:
+            at = self.times.pop(tag, None)
+            if at is not None or self._sample is None:
+                self._write(tag, 1, None if at is None else now - at, requeue)
+            return
+        taken = take_times(self.times, tag)
         start = 0
         for position, at in enumerate(taken):
             if position + 1 == len(taken) or taken[position + 1] != at:

@@ -286,7 +286,7 @@ class Entry:
     line: Read | str
     """The line, or why it is a bad one."""
     t: int
-    """When, in microseconds since the epoch; of a bad line, that of the one before it."""
+    """When, in microseconds since the epoch; of a bad line, that of one beside it."""
 
 
 class Follower:

@@ -15,6 +15,7 @@ from gateway.journal.tally import About, DeliveryTally, SendTally
 from gateway.journal.use import of_send, of_subscribe
 from gateway.session.conversation import Hold
 from gateway.session.destinations import TEMP_QUEUE, Kind, parse
+from gateway.session.subscription import AckMode
 from gateway.session.witness import DeliveryAccount, SendAccount
 from gateway.stomp.headers import read_boolean
 
@@ -60,7 +61,7 @@ class Recorder:
         self.user = book.users.name(session.login or b"")
         self.sample = Sample(book.share, writer.boot, self.number) if book.share < 1 else None
         # Tallies with something to tell; and for both levels what the last line sums up.
-        self.active: list[SendTally | DeliveryTally] = []
+        self.active: list[SendTally] = []
         self.sent = self.delivered = self.unacked = 0
         self._max_unacked = 0
         self._errors = 0
@@ -111,12 +112,14 @@ class Recorder:
             tally = self._tallies[name] = SendTally(self, name, kind)
         return tally
 
-    def subscribing(self, operation: ops.Subscribe) -> DeliveryAccount:
+    def subscribing(self, operation: ops.Subscribe) -> DeliveryAccount | None:
         """See `Witness`."""
-        account = DeliveryDetail if self._book.detailed else DeliveryTally
-        found: _Delivery = account(self, self._about_subscription(operation))
-        self._accounts[operation.subscription] = found
-        return found
+        subscription, about = operation.subscription, self._about_subscription(operation)
+        if self._book.detailed:
+            detail = self._accounts[subscription] = DeliveryDetail(self, subscription, about)
+            return detail
+        tally = self._accounts[subscription] = DeliveryTally(self, subscription, about)
+        return None if subscription.mode is AckMode.AUTO else tally
 
     def _about_subscription(self, operation: ops.Subscribe) -> About:
         subscription, queue = operation.subscription, operation.queue
@@ -165,20 +168,17 @@ class Recorder:
 
     def unsubscribed(self, subscription: Subscription, how: str) -> None:
         """See `Witness`."""
-        account = self._accounts.pop(subscription, None)
-        subscription.account = None
+        account = self._accounts.get(subscription)
         if account is None:
             return
-        if isinstance(account, DeliveryTally):
-            self._write_stats()
-        about = account.about
+        self._write_stats()
+        del self._accounts[subscription]
+        outstanding = 0 if subscription.mode is AckMode.AUTO else subscription.figures.outstanding
         self._note_unacked()
-        self.unacked -= account.outstanding
-        self.clock.tick()
+        self.unacked -= outstanding
+        about = account.about
         self.writer.put(
-            schema.Unsub(
-                *self._about(), about.destination, about.kind, about.identifier, how, account.outstanding, about.queue
-            )
+            schema.Unsub(*self._about(), about.destination, about.kind, about.identifier, how, outstanding, about.queue)
         )
 
     def used(self, feature: str) -> None:
@@ -195,7 +195,7 @@ class Recorder:
 
     def settled(self, count: int, requeue: bool | None) -> None:
         """The client acknowledged or refused so many messages. HOT: once per frame that does."""
-        self._note_unacked()
+        self._max_unacked = max(self._max_unacked, self.unacked)
         self.unacked -= count
         if requeue is not None:
             self.used("nack" if requeue else "nack-discard")
@@ -243,14 +243,16 @@ class Recorder:
 
     def time_passed(self) -> None:
         """Write what was counted, every ten seconds. Called about once a second."""
-        if self.active and self.clock.now >= self._stat_at:
+        if self.clock.now >= self._stat_at:
             self._write_stats()
 
     def _write_stats(self) -> None:
         self.clock.tick()
         self._stat_at = self.clock.now + _STAT_EVERY
         active, self.active = self.active, []
-        for tally in active:
+        tallies: list[SendTally | DeliveryTally] = [*active]
+        tallies += [each for each in self._accounts.values() if isinstance(each, DeliveryTally)]
+        for tally in tallies:
             line = tally.take()
             if line is not None:
                 self.writer.put(line)
@@ -264,6 +266,7 @@ class Recorder:
             octets_out: to the client.
         """
         self._write_stats()
+        self.clock.tick()
         self.look(set())
         self._note_unacked()
         unacked = self.unacked

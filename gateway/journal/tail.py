@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
-from itertools import count, groupby
+from itertools import count, groupby, islice
 from math import inf
 from pathlib import Path
 from typing import Final, get_args
@@ -36,6 +36,7 @@ BAD: Final = "bad"
 EVENTS: Final = (*(str(kind.__struct_config__.tag) for kind in get_args(AnyLine)), BAD)
 """What --event knows."""
 
+_NEAR: Final = 1000  # lines
 _POLL: Final = 0.25  # seconds
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _WIDEST_WHO: Final = 24
@@ -107,7 +108,7 @@ class _Stretch:
     segment: Segment
     end: int
     last: float
-    """When its last line was written; infinite when that is a bad one."""
+    """When its last good line was written; infinite when there is none near its end."""
 
 
 def latest(directory: Path, lines: int, wanted: Callable[[Entry], bool], follower: Follower) -> list[Entry]:
@@ -154,10 +155,10 @@ def _stretch(segment: Segment, follower: Follower) -> _Stretch | None:
     file, finished = opened
     with file:
         end = file.seek(0, 2) if finished else end_of_lines(file)
-        last = next(raw_lines_backwards(file, end), b"")
+        read = (decode(raw) for raw in islice(raw_lines_backwards(file, end), _NEAR))
+        last = next((line.t for line in read if isinstance(line, Read)), inf)
     follower.skip(segment, end, finished=finished)
-    line = decode(last)
-    return _Stretch(segment, end, line.t if isinstance(line, Read) else inf)
+    return _Stretch(segment, end, last)
 
 
 class _Latest:

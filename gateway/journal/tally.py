@@ -14,9 +14,35 @@ from gateway.journal.schema import Stat
 if TYPE_CHECKING:
     from gateway.journal.clock import Clock
     from gateway.journal.recorder import Recorder
+    from gateway.session.subscription import Subscription
 
 TIMED: Final = 65_536
 """Deliveries of one subscription whose time is remembered; acknowledging any more of them counts, without a latency."""
+
+
+class Latencies:
+    """Counts of latencies by bucket.
+
+    What is confirmed or acknowledged together was mostly sent or delivered together, so the last bucket is remembered.
+    """
+
+    __slots__ = ("_bucket", "_latency", "counts")
+
+    def __init__(self) -> None:
+        self.counts: dict[int, int] = {}
+        self._latency = self._bucket = 0
+
+    def add(self, latency: int) -> None:
+        """Count one. HOT."""
+        if latency != self._latency:
+            self._latency = latency
+            self._bucket = bucket_of(latency)
+        self.counts[self._bucket] = self.counts.get(self._bucket, 0) + 1
+
+    def take(self, name: str) -> dict[str, int]:
+        """The counts since the last time, as a `Stat` has them."""
+        counts, self.counts = self.counts, {}
+        return {f"{name}:{bucket}": count for bucket, count in counts.items()}
 
 
 class SendTally:
@@ -39,12 +65,8 @@ class SendTally:
         self._destination = destination
         self._kind = kind
         self._is_noted = False
-        self._clear()
-
-    def _clear(self) -> None:
         self._count = self._octets = self._confirmed = self._rejected = 0
-        # By latency in microseconds: messages of one batch are confirmed in one batch, so there are few.
-        self._latencies: dict[int, int] = {}
+        self._latencies = Latencies()
 
     def sent(self, size: int, receipt: bool) -> object:
         """See `SendAccount`. The ticket is the time."""
@@ -60,11 +82,9 @@ class SendTally:
             self._note()
         if not accepted:
             self._rejected += 1
-            return
-        self._confirmed += 1
-        if isinstance(ticket, int):
-            bucket = bucket_of(self._clock.now - ticket)
-            self._latencies[bucket] = self._latencies.get(bucket, 0) + 1
+        elif isinstance(ticket, int):
+            self._confirmed += 1
+            self._latencies.add(self._clock.now - ticket)
 
     def _note(self) -> None:
         self._is_noted = True
@@ -72,104 +92,94 @@ class SendTally:
 
     def take(self) -> Stat | None:
         """The counts since the last time, which begin anew."""
-        self._is_noted = False
         counts = {
             "send": self._count,
             "send_bytes": self._octets,
             "conf": self._confirmed,
             "rejected": self._rejected,
         }
-        latencies = {f"conf:{bucket}": count for bucket, count in self._latencies.items()}
-        self._clear()
-        return self._recorder.stat(self._destination, self._kind, counts, latencies)
+        self._is_noted = False
+        self._count = self._octets = self._confirmed = self._rejected = 0
+        return self._recorder.stat(self._destination, self._kind, counts, self._latencies.take("conf"))
 
 
 class DeliveryTally:
-    """What one subscription delivered since its last `Stat`; under ack:auto nobody acknowledges.
+    """What one subscription delivered since its last `Stat`.
 
     Args:
         recorder: of the session.
-        about: the subscription: destination, kind, id, ack mode, and the queue's name if it is durable.
+        subscription: it; messages and octets are counted there.
+        about: it, as the journal shows it.
     """
 
     __slots__ = (
-        "_acked", "_clock", "_count", "_discarded", "_is_noted", "_latencies", "_octets", "_recorder", "_redelivered",
-        "_requeued", "about", "outstanding", "times",
+        "_acked", "_clock", "_discarded", "_latencies", "_recorder", "_requeued", "_told", "about", "subscription",
+        "times",
     )  # fmt: skip
 
-    def __init__(self, recorder: Recorder, about: About) -> None:
+    def __init__(self, recorder: Recorder, subscription: Subscription, about: About) -> None:
+        self.subscription = subscription
         self.about = about
-        # When each outstanding delivery was made, oldest first; None where no acknowledgement is expected.
-        self.times: dict[int, int] | None = None if about.mode == "auto" else {}
-        self.outstanding = 0
+        # When each outstanding delivery was made, oldest first.
+        self.times: dict[int, int] = {}
         self._recorder = recorder
         self._clock: Clock = recorder.clock
-        self._is_noted = False
-        self._clear()
-
-    def _clear(self) -> None:
-        self._count = self._octets = self._redelivered = self._acked = self._requeued = self._discarded = 0
-        self._latencies: dict[int, int] = {}
+        self._told = subscription.figures
+        self._acked = self._requeued = self._discarded = 0
+        self._latencies = Latencies()
 
     def delivered(self, tag: int, redelivered: bool, size: int) -> None:
-        """See `DeliveryAccount`."""
-        if not self._is_noted:
-            self._note()
-        self._count += 1
-        self._octets += size
-        if redelivered:
-            self._redelivered += 1
+        """See `DeliveryAccount`. Not called under ack:auto, where nobody acknowledges."""
+        self._recorder.unacked += 1
         times = self.times
-        if times is not None:
-            self.outstanding += 1
-            self._recorder.unacked += 1
-            if len(times) < TIMED:
-                times[tag] = self._clock.now
+        if len(times) < TIMED:
+            times[tag] = self._clock.now
 
     def settled(self, tag: int, count: int, requeue: bool | None) -> None:
         """See `DeliveryAccount`."""
-        if not self._is_noted:
-            self._note()
-        self.outstanding -= count
         self._recorder.settled(count, requeue)
-        taken = take_times(self.times, tag, count)
         if requeue is None:
             self._acked += count
-            now, latencies = self._clock.now, self._latencies
-            for at in taken:
-                bucket = bucket_of(now - at)
-                latencies[bucket] = latencies.get(bucket, 0) + 1
-        elif requeue:
+            now, add = self._clock.now, self._latencies.add
+            if count == 1:
+                at = self.times.pop(tag, None)
+                if at is not None:
+                    add(now - at)
+            else:
+                for at in take_times(self.times, tag):
+                    add(now - at)
+            return
+        if requeue:
             self._requeued += count
         else:
             self._discarded += count
-
-    def _note(self) -> None:
-        self._is_noted = True
-        self._recorder.active.append(self)
+        if count == 1:
+            self.times.pop(tag, None)
+        else:
+            take_times(self.times, tag)
 
     def take(self) -> Stat | None:
         """The counts since the last time, which begin anew."""
-        self._is_noted = False
+        figures, told = self.subscription.figures, self._told
         counts = {
-            "dlv": self._count,
-            "dlv_bytes": self._octets,
-            "redelivered": self._redelivered,
+            "dlv": figures.delivered - told.delivered,
+            "dlv_bytes": figures.octets - told.octets,
+            "redelivered": figures.redelivered - told.redelivered,
             "ack": self._acked,
             "requeue": self._requeued,
             "discard": self._discarded,
         }
-        latencies = {f"ack:{bucket}": count for bucket, count in self._latencies.items()}
-        self._clear()
+        self._told = figures
+        self._acked = self._requeued = self._discarded = 0
         about = self.about
-        stat = self._recorder.stat(about.destination, about.kind, counts, latencies)
+        stat = self._recorder.stat(about.destination, about.kind, counts, self._latencies.take("ack"))
         if stat is not None:
             stat.s, stat.sn, stat.am = about.identifier, about.queue, about.mode
         return stat
 
 
 class About:
-    """A subscription as the journal shows it."""
+    """A subscription as the journal shows it; ``queue`` is that of a durable one, which stays."""
 
     __slots__ = ("destination", "identifier", "kind", "mode", "queue")
 
@@ -181,22 +191,16 @@ class About:
         self.queue = queue
 
 
-def take_times(times: dict[int, int] | None, tag: int, count: int) -> list[int]:
-    """Take out when acknowledged deliveries were made.
+def take_times(times: dict[int, int], tag: int) -> list[int]:
+    """Take out when the deliveries up to a tag were made.
 
     Args:
         times: by delivery tag, oldest first.
-        tag: the last one acknowledged.
-        count: how many; with more than one all up to the tag are meant.
+        tag: the last one.
 
     Returns:
         Those that are known, oldest first.
     """
-    if not times:
-        return []
-    if count == 1:
-        at = times.pop(tag, None)
-        return [] if at is None else [at]
     taken = []
     while times:
         first = next(iter(times))

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from gateway.amqp import properties as amqp
 from gateway.amqp.codec import encode_ack, encode_nack
@@ -58,6 +58,15 @@ class Unsettled:
     urgent: bool = False
 
 
+class Figures(NamedTuple):
+    """What a subscription brought its client: messages, octets of bodies, and those redelivered or not settled."""
+
+    delivered: int
+    octets: int
+    redelivered: int
+    outstanding: int
+
+
 class Subscription:
     """One subscription of a session.
 
@@ -73,8 +82,9 @@ class Subscription:
     """
 
     __slots__ = (
-        "_ack_prefix", "_ahead", "_behind", "_early", "_floor", "_given", "_heads", "_id_prefix", "_is_noted", "_last",
-        "_notice", "_run", "_settlements", "_shed", "_start", "account", "base", "channel", "destination", "is_stream",
+        "_ack_prefix", "_ahead", "_behind", "_early", "_figures", "_floor", "_given", "_heads", "_id_prefix",
+        "_is_noted", "_last", "_notice", "_octets", "_redelivered", "_run", "_settlements", "_shed", "_shed_in_all",
+        "_start", "account", "base", "channel", "destination", "is_stream",
         "mode", "output", "subscription", "tag", "unsettled",
     )  # fmt: skip
 
@@ -99,8 +109,12 @@ class Subscription:
         # closing the whole link, other sessions' channels included. Only the messages tell, and the first one decides:
         # later ones may have such an entry because they came out of a stream once.
         self.is_stream: bool | None = None
-        # Who counts its messages.
+        # Who is told of every message, and what is counted anyway.
         self.account: DeliveryAccount | None = None
+        self._octets = 0
+        self._redelivered = 0
+        self._shed_in_all = 0
+        self._figures: Figures | None = None
         # Where MESSAGE frames go, in pieces. Until the subscription is confirmed to the client they collect here.
         self.output: list[bytes] = []
         # A subscription with ack:auto notes here that it has something to settle: when a tag is above ``_notice``.
@@ -134,6 +148,20 @@ class Subscription:
         """The number in the message-id of the last delivery."""
         return self.base + self._last
 
+    @property
+    def figures(self) -> Figures:
+        """What went to the client so far."""
+        if self._figures is not None:
+            return self._figures
+        return Figures(self._last - self._shed_in_all, self._octets, self._redelivered, self.outstanding)
+
+    def silence(self) -> None:
+        """From now on its messages reach nobody, and count for nothing."""
+        self.output = []
+        self.unsettled = Unsettled()
+        self._figures = self.figures
+        self.account = None
+
     # Deliveries.
 
     def deliver(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
@@ -158,7 +186,11 @@ class Subscription:
         if tag > self._notice:
             self._note_unsettled(tag)
         number = b"%d" % (tag + self.base)
-        flag = b"\nredelivered:true" if redelivered else b"\nredelivered:false"
+        flag = b"\nredelivered:false"
+        if redelivered:
+            flag = b"\nredelivered:true"
+            self._redelivered += 1
+        self._octets += len(body)
         if middle:
             self.output += (before, number, flag, middle, number, after)
         else:
@@ -198,6 +230,7 @@ class Subscription:
             return
         self._last = tag
         self._shed.append(tag)
+        self._shed_in_all += 1
 
     def give_back(self) -> None:
         """Return what was shed to its queue; the broker delivers it again, in its old order.

@@ -82,18 +82,14 @@ class Subscriptions:
         self.base = max(self.base, subscription.last_number)
         if subscription.tag.startswith(_TEMP_TAG):
             self.temp_queues.pop(subscription.tag[2:], None)
-        subscription.output = []
-        subscription.account = None
-        subscription.unsettled = Unsettled()
+        subscription.silence()
         if subscription in self.unsettled.waiting:
             self.unsettled.waiting.remove(subscription)
 
     def silence(self) -> None:
         """The session is about to end: no message reaches the client any more."""
         for subscription in self._by_tag.values():
-            subscription.output = []
-            subscription.account = None
-            subscription.unsettled = Unsettled()
+            subscription.silence()
 
     # Settling.
 

@@ -39,7 +39,10 @@ class SendAccount(Protocol):
 
 
 class DeliveryAccount(Protocol):
-    """What one subscription delivers. HOT: called for each message."""
+    """What one subscription delivers. HOT: called for each message.
+
+    Counts alone need no account: a subscription has ``figures``.
+    """
 
     def delivered(self, tag: int, redelivered: bool, size: int) -> None:
         """A message goes to the client.
@@ -66,14 +69,14 @@ class Witness(Protocol):
     def sends(self, plan: SendPlan, headers: Mapping[bytes, bytes]) -> SendAccount:
         """A new plan of SEND: the account for its messages."""
 
-    def subscribing(self, operation: ops.Subscribe) -> DeliveryAccount:
+    def subscribing(self, operation: ops.Subscribe) -> DeliveryAccount | None:
         """The broker is asked for a subscription: the account for its messages, which may come before the answer."""
 
     def subscribed(self, operation: ops.Subscribe, queue_name: str) -> None:
         """A subscription began, on this queue."""
 
     def unsubscribed(self, subscription: Subscription, how: str) -> None:
-        """A subscription ended: ``unsubscribe``, ``deleted`` with its queue, or ``cancelled`` by the broker."""
+        """A subscription is about to end: ``unsubscribe``, ``deleted`` with its queue, ``cancelled`` by the broker."""
 
     def used(self, feature: str) -> None:
         """The client uses a feature, perhaps for the first time."""
