@@ -15,7 +15,10 @@ RUN /opt/stomp-gateway/bin/pip install .
 FROM python:3.11-slim-bookworm
 # By number, so that Kubernetes' runAsNonRoot can tell that it is not root.
 RUN groupadd --gid 10001 gateway \
- && useradd --uid 10001 --gid gateway --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin gateway
+ && useradd --uid 10001 --gid gateway --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin gateway \
+ && install --directory --owner=gateway --group=gateway --mode=750 /var/lib/stomp-gateway
+# The journal's place. It outlives the container where a volume is mounted there.
+ENV STATE_DIRECTORY=/var/lib/stomp-gateway
 COPY --from=build /opt/stomp-gateway /opt/stomp-gateway
 ENV PATH=/opt/stomp-gateway/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 10001:10001

@@ -3,10 +3,12 @@
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/ready
+PIPELINE := $(VENV)/pipeline
 PACKAGES := gateway deploy tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint style types law tests clients fuzz bench clean
+.PHONY: help setup run test lint style types law tests kills clients fuzz bench bench-journal bench-ingest
+.PHONY: demo-pipeline clean
 .SILENT:
 
 help:
@@ -17,13 +19,26 @@ help:
 	echo "make lint    the same without the tests"
 	echo "make clients the same conversations with plugin and gateway, held by client libraries in four languages"
 	echo "make fuzz    look for octets that break decoder or session, for SECONDS=300; ARGS='--help' for its options"
+	echo "make kills   kill the pipeline's ingest again and again, and look whether anything is lost or counted twice"
 	echo "make bench   compare gateway and RabbitMQ's STOMP plugin; ARGS='--help' for its options"
+	echo "make bench-journal  what the traffic journal costs the gateway; ARGS='--help' for its options"
+	echo "make bench-ingest   how fast journals become tables; ARGS='--help' for its options"
+	echo "make demo-pipeline  the whole way from traffic to a report, on a broker and a gateway of its own, in minutes"
 	echo "make setup   only prepare $(VENV) (the others do so by themselves)"
 	echo "make clean   remove $(VENV), var and every cache"
 
 # Rebuilt only when what it is built from has changed.
 $(STAMP): pyproject.toml constraints.txt deploy/local/environment.sh
 	deploy/local/environment.sh $(VENV)
+	touch $@
+
+# What `make run` does without: Spark has 490 MB, and needs a Java. JAVA_HOME chooses one.
+$(PIPELINE): $(STAMP) deploy/local/java.py
+	$(BIN)/python -m deploy.local.java
+	echo "Installing what the pipeline needs (PySpark and PyArrow, 0.7 GB on disk), which takes a minute"
+	PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
+		$(BIN)/python -m pip install --quiet --editable '.[dev,pipeline]' || \
+		{ echo "setup: pip could not install PySpark and PyArrow: see its message above" >&2; exit 1; }
 	touch $@
 
 setup: $(STAMP)
@@ -35,23 +50,27 @@ test: lint tests
 
 lint: style types law
 
-style: $(STAMP)
+style: $(PIPELINE)
 	echo "== style"
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --quiet --check . || { echo "Not formatted; mend with: $(BIN)/ruff format ."; exit 1; }
 
-types: $(STAMP)
+types: $(PIPELINE)
 	echo "== types"
 	$(BIN)/mypy --no-error-summary
 
-law: $(STAMP)
+law: $(PIPELINE)
 	echo "== import law"
 	$(BIN)/lint-imports --no-logo
 
-tests: $(STAMP)
+tests: $(PIPELINE)
 	echo "== tests"
 	$(BIN)/python -m pytest -m "not clients" $(PYTEST)
 	echo "Clients in Ruby, Perl and JavaScript have a target of their own: make clients"
+
+# The full test; `make test` has a short one.
+kills: $(PIPELINE)
+	$(BIN)/python -m pytest -m slow tests/pipeline $(PYTEST)
 
 clients: $(STAMP)
 	echo "== client libraries"
@@ -67,6 +86,15 @@ fuzz: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.bench $(ARGS)
+
+bench-journal: $(STAMP)
+	$(BIN)/python -m tests.bench.journal $(ARGS)
+
+bench-ingest: $(PIPELINE)
+	$(BIN)/python -m tests.bench.ingest $(ARGS)
+
+demo-pipeline: $(PIPELINE)
+	$(BIN)/python -m deploy.demo $(ARGS)
 
 clean:
 	rm -rf $(VENV) var build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

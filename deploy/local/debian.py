@@ -1,11 +1,11 @@
-"""Debian's RabbitMQ package, installed without letting it start a broker of the system's."""
+"""Debian's packages, RabbitMQ's above all, installed without letting them start anything of the system's."""
 
 import contextlib
 import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from deploy.local.errors import LocalError
@@ -13,9 +13,7 @@ from deploy.local.errors import LocalError
 PACKAGE = "rabbitmq-server"
 
 _POLICY = Path("/usr/sbin/policy-rc.d")
-_REFUSE_TO_START = (
-    "#!/bin/sh\n# Temporary: nothing is to be started while rabbitmq-server is being installed.\nexit 101\n"
-)
+_REFUSE_TO_START = "#!/bin/sh\n# Temporary: nothing is to be started while a package is being installed.\nexit 101\n"
 _SERVICES = ("rabbitmq-server.service", "epmd.service", "epmd.socket")
 
 
@@ -35,28 +33,45 @@ def install(say: Callable[[str], None]) -> None:
     """
     say(f"RabbitMQ is not installed: installing Debian's package {PACKAGE} with apt-get (35 MB, about a minute)")
     with _uninterrupted():
-        _install_quietly()
+        install_first([PACKAGE])
+        if shutil.which("systemctl"):
+            subprocess.run(["systemctl", "disable", *_SERVICES], capture_output=True, check=False)
     say("Installed; its system service stays off, since the node started here is a private one")
 
 
-def _install_quietly() -> None:
-    listed = subprocess.run(["apt-cache", "show", PACKAGE], capture_output=True, check=False).returncode == 0
-    if not listed:
-        _apt("update", "--quiet")
-    with services_kept_down():
-        try:
-            _install()
-        except LocalError:
-            if not listed:
-                raise
-            _apt("update", "--quiet")  # the lists that are there may name files that are gone from the mirror
-            _install()
-    if shutil.which("systemctl"):
-        subprocess.run(["systemctl", "disable", *_SERVICES], capture_output=True, check=False)
+def install_first(packages: Sequence[str]) -> None:
+    """Install the first of some packages that this release of Debian has, starting nothing. It says nothing itself.
+
+    Args:
+        packages: names, the best one first.
+
+    Raises:
+        LocalError: it has none of them, or apt could not do it; the text holds apt's own last word.
+    """
+    with _uninterrupted():
+        known = _first_known(packages)
+        if known is None:
+            _apt("update", "--quiet")
+        package = known or _first_known(packages) or packages[0]
+        with services_kept_down():
+            try:
+                _install(package)
+            except LocalError:
+                if known is None:
+                    raise
+                _apt("update", "--quiet")  # the lists that are there may name files that are gone from the mirror
+                _install(package)
 
 
-def _install() -> None:
-    _apt("install", "--yes", "--quiet", "--no-install-recommends", PACKAGE)
+def _first_known(packages: Sequence[str]) -> str | None:
+    for package in packages:
+        if subprocess.run(["apt-cache", "show", package], capture_output=True, check=False).returncode == 0:
+            return package
+    return None
+
+
+def _install(package: str) -> None:
+    _apt("install", "--yes", "--quiet", "--no-install-recommends", package)
 
 
 def _apt(*arguments: str) -> None:

@@ -30,9 +30,11 @@ def write_configuration(path: Path, address: Address, port: int) -> dict[str, st
     Raises:
         LocalError: the file cannot be written.
     """
+    defaults: dict[str, object] = {"journal": {"directory": "journal"}}  # beside the file
     document: dict[str, object] = {
         "listeners": [{"tcp": f"{LOOPBACK}:{port}"}],
         "upstream": {"urls": [address.upstream]},
+        "defaults": defaults,
         "virtual_hosts": {
             "/": {
                 "aliases": ["localhost", LOOPBACK],  # client libraries send the name that they dialled
@@ -44,7 +46,7 @@ def write_configuration(path: Path, address: Address, port: int) -> dict[str, st
     secrets: dict[str, str] = {}
     if (address.login, address.passcode) != ("guest", "guest"):  # who is the default user anyway
         user = {"login": f"${{{LOGIN_VARIABLE}}}", "passcode": f"${{{PASSCODE_VARIABLE}}}"}
-        document["defaults"] = {"default_user": user}
+        defaults["default_user"] = user
         secrets = {LOGIN_VARIABLE: address.login, PASSCODE_VARIABLE: address.passcode}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ at all does.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import merge
@@ -27,6 +28,7 @@ LONGEST_LINE: Final = 1 << 20
 _BLOCK: Final = 1 << 20
 _BLOCK_BACKWARDS: Final = 1 << 16
 _DAY: Final = re.compile(r"d=([0-9]{4}-[0-9]{2}-[0-9]{2})")
+_SETTLED_AFTER: Final = 2.0  # seconds; a directory's time of change may be as coarse as that
 _LIVELY_DAYS: Final = 2  # a day, and the day before it, whose last segments are still written after midnight
 
 
@@ -300,7 +302,8 @@ class Follower:
         self._directory = directory
         self._read: dict[Segment, int] = {}  # up to which octet
         self._done: set[Segment] = set()
-        self._listed: dict[Path, int] = {}  # days, and when they last changed
+        self._listed: dict[Path, tuple[int, float]] = {}  # days: when they last changed, and when that was seen
+        self._last: dict[tuple[str, str, str], int] = {}  # of each boot, the last segment that was seen
         self._clocks: dict[tuple[str, str, str], int] = {}  # of each boot, for its bad lines
 
     def skip(self, segment: Segment, octets: int, *, finished: bool = False) -> None:
@@ -331,17 +334,40 @@ class Follower:
         # Known ones that are not done are asked again wherever they are: a listing that a rename comes in between may
         # show a segment under neither of its names.
         listing = Listing(being_written=[segment for segment in self._read if segment not in self._done])
+        lively = self._lively_days()
+        for day in lively:
+            _list_day(day, listing)
+        if self._has_hole(listing.segments):
+            for day in lively:
+                _list_day(day, listing)
+        return [segment for segment in listing.segments if segment not in self._done]
+
+    def _lively_days(self) -> list[Path]:
+        """Days in whose directories something may be new."""
         found = days(self._directory)
+        lively = []
         for day in found:
             try:
                 changed = day.stat().st_mtime_ns
             except OSError:
                 continue
-            # A directory's time of change is too coarse to be trusted where gateways write just now.
-            if day in found[-_LIVELY_DAYS:] or self._listed.get(day) != changed:
-                self._listed[day] = changed
-                _list_day(day, listing)
-        return [segment for segment in listing.segments if segment not in self._done]
+            now = time.monotonic()
+            known, since = self._listed.get(day, (None, now))
+            if known != changed:
+                self._listed[day], since = (changed, now), now
+            if day in found[-_LIVELY_DAYS:] or now - since < _SETTLED_AFTER:
+                lively.append(day)
+        return lively
+
+    def _has_hole(self, segments: list[Segment]) -> bool:
+        """Whether a boot's segments go on behind one that was never seen, because it was renamed during the listing."""
+        hole = False
+        for segment in segments:
+            boot, number = segment.order[:3], segment.name.number
+            last = self._last.get(boot)
+            hole |= last is not None and number > last + 1
+            self._last[boot] = number if last is None else max(last, number)
+        return hole
 
     def _of_boot(self, boot: tuple[str, str, str], segments: list[Segment]) -> Iterator[Entry]:
         t = self._clocks.get(boot, 0)

@@ -63,7 +63,7 @@ class Recorder:
         # Tallies with something to tell; and for both levels what the last line sums up.
         self.active: list[SendTally] = []
         self.sent = self.delivered = self.unacked = 0
-        self._max_unacked = 0
+        self.max_unacked = 0
         self._errors = 0
         self._book = book
         self._session = session
@@ -195,7 +195,7 @@ class Recorder:
 
     def settled(self, count: int, requeue: bool | None) -> None:
         """The client acknowledged or refused so many messages. HOT: once per frame that does."""
-        self._max_unacked = max(self._max_unacked, self.unacked)
+        self.max_unacked = max(self.max_unacked, self.unacked)
         self.unacked -= count
         if requeue is not None:
             self.used("nack" if requeue else "nack-discard")
@@ -203,7 +203,7 @@ class Recorder:
             self.used("ack-cumulative")
 
     def _note_unacked(self) -> None:
-        self._max_unacked = max(self._max_unacked, self.unacked)
+        self.max_unacked = max(self.max_unacked, self.unacked)
 
     def stat(
         self, destination: str, kind: str, counts: dict[str, int], latencies: dict[str, int]
@@ -280,7 +280,7 @@ class Recorder:
             bytes_in=octets_in,
             bytes_out=octets_out,
             unacked=unacked,
-            max_unacked=self._max_unacked,
+            max_unacked=self.max_unacked,
             us=self.clock.now - self._started,
         )
         self.writer.put(schema.End(*self._about(), reason.value if reason else schema.OTHER, totals))

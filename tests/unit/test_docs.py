@@ -193,7 +193,7 @@ def test_every_variable_and_make_target_is_explained() -> None:
     for variable in ("STOMP_PORT", "AMQP_URL", "PYTHON"):
         assert variable in code
         assert f"`{variable}`" in operations
-    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     assert "test" in targets
     assert not [target for target in targets if target != "help" and f"`make {target}`" not in development]
 

@@ -28,6 +28,14 @@ def test_the_names_that_clients_dial_mean_the_one_virtual_host(
     assert virtual_host.default_user.passcode.get_secret_value() == "se$$cret"
 
 
+def test_the_journal_lies_beside_the_configuration(tmp_path: Path) -> None:
+    write_configuration(tmp_path / "run" / "gateway.yaml", Address.parse("amqp://rabbit"), 61613)
+    virtual_host = load(tmp_path / "run" / "gateway.yaml").virtual_host(None)
+
+    assert virtual_host is not None
+    assert virtual_host.journal.directory == tmp_path / "run" / "journal"
+
+
 def test_other_hosts_are_refused(tmp_path: Path) -> None:
     write_configuration(tmp_path / "gateway.yaml", Address.parse("amqp://rabbit"), 61613)
 

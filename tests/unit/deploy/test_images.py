@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.config import load
+from gateway.config import default_journal_directory, load
 
 _ROOT = Path(__file__).parents[3]
 
@@ -39,6 +39,15 @@ def test_compose_puts_the_configuration_where_the_image_reads_it(compose: dict[s
     [mounted] = compose["services"]["gateway"]["configs"]
 
     assert f'CMD ["serve", "--config", "{mounted["target"]}"]' in dockerfile
+
+
+def test_compose_keeps_the_journal_where_the_image_has_it(compose: dict[str, Any], dockerfile: str) -> None:
+    [volume] = compose["services"]["gateway"]["volumes"]
+    name, place = volume.split(":")
+
+    assert f"ENV STATE_DIRECTORY={place}\n" in dockerfile
+    assert default_journal_directory({"STATE_DIRECTORY": place}).parent == Path(place)
+    assert name in compose["volumes"]
 
 
 def test_compose_shows_its_ports_to_this_machine_only(compose: dict[str, Any]) -> None:

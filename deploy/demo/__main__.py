@@ -1,0 +1,199 @@
+"""The whole way from traffic to a report, on a broker and a gateway of its own.
+
+Exit codes: 0 all went well and all counts agree, 1 something did not, 130 interrupted.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import fcntl
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from deploy.demo import agreement, site, traffic
+from deploy.demo.client import Reception
+from deploy.demo.tally import Tally
+from deploy.local.broker import VAR, Source, running
+from deploy.local.errors import LocalError
+from deploy.local.node import shown
+from deploy.local.ports import LOOPBACK, free_ports
+
+_OK, _FAILED, _INTERRUPTED = 0, 1, 130
+_SOURCES: Final[tuple[Source, ...]] = ("installed", "debian", "container")  # it makes users: never in a given broker
+_IDLE_AFTER, _ABANDONED_AFTER = "5s", "20s"
+_STEPS: Final = 7
+
+_LAST_WORDS = """
+The report      {report}
+The lake        {lake}   Parquet, one directory to a table; docs/pipeline.md explains each
+The journal     {journal}   JSON, one line to an event
+
+To look around with DuckDB:
+
+{python} -c "import duckdb; duckdb.sql(\\"\\"\\"
+select vhost, destination, sum(sent) sent, sum(delivered) delivered, sum(redelivered) redelivered, sum(acked) acked
+from '{lake}/dest_hour/*/*.parquet' group by all order by sent desc\\"\\"\\").show()"
+
+or with Spark:
+
+{python} -c "from pyspark.sql import SparkSession; spark = SparkSession.builder.getOrCreate()
+spark.read.parquet('{lake}/durable_subs').select('user', 'destination', 'verdict', 'days_idle').show()"
+
+To see the journal as people do:  {command} journal --help
+The report as a PDF, where Chromium is (Debian: apt install chromium; the tests that look at the report need it, too):
+chromium --headless --no-sandbox --print-to-pdf={pdf} {report}
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the demonstration.
+
+    Args:
+        arguments: without the program's name; the process's own when absent.
+
+    Returns:
+        The exit code, as the module describes.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m deploy.demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--directory", type=Path, default=VAR / "demo", help="for all that it writes, emptied before (%(default)s)"
+    )
+    parser.add_argument("--rounds", type=int, default=12, help="of traffic, five seconds each at least (%(default)s)")
+    parser.add_argument("--size", type=int, default=1, help="of a round, in 13,000 frames (%(default)s)")
+    options = parser.parse_args(arguments)
+    if options.rounds < 1 or options.size < 1:
+        parser.error("--rounds and --size are 1 or more")
+    _interrupt_by_signals()
+    try:
+        with _owned(options.directory.absolute()) as directory:
+            return _demonstrate(directory, options.rounds, options.size)
+    except LocalError as error:
+        print(f"demo: {error}", file=sys.stderr, flush=True)
+        return _FAILED
+    except KeyboardInterrupt:
+        say("Stopped; nothing of it runs any more.")
+        return _INTERRUPTED
+
+
+def say(line: str) -> None:
+    """Print a line now. A terminal that is gone does not matter."""
+    with contextlib.suppress(OSError):
+        print(line, flush=True)
+
+
+def _interrupt_by_signals() -> None:
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(name, signal.SIG_IGN)  # asked once is enough: what follows has time limits of its own
+        raise KeyboardInterrupt
+
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(name, interrupt)
+
+
+@contextlib.contextmanager
+def _owned(directory: Path) -> Iterator[Path]:
+    """Empty the directory of what an earlier demonstration left, and keep others out of it."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with (directory / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise LocalError(f"Another demonstration runs in {shown(directory)}: wait for its end.") from None
+            for name in ("journal", "lake"):
+                shutil.rmtree(directory / name, ignore_errors=True)
+            for name in ("report.html", "gateway.log"):
+                (directory / name).unlink(missing_ok=True)
+            yield directory
+    except OSError as error:
+        raise LocalError(f"Cannot write {error.filename}: {error.strerror}; check who owns it.") from error
+
+
+def _demonstrate(directory: Path, rounds: int, size: int) -> int:
+    began = time.monotonic()
+    journal, lake, report = directory / "journal", directory / "lake", directory / "report.html"
+    tallies = _traffic(directory, rounds, size)
+
+    with _step(3, "What the journal holds: stomp-gateway journal stat"):
+        _run("journal", "stat", str(journal))
+    with _step(4, "Journal to tables, exactly once: stomp-gateway pipeline ingest (Spark takes a while to start)"):
+        say(
+            f"  Here a durable subscription counts as idle after {_IDLE_AFTER} and as abandoned after "
+            f"{_ABANDONED_AFTER}, since the\n  demonstration lasts minutes. Otherwise it is a day, and seven."
+        )
+        ages = ("--idle-after", _IDLE_AFTER, "--abandoned-after", _ABANDONED_AFTER)
+        _run("pipeline", "ingest", "--journal", str(journal), "--lake", str(lake), "--once", *ages)
+    with _step(5, "Is every line of the journal in the lake, once? stomp-gateway pipeline check"):
+        _run("pipeline", "check", "--lake", str(lake), "--journal", str(journal))
+    with _step(6, "Tables to one HTML file: stomp-gateway pipeline report"):
+        _run("pipeline", "report", "--lake", str(lake), "-o", str(report))
+    with _step(7, "Have clients, journal and lake counted the same?"):
+        agreed = _agreement(tallies, journal, lake)
+    say(f"\n{'All counts agree' if agreed else 'COUNTS DIFFER'}; everything took {time.monotonic() - began:.0f} s.")
+    words = _LAST_WORDS.format(
+        report=shown(report),
+        pdf=shown(report.with_suffix(".pdf")),
+        lake=shown(lake),
+        journal=shown(journal),
+        python=shown(Path(sys.executable)),
+        command=shown(Path(sys.executable).parent / "stomp-gateway"),
+    )
+    say(words)
+    return _OK if agreed else _FAILED
+
+
+def _traffic(directory: Path, rounds: int, size: int) -> Mapping[str, Tally]:
+    with contextlib.ExitStack() as running_things:
+        with _step(1, "A broker, its users, and a gateway"):
+            broker = running_things.enter_context(
+                running(order=_SOURCES, plugins=["rabbitmq_management"], say=_indented)
+            )
+            [port] = free_ports(1)
+            config = directory / "gateway.yaml"
+            reception = Reception((LOOPBACK, port), site.furnish(broker))
+            site.write_configuration(config, broker, port, directory / "journal")
+            running_things.enter_context(site.gateway(config, port, directory / "gateway.log"))
+            say(f"  STOMP on {LOOPBACK}:{port}, configuration in {shown(config)}, {broker.description}")
+        with _step(2, "Traffic: two virtual hosts, nine users, every kind of destination, and every mistake"):
+            asyncio.run(traffic.drive(reception, rounds, size, say))
+            say("  Stopping the gateway in good order (SIGTERM), which closes its journal, and then the broker")
+            running_things.close()
+    return reception.tallies
+
+
+def _agreement(tallies: Mapping[str, Tally], journal: Path, lake: Path) -> bool:
+    rows = agreement.compare(tallies, journal, lake)
+    say(agreement.HEADING)
+    for row in rows:
+        say(str(row))
+    return all(row.agrees for row in rows)
+
+
+@contextlib.contextmanager
+def _step(number: int, what: str) -> Iterator[None]:
+    say(f"\n== {number}/{_STEPS} {what}")
+    began = time.monotonic()
+    yield
+    say(f"   took {time.monotonic() - began:.1f} s")
+
+
+def _indented(line: str) -> None:
+    say(f"  {line}")
+
+
+def _run(*arguments: str) -> None:
+    if status := site.command(arguments):
+        raise LocalError(f"`stomp-gateway {' '.join(arguments)}` ended with {status}; what it said is above.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""Whether clients, journal and lake have counted the same."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from deploy.demo.tally import COMPARED, Tally
+from gateway.journal.segments import PATTERN
+
+Key = tuple[str, str]
+"""A virtual host and a name in `COMPARED`; errors, of which some have no virtual host, are under ``""``."""
+
+_OF_EVENT: Final = {
+    "conn": "sessions",
+    "send": "sends",
+    "conf": "confirms",
+    "dlv": "deliveries",
+    "ack": "acks",
+    "nack": "nacks",
+    "err": "errors",
+}
+_OF_SUM: Final = {
+    "send": "sends",
+    "conf": "confirms",
+    "rejected": "rejections",
+    "dlv": "deliveries",
+    "redelivered": "redeliveries",
+    "ack": "acks",
+    "requeue": "nacks",
+    "discard": "nacks",
+}
+
+
+class _Line(msgspec.Struct):
+    """What matters here of a journal's line."""
+
+    e: str
+    vh: str = ""
+    n: int = 1
+    r: bool = False
+    x: str = ""
+    cnt: dict[str, int] = {}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure as clients, journal and lake have it."""
+
+    host: str
+    what: str
+    clients: int
+    journal: int
+    lake: int
+
+    @property
+    def agrees(self) -> bool:
+        """Whether all three are the same."""
+        return self.clients == self.journal == self.lake
+
+    def __str__(self) -> str:
+        mark = "" if self.agrees else "   DIFFERENT"
+        return f"  {self.host or 'all':<8} {self.what:<13} {self.clients:>9,} {self.journal:>9,} {self.lake:>9,}{mark}"
+
+
+HEADING: Final = f"  {'':<8} {'':<13} {'clients':>9} {'journal':>9} {'lake':>9}"
+
+
+def compare(tallies: Mapping[str, Tally], journal: Path, lake: Path) -> list[Row]:
+    """Count again, and put the figures side by side.
+
+    Args:
+        tallies: what the clients counted, by virtual host.
+        journal: directory of the journal.
+        lake: directory of the lake.
+    """
+    clients = _of_clients(tallies)
+    lines, rolled = of_journal(journal), _of_lake(lake)
+    keys = [(host, what) for host in sorted(tallies) for what in COMPARED if what != "errors"]
+    return [Row(*key, clients[key], lines[key], rolled[key]) for key in [*keys, ("", "errors")]]
+
+
+def _of_clients(tallies: Mapping[str, Tally]) -> Counter[Key]:
+    counts: Counter[Key] = Counter()
+    for host, tally in tallies.items():
+        for what, n in tally.counts.items():
+            counts[_key(host, what)] += n
+    return counts
+
+
+def of_journal(journal: Path) -> Counter[Key]:
+    """Count a journal's lines: messages one by one, or the sums of `stat` lines.
+
+    Args:
+        journal: its directory; finished segments are counted.
+    """
+    counts: Counter[Key] = Counter()
+    decoder = msgspec.json.Decoder(_Line)
+    for segment in sorted(journal.glob(f"d=*/{PATTERN}")):
+        for line in map(decoder.decode, segment.read_bytes().splitlines()):
+            for name, n in line.cnt.items():
+                if name in _OF_SUM:
+                    counts[_key(line.vh, _OF_SUM[name])] += n
+            if line.e in _OF_EVENT:
+                _count(counts, line.e, line.vh, line.n, line.x, again=line.r)
+    return counts
+
+
+def _of_lake(lake: Path) -> Counter[Key]:
+    counts: Counter[Key] = Counter()
+    for vhost, event, code, n in _rolled_up(lake):
+        if event in _OF_EVENT:
+            _count(counts, event, vhost or "", round(n), code or "", again=code == "redelivered")
+    return counts
+
+
+def _rolled_up(lake: Path) -> Iterable[tuple[str | None, str, str | None, float]]:
+    import pyarrow.dataset  # noqa: PLC0415 - only there with the extra `pipeline`
+
+    columns = ["vhost", "event", "code", "n"]
+    table = pyarrow.dataset.dataset(lake / "rollup_10s", format="parquet").to_table(columns=columns)
+    return zip(*(table.column(name).to_pylist() for name in columns), strict=True)
+
+
+def _count(counts: Counter[Key], event: str, host: str, n: int, code: str, *, again: bool) -> None:
+    what = "rejections" if event == "conf" and code == "rejected" else _OF_EVENT[event]
+    counts[_key(host, what)] += n
+    if event == "dlv" and again:
+        counts[_key(host, "redeliveries")] += n
+
+
+def _key(host: str, what: str) -> Key:
+    return ("" if what == "errors" else host, what)

@@ -1,0 +1,142 @@
+"""A broker with the demonstration's users, and a gateway with a journal in front of it."""
+
+import base64
+import contextlib
+import json
+import secrets
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import yaml
+
+from deploy.demo import sensors, shop
+from deploy.local.address import Address
+from deploy.local.broker import Broker
+from deploy.local.child import Child
+from deploy.local.errors import LocalError
+from deploy.local.node import shown
+from deploy.local.ports import LOOPBACK
+from deploy.local.probe import listens
+
+_AUTHORIZATION: Final = "Basic " + base64.b64encode(b"guest:guest").decode()  # of a private node on loopback
+_START: Final = 30.0
+"""Seconds that the gateway may take to listen."""
+_DRAIN: Final = 40.0
+"""Seconds that it may take to stop; more than its drain_timeout."""
+
+_MOST: Final = "^(?!secret$).*"
+"""Queues that the users may touch: all but one."""
+
+
+def furnish(broker: Broker) -> str:
+    """Make virtual hosts, users and queues.
+
+    Args:
+        broker: one with the management plugin, and guest as administrator.
+
+    Returns:
+        The passcode of every user.
+
+    Raises:
+        LocalError: the management interface refused something.
+    """
+    passcode = secrets.token_urlsafe(12)
+    for host, users in ((shop.HOST, shop.USERS), (sensors.HOST, sensors.USERS)):
+        _put(broker, "vhosts", host)
+        _put(broker, "permissions", host, "guest", configure=".*", write=".*", read=".*")
+        for user in users:
+            _put(broker, "users", user, password=passcode, tags="")
+            _put(broker, "permissions", host, user, configure=_MOST, write=_MOST, read=_MOST)
+    for name, arguments in shop.QUEUES.items():
+        _put(broker, "queues", shop.HOST, name, durable=True, arguments=arguments)
+    return passcode
+
+
+def _put(broker: Broker, *path: str, **body: object) -> None:
+    assert broker.management_port is not None  # noqa: S101 - asked for when it was started
+    target = "/api/" + "/".join(quote(part, safe="") for part in path)
+    try:
+        with contextlib.closing(HTTPConnection(broker.host, broker.management_port, timeout=20)) as connection:
+            headers = {"Authorization": _AUTHORIZATION, "Content-Type": "application/json"}
+            connection.request("PUT", target, json.dumps(body), headers)
+            answer = connection.getresponse()
+            text = answer.read().decode(errors="replace")
+    except (OSError, HTTPException) as error:
+        raise LocalError(f"RabbitMQ's management interface did not take {target}: {error}") from error
+    if answer.status >= 300:  # noqa: PLR2004 - HTTP's first status that is no success
+        raise LocalError(f"RabbitMQ's management interface refused {target}: {answer.status} {text}")
+
+
+def write_configuration(path: Path, broker: Broker, port: int, journal: Path) -> None:
+    """Write the gateway's configuration: one virtual host is journalled in full, the other one in sums.
+
+    Args:
+        path: the file.
+        broker: where the users are.
+        port: TCP port for STOMP.
+        journal: the directory of the journal.
+    """
+    document = {
+        "listeners": [{"tcp": f"{LOOPBACK}:{port}"}],
+        "upstream": {"urls": [Address.parse(broker.amqp_url).upstream]},
+        "default_vhost": shop.HOST,
+        "defaults": {
+            "default_user": None,
+            "confirm_window": {"messages": 500},  # small, so that somebody has to wait
+            "journal": {"directory": str(journal), "rotate_after": "10s", "node": "demo"},
+        },
+        "virtual_hosts": {
+            shop.HOST: {"journal": {"level": "message"}},
+            sensors.HOST: {"journal": {"level": "session"}},
+        },
+        "logging": {"level": "warning", "format": "console"},
+    }
+    path.write_text("# Written by `make demo-pipeline`, anew each time.\n" + yaml.safe_dump(document, sort_keys=False))
+
+
+@contextlib.contextmanager
+def gateway(config: Path, port: int, log: Path) -> Iterator[Child]:
+    """Run a gateway, and end it in good order, so that its journal is closed.
+
+    Args:
+        config: its configuration.
+        port: where it will listen.
+        log: file for what it says.
+
+    Raises:
+        LocalError: it did not start, or did not end in good order.
+    """
+    with Child([sys.executable, "-m", "gateway", "serve", "--config", str(config)], log=log) as child:
+        ends = time.monotonic() + _START
+        while not listens(LOOPBACK, port):
+            if child.wait(0.1) is not None or time.monotonic() > ends:
+                raise LocalError(f"The gateway did not start; its log {shown(log)} says:\n{_end_of(log)}")
+        yield child
+        child.stop(grace=_DRAIN)
+        if status := child.wait(0):
+            raise LocalError(f"The gateway ended with {status}; its log {shown(log)} says:\n{_end_of(log)}")
+
+
+def _end_of(log: Path) -> str:
+    return "\n".join(f"  {line}" for line in log.read_text(errors="replace").splitlines()[-12:])
+
+
+def command(arguments: Sequence[str], log: Path | None = None) -> int:
+    """Run `stomp-gateway` to its end.
+
+    Args:
+        arguments: of the command.
+        log: file for what it prints; ours when absent.
+
+    Returns:
+        Its exit code.
+    """
+    with Child([sys.executable, "-m", "gateway", *arguments], log=log) as child:
+        status = child.wait()
+    assert status is not None  # noqa: S101 - without a time limit it is known
+    return status
