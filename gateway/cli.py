@@ -14,6 +14,8 @@ from typing import TypeVar
 from gateway import __version__
 from gateway.config import GatewayConfig, json_schema, load
 from gateway.errors import ConfigError, ExitCode, GatewayError, ListenError, UsageError
+from gateway.journal.command import add_journal
+from gateway.pipeline.command import add_pipeline
 
 _DESCRIPTION = """\
 A STOMP gateway in front of RabbitMQ: clients speak STOMP 1.0, 1.1 or 1.2 to it, and it speaks AMQP 0-9-1 to the broker.
@@ -26,16 +28,19 @@ examples:
   stomp-gateway schema > gateway.schema.json      for an editor that completes and checks YAML
   stomp-gateway parity --plugin localhost:61613 --gateway localhost:61614
                                                   does the gateway do what RabbitMQ's STOMP plugin does?
+  stomp-gateway journal tail --follow DIR         what do clients do at this moment?
+  stomp-gateway pipeline --help                   from traffic journals to tables and a report
 
   The smallest configuration is an empty file: listen on 127.0.0.1:61613, RabbitMQ at 127.0.0.1:5672.
 
 exit codes:
   0    done: drained after SIGTERM; every virtual host has a usable upstream
-  1    failed while running; check: a virtual host has no usable upstream; parity: a difference
+  1    failed while running; check: a virtual host has no usable upstream; parity: a difference;
+       pipeline check: something is missing
   2    the configuration or the command line is wrong; every mistake is listed
   3    cannot listen on a configured address
   130  interrupted (Ctrl-C)
-  143  parity: ended by SIGTERM; what it made in the broker is removed
+  143  parity: ended by SIGTERM; what it made in the broker is removed. pipeline ingest: the same, after its batch
 
 environment:
   Any variable can be used in the configuration as ${NAME}; one that is not set is a mistake.
@@ -136,6 +141,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parity.set_defaults(run=_parity)
     _add_parity_options(parity)
+    add_journal(commands)
+    add_pipeline(commands)
     return parser
 
 

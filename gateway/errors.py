@@ -17,15 +17,16 @@ class ExitCode(IntEnum):
     OK = 0
     """Done: `serve` drained and stopped, `check` found a usable upstream for every virtual host."""
     FAILURE = 1
-    """Failed while running; for `check`, some virtual host has no usable upstream; for `parity`, a difference."""
+    """Failed while running; `check`: some virtual host has no usable upstream; `parity`: a difference; `pipeline check`:
+    something is missing."""
     CONFIGURATION = 2
     """The configuration or the command line is wrong; nothing was started. (argparse uses the same number.)"""
     LISTEN = 3
     """A listener's address cannot be taken: in use, not permitted, or not one of this machine's."""
     INTERRUPTED = 130
-    """Ctrl-C before the gateway was up, or during `check` or `parity` (128 + SIGINT, as shells count it)."""
+    """Ctrl-C before the gateway was up, or during another command (128 + SIGINT, as shells count it)."""
     TERMINATED = 143
-    """SIGTERM during `parity` (128 + SIGTERM)."""
+    """SIGTERM during `parity` or `pipeline ingest` (128 + SIGTERM)."""
 
 
 class GatewayError(Exception):

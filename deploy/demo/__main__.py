@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--directory", type=Path, default=VAR / "demo", help="for all that it writes, emptied before (%(default)s)"
     )
-    parser.add_argument("--rounds", type=int, default=12, help="of traffic, five seconds each at least (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=16, help="of traffic, up to eight seconds each (%(default)s)")
     parser.add_argument("--size", type=int, default=1, help="of a round, in 13,000 frames (%(default)s)")
     options = parser.parse_args(arguments)
     if options.rounds < 1 or options.size < 1:

@@ -11,8 +11,9 @@ from deploy.demo.sensors import Sensors
 from deploy.demo.shop import Shop, Subscribers
 from deploy.local.errors import LocalError
 
-ROUND_SECONDS: Final = 5.0
-"""A round begins this long after the last one, or later: subscribers need some time to be missing in."""
+PAUSES: Final = (6.0, 4.0, 2.0, 0.0, 0.0, 2.0, 4.0, 8.0)
+"""A round begins so many seconds after the one before it began, or later: traffic comes in waves, and subscribers need
+some time to be missing in. A round itself goes as fast as broker and gateway can."""
 
 
 async def drive(reception: Reception, rounds: int, size: int, say: Callable[[str], None]) -> None:
@@ -55,5 +56,5 @@ async def _drive(reception: Reception, rounds: int, size: int, say: Callable[[st
             took = time.monotonic() - began
             say(f"  round {number + 1} of {rounds}: {took:.1f} s, {frames:,} frames so far")
             if number + 1 < rounds:
-                await asyncio.sleep(max(0.0, ROUND_SECONDS - took))
+                await asyncio.sleep(max(0.0, PAUSES[number % len(PAUSES)] - took))
         end.set()
