@@ -1,0 +1,1 @@
+"""What the tables of a lake say about a span, added up for the report."""

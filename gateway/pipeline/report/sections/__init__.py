@@ -1,0 +1,1 @@
+"""The parts of the report, each from the facts that it is about."""

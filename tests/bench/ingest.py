@@ -1,0 +1,192 @@
+"""How fast the pipeline takes a journal in, beside DuckDB doing the same scan and grouping of the same lines.
+
+``python -m tests.bench.ingest --events 2000000``
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+import psutil
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_START = 1_795_219_200_000_000
+_DAY = 86_400_000_000
+_MESSAGE = (
+    '{{"e":"send","t":{t},"q":{q},{head},"m":{m},"b":{b},"hn":4,"p":true,"rc":true}}\n'
+    '{{"e":"conf","t":{t1},"q":{q1},{head},"m":{m},"l":{l1}}}\n'
+    '{{"e":"dlv","t":{t2},"q":{q2},{head},"s":"{s}","am":"client-individual","m":{m},"b":{b}}}\n'
+    '{{"e":"ack","t":{t3},"q":{q3},{head},"s":"{s}","am":"client-individual","m":{m},"l":{l2}}}\n'
+)
+
+
+def make_journal(directory: Path, events: int, *, per_segment: int = 340_000, seed: int = 1) -> int:
+    """A day of one busy gateway at level message: 400 destinations, 40 users, four events to a message.
+
+    Returns:
+        How many lines there are.
+    """
+    chance = random.Random(seed)  # noqa: S311 - repeatable is what it must be
+    boot = f"{chance.getrandbits(64):016x}"
+    day = directory / "d=2026-11-21"
+    day.mkdir(parents=True)
+    messages, step = events // 4, _DAY // max(1, events // 4)
+    q, m, segment = 0, 0, 0
+    while m < messages:
+        t = _START + m * step
+        lines = [
+            f'{{"e":"open","t":{t},"q":{q},"v":1,"node":"node1","boot":"{boot}","pid":4711,"impl":"gateway",'
+            f'"gw":"0.1.0","seg":{segment}}}\n'
+        ]
+        q += 1
+        for m in range(m + 1, min(messages, m + per_segment // 4) + 1):  # noqa: B020 - counts on
+            lines.append(_message(chance, m, q, _START + m * step))
+            q += 4
+        (day / f"gateway-node1-{boot}-4711-{segment:06d}.v1.jsonl").write_text("".join(lines))
+        segment += 1
+    return q
+
+
+def _message(chance: random.Random, m: int, q: int, t: int) -> str:
+    c, d = chance.randrange(200), chance.randrange(400)
+    name, kind = (f"/queue/orders.{d}", "queue") if d % 4 else (f"/topic/news.{d}", "topic")
+    vhost = "/" if c % 3 else "orders"
+    head = f'"c":{c},"vh":"{vhost}","u":"app{c % 40:02d}","d":"{name}","dk":"{kind}"'
+    l1, l2 = int(chance.lognormvariate(7, 0.8)), int(chance.lognormvariate(9, 1.2))
+    times = {"t": t, "t1": t + l1, "t2": t + l1 + 300, "t3": t + l1 + 300 + l2}
+    numbers = {"q": q, "q1": q + 1, "q2": q + 2, "q3": q + 3}
+    return _MESSAGE.format(head=head, m=m, b=chance.randrange(64, 4096), s=c % 5, l1=l1, l2=l2, **times, **numbers)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What something took."""
+
+    what: str
+    wall: float
+    cpu: float
+    events: int
+
+    def __str__(self) -> str:
+        rate = self.events / self.wall
+        return f"{self.what:<52} {self.wall:8.2f} {self.cpu:8.2f} {rate:12,.0f} {self.events / self.cpu:12,.0f}"
+
+
+def main() -> int:
+    """Run the benchmark; the report goes to standard output."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.ingest", description=__doc__)
+    parser.add_argument("--events", type=int, default=2_000_000, metavar="N", help="lines of the journal (2000000)")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="warm batches to choose the best of (3)")
+    parser.add_argument("--master", default="local[2]", help="Spark's master (local[2])")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="stomp-gateway-bench-") as place:
+        base = Path(place)
+        lines = make_journal(base / "journal", options.events)
+        octets = sum(path.stat().st_size for path in base.glob("journal/d=*/*"))
+        print(f"{lines:,} lines, {octets / 1e6:,.0f} MB, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}\n")
+        costs = _measure(base, lines, options.rounds, options.master)
+    print(f"{'':<52} {'wall s':>8} {'CPU s':>8} {'events/s':>12} {'per CPU-s':>12}")
+    print("\n".join(str(cost) for cost in costs))
+    by_name = {cost.what: cost for cost in costs}
+    ratio = by_name[_WARM].wall / by_name[_DUCK].wall
+    print(f"\nSpark, warm, takes {ratio:.1f} times as long as DuckDB, and writes the rows besides (aim: at most 8)")
+    return 0
+
+
+_COLD = "ingest, start to end, without the other tables"
+_WHOLE = "ingest, start to end"
+_WARM = "one batch, warm: scan -> events + roll-up on disk"
+_EVENTS = "  of it, scan -> events"
+_DUCK = "DuckDB: scan -> roll-up in memory"
+
+
+def _measure(base: Path, lines: int, rounds: int, master: str) -> list[Cost]:
+    from gateway.pipeline import tables  # noqa: PLC0415
+    from gateway.pipeline.ingest import Order, ingest  # noqa: PLC0415
+    from gateway.pipeline.progress import Progress  # noqa: PLC0415
+    from gateway.pipeline.session import Spark, Wishes  # noqa: PLC0415
+
+    def whole(lake: str) -> Callable[[], object]:
+        order = Order(base / "journal", base / lake, wishes=Wishes(master))
+        return lambda: ingest(order, Progress(sys.stderr))
+
+    costs = [_timed(_WHOLE, lines, whole("whole"))]
+    refresh = tables.refresh
+    tables.refresh = lambda *_, **__: None
+    costs.append(_timed(_COLD, lines, whole("cold")))
+    tables.refresh = refresh
+    with Spark(Wishes(master), base / "spark.log") as session:
+        warm = [_warm(session, base, lines) for _ in range(rounds)]
+    costs += [min((pair[0] for pair in warm), key=_wall), min((pair[1] for pair in warm), key=_wall)]
+    costs.append(min((_timed(_DUCK, lines, lambda: _duckdb(base / "journal")) for _ in range(rounds)), key=_wall))
+    return costs
+
+
+def _wall(cost: Cost) -> float:
+    return cost.wall
+
+
+def _warm(spark: SparkSession, base: Path, lines: int) -> tuple[Cost, Cost]:
+    from gateway.pipeline.ingest import stage_events, stage_rollup  # noqa: PLC0415
+
+    place = base / f"warm{time.monotonic_ns()}"
+    paths = [str(path) for path in sorted(base.glob("journal/d=*/*"))]
+    events = _timed(_EVENTS, lines, lambda: stage_events(spark, paths, place))
+    rollup = _timed("", lines, lambda: stage_rollup(spark, place))
+    return Cost(_WARM, events.wall + rollup.wall, events.cpu + rollup.cpu, lines), events
+
+
+def _duckdb(journal: Path) -> None:
+    texts = dict.fromkeys(("e", "vh", "u", "d", "dk", "s", "sn", "am", "x"), "VARCHAR")
+    columns = texts | dict.fromkeys(("t", "q", "c", "m", "b", "n", "l"), "BIGINT") | {"r": "BOOLEAN", "w": "DOUBLE"}
+    shift = "floor(log2(l))::BIGINT - 4"
+    with duckdb.connect() as database:
+        database.execute("set threads = 2")
+        database.execute(f"""
+            create table rollup_10s as
+            select t // 10000000 as slot, filename, vh, u, d, dk, sn, am, e,
+                   case when e in ('conf', 'nack') then x when e = 'dlv' and r then 'redelivered' end as code,
+                   case when l < 16 then l when l >= 16 then (({shift}) << 4) + (l >> ({shift})) end as bucket,
+                   sum(coalesce(w, 1) * coalesce(n, 1)) as n, sum(coalesce(w, 1) * b) as bytes
+            from read_json('{journal}/d=*/*.jsonl', format = 'newline_delimited', filename = true, columns = {columns})
+            group by all
+        """)  # noqa: S608 - our own directory
+
+
+def _timed(what: str, lines: int, work: Callable[[], object]) -> Cost:
+    before, began = _cpu(), time.monotonic()
+    work()
+    return Cost(what, time.monotonic() - began, _cpu() - before, lines)
+
+
+def _cpu() -> float:
+    """CPU seconds of this process, of its children that live, and of those that have ended."""
+    me = psutil.Process()
+    own = me.cpu_times()
+    return (
+        own.user + own.system + own.children_user + own.children_system + sum(map(_cpu_of, me.children(recursive=True)))
+    )
+
+
+def _cpu_of(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return times.user + times.system
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,20 @@
+"""What the pipeline's tests share: one Spark for the whole run, since starting it is what costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session of all tests."""
+    from gateway.pipeline.session import Spark, Wishes  # noqa: PLC0415 - the other tests run without it
+
+    with Spark(Wishes("local[2]", "1g", brief=True), tmp_path_factory.mktemp("spark") / "spark.log") as session:
+        yield session

@@ -1,0 +1,135 @@
+"""Every line of the journal becomes a row of the lake, once."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+import pytest
+
+from gateway.errors import ExitCode, PipelineError
+from gateway.pipeline.lake import Lake
+from tests.support.journals import DAY, START, JournalMaker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from gateway.pipeline.ingest import Order
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def no_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What follows from events is not looked at, and costs most of the time."""
+    monkeypatch.setattr("gateway.pipeline.tables.refresh", lambda *_, **__: None)
+
+
+def order(base: Path, *, batch_octets: int = 1 << 28, skip_missing: bool = False) -> Order:
+    from gateway.pipeline.ingest import Order  # noqa: PLC0415
+
+    return Order(base / "journal", base / "lake", batch_octets=batch_octets, skip_missing=skip_missing)
+
+
+def run(spark: SparkSession, wanted: Order) -> tuple[ExitCode, str, str]:
+    from gateway.pipeline.ingest import ingest  # noqa: PLC0415
+    from gateway.pipeline.progress import Progress  # noqa: PLC0415
+
+    out, errors = io.StringIO(), io.StringIO()
+    return ingest(wanted, Progress(out, errors=errors), spark), out.getvalue(), errors.getvalue()
+
+
+def ask(lake: Path, question: str, table: str = "events") -> list[tuple[object, ...]]:
+    with duckdb.connect() as database:
+        database.execute("set timezone = 'UTC'")
+        source = f"read_parquet('{lake}/{table}/**/*.parquet', hive_partitioning = true)"
+        return database.execute(question.replace("TABLE", source)).fetchall()
+
+
+def assert_every_line_once(base: Path) -> None:
+    """What the segments hold, read by Python, is what the table holds, read by DuckDB."""
+    written = set()
+    for path in (base / "journal").glob("d=*/*.v1.jsonl"):
+        boot = path.name.split("-")[-3]
+        written |= {(boot, json.loads(line)["q"]) for line in path.read_text().splitlines()}
+    rows = ask(base / "lake", "select boot, seq from TABLE")
+    assert len(rows) == len(set(rows)) == len(written)
+    assert set(rows) == written
+    manifests = Lake(base / "lake").manifests()
+    assert sum(segment.lines for manifest in manifests for segment in manifest.segments) == len(written)
+    assert sum(manifest.events for manifest in manifests) == len(written)
+
+
+@pytest.mark.usefixtures("no_tables")
+def test_every_line_once_and_again_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    made = JournalMaker(tmp_path / "journal", seed=1, span=DAY, start=START + DAY // 2).write(3000, per_segment=500)
+    code, out, errors = run(spark, order(tmp_path, batch_octets=made.segments[0].stat().st_size * 3))
+    assert (code, errors) == (ExitCode.OK, "")
+    assert f"{made.lines:,} events" in out
+    assert_every_line_once(tmp_path)
+    lake = Lake(tmp_path / "lake")
+    assert len(lake.manifests()) > 1
+    assert {day for manifest in lake.manifests() for day in manifest.days} == {"2026-11-21", "2026-11-22"}
+    assert not [path for path in lake.root.glob("[!_]*/**/*") if path.is_file() and path.suffix != ".parquet"]
+    before = sorted(lake.root.glob("events/**/*.parquet"))
+
+    assert run(spark, order(tmp_path))[1].endswith("nothing new\n")
+    assert sorted(lake.root.glob("events/**/*.parquet")) == before
+
+    JournalMaker(tmp_path / "journal", seed=2, node="with-dash.es").write(300, per_segment=100)
+    assert run(spark, order(tmp_path))[0] is ExitCode.OK
+    assert_every_line_once(tmp_path)
+    nodes = ask(lake.root, "select distinct node, impl from TABLE order by 1")
+    assert nodes == [("node1", "gateway"), ("with-dash.es", "gateway")]
+
+
+@pytest.mark.usefixtures("no_tables")
+def test_old_segments_and_odd_paths(spark: SparkSession, tmp_path: Path) -> None:
+    base = tmp_path / "a [b] {c,d} é?*"
+    first = JournalMaker(base / "journal", seed=1).write(50)
+    run(spark, order(base))
+    JournalMaker(base / "journal", seed=2).write(50)
+    for path in base.glob("journal/d=*/*"):
+        if path not in first.segments:
+            os.utime(path, (1_000_000_000, 1_000_000_000))
+    run(spark, order(base))
+    copy = tmp_path / "plain"
+    shutil.copytree(base, copy)  # DuckDB would take the name for a pattern
+    assert_every_line_once(copy)
+
+
+@pytest.mark.usefixtures("no_tables")
+def test_a_journal_that_has_moved_is_not_read_twice(spark: SparkSession, tmp_path: Path) -> None:
+    JournalMaker(tmp_path / "journal").write(50)
+    run(spark, order(tmp_path))
+    shutil.copytree(tmp_path / "journal", tmp_path / "moved")
+    shutil.rmtree(tmp_path / "journal")
+    (tmp_path / "moved").rename(tmp_path / "journal")
+    JournalMaker(tmp_path / "journal", seed=2).write(50)
+    run(spark, order(tmp_path))
+    assert_every_line_once(tmp_path)
+
+
+def test_tables_are_computed_for_batches_that_are_not_in_them(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    JournalMaker(tmp_path / "journal", span=DAY // 2, start=START + 3 * DAY // 4).write(200)
+    asked: list[tuple[list[str], list[str]]] = []
+
+    def refresh(_spark: object, _lake: object, days: list[str], sessions: list[str], **_: float) -> None:
+        asked.append((days, sessions))
+        if len(asked) == 1:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("gateway.pipeline.tables.refresh", refresh)
+    with pytest.raises(PipelineError, match="Input/output error"):
+        run(spark, order(tmp_path))
+    run(spark, order(tmp_path))
+    run(spark, order(tmp_path))
+    days = ["2026-11-21", "2026-11-22"]
+    assert asked == [(days, days), (days, days)]

@@ -1,0 +1,133 @@
+"""An ingest that is killed at any moment, and run again, has every line once.
+
+A process of its own ingests many small batches, and is killed with all its children when the lake shows that it has
+come to a certain point: a batch planned, prepared, half put in its place, noted, or committed. Which point, and how
+many moments later, is drawn with a seed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from gateway.pipeline.lake import Lake
+from tests.support.journals import JournalMaker
+
+pytestmark = pytest.mark.spark
+
+PATIENCE = 300.0
+PROGRAM = """
+import sys
+from pathlib import Path
+import gateway.pipeline.tables as tables
+from gateway.pipeline.ingest import Order, ingest
+from gateway.pipeline.progress import Progress
+from gateway.pipeline.session import Wishes
+
+if sys.argv[2] == "no-tables":
+    tables.refresh = lambda *_, **__: None
+base = Path(sys.argv[1])
+octets = 1 if sys.argv[2] == "no-tables" else 1 << 20
+order = Order(base / "journal", base / "lake", batch_octets=octets, wishes=Wishes("local[2]", "512m"))
+raise SystemExit(ingest(order, Progress()))
+"""
+POINTS: dict[str, str] = {
+    "planned": "_checkpoint/v1/offsets/[0-9]*",
+    "staging": "_staging/*",
+    "staged events": "_staging/*/events/d=*/level=*",
+    "staged roll-up": "_staging/*/rollup_10s/d=*",
+    "half in place": "events/d=*/level=*/batch=*",
+    "in place": "rollup_10s/d=*/batch=*",
+    "noted": "_batches/*.json",
+    "committed": "_checkpoint/v1/commits/[0-9]*",
+}
+"""What shows in the lake that the ingest has come to a point."""
+
+
+def started(base: Path, tables: str) -> subprocess.Popen[bytes]:
+    log = (base / "out").open("ab")
+    with log:
+        return subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(base), tables], stdout=log, stderr=log, start_new_session=True
+        )
+
+
+def killed_at(base: Path, point: str, times: int, moments: int) -> None:
+    """Run an ingest until a point has been seen so many times, and a few moments longer; then kill it."""
+    seen = set(shown(base, point))
+    process = started(base, "no-tables")
+    try:
+        new: set[Path] = set()
+        bound = time.monotonic() + PATIENCE
+        while len(new) < times:
+            assert process.poll() is None, f"ended before it came to {point}: {(base / 'out').read_text()}"
+            assert time.monotonic() < bound, f"did not come to {point}: {(base / 'out').read_text()}"
+            new |= set(shown(base, point)) - seen
+        for _ in range(moments):
+            time.sleep(0.001)  # a moment more is part of the draw; nothing is waited for
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def shown(base: Path, point: str) -> Iterator[Path]:
+    try:
+        yield from (base / "lake").glob(POINTS[point])
+    except FileNotFoundError:  # it went away while it was being looked at
+        return
+
+
+def draw(seed: int, count: int) -> list[tuple[str, int, int]]:
+    """Where to kill: each point about as often, in any order."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable is what it must be
+    points = [list(POINTS)[number % len(POINTS)] for number in range(count)]
+    chance.shuffle(points)
+    return [(point, chance.randrange(1, 3), chance.choice((0, 0, 5, 50, 200))) for point in points]
+
+
+def assert_readable(base: Path, tables: tuple[str, ...]) -> None:
+    """No killed run has left anything in a table that DuckDB cannot read."""
+    for table in tables:
+        if any((base / "lake" / table).glob("**/*.parquet")):
+            ask(f"select count(*) from read_parquet('{base}/lake/{table}/**/*.parquet')")  # noqa: S608
+
+
+def ask(question: str) -> list[tuple[object, ...]]:
+    with duckdb.connect() as database:
+        return database.execute(question).fetchall()
+
+
+@pytest.mark.parametrize(
+    ("seed", "kills"), [pytest.param(1, 3, id="3 kills"), pytest.param(2, 20, id="20 kills", marks=pytest.mark.slow)]
+)
+def test_every_line_once_whenever_it_is_killed(tmp_path: Path, seed: int, kills: int) -> None:
+    made = JournalMaker(tmp_path / "journal", seed=seed).write(kills * 120, per_segment=30)
+    tables = ("events", "rollup_10s", "bad_lines")
+    for point, times, moments in draw(seed, kills):
+        killed_at(tmp_path, point, times, moments)
+        assert_readable(tmp_path, tables)
+    last = started(tmp_path, "tables")
+    try:
+        assert last.wait(PATIENCE) == 0, (tmp_path / "out").read_text()
+    finally:
+        if last.poll() is None:
+            os.killpg(last.pid, signal.SIGKILL)
+            last.wait()
+
+    lake = Lake(tmp_path / "lake")
+    events = f"read_parquet('{lake.root}/events/**/*.parquet')"
+    counted = ask(f"select count(*), count(distinct (boot, seq)), min(seq), max(seq) from {events}")  # noqa: S608
+    assert counted == [(made.lines, made.lines, 0, made.lines - 1)]
+    assert sum(segment.lines for manifest in lake.manifests() for segment in manifest.segments) == made.lines
+    assert not lake.orphans()
+    assert not list(lake.staging.iterdir())
+    assert_readable(tmp_path, (*tables, "boots", "traffic_10s", "sessions", "durable_subs"))

@@ -1,0 +1,275 @@
+"""What an ingest makes of odd lines and of trouble."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+import pytest
+
+from gateway.errors import ExitCode, PipelineError
+from gateway.pipeline.lake import Lake
+from tests.support.journals import JournalMaker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+NAME = "gateway-node1-00000000000000aa-4711-000000.v1.jsonl"
+T = 1_795_219_200_000_000
+
+
+@pytest.fixture(autouse=True)
+def no_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What follows from events is not looked at here, and costs most of the time."""
+    monkeypatch.setattr("gateway.pipeline.tables.refresh", lambda *_, **__: None)
+
+
+def run(spark: SparkSession, base: Path, *, skip_missing: bool = False) -> tuple[ExitCode, str, str]:
+    from gateway.pipeline.ingest import Order, ingest  # noqa: PLC0415
+    from gateway.pipeline.progress import Progress  # noqa: PLC0415
+
+    out, errors = io.StringIO(), io.StringIO()
+    wanted = Order(base / "journal", base / "lake", skip_missing=skip_missing)
+    return ingest(wanted, Progress(out, errors=errors), spark), out.getvalue(), errors.getvalue()
+
+
+def segment(base: Path, content: bytes, name: str = NAME) -> Path:
+    path = base / "journal" / "d=2026-11-21" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def ask(base: Path, table: str, columns: str) -> list[tuple[object, ...]]:
+    with duckdb.connect() as database:
+        database.execute("set timezone = 'UTC'")
+        pattern = f"{base}/lake/{table}/**/*.parquet"
+        return database.execute(f"select {columns} from read_parquet('{pattern}', hive_partitioning=true)").fetchall()  # noqa: S608
+
+
+def good(**fields: object) -> bytes:
+    return json.dumps({"e": "send", "t": T, "q": 0} | fields).encode()
+
+
+BAD = {
+    b"": "blank",
+    b"   ": "blank",
+    b'{"e":"send","t":1': "not a JSON object, or a field of a wrong type",
+    b"[]": "not a JSON object, or a field of a wrong type",
+    b'[{"e":"send","t":1,"q":1},{"e":"send","t":1,"q":2}]': "not a JSON object, or a field of a wrong type",
+    b'"text"': "not a JSON object, or a field of a wrong type",
+    b"17": "not a JSON object, or a field of a wrong type",
+    b'{"e":"send","t":"1","q":1}': "not a JSON object, or a field of a wrong type",
+    b'{"e":"send","t":1.5,"q":1}': "not a JSON object, or a field of a wrong type",
+    b'{"e":"send","t":1,"q":1,"p":1}': "not a JSON object, or a field of a wrong type",
+    b'{"e":"stat","t":1,"q":1,"cnt":{"send":"x"}}': "not a JSON object, or a field of a wrong type",
+    b'{"e":"send","q":1}': "no integer t",
+    b"{}": "no integer t",
+    b'{"e":"send","t":-1,"q":1}': "t is out of range",
+    b'{"e":"send","t":9223372036854775807,"q":1}': "t is out of range",
+    b'{"e":"send","t":1}': "no integer q",
+    b'{"t":1,"q":1}': "no name e",
+    b'{"e":7,"t":1,"q":1}': "no name e",
+    b'{"e":{"a":1},"t":1,"q":1}': "no name e",
+    b'{"e":"open","t":1,"q":1,"v":2}': "of another schema version",
+    b'{"e":"open","t":1,"q":1}': "of another schema version",
+    b'{"e":"send","t":1,"q":1,"d":"\xff"}': "not UTF-8",
+}
+
+
+def test_bad_lines_are_kept_with_their_text_and_the_reason(spark: SparkSession, tmp_path: Path) -> None:
+    lines = [*BAD, good(q=5), good(q=6, later={"a": [1]}), good(q=7, e="news")]
+    segment(tmp_path, b"\n".join(lines) + b'\n{"e":"send","t":17952')
+    code, out, _ = run(spark, tmp_path)
+    assert code is ExitCode.OK
+    assert f"{len(BAD) + 1} bad lines" in out
+    expected = {(line.decode("utf-8", "replace"), reason) for line, reason in BAD.items()}
+    expected.add(('{"e":"send","t":17952', "not a JSON object, or a field of a wrong type"))
+    rows = ask(tmp_path, "bad_lines", "file, line, reason, cast(d as varchar)")
+    assert {row[1:3] for row in rows} == expected
+    assert {(row[0], row[3]) for row in rows} == {(NAME, "2026-11-21")}
+    assert sorted(ask(tmp_path, "events", "seq, event, level")) == [
+        (5, "send", "message"),
+        (6, "send", "message"),
+        (7, "news", "session"),
+    ]
+    (manifest,) = Lake(tmp_path / "lake").manifests()
+    assert (manifest.segments[0].lines, manifest.segments[0].bad) == (len(lines) + 1, len(BAD) + 1)
+
+
+def test_every_bad_line_is_found_out_by_itself(spark: SparkSession, tmp_path: Path) -> None:
+    """The quick way of reading must notice each of them, or the thorough way is never taken."""
+    from gateway.pipeline.lines import quick  # noqa: PLC0415
+
+    paths = []
+    for number, line in enumerate(BAD):
+        name = NAME.replace("000000.", f"{number:06d}.")
+        path = segment(tmp_path, good() + b"\n" + line + b"\n", name)
+        paths.append(f"file://{path}")
+    rows = quick(spark, paths).collect()  # of all columns: Spark does not parse what nobody asks for
+    files = [row.file for row in rows]
+    noticed = {row.file for row in rows if row.reason is not None or files.count(row.file) != 2}
+    missed = {line for line, path in zip(BAD, paths, strict=True) if path.rpartition("/")[2] not in noticed}
+    assert not missed
+
+
+def test_defaults_of_fields_that_are_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    lines = [
+        good(q=0),
+        good(q=1, e="dlv", s="1"),
+        good(q=2, e="ack"),
+        good(q=3, e="unsub"),
+        good(q=4, e="conn"),
+        good(q=5, e="sub"),
+        good(q=6, e="end", f={"us": 7}),
+        good(q=7, e="use"),
+    ]
+    segment(tmp_path, b"\n".join(lines) + b"\n")
+    run(spark, tmp_path)
+    columns = (
+        "event, body_bytes, persistent, redelivered, n, weight, tls, prefetch, durable, totals['us'], totals['unacked']"
+    )
+    assert sorted(ask(tmp_path, "events", columns)) == [
+        ("ack", None, None, None, 1, 1.0, None, None, None, None, None),
+        ("conn", None, None, None, None, None, False, None, None, None, None),
+        ("dlv", 0, None, False, None, 1.0, None, None, None, None, None),
+        ("end", None, None, None, None, None, None, None, None, 7, 0),
+        ("send", 0, False, None, None, 1.0, None, None, None, None, None),
+        ("sub", None, None, None, None, None, None, 0, False, None, None),
+        ("unsub", None, None, None, 0, None, None, None, None, None, None),
+        ("use", None, None, None, None, None, None, None, None, None, None),
+    ]
+
+
+def test_empty_journal_and_empty_segment(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "journal").mkdir()
+    code, out, errors = run(spark, tmp_path)
+    assert (code, errors) == (ExitCode.OK, "")
+    assert "no segments waiting" in out
+    segment(tmp_path, b"")
+    run(spark, tmp_path)
+    (manifest,) = Lake(tmp_path / "lake").manifests()
+    assert (manifest.events, [found.lines for found in manifest.segments]) == (0, [0])
+
+
+def test_a_later_version_and_a_strange_name_are_left(spark: SparkSession, tmp_path: Path) -> None:
+    segment(tmp_path, good())
+    segment(tmp_path, b"?", NAME.replace(".v1.", ".v2."))
+    segment(tmp_path, good(), "notes.v1.jsonl")
+    code, _, errors = run(spark, tmp_path)
+    assert code is ExitCode.FAILURE
+    assert "1 segment of a later schema version" in errors
+    assert "notes.v1.jsonl has not the name of a segment" in errors
+    assert len(ask(tmp_path, "events", "seq")) == 1
+
+
+def test_a_deleted_segment_is_named_and_can_be_skipped(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = segment(tmp_path, good(q=0))
+    segment(tmp_path, good(q=1), NAME.replace("000000.", "000001."))
+    with monkeypatch.context() as patch:
+        patch.setattr("gateway.pipeline.lake.Lake.staged", _no_space)
+        with pytest.raises(PipelineError, match="no space is left for the lake"):
+            run(spark, tmp_path)
+    gone.unlink()
+    with pytest.raises(PipelineError, match=rf"the segment .*{NAME}.* has been deleted.*--skip-missing"):
+        run(spark, tmp_path)
+    code, _, errors = run(spark, tmp_path, skip_missing=True)
+    assert code is ExitCode.OK
+    assert NAME in errors
+    assert ask(tmp_path, "events", "seq") == [(1,)]
+
+
+def _no_space(*_: object) -> Path:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_lost_checkpoint_and_lost_manifests(spark: SparkSession, tmp_path: Path) -> None:
+    segment(tmp_path, good())
+    run(spark, tmp_path)
+    lake = Lake(tmp_path / "lake")
+    lake.checkpoint.rename(tmp_path / "aside")
+    with pytest.raises(PipelineError, match=r"its checkpoint .* is gone"):
+        run(spark, tmp_path)
+    (tmp_path / "aside").rename(lake.checkpoint)
+    lake.manifest(0).unlink()
+    with pytest.raises(PipelineError, match=r"the manifests in .* are gone"):
+        run(spark, tmp_path)
+
+
+def test_two_writers(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "journal").mkdir()
+    with Lake(tmp_path / "lake").locked(), pytest.raises(PipelineError, match=f"process {os.getpid()}.* is writing"):
+        run(spark, tmp_path)
+    assert run(spark, tmp_path)[0] is ExitCode.OK
+
+
+@pytest.mark.parametrize("name", ["none", "file"])
+def test_a_journal_that_is_none(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    from gateway.pipeline.ingest import Order, ingest  # noqa: PLC0415
+    from gateway.pipeline.progress import Progress  # noqa: PLC0415
+
+    with pytest.raises(PipelineError, match=f"the journal .*{name} is not"):
+        ingest(Order(tmp_path / name, tmp_path / "lake"), Progress(quiet=True), spark)
+
+
+def test_a_lake_that_is_a_file(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "journal").mkdir()
+    (tmp_path / "lake").touch()
+    with pytest.raises(PipelineError, match=r"the lake .* cannot be used"):
+        run(spark, tmp_path)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A lake on a disk of 2 MB."""
+    place = tmp_path / "lake"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("mounting is not allowed here")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.mark.parametrize("free", [0, 60_000, 120_000])
+def test_a_full_disk(spark: SparkSession, small_disk: Path, tmp_path: Path, free: int) -> None:
+    made = JournalMaker(tmp_path / "journal").write(4000)
+    Lake(small_disk).create()
+    (small_disk / "filler").write_bytes(bytes((2 << 20) - 16_384 - free))
+    with pytest.raises(PipelineError, match="no space is left for the lake"):
+        run(spark, tmp_path)
+    (small_disk / "filler").unlink()
+    assert run(spark, tmp_path)[0] is ExitCode.OK
+    assert ask(tmp_path, "events", "count(*), count(distinct seq)") == [(made.lines, made.lines)]
+
+
+def test_the_pipeline_says_which_extra_is_missing() -> None:
+    program = """
+import argparse, sys
+sys.modules["pyspark"] = None
+from gateway.pipeline.command import add_pipeline
+from gateway.errors import UsageError
+parser = argparse.ArgumentParser()
+add_pipeline(parser.add_subparsers())
+options = parser.parse_args(["pipeline", "check", "--lake", "lake"])
+try:
+    options.run(options)
+except UsageError as error:
+    print(error)
+"""
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "pip install 'stomp-gateway[pipeline]'" in answer.stdout

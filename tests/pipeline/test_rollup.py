@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from gateway.pipeline.lines import events_of, quick
+from gateway.pipeline.rollup import KEYS, roll_up
+from tests.support.journals import START, write_segment
+
+pytestmark = pytest.mark.spark
+
+WHO = {"c": 1, "vh": "/", "u": "app", "d": "/queue/a", "dk": "queue"}
+GOT = {**WHO, "s": "0", "am": "client", "m": 1}
+
+
+def rolled(spark: SparkSession, directory: Path, lines: Iterable[Mapping[str, object]]) -> list[Row]:
+    path = write_segment(directory, [{"t": START, **line} for line in lines])
+    rows: DataFrame = roll_up(events_of(quick(spark, [str(path)])))
+    return [row for row in rows.orderBy("ts10", "event", "code", "bucket").collect() if row.event != "open"]
+
+
+def test_lines_of_the_same_10_seconds_are_added_up(spark: SparkSession, tmp_path: Path) -> None:
+    send = {"e": "send", **WHO, "m": 1, "b": 100}
+    rows = rolled(
+        spark, tmp_path, [send, {**send, "t": START + 9_999_999, "w": 2.5, "b": 10}, {**send, "t": START + 10_000_000}]
+    )
+    assert [(row.n, row.bytes) for row in rows] == [(3.5, 125.0), (1.0, 100.0)]
+    assert {row.d for row in rows} == {"2026-11-21"}
+    assert rows[0].asDict().keys() == {"d", *KEYS, "n", "bytes"}
+
+
+def test_the_counters_of_a_stat_line_become_rows(spark: SparkSession, tmp_path: Path) -> None:
+    counters = {"dlv": 10, "dlv_bytes": 900, "redelivered": 4, "ack": 7, "requeue": 2, "discard": 1}
+    histogram = {"ack:31": 3, "ack:40": 2, "nack:40": 3, "ack:oddly": 9}
+    rows = rolled(spark, tmp_path, [{"e": "stat", **WHO, "s": "0", "am": "client", "cnt": counters, "h": histogram}])
+    assert [(row.event, row.code, row.bucket, row.n, row.bytes) for row in rows] == [
+        ("ack", None, None, 2.0, 0.0),
+        ("ack", None, 31, 3.0, 0.0),
+        ("ack", None, 40, 2.0, 0.0),
+        ("dlv", None, None, 6.0, 900.0),
+        ("dlv", "redelivered", None, 4.0, 0.0),
+        ("nack", "discard", None, 1.0, 0.0),
+        ("nack", "requeue", None, 2.0, 0.0),
+    ]
+    assert {row.ack_mode for row in rows} == {"client"}
+
+
+def test_octets_are_kept_where_all_deliveries_were_redeliveries(spark: SparkSession, tmp_path: Path) -> None:
+    rows = rolled(spark, tmp_path, [{"e": "stat", **WHO, "cnt": {"dlv": 2, "dlv_bytes": 50, "redelivered": 2}}])
+    assert [(row.code, row.n, row.bytes) for row in rows] == [(None, 0.0, 50.0), ("redelivered", 2.0, 0.0)]
+
+
+def test_a_cumulative_acknowledgement_counts_for_all_that_it_covers(spark: SparkSession, tmp_path: Path) -> None:
+    ack = {"e": "ack", **GOT, "n": 3, "l": 5, "w": 2.0}
+    rows = rolled(spark, tmp_path, [ack, {"e": "ack", **GOT}, {"e": "nack", **GOT, "n": 2, "x": "requeue", "l": 5}])
+    assert [(row.event, row.code, row.bucket, row.n) for row in rows] == [
+        ("ack", None, None, 1.0),
+        ("ack", None, 5, 6.0),
+        ("nack", "requeue", None, 2.0),
+    ]
+
+
+def test_a_rejection_has_no_latency(spark: SparkSession, tmp_path: Path) -> None:
+    conf = {"e": "conf", **WHO, "m": 1, "l": 20}
+    rows = rolled(spark, tmp_path, [conf, {**conf, "x": "rejected"}])
+    assert [(row.code, row.bucket, row.n) for row in rows] == [(None, 20, 1.0), ("rejected", None, 1.0)]
+
+
+def test_what_nobody_knows_is_not_counted(spark: SparkSession, tmp_path: Path) -> None:
+    assert rolled(spark, tmp_path, [{"e": "later", **WHO}]) == []
+
+
+def test_days_do_not_follow_the_session_s_time_zone(spark: SparkSession, tmp_path: Path) -> None:
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
+    try:
+        rows = rolled(spark, tmp_path, [{"e": "close", "t": START + 86_399_999_999}])
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before or "UTC")
+    assert [row.d for row in rows] == ["2026-11-21"]
