@@ -17,7 +17,7 @@ class ExitCode(IntEnum):
     OK = 0
     """Done: `serve` drained and stopped, `check` found a usable upstream for every virtual host."""
     FAILURE = 1
-    """Failed while running; `check`: some virtual host has no usable upstream; `parity`: a difference; `pipeline check`:
+    """Failed while running; `check`: a virtual host has no usable upstream; `parity`: a difference; `pipeline check`:
     something is missing."""
     CONFIGURATION = 2
     """The configuration or the command line is wrong; nothing was started. (argparse uses the same number.)"""

@@ -143,8 +143,7 @@ class DeliveryTally:
         # One ACK for one message, with as few calls as can be: the same as below.
         recorder = self._recorder
         unacked = recorder.unacked
-        if unacked > recorder.max_unacked:
-            recorder.max_unacked = unacked
+        recorder.max_unacked = max(recorder.max_unacked, unacked)
         recorder.unacked = unacked - 1
         self._acked += 1
         at = self.times.pop(tag, None)

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from io import StringIO
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -30,6 +31,7 @@ from gateway.errors import ExitCode, PipelineError
 from gateway.journal.schema import VERSION
 from gateway.journal.segments import PATTERN, SegmentName
 from gateway.pipeline import staged
+from gateway.pipeline.compact import recover
 from gateway.pipeline.lake import Lake, Manifest, Segment, remove
 from gateway.pipeline.lines import DISTINCT, EVENTS_SCHEMA, PARTITIONS, bad_lines_of, events_of, quick, thorough
 from gateway.pipeline.plan import planned
@@ -164,6 +166,10 @@ class _Run:
 
     def _clear_leftovers(self) -> None:
         """Remove what a killed run left, and see whether the checkpoint fits to the lake."""
+        said = StringIO()
+        recover(self._lake, said)
+        for sentence in said.getvalue().splitlines():
+            self._progress.say(sentence)
         manifests = self._lake.manifests()
         self._known = {Path(segment.path).name for manifest in manifests for segment in manifest.segments}
         checkpoint = self._lake.checkpoint

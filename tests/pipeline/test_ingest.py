@@ -133,3 +133,58 @@ def test_tables_are_computed_for_batches_that_are_not_in_them(
     run(spark, order(tmp_path))
     days = ["2026-11-21", "2026-11-22"]
     assert asked == [(days, days), (days, days)]
+
+
+@pytest.mark.usefixtures("no_tables")
+def test_a_compaction_that_was_killed_is_undone_or_finished_before_anything_else(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gateway.pipeline.compact import compact  # noqa: PLC0415
+
+    made = JournalMaker(tmp_path / "journal").write(300, per_segment=100)
+    run(spark, order(tmp_path, batch_octets=made.segments[0].stat().st_size))
+    lake = Lake(tmp_path / "lake")
+    batches = len(lake.manifests())
+    assert batches > 1
+
+    class KilledError(BaseException):
+        pass
+
+    def killed(_path: Path) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gateway.pipeline.compact.remove", killed)  # the first source, after all are put together
+        with pytest.raises(KilledError):
+            compact(lake, io.StringIO())
+    JournalMaker(tmp_path / "journal", seed=2).write(50)
+    _, said, _ = run(spark, order(tmp_path))
+    assert "compaction" in said
+    compact(lake, io.StringIO())
+    assert_compacted_once(tmp_path)
+
+
+def assert_compacted_once(base: Path) -> None:
+    """As `assert_every_line_once`, and the lake has a compacted directory."""
+    assert list((base / "lake").glob("events/d=*/level=*/batch=c*"))
+    assert_every_line_once(base)
+
+
+def test_late_lines_leave_the_sessions_of_a_day_alone_whose_events_are_deleted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    from gateway.pipeline.retention import collect  # noqa: PLC0415
+
+    JournalMaker(tmp_path / "journal").write(200)
+    run(spark, order(tmp_path))
+    lake = tmp_path / "lake"
+    sessions = ask(lake, "select count(*), min(epoch_us(started)) from TABLE", "sessions")
+    sent = ask(lake, "select sum(n) from TABLE where event = 'send'", "rollup_10s")[0][0]
+    collect(Lake(lake), tmp_path / "journal", retain_days=0, events_days=0, out=io.StringIO())
+    JournalMaker(tmp_path / "journal", seed=2).write(100)
+    run(spark, order(tmp_path))
+    assert ask(lake, "select count(*), min(epoch_us(started)) from TABLE", "sessions") == sessions
+    more = ask(lake, "select sum(n) from TABLE where event = 'send'", "rollup_10s")[0][0]
+    assert isinstance(sent, float)
+    assert isinstance(more, float)
+    assert more > sent
