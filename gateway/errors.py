@@ -108,8 +108,8 @@ class JournalError(GatewayError):
 
     def __init__(self, directory: str, reason: str) -> None:
         super().__init__(
-            f"the journal cannot be written to {directory}: {reason}. Give the gateway's user the right to write there, "
-            "name another directory under journal in the configuration, or set its level to off."
+            f"the journal cannot be written to {directory}: {reason}. Give the gateway's user the right to write "
+            "there, name another directory under journal in the configuration, or set its level to off."
         )
 
 

@@ -175,13 +175,15 @@ def test_late_lines_leave_the_sessions_of_a_day_alone_whose_events_are_deleted(
 ) -> None:
     from gateway.pipeline.retention import collect  # noqa: PLC0415
 
-    JournalMaker(tmp_path / "journal").write(200)
+    long_ago = START - 400 * DAY
+    JournalMaker(tmp_path / "journal", start=long_ago).write(200)
     run(spark, order(tmp_path))
     lake = tmp_path / "lake"
     sessions = ask(lake, "select count(*), min(epoch_us(started)) from TABLE", "sessions")
     sent = ask(lake, "select sum(n) from TABLE where event = 'send'", "rollup_10s")[0][0]
-    collect(Lake(lake), tmp_path / "journal", retain_days=0, events_days=0, out=io.StringIO())
-    JournalMaker(tmp_path / "journal", seed=2).write(100)
+    collect(Lake(lake), tmp_path / "journal", retain_days=0, events_days=30, out=io.StringIO())
+    assert not list(lake.glob("events/**/*.parquet"))
+    JournalMaker(tmp_path / "journal", seed=2, start=long_ago).write(100)
     run(spark, order(tmp_path))
     assert ask(lake, "select count(*), min(epoch_us(started)) from TABLE", "sessions") == sessions
     more = ask(lake, "select sum(n) from TABLE where event = 'send'", "rollup_10s")[0][0]
