@@ -2,11 +2,12 @@
 
 They look at the tree as the file has it, whatever its shape, and not at the validated model: so they are reported
 together with all other mistakes, even where some other value is wrong. What is of the wrong shape is passed over here,
-since validation speaks of it. Only `strange_keys` opens files, and needs the model to find them.
+since validation speaks of it. `strange_keys` and `shared_journals` look at the model, once there is one.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
@@ -15,7 +16,8 @@ from pydantic_core import PydanticCustomError
 
 from gateway.config.addresses import BrokerUrl, SocketAddress
 from gateway.config.findings import Finding, Trail, closest, path_text
-from gateway.config.model import PASS_THROUGH, GatewayConfig
+from gateway.config.journal import default_directory
+from gateway.config.model import PASS_THROUGH, GatewayConfig, VirtualHost
 from gateway.config.tls_files import check_key
 
 _TLS_FILES = ("ca_file", "cert_file", "key_file")
@@ -33,7 +35,6 @@ def contradictions(tree: object) -> list[Finding]:
         _aliases(virtual_hosts),
         _default_virtual_host(top),
         _tls(_mapping(top.get("upstream")), virtual_hosts),
-        _journals(_mapping(top.get("defaults")), virtual_hosts),
     )
     return list(checks)
 
@@ -155,24 +156,6 @@ def _tls_group(trail: Trail, said: dict[str, Any], merged: dict[str, Any], in_us
         yield Finding(trail, "This has no effect: no upstream URL begins with amqps://.", "Change the URLs to amqps.")
 
 
-def _journals(defaults: dict[str, Any], virtual_hosts: dict[str, Any]) -> Iterator[Finding]:
-    """Virtual hosts with the same directory share its segments, so they cannot treat them differently."""
-    shared = _mapping(defaults.get("journal"))
-    owners: dict[object, tuple[str, dict[str, Any]]] = {}
-    for name, entry in virtual_hosts.items():
-        own = _mapping(_mapping(entry).get("journal"))
-        merged = shared | own
-        directory = merged.get("directory")
-        if merged.get("level") in ("off", False) or not isinstance(directory, str | None):
-            continue
-        other, there = owners.setdefault(directory, (name, merged))
-        for key in _OF_SEGMENTS:
-            if merged.get(key) != there.get(key):
-                trail: Trail = ("virtual_hosts", name, "journal", *((key,) if key in own else ()))
-                sentence = f"{key} differs from that of {path_text(('virtual_hosts', other))}, in the same directory."
-                yield Finding(trail, sentence, "Give both the same value, or one of them a directory of its own.")
-
-
 def strange_keys(config: GatewayConfig) -> Iterator[Finding]:
     """Where a certificate and the key that goes with it stand in different places, and do not belong together.
 
@@ -190,6 +173,27 @@ def strange_keys(config: GatewayConfig) -> Iterator[Finding]:
                 yield Finding(
                     ("virtual_hosts", virtual_host.name, "upstream", "tls", *said), error.message(), suggestion
                 )
+
+
+def shared_journals(config: GatewayConfig) -> Iterator[Finding]:
+    """Virtual hosts whose journals have the same directory share its segments, so they cannot treat them differently.
+
+    Args:
+        config: otherwise without a mistake.
+    """
+    owners: dict[str, VirtualHost] = {}
+    for virtual_host in config.resolved_virtual_hosts():
+        journal = virtual_host.journal
+        if journal.level == "off":
+            continue
+        there = owners.setdefault(os.path.normpath(journal.directory or default_directory()), virtual_host)
+        for key in _OF_SEGMENTS:
+            if getattr(journal, key) != getattr(there.journal, key):
+                sentence = (
+                    f"{key} differs from that of {path_text(('virtual_hosts', there.name))}, in the same directory."
+                )
+                advice = "Give both the same value, or one of them a directory of its own."
+                yield Finding(("virtual_hosts", virtual_host.name, "journal"), sentence, advice)
 
 
 def _speaks_tls(upstream: dict[str, Any], below: dict[str, Any]) -> bool:

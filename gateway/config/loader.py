@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from gateway.config.consistency import contradictions, strange_keys
+from gateway.config.consistency import contradictions, shared_journals, strange_keys
 from gateway.config.document import Document, YamlSyntaxError, read_document
 from gateway.config.findings import Finding, Trail, findings_of, path_text
 from gateway.config.model import GatewayConfig
@@ -64,7 +64,7 @@ def parse(
     config, found = _validated(document.tree, base)
     found += contradictions(document.tree)
     if config is not None and not found:
-        found += strange_keys(config)
+        found += [*strange_keys(config), *shared_journals(config)]
     mistakes = _mistakes(document, found)
     if config is None or mistakes:
         raise ConfigError(mistakes, name)

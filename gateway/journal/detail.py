@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gateway.journal.moments import moments_for
 from gateway.journal.schema import Ack, Conf, Dlv, Nack, Send
-from gateway.journal.tally import TIMED, About, take_times
+from gateway.journal.tally import About
 from gateway.journal.writer import BATCH
 
 if TYPE_CHECKING:
@@ -89,13 +90,13 @@ class DeliveryDetail:
         about: it, as the journal shows it.
     """
 
-    __slots__ = ("_acknowledges", "_recorder", "_sample", "_session", "_writer", "about", "subscription", "times")
+    __slots__ = ("_acknowledges", "_moments", "_recorder", "_sample", "_session", "_writer", "about", "subscription")
 
     def __init__(self, recorder: Recorder, subscription: Subscription, about: About) -> None:
         self.subscription = subscription
         self.about = about
-        # When each outstanding delivery was made, oldest first; under ack:auto nobody acknowledges.
-        self.times: dict[int, int] = {}
+        self._moments = moments_for(about.mode)
+        # Under ack:auto nobody does.
         self._acknowledges = about.mode != "auto"
         self._recorder = recorder
         self._writer = recorder.writer
@@ -115,8 +116,8 @@ class DeliveryDetail:
             if not self._sample.takes(tag):
                 return
             weight = self._sample.weight
-        if self._acknowledges and len(self.times) < TIMED:
-            self.times[tag] = clock.now
+        if self._acknowledges:
+            self._moments.note(tag, clock.now)
         about = self.about
         session, virtual_host, user = self._session
         line = Dlv(
@@ -131,19 +132,12 @@ class DeliveryDetail:
         """See `DeliveryAccount`. One line for all messages that were delivered at the same moment."""
         self._recorder.settled(count, requeue)
         now = self._writer.clock.now
-        if count == 1:
-            at = self.times.pop(tag, None)
-            if at is not None or self._sample is None:
-                self._write(tag, 1, None if at is None else now - at, requeue)
-            return
-        taken = take_times(self.times, tag)
-        start = 0
-        for position, at in enumerate(taken):
-            if position + 1 == len(taken) or taken[position + 1] != at:
-                self._write(tag, position + 1 - start, now - at, requeue)
-                start = position + 1
-        if self._sample is None and count > len(taken):
-            self._write(tag, count - len(taken), None, requeue)
+        known = 0
+        for last, number, at in self._moments.take(tag):
+            self._write(last, number, now - at, requeue)
+            known += number
+        if self._sample is None and count > known:
+            self._write(tag, count - known, None, requeue)
 
     def _write(self, tag: int, count: int, latency: int | None, requeue: bool | None) -> None:
         about, clock = self.about, self._writer.clock

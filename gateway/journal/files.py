@@ -3,9 +3,9 @@
 Everything that may wait for a disk happens here: writing, fsync, renaming, recovery of what a dead process left, and
 deleting what is old. The loop hands over whole chunks of lines and never waits.
 
-file without one has been left behind: it is cut to its last whole line and finished. On a network file system without
-locks, others' files are looked at only when nobody has written to them for long.
-that knows no locks, others' files are looked at only when nobody has written to them for long.
+A segment is locked (flock) while it is open. A lock dies with its process, whatever its id is afterwards, so a file
+``.….open`` without one has been left behind: it is cut to its last whole line and finished. On a network file system
+without locks, the segments of other nodes are looked at only when nobody has written to them for long.
 
 A full disk loses nothing that was handed over: what was written in part is taken back, and tried again each second.
 Meanwhile the loop sees ``written`` stand still and drops, and counts, what is new.
@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import tempfile
 import threading
 import time
 from dataclasses import dataclass
@@ -76,6 +77,7 @@ class Files:
         self.directory = directory
         # Lines that are in a file. Written by the thread, read by the loop.
         self.written = 0
+        self.written_octets = 0
         self._node = node
         self._retain = retain
         self._orders: SimpleQueue[_Begin | _Lines | _Finish | _Stop] = SimpleQueue()
@@ -86,6 +88,7 @@ class Files:
         self._size = 0
         self._is_failing = False
         self._gives_up = threading.Event()
+        self._is_done = False
         self._cleaned = 0.0
 
     # For the loop.
@@ -97,9 +100,8 @@ class Files:
             OSError: when it cannot.
         """
         _make_directory(self.directory)
-        probe = self.directory / f".{os.getpid()}.probe"
-        os.close(os.open(probe, os.O_CREAT | os.O_WRONLY, _FILE_MODE))
-        probe.unlink()
+        with tempfile.NamedTemporaryFile(prefix=".probe-", dir=self.directory):
+            pass
         self._thread.start()
 
     def begin(self, name: SegmentName, at: int) -> None:
@@ -130,18 +132,14 @@ class Files:
             Whether everything was done.
         """
         self._orders.put(_Stop())
-        if not self._thread.is_alive():
-            return True
         self._thread.join(within)
         self._gives_up.set()
         self._thread.join(_RETRY)
-        return not self._thread.is_alive() and not self._is_failing
+        return self._is_done
 
     # The thread.
 
     def _work(self) -> None:
-        with contextlib.suppress(OSError):
-            recover(self.directory, self._node)
         while True:
             self._clean()
             try:
@@ -149,8 +147,11 @@ class Files:
             except Empty:
                 continue
             if isinstance(order, _Stop):
+                self._is_done = True
                 return
             while not self._carried_out(order):
+                # What is too old may be what fills the disk.
+                self._clean()
                 if self._gives_up.wait(_RETRY):
                     return
 
@@ -186,34 +187,46 @@ class Files:
             raise
         self._size += len(order.octets)
         self.written += order.lines
+        self.written_octets += len(order.octets)
 
     def _open(self) -> None:
         if self._begin is None:
             raise AssertionError("lines without a segment")
         folder = self.directory / f"d={self._begin.day}"
-        _make_directory(folder)
         self._path = folder / self._begin.name.while_open
-        file = os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, _FILE_MODE)
+        while True:
+            _make_directory(folder)
+            file = os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, _FILE_MODE)
+            _lock(file)
+            if _is_at(file, self._path):
+                break
+            # Between opening and locking, another gateway that starts has taken it for one left behind.
+            os.close(file)
         os.fchmod(file, _FILE_MODE)
-        _lock(file)
         self._file, self._size = file, 0
 
     def _finish(self) -> None:
         if self._file < 0:
             return
         os.fsync(self._file)
-        self._path.rename(self._path.with_name(str(SegmentName.read(self._path.name))))
-        sync_directory(self._path.parent)
+        if _is_at(self._file, self._path):
+            self._path.rename(self._path.with_name(str(SegmentName.read(self._path.name))))
+        else:
+            log.error("journal segment gone", segment=self._path.name, octets=self._size)
         os.close(self._file)
         self._file = -1
+        # It has its name, so a failure now is none of the segment's.
+        with contextlib.suppress(OSError):
+            sync_directory(self._path.parent)
 
     def _clean(self) -> None:
-        """Delete this node's segments that are too old, now and then."""
+        """Finish what others left behind and delete this node's old segments; at first, and now and then."""
         now = time.monotonic()
         if self._cleaned and now - self._cleaned < _CLEAN:
             return
         self._cleaned = now
         with contextlib.suppress(OSError):
+            recover(self.directory, self._node)
             delete_old(self.directory, self._node, time.time() - self._retain)
 
 
@@ -244,7 +257,7 @@ def recover(directory: Path, node: str) -> list[Path]:
 def _recover_one(path: Path, name: SegmentName) -> Path | None:
     file = os.open(path, os.O_RDWR)
     try:
-        if not _lock(file) or not path.exists():
+        if not _lock(file) or not _is_at(file, path):
             return None
         whole = _whole_lines(file)
         if not whole:
@@ -288,9 +301,10 @@ def delete_old(directory: Path, node: str, before: float) -> int:
     deleted = 0
     for path in directory.glob("d=*/[!.]*.jsonl"):
         name = SegmentName.read(path.name)
-        if name is not None and name.node == node and path.stat().st_mtime < before:
-            path.unlink()
-            deleted += 1
+        with contextlib.suppress(FileNotFoundError):  # somebody else was quicker
+            if name is not None and name.node == node and path.stat().st_mtime < before:
+                path.unlink()
+                deleted += 1
     if deleted:
         for folder in directory.glob("d=*"):
             with contextlib.suppress(OSError):
@@ -308,6 +322,14 @@ def _lock(file: int) -> bool:
         # This file system knows no locks.
         return True
     return True
+
+
+def _is_at(file: int, path: Path) -> bool:
+    """Whether an open file is the one that a path leads to."""
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _make_directory(path: Path) -> None:

@@ -154,6 +154,8 @@ class Journal:
         """Write everything, and say so in the last line."""
         for directory, writer in self._writers.items():
             if not writer.close():
-                log.error("journal not finished", directory=str(directory), lines=writer.pending)
+                log.error(
+                    "journal not finished", directory=str(directory), lines=writer.pending, dropped=writer.dropped
+                )
         self._writers.clear()
         self._books.clear()

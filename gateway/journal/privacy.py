@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hmac
 import os
 import re
 import secrets
+import tempfile
 from collections.abc import Sequence
 from hashlib import sha256
 from ipaddress import ip_address, ip_network
@@ -31,8 +34,12 @@ _GENERATED: Final = re.compile(
 )
 _KEY_NAME: Final = ".users.key"
 _KEY_OCTETS: Final = 32
+_LEAST_KEY_OCTETS: Final = 16
 _HASH_OCTETS: Final = 8
 _PREFIXES: Final = {4: 24, 6: 48}
+
+# Destinations whose name is remembered, besides the distinct names.
+_RECENT: Final = 4096
 
 # Characters of a client's text in one line.
 _LONGEST: Final = 300
@@ -56,9 +63,18 @@ class Destinations:
         self._patterns = [(_as_expression(pattern), pattern) for pattern in patterns]
         self._most = most
         self._known: set[str] = set()
+        self._recent: dict[bytes, str] = {}
 
     def name(self, destination: bytes) -> str:
         """The name under which a destination is counted."""
+        name = self._recent.get(destination)
+        if name is None:
+            if len(self._recent) >= _RECENT:
+                self._recent.clear()
+            name = self._recent[destination] = self._counted(destination)
+        return name
+
+    def _counted(self, destination: bytes) -> str:
         name = self._normalised(shown(destination))
         if name not in self._known:
             if len(self._known) >= self._most:
@@ -105,19 +121,30 @@ def users_key(directory: Path, given: Path | None) -> bytes:
         given: the configured file.
 
     Raises:
-        OSError: when it can neither be read nor made.
+        OSError: when it can neither be read nor made, or is too short to keep anything secret.
     """
-    if given is not None:
-        return given.read_bytes()
-    path = directory / _KEY_NAME
-    try:
-        file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    except FileExistsError:
-        return path.read_bytes()
-    with os.fdopen(file, "wb") as fresh:
-        key = secrets.token_bytes(_KEY_OCTETS)
-        fresh.write(key)
+    path = directory / _KEY_NAME if given is None else given
+    if given is None and not path.exists():
+        _make_key(path)
+    key = path.read_bytes()
+    if len(key) < _LEAST_KEY_OCTETS:
+        raise OSError(errno.EINVAL, f"the key in {path} has fewer than {_LEAST_KEY_OCTETS} octets")
     return key
+
+
+def _make_key(path: Path) -> None:
+    """Make a key, whole or not at all; if another gateway does so at the same moment, one of the two stays."""
+    file, name = tempfile.mkstemp(prefix=".key-", dir=path.parent)  # for the owner's eyes only
+    fresh = Path(name)
+    try:
+        with os.fdopen(file, "wb") as stream:
+            stream.write(secrets.token_bytes(_KEY_OCTETS))
+            stream.flush()
+            os.fsync(stream.fileno())
+        with contextlib.suppress(FileExistsError):
+            path.hardlink_to(fresh)
+    finally:
+        fresh.unlink()
 
 
 def peer_name(host: str, how: str) -> str | None:

@@ -22,6 +22,7 @@ from gateway.stomp.headers import read_boolean
 if TYPE_CHECKING:
     from gateway.journal.book import Book
     from gateway.session import ops
+    from gateway.session.queues import QueueSpec
     from gateway.session.sending import SendPlan
     from gateway.session.session import Session
     from gateway.session.subscription import Subscription
@@ -108,75 +109,78 @@ class Recorder:
         tally = self._tallies.get(name)
         if tally is None:
             if len(self._tallies) >= _REMEMBERED:
+                # What is forgotten here would otherwise wait, and grow, until the next line is due.
+                self._write_stats()
                 self._tallies.clear()
             tally = self._tallies[name] = SendTally(self, name, kind)
         return tally
 
-    def subscribing(self, operation: ops.Subscribe) -> DeliveryAccount | None:
+    def subscribing(self, operation: ops.Subscribe, queue: QueueSpec | None) -> DeliveryAccount | None:
         """See `Witness`."""
-        subscription, about = operation.subscription, self._about_subscription(operation)
+        subscription, about = operation.subscription, self._about_subscription(operation, queue)
         if self._book.detailed:
             detail = self._accounts[subscription] = DeliveryDetail(self, subscription, about)
             return detail
         tally = self._accounts[subscription] = DeliveryTally(self, subscription, about)
         return None if subscription.mode is AckMode.AUTO else tally
 
-    def _about_subscription(self, operation: ops.Subscribe) -> About:
-        subscription, queue = operation.subscription, operation.queue
+    def _about_subscription(self, operation: ops.Subscribe, queue: QueueSpec | None) -> About:
+        subscription = operation.subscription
         text = _text_of(operation)
         if text.startswith(TEMP_QUEUE):
             identifier = TEMP_QUEUE.decode() + "*"
         else:
             identifier = shown(text if subscription.subscription is None else subscription.subscription)
-        # With auto-delete, as without a header that denies it, the queue goes with its last consumer all the same.
-        stays = queue is not None and not queue.auto_delete and _is_durable(operation)
-        return About(
+        about = About(
             self._book.destinations.name(text),
             KIND_NAMES[_kind_of(operation)],
             identifier,
             subscription.mode.value.decode(),
-            operation.queue_name if stays else None,
+            None,
         )
+        if queue is not None:
+            about.durable = queue.durable and operation.binding is not None
+            about.auto_delete, about.exclusive = queue.auto_delete, queue.exclusive
+            about.has_arguments = bool(queue.arguments)
+            # With auto-delete, as without a header that denies it, the queue goes with its last consumer all the same.
+            if about.durable and not queue.auto_delete:
+                about.queue = operation.queue_name
+        return about
 
     def subscribed(self, operation: ops.Subscribe, queue_name: str) -> None:
         """See `Witness`."""
         account = self._accounts.get(operation.subscription)
         if account is None:
             return
-        about, queue = account.about, operation.queue
+        about = account.about
+        about.has_begun = True
         if about.queue is not None:
             about.queue = queue_name
         self.clock.tick()
-        durable = _is_durable(operation)
         # Under ack:auto the prefetch is the gateway's own and not the client's.
         prefetch = 0 if about.mode == "auto" else operation.prefetch
-        self.writer.put(
-            schema.Sub(
-                *self._about(),
-                about.destination,
-                about.kind,
-                about.identifier,
-                about.mode,
-                prefetch,
-                durable,
-                queue is not None and queue.auto_delete,
-                queue is not None and queue.exclusive,
-                about.queue,
-            )
-        )
-        self._use_all(of_subscribe(operation, _kind_of(operation), durable=durable))
+        line = schema.Sub(
+            *self._about(), about.destination, about.kind, about.identifier, about.mode, prefetch, about.durable,
+            about.auto_delete, about.exclusive, about.queue,
+        )  # fmt: skip
+        self.writer.put(line)
+        self._use_all(of_subscribe(operation, _kind_of(operation), about))
 
     def unsubscribed(self, subscription: Subscription, how: str) -> None:
         """See `Witness`."""
         account = self._accounts.get(subscription)
         if account is None:
             return
-        self._write_stats()
         del self._accounts[subscription]
+        self.clock.tick()
+        if isinstance(account, DeliveryTally):
+            self._put(account.take())
         outstanding = 0 if subscription.mode is AckMode.AUTO else subscription.figures.outstanding
         self._note_unacked()
         self.unacked -= outstanding
         about = account.about
+        if not about.has_begun:
+            return
         self.writer.put(
             schema.Unsub(*self._about(), about.destination, about.kind, about.identifier, how, outstanding, about.queue)
         )
@@ -253,9 +257,11 @@ class Recorder:
         tallies: list[SendTally | DeliveryTally] = [*active]
         tallies += [each for each in self._accounts.values() if isinstance(each, DeliveryTally)]
         for tally in tallies:
-            line = tally.take()
-            if line is not None:
-                self.writer.put(line)
+            self._put(tally.take())
+
+    def _put(self, line: schema.Line | None) -> None:
+        if line is not None:
+            self.writer.put(line)
 
     def ended(self, reason: CloseReason | None, octets_in: int, octets_out: int) -> None:
         """The session is over.
@@ -289,11 +295,6 @@ class Recorder:
 def _text_of(operation: ops.Subscribe) -> bytes:
     """The destination of a subscription; for the queue behind a reply-to, its name there."""
     return operation.subscription.destination or operation.subscription.tag[2:]
-
-
-def _is_durable(operation: ops.Subscribe) -> bool:
-    """Whether it asks for a durable subscription to a topic or an exchange."""
-    return operation.queue is not None and operation.queue.durable and operation.binding is not None
 
 
 def _kind_of(operation: ops.Subscribe) -> Kind:

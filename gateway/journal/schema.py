@@ -227,8 +227,8 @@ class Stat(OfSession, tag="stat"):
     """At level session: what a destination (no ``s``) or a subscription (``s``) of a session did since the last one.
 
     ``cnt`` has any of: send send_bytes conf rejected; dlv dlv_bytes redelivered ack requeue discard. ``h`` counts
-    latencies: ``conf:<bucket>`` from publishing to confirm, ``ack:<bucket>`` and ``nack:<bucket>`` from delivery on,
-    with the buckets of ``gateway.journal.histogram``. What has no latency is in ``cnt`` only.
+    latencies: ``conf:<bucket>`` from publishing to confirm, ``ack:<bucket>`` from delivery to acknowledgement, with the
+    buckets of ``gateway.journal.histogram``. What has no latency is in ``cnt`` only.
     """
 
     d: str

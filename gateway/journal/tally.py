@@ -6,18 +6,17 @@ HOT: ``sent``, ``confirmed``, ``delivered`` and ``settled`` are called for each 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gateway.journal.histogram import bucket_of
+from gateway.journal.moments import moments_for
 from gateway.journal.schema import Stat
 
 if TYPE_CHECKING:
     from gateway.journal.clock import Clock
     from gateway.journal.recorder import Recorder
     from gateway.session.subscription import Subscription
-
-TIMED: Final = 65_536
-"""Deliveries of one subscription whose time is remembered; acknowledging any more of them counts, without a latency."""
 
 
 class Latencies:
@@ -32,12 +31,12 @@ class Latencies:
         self.counts: dict[int, int] = {}
         self._latency = self._bucket = 0
 
-    def add(self, latency: int) -> None:
-        """Count one. HOT."""
+    def add(self, latency: int, number: int = 1) -> None:
+        """Count some of one latency. HOT."""
         if latency != self._latency:
             self._latency = latency
             self._bucket = bucket_of(latency)
-        self.counts[self._bucket] = self.counts.get(self._bucket, 0) + 1
+        self.counts[self._bucket] = self.counts.get(self._bucket, 0) + number
 
     def take(self, name: str) -> dict[str, int]:
         """The counts since the last time, as a `Stat` has them."""
@@ -113,15 +112,14 @@ class DeliveryTally:
     """
 
     __slots__ = (
-        "_acked", "_clock", "_discarded", "_latencies", "_recorder", "_requeued", "_told", "about", "subscription",
-        "times",
+        "_acked", "_clock", "_discarded", "_latencies", "_moments", "_recorder", "_requeued", "_told", "about",
+        "subscription",
     )  # fmt: skip
 
     def __init__(self, recorder: Recorder, subscription: Subscription, about: About) -> None:
         self.subscription = subscription
         self.about = about
-        # When each outstanding delivery was made, oldest first.
-        self.times: dict[int, int] = {}
+        self._moments = moments_for(about.mode)
         self._recorder = recorder
         self._clock: Clock = recorder.clock
         self._told = subscription.figures
@@ -131,33 +129,17 @@ class DeliveryTally:
     def delivered(self, tag: int, redelivered: bool, size: int) -> None:
         """See `DeliveryAccount`. Not called under ack:auto, where nobody acknowledges."""
         self._recorder.unacked += 1
-        times = self.times
-        if len(times) < TIMED:
-            times[tag] = self._clock.now
+        self._moments.note(tag, self._clock.now)
 
     def settled(self, tag: int, count: int, requeue: bool | None) -> None:
         """See `DeliveryAccount`."""
-        if count > 1 or requeue is not None:
-            self._settled_otherwise(tag, count, requeue)
-            return
-        # One ACK for one message, with as few calls as can be: the same as below.
-        recorder = self._recorder
-        unacked = recorder.unacked
-        recorder.max_unacked = max(recorder.max_unacked, unacked)
-        recorder.unacked = unacked - 1
-        self._acked += 1
-        at = self.times.pop(tag, None)
-        if at is not None:
-            self._latencies.add(self._clock.now - at)
-
-    def _settled_otherwise(self, tag: int, count: int, requeue: bool | None) -> None:
         self._recorder.settled(count, requeue)
-        at = self.times.pop(tag, None) if count == 1 else None
-        taken = take_times(self.times, tag) if count > 1 else [] if at is None else [at]
+        taken = self._moments.take(tag)
         if requeue is None:
             self._acked += count
-            for each in taken:
-                self._latencies.add(self._clock.now - each)
+            now = self._clock.now
+            for _, number, at in taken:
+                self._latencies.add(now - at, number)
         elif requeue:
             self._requeued += count
         else:
@@ -183,33 +165,20 @@ class DeliveryTally:
         return stat
 
 
+@dataclass(slots=True)
 class About:
-    """A subscription as the journal shows it; ``queue`` is that of a durable one, which stays."""
+    """A subscription as the journal shows it.
 
-    __slots__ = ("destination", "identifier", "kind", "mode", "queue")
-
-    def __init__(self, destination: str, kind: str, identifier: str, mode: str, queue: str | None) -> None:
-        self.destination = destination
-        self.kind = kind
-        self.identifier = identifier
-        self.mode = mode
-        self.queue = queue
-
-
-def take_times(times: dict[int, int], tag: int) -> list[int]:
-    """Take out when the deliveries up to a tag were made.
-
-    Args:
-        times: by delivery tag, oldest first.
-        tag: the last one.
-
-    Returns:
-        Those that are known, oldest first.
+    ``queue`` is that of a durable one, which stays; ``auto_delete`` and ``exclusive`` are its queue's.
     """
-    taken = []
-    while times:
-        first = next(iter(times))
-        if first > tag:
-            break
-        taken.append(times.pop(first))
-    return taken
+
+    destination: str
+    kind: str
+    identifier: str
+    mode: str
+    queue: str | None
+    auto_delete: bool = False
+    exclusive: bool = False
+    durable: bool = False
+    has_arguments: bool = False
+    has_begun: bool = False

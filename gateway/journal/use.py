@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
+from gateway.session.arguments import QUEUE_ARGUMENTS
 from gateway.session.destinations import REPLY_QUEUE, Kind
 from gateway.session.subscription import AckMode
 from gateway.stomp.frame import RECEIPT
 from gateway.stomp.headers import read_boolean
 
 if TYPE_CHECKING:
+    from gateway.journal.tally import About
     from gateway.session import ops
     from gateway.session.sending import SendPlan
 
@@ -28,7 +30,6 @@ _HEADERS: Final = {
     b"expiration": "expiration",
     b"correlation-id": "correlation",
 }
-_ARGUMENTS: Final = b"x-"
 # Headers of SEND that mean something to STOMP or to RabbitMQ; every other one is the users' own.
 _KNOWN: Final = frozenset(
     (
@@ -55,34 +56,38 @@ def of_send(plan: SendPlan, headers: Mapping[bytes, bytes]) -> Iterator[str]:
     for name in headers:
         if name in _HEADERS:
             yield _HEADERS[name]
-        elif name.startswith(_ARGUMENTS):
+        elif name in QUEUE_ARGUMENTS:
             yield "queue-arguments"
         elif name not in _KNOWN:
             yield "user-headers"
-    if read_boolean(headers.get(b"persistent")):
-        yield "persistent"
+    for flag in (b"persistent", b"exclusive"):
+        if read_boolean(headers.get(flag)):
+            yield flag.decode()
     if plan.temp_queue is not None:
         yield "temp-queue"
     elif headers.get(b"reply-to", b"").startswith(REPLY_QUEUE):
         yield "reply-queue"
 
 
-def of_subscribe(operation: ops.Subscribe, kind: Kind, *, durable: bool) -> Iterator[str]:
+def of_subscribe(operation: ops.Subscribe, kind: Kind, about: About) -> Iterator[str]:
     """The features that a SUBSCRIBE, or the queue behind a reply-to, uses.
 
     Args:
         operation: what it asks of the broker.
         kind: of its destination.
-        durable: whether it is a durable subscription.
+        about: the subscription, as the journal shows it.
     """
-    subscription, queue = operation.subscription, operation.queue
+    subscription = operation.subscription
     yield _KINDS[kind]
-    if durable:
+    if about.exclusive and kind is Kind.QUEUE:
+        # Those of topics and reply queues are exclusive without being asked.
+        yield "exclusive"
+    if about.durable:
         yield "durable-subscription"
     yield _ACKS[subscription.mode]
     if operation.prefetch and subscription.mode is not AckMode.AUTO:
         yield "prefetch"
     if operation.arguments and "x-stream-offset" in operation.arguments:
         yield "stream"
-    if queue is not None and queue.arguments:
+    if about.has_arguments:
         yield "queue-arguments"

@@ -2,8 +2,8 @@
 
 Theory of operation. Events collect in ``events``, a plain list that the hot path appends to. 512 of them, or a quarter
 of a second, are one chunk: numbered, encoded and handed over. A line gets its number only then, so an event that is
-dropped leaves no hole in the numbers: it is counted by the ``drop`` line in front of the next chunk. What is bounded is
-the number of lines handed over and not written yet; the loop never waits for a disk.
+dropped leaves no hole in the numbers: it is counted by the ``drop`` line in front of the next chunk. What is bounded
+is what was handed over and is not written yet, in lines and octets; the loop never waits for a disk.
 
 Rotation is decided here too, by octets and age, because the first line of a segment needs a number like every other.
 """
@@ -27,6 +27,7 @@ BATCH: Final = 512
 """Events that are written together."""
 
 _PENDING: Final = 65_536
+_PENDING_OCTETS: Final = 32 << 20
 _MICROSECONDS: Final = 1_000_000
 
 
@@ -72,7 +73,7 @@ class Writer:
         self._segment_bytes = 0
         self._since: int | None = None
         self._unreported = 0
-        self._handed = 0
+        self._handed = self._handed_octets = 0
         self._files = Files(settings.directory, settings.node, settings.retain)
 
     def start(self) -> None:
@@ -114,7 +115,8 @@ class Writer:
         if not events:
             self._finish_when_old()
             return
-        if self.pending + len(events) > self._most:
+        files = self._files
+        if self.pending + len(events) > self._most or self._handed_octets - files.written_octets > _PENDING_OCTETS:
             self.dropped += len(events)
             self._unreported += len(events)
             events.clear()
@@ -130,6 +132,7 @@ class Writer:
         octets = self._encoder.encode_lines(lines)
         self._files.write(octets, len(lines))
         self._handed += len(lines)
+        self._handed_octets += len(octets)
         self._segment_bytes += len(octets)
         if self._segment_bytes >= self._settings.rotate_bytes:
             self._finish_segment()

@@ -25,6 +25,8 @@ _NUMBER_ARGUMENTS: Final = (
     b"x-stream-max-segment-size-bytes",
     b"x-stream-filter-size-bytes",
 )
+QUEUE_ARGUMENTS: Final = frozenset((*_TEXT_ARGUMENTS, *_NUMBER_ARGUMENTS))
+"""The headers that become arguments of queue.declare."""
 # How a stream's offset begins; anything else in x-stream-offset is ignored, as in RabbitMQ's adapter.
 _OFFSET_WORDS: Final = (b"first", b"last", b"next")
 _OFFSET: Final = b"offset="

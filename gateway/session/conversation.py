@@ -13,6 +13,7 @@ from typing import Final
 from gateway.errors import CloseReason, StompError
 from gateway.session import ops, refusals
 from gateway.session.connecting import trim
+from gateway.session.queues import QueueSpec
 from gateway.session.settings import Settings
 from gateway.session.subscription import AckMode, Subscription
 from gateway.session.subscriptions import Subscriptions
@@ -124,10 +125,10 @@ class Conversation:
         if self.witness is not None:
             self.witness.used(feature)
 
-    def witnessed(self, operation: ops.Subscribe) -> ops.Subscribe:
-        """The same operation, the messages of whose subscription are counted."""
+    def witnessed(self, operation: ops.Subscribe, queue: QueueSpec | None) -> ops.Subscribe:
+        """The same operation, the messages of whose subscription are counted; ``queue`` as for `Witness`."""
         if self.witness is not None:
-            operation.subscription.account = self.witness.subscribing(operation)
+            operation.subscription.account = self.witness.subscribing(operation, queue)
         return operation
 
     # Operations.

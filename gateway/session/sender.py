@@ -134,7 +134,7 @@ class Sender:
         subscription = conversation.new_subscription(b"T_" + identifier, identifier, AckMode.AUTO)
         queue = QueueSpec("", exclusive=True, auto_delete=True)
         operation = ops.Subscribe(subscription, queue, "", None, conversation.settings.auto_ack_window)
-        return conversation.witnessed(operation)
+        return conversation.witnessed(operation, queue)
 
     def _publish(self, frame: Frame, plan: SendPlan, commit: Commit | None = None) -> None:
         """Publish a frame that ``_is_prepared``."""

@@ -211,7 +211,7 @@ class Session(Conversation):
         prefetch = self.settings.auto_ack_window if request.mode is AckMode.AUTO else request.prefetch
         queue = None if known else request.queue
         operation = ops.Subscribe(subscription, queue, request.queue_name, request.binding, prefetch, request.arguments)
-        self.ask(self.witnessed(operation), frame)
+        self.ask(self.witnessed(operation, request.queue), frame)
 
     def _fresh_queue_name(self) -> bytes:
         """A name for the queue of a subscription that nobody shares; unguessable, because the session's identity is."""

@@ -67,6 +67,24 @@ class Figures(NamedTuple):
     outstanding: int
 
 
+class _Afterwards:
+    """An account when nothing reaches the client any more: only what the client settles counts."""
+
+    __slots__ = ("_account", "settled_since")
+
+    def __init__(self, account: DeliveryAccount) -> None:
+        self._account = account
+        self.settled_since = 0
+
+    def delivered(self, tag: int, redelivered: bool, size: int) -> None:
+        """See `DeliveryAccount`."""
+
+    def settled(self, tag: int, count: int, requeue: bool | None) -> None:
+        """See `DeliveryAccount`."""
+        self.settled_since += count
+        self._account.settled(tag, count, requeue)
+
+
 class Subscription:
     """One subscription of a session.
 
@@ -82,9 +100,9 @@ class Subscription:
     """
 
     __slots__ = (
-        "_ack_prefix", "_ahead", "_behind", "_early", "_figures", "_floor", "_given", "_heads", "_id_prefix",
-        "_is_noted", "_last", "_notice", "_octets", "_redelivered", "_run", "_settlements", "_shed", "_shed_in_all",
-        "_start", "account", "base", "channel", "destination", "is_stream",
+        "_ack_prefix", "_afterwards", "_ahead", "_behind", "_early", "_figures", "_floor", "_given", "_heads",
+        "_id_prefix", "_is_noted", "_last", "_notice", "_octets", "_redelivered", "_run", "_settlements", "_shed",
+        "_shed_in_all", "_start", "account", "base", "channel", "destination", "is_stream",
         "mode", "output", "subscription", "tag", "unsettled",
     )  # fmt: skip
 
@@ -115,6 +133,7 @@ class Subscription:
         self._redelivered = 0
         self._shed_in_all = 0
         self._figures: Figures | None = None
+        self._afterwards: _Afterwards | None = None
         # Where MESSAGE frames go, in pieces. Until the subscription is confirmed to the client they collect here.
         self.output: list[bytes] = []
         # A subscription with ack:auto notes here that it has something to settle: when a tag is above ``_notice``.
@@ -152,15 +171,19 @@ class Subscription:
     def figures(self) -> Figures:
         """What went to the client so far."""
         if self._figures is not None:
-            return self._figures
+            settled = 0 if self._afterwards is None else self._afterwards.settled_since
+            return self._figures._replace(outstanding=max(0, self._figures.outstanding - settled))
         return Figures(self._last - self._shed_in_all, self._octets, self._redelivered, self.outstanding)
 
     def silence(self) -> None:
         """From now on its messages reach nobody, and count for nothing."""
         self.output = []
         self.unsettled = Unsettled()
-        self._figures = self.figures
-        self.account = None
+        if self._figures is None:
+            self._figures = self.figures
+            if self.account is not None:
+                # What the client sent before it went is carried out still.
+                self.account = self._afterwards = _Afterwards(self.account)
 
     # Deliveries.
 

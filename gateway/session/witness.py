@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from gateway.session import ops
+    from gateway.session.queues import QueueSpec
     from gateway.session.sending import SendPlan
     from gateway.session.subscription import Subscription
 
@@ -69,8 +70,13 @@ class Witness(Protocol):
     def sends(self, plan: SendPlan, headers: Mapping[bytes, bytes]) -> SendAccount:
         """A new plan of SEND: the account for its messages."""
 
-    def subscribing(self, operation: ops.Subscribe) -> DeliveryAccount | None:
-        """The broker is asked for a subscription: the account for its messages, which may come before the answer."""
+    def subscribing(self, operation: ops.Subscribe, queue: QueueSpec | None) -> DeliveryAccount | None:
+        """The broker is asked for a subscription: the account for its messages, which may come before the answer.
+
+        Args:
+            operation: what is asked.
+            queue: what its queue is to look like, also where it is declared already; None where it is none of ours.
+        """
 
     def subscribed(self, operation: ops.Subscribe, queue_name: str) -> None:
         """A subscription began, on this queue."""

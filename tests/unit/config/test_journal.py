@@ -55,6 +55,8 @@ def test_a_mistake_says_what_can_stand_there(key: str, value: str, words: str) -
 def test_virtual_hosts_in_one_directory_must_treat_segments_alike() -> None:
     text = "virtual_hosts: {/: , b: {journal: {retain: 1d%s}}}"
     assert "retain differs" in _mistakes(text % "")
+    assert "retain differs" in _mistakes(text % ", directory: ./x/../j" + "\ndefaults: {journal: {directory: j}}")
+    parse("virtual_hosts: {/: , b: {journal: {retain: 168h, rotate_after: 1min}}}")  # the defaults, in other words
     parse(text % ", directory: elsewhere")
     parse(text % ", level: off")
 

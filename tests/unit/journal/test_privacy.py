@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import os
 import stat
 from pathlib import Path
 
@@ -39,8 +40,28 @@ def test_a_key_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
     (path,) = tmp_path.iterdir()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     given = tmp_path / "given"
-    given.write_bytes(b"shared")
-    assert users_key(tmp_path, given) == b"shared"
+    given.write_bytes(b"shared by several")
+    assert users_key(tmp_path, given) == b"shared by several"
+
+
+@pytest.mark.parametrize("octets", [b"", b"short"])
+def test_a_key_that_keeps_nothing_secret_is_refused(tmp_path: Path, octets: bytes) -> None:
+    for path, given in ((tmp_path / ".users.key", None), (tmp_path / "given", tmp_path / "given")):
+        path.write_bytes(octets)
+        with pytest.raises(OSError, match="fewer than 16 octets"):
+            users_key(tmp_path, given)
+
+
+def test_a_key_that_could_not_be_written_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_file: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space"):
+            users_key(tmp_path, None)
+    assert list(tmp_path.iterdir()) == []
+    assert len(users_key(tmp_path, None)) == 32
 
 
 @pytest.mark.parametrize(

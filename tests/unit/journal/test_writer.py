@@ -5,15 +5,18 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import stat
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway.journal import files as files_module
+from gateway.journal import writer as writer_module
 from gateway.journal.clock import Clock
 from gateway.journal.files import delete_old, recover
 from gateway.journal.schema import Err
@@ -57,6 +60,14 @@ def writer_in(
 def put(writer: Writer, count: int) -> None:
     for _ in range(count):
         writer.put(Err(writer.clock.time, 0, "not-found"))
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Until another thread has done something."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 def segments(directory: Path) -> list[Path]:
@@ -276,3 +287,122 @@ def test_a_directory_that_cannot_be_written_is_an_error_at_once(tmp_path: Path, 
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="Not a directory"):
         writer_in(tmp_path / "file" / "journal", clock)
+
+
+def test_the_segment_of_a_living_writer_is_left_alone(tmp_path: Path, clock: ManualClock) -> None:
+    writer = writer_in(tmp_path, clock)
+    put(writer, BATCH)
+    wait_for(lambda: writer.pending == 0)
+    assert recover(tmp_path, "node-1") == []
+    assert writer.close()
+    assert len(segments(tmp_path)) == 1
+
+
+def test_a_directory_that_is_removed_is_made_again(tmp_path: Path, clock: ManualClock) -> None:
+    directory = tmp_path / "journal"
+    writer = writer_in(directory, clock, rotate_after=1)
+    put(writer, BATCH)
+    wait_for(lambda: writer.pending == 0)
+    shutil.rmtree(directory)
+    clock.now += 2_000_000
+    put(writer, BATCH)
+    put(writer, BATCH)
+    assert writer.close()
+    numbers = [line["q"] for line in lines(directory)]
+    # What was in the file that somebody removed is gone, and the hole shows it.
+    assert numbers == list(range(numbers[0], numbers[-1] + 1))
+    assert numbers[0] > BATCH
+
+
+def test_a_directory_that_cannot_be_synced_once_stops_nothing(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [OSError(24, "Too many open files")]
+
+    def sync(_path: Path) -> None:
+        if failures:
+            raise failures.pop()
+
+    monkeypatch.setattr(files_module, "sync_directory", sync)
+    writer = writer_in(tmp_path, clock, rotate_bytes=1000)
+    put(writer, 3 * BATCH)
+    assert writer.close()
+    assert not failures
+    numbers = [line["q"] for line in lines(tmp_path)]
+    assert numbers == list(range(len(numbers)))
+
+
+def test_old_segments_are_deleted_while_the_disk_is_full(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For they may be what fills it."""
+    monkeypatch.setattr(files_module, "_RETRY", 0.01)
+    monkeypatch.setattr(files_module, "_CLEAN", 0.0)
+    writer = writer_in(tmp_path, clock)
+    old = tmp_path / "d=2026-11-01" / str(SegmentName("gateway", "node-1", "0123456789abcdef", 1, 1))
+    write = os.write
+
+    def full(file: int, octets: bytes) -> int:
+        if not old.exists():
+            return write(file, octets)
+        raise OSError(28, "No space left on device")
+
+    old.parent.mkdir()
+    old.write_bytes(b"{}\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        put(writer, BATCH)
+        os.utime(old, (1, 1))
+        wait_for(lambda: writer.pending == 0)
+    assert writer.close()
+
+
+def test_what_waits_for_the_disk_is_bounded_in_octets_too(
+    tmp_path: Path, clock: ManualClock, stuck: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "_PENDING_OCTETS", 100_000)
+    writer = writer_in(tmp_path, clock)
+    for _ in range(4):
+        writer.events.extend(Err(clock.time, 0, "x" * 1000) for _ in range(BATCH))
+        writer.flush()
+    assert writer.dropped == 3 * BATCH
+    stuck.set()
+    assert writer.close()
+
+
+def test_gateways_that_start_at_the_same_moment_do_not_disturb_each_other(tmp_path: Path, clock: ManualClock) -> None:
+    """All of them process 1, each in a container of its own."""
+    failures: list[OSError] = []
+
+    def start() -> None:
+        for _ in range(20):
+            writer = Writer(WriterSettings(tmp_path, "node-1"), clock, 1)
+            try:
+                writer.start()
+            except OSError as error:
+                failures.append(error)
+            else:
+                writer.close()
+
+    threads = [threading.Thread(target=start) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert len(segments(tmp_path)) == 80
+
+
+def test_a_writer_whose_thread_died_does_not_say_that_all_is_written(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    writer = writer_in(tmp_path, clock)
+
+    def broken(_file: int, _octets: bytes) -> int:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", broken)
+        put(writer, BATCH)
+        assert not writer.close(within=5)
