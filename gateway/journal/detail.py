@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.journal.moments import moments_for
+from gateway.journal.moments import Moments, moments_for
 from gateway.journal.schema import Ack, Conf, Dlv, Nack, Send
 from gateway.journal.tally import About
 from gateway.journal.writer import BATCH
@@ -132,15 +132,22 @@ class DeliveryDetail:
         """See `DeliveryAccount`. One line for all messages that were delivered at the same moment."""
         self._recorder.settled(count, requeue)
         now = self._writer.clock.now
+        moments = self._moments
+        if isinstance(moments, Moments):
+            at = moments.by_tag.pop(tag, None)
+            if at is not None or self._sample is None:
+                self._write(tag, 1, None if at is None else now - at, requeue)
+            return
         known = 0
-        for last, number, at in self._moments.take(tag):
+        for last, number, at in moments.take(tag):
             self._write(last, number, now - at, requeue)
             known += number
         if self._sample is None and count > known:
             self._write(tag, count - known, None, requeue)
 
     def _write(self, tag: int, count: int, latency: int | None, requeue: bool | None) -> None:
-        about, clock = self.about, self._writer.clock
+        about, writer = self.about, self._writer
+        clock = writer.clock
         now = clock.now + clock.offset
         session, virtual_host, user = self._session
         weight = None if self._sample is None else self._sample.weight
@@ -155,4 +162,6 @@ class DeliveryDetail:
                 now, 0, session, virtual_host, user, about.destination, about.kind, about.identifier, about.mode, tag,
                 "requeue" if requeue else "discard", count, latency, about.queue, weight,
             )  # fmt: skip
-        self._writer.put(line)
+        writer.events.append(line)
+        if len(writer.events) >= BATCH:
+            writer.flush()

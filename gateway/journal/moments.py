@@ -21,19 +21,19 @@ class Delivered(NamedTuple):
 class Moments:
     """For acknowledgements one by one: a moment for each tag."""
 
-    __slots__ = ("_by_tag",)
+    __slots__ = ("by_tag",)
 
     def __init__(self) -> None:
-        self._by_tag: dict[int, int] = {}
+        self.by_tag: dict[int, int] = {}
 
     def note(self, tag: int, at: int) -> None:
         """A delivery was made. HOT: once per message."""
-        if len(self._by_tag) < TIMED:
-            self._by_tag[tag] = at
+        if len(self.by_tag) < TIMED:
+            self.by_tag[tag] = at
 
     def take(self, tag: int) -> list[Delivered]:
         """Take out one delivery; empty if its moment is not known."""
-        at = self._by_tag.pop(tag, None)
+        at = self.by_tag.pop(tag, None)
         return [] if at is None else [Delivered(tag, 1, at)]
 
 
