@@ -37,7 +37,7 @@ $(PIPELINE): $(STAMP) deploy/local/java.py
 	$(BIN)/python -m deploy.local.java
 	echo "Installing what the pipeline needs (PySpark and PyArrow, 0.7 GB on disk), which takes a minute"
 	PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
-		$(BIN)/python -m pip install --quiet --editable '.[dev,pipeline]' || \
+		$(BIN)/python -m pip install --quiet --use-pep517 --editable '.[dev,pipeline]' || \
 		{ echo "setup: pip could not install PySpark and PyArrow: see its message above" >&2; exit 1; }
 	touch $@
 
