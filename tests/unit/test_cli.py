@@ -159,3 +159,20 @@ def test_serving_runs_on_uvloop_where_it_is_installed(config_file: Path, monkeyp
     monkeypatch.setattr(sys.modules["gateway.server.gateway"], "serve", serve)
     assert main(["serve", "--config", str(config_file)]) == ExitCode.OK
     assert seen == ["uvloop"]
+
+
+def test_the_gateway_needs_neither_spark_nor_arrow() -> None:
+    """Every module but the pipeline's is loaded where they are not installed, and the pipeline says what it needs."""
+    program = """
+import pkgutil, importlib, sys
+sys.modules |= dict.fromkeys(("pyspark", "pyarrow", "py4j", "pandas", "numpy"))
+import gateway
+for found in pkgutil.walk_packages(gateway.__path__, "gateway."):
+    if not found.name.startswith("gateway.pipeline.") and found.name != "gateway.__main__":
+        importlib.import_module(found.name)
+from gateway.cli import main
+sys.exit(main(["pipeline", "report", "--lake", "lake", "-o", "report.html"]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "pip install 'stomp-gateway[pipeline]'" in done.stderr
+    assert done.returncode == ExitCode.CONFIGURATION
