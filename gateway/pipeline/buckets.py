@@ -10,6 +10,9 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 _BITS: Final = 4
 _PER_OCTAVE: Final = 1 << _BITS
 
+HIGHEST: Final = 800
+"""The bucket of 2^53, the largest latency that a line may have."""
+
 
 def bucket(value: Column) -> Column:
     """The bucket of a value, as int; null for null.

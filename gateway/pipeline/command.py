@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib.util
+import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gateway.errors import ExitCode, UsageError
+from gateway.errors import ExitCode, PipelineError, UsageError
 
 if TYPE_CHECKING:
     _Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _NEEDED: Final = ("pyspark", "pyarrow")
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_REFUSED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 _DESCRIPTION = """\
 From the traffic journals of any number of gateways to tables that any engine can read (Parquet), and to a report.
@@ -57,8 +62,12 @@ files:
 """
 
 _CHECK = """\
-Prove that the lake has every line of every boot once: no gaps, no duplicates, no files of a killed run, and counts that
-agree. With --journal, also that every finished segment has been read.
+Prove that the lake has every line of every boot once: no gaps, no duplicates, no lost manifests, no files that do not
+belong, and counts that agree; and that the computed tables have all their files. Figures in those are not proven.
+
+With --journal, also that ingested segments are as they were, and that none was passed over: one that is not in the lake
+while a later one of the same boot is makes the lake incomplete. Segments that are newer than that are only waiting for
+the next ingest; they are noted, but not with --quiet.
 """
 
 _CHECK_EPILOG = """\
@@ -66,7 +75,7 @@ example:
   stomp-gateway pipeline check --lake lake --journal journal
 
 exit codes:
-  0    complete
+  0    complete; segments may be waiting for the next ingest
   1    not complete, or the lake cannot be read; what is missing is listed
   2    the command line is wrong, or the extra is not installed
 """
@@ -100,7 +109,7 @@ exit codes:
 
 _GC = """\
 Delete segments of the journal that are in the lake and older than so many days, and, if asked, old days of the table
-events. The tables computed from them stay.
+events. The tables computed from them stay, and a day that they do not have yet as a whole is kept.
 """
 
 _GC_EPILOG = """\
@@ -126,7 +135,7 @@ def add_pipeline(commands: _Commands) -> None:
     check = _parser(own, "check", "is every line in the lake, once?", _CHECK, _CHECK_EPILOG)
     check.add_argument("--lake", required=True, type=Path, metavar="DIR", help="the lake")
     check.add_argument("--journal", type=Path, metavar="DIR", help="the journal that it was made of")
-    check.add_argument("--quiet", action="store_true", help="say only what is wrong")
+    check.add_argument("--quiet", action="store_true", help="say only what is wrong, and else nothing")
     check.set_defaults(run=_needing_extra(_check))
     report = _parser(own, "report", "write an HTML report", _REPORT, _REPORT_EPILOG)
     report.add_argument("--lake", required=True, type=Path, metavar="DIR", help="the lake")
@@ -136,6 +145,7 @@ def add_pipeline(commands: _Commands) -> None:
     report.set_defaults(run=_needing_extra(_report))
     compact = _parser(own, "compact", "put small files together", _COMPACT, _COMPACT_EPILOG)
     compact.add_argument("--lake", required=True, type=Path, metavar="DIR", help="the lake")
+    compact.add_argument("--quiet", action="store_true", help="say only what goes wrong")
     compact.set_defaults(run=_needing_extra(_compact))
     collect = _parser(own, "gc", "delete what is old", _GC, _GC_EPILOG)
     collect.add_argument("--lake", required=True, type=Path, metavar="DIR", help="the lake")
@@ -144,6 +154,7 @@ def add_pipeline(commands: _Commands) -> None:
         "--retain-days", required=True, type=_days, metavar="N", help="keep segments of so many days, ingested or not"
     )
     collect.add_argument("--events-days", type=_days, metavar="N", help="keep the table events for so many days")
+    collect.add_argument("--quiet", action="store_true", help="say only what goes wrong, or must be looked after")
     collect.set_defaults(run=_needing_extra(_collect))
 
 
@@ -228,9 +239,44 @@ def _needing_extra(run: Callable[[argparse.Namespace], ExitCode]) -> Callable[[a
         if missing:
             names = " and ".join(missing)
             raise UsageError(f"the pipeline needs {names}, not installed here: pip install 'stomp-gateway[pipeline]'")
-        return run(options)
+        with _private_files(), _explained(options.lake):
+            return run(options)
 
     return checked
+
+
+@contextmanager
+def _private_files() -> Iterator[None]:
+    """Let nobody but the user and the group read what is written, by Java either: lakes and reports tell of people."""
+    before = os.umask(0o077)
+    os.umask(before | 0o027)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@contextmanager
+def _explained(lake: Path) -> Iterator[None]:
+    """Turn what the disk raises, and files that are damaged, into a sentence."""
+    from pyarrow import ArrowException  # noqa: PLC0415
+
+    try:
+        yield
+    except BrokenPipeError:  # nobody reads the output any more, which is no trouble of the disk
+        raise
+    except OSError as error:
+        where = error.filename or lake
+        if error.errno in _FULL:
+            sentence = f"no space is left for {where}. Make room and run the same command again."
+        elif error.errno in _REFUSED:
+            sentence = f"no permission to write or read {where}. Run as a user who may, or give another directory."
+        else:
+            sentence = f"{error.strerror or error}: {where}."
+        raise PipelineError(sentence) from error
+    except ArrowException as error:
+        reason = (str(error).splitlines() or ["?"])[0]
+        raise PipelineError(f"a file of {lake} is damaged: {reason}. `pipeline check` says which.") from error
 
 
 def _ingest(options: argparse.Namespace) -> ExitCode:
@@ -274,7 +320,7 @@ def _compact(options: argparse.Namespace) -> ExitCode:
     from gateway.pipeline.compact import compact  # noqa: PLC0415
     from gateway.pipeline.lake import Lake  # noqa: PLC0415
 
-    compact(Lake(options.lake), sys.stdout)
+    compact(Lake(options.lake), sys.stdout, quiet=options.quiet)
     return ExitCode.OK
 
 
@@ -288,5 +334,6 @@ def _collect(options: argparse.Namespace) -> ExitCode:
         retain_days=options.retain_days,
         events_days=options.events_days,
         out=sys.stdout,
+        quiet=options.quiet,
     )
     return ExitCode.OK

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -50,16 +51,18 @@ class Intent(Struct):
     batches: list[int]
 
 
-def compact(lake: Lake, out: TextIO) -> None:
+def compact(lake: Lake, out: TextIO, *, quiet: bool = False) -> None:
     """Merge the batch directories of each day of each table that has more than one.
 
     Args:
         lake: in which.
         out: where to say what was done.
+        quiet: do not say it.
 
     Raises:
         PipelineError: another process writes into the lake, or something in it cannot be read.
     """
+    out = StringIO() if quiet else out
     with writing(lake):
         recover(lake, out)
         Published.of(lake).require_readable()
@@ -113,8 +116,7 @@ def _compact_place(lake: Lake, table: str, place: Path, out: TextIO) -> bool:
         return False
     batches = sorted({batch for source in sources for batch in now.ids(source)})
     name = f"c{batches[0]:08d}-{batches[-1]:08d}"
-    day = next(part[2:] for part in place.parts[len(lake.root.parts) :] if part.startswith("d="))
-    intent = Intent(table, day, now.key(place), [path.name for path in sources], f"batch={name}", batches)
+    intent = Intent(table, now.day_of(place), now.key(place), [path.name for path in sources], f"batch={name}", batches)
     octets = _octets(sources)
     write_json(intent_path(lake), intent)
     draft = _workshop(lake) / intent.target

@@ -7,7 +7,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
-from gateway.pipeline.rollup import SLOT, rounded_down
+from gateway.pipeline.rollup import SLOT, rounded_down, whole
 
 _KEYS: Final = ("vhost", "user", "sub_name", "destination")
 _DAY_US: Final = 86_400 * 1_000_000
@@ -49,26 +49,33 @@ def durable_days(rollup: DataFrame, events: DataFrame) -> DataFrame:
     )
 
 
-def durable_subs(days: DataFrame, boots: DataFrame, *, idle_after: float, abandoned_after: float) -> DataFrame:
+def durable_subs(
+    days: DataFrame, boots: DataFrame, *, idle_after: float, abandoned_after: float, now: float
+) -> DataFrame:
     """Durable subscriptions as they are now: when the last boot wrote its last line.
+
+    A clock that is more than a day ahead says nothing about that, unless all of them are.
 
     Args:
         days: all rows of ``durable_days``.
         boots: all rows of ``boots``.
         idle_after: seconds after which a subscription is idle when nobody is there.
         abandoned_after: seconds after which it is abandoned.
+        now: what time it is, in seconds since the epoch.
     """
-    whole = days.groupBy(*_KEYS).agg(
+    all_days = days.groupBy(*_KEYS).agg(
         F.min("first_seen").alias("first_seen"),
         *(F.max(name).alias(name) for name in ("last_connected", "last_delivery", "last_ack")),
         *(F.sum(name).alias(name) for name in ("deliveries", "acks")),
         F.max(F.when(F.col("last_sub").isNotNull(), F.struct("last_sub", "last_sub_boot"))).alias("sub"),
         F.max(F.when(F.col("last_unsub").isNotNull(), F.struct("last_unsub", "last_unsub_code"))).alias("unsub"),
     )
-    now = boots.agg(F.max("last_ts").alias("as_of"))
+    possible = F.unix_micros("last_ts") <= _microseconds(now) + _DAY_US
+    as_of = F.coalesce(F.max(F.when(possible, F.col("last_ts"))), F.max("last_ts"))
+    last = boots.agg(as_of.alias("as_of"))
     there = _alive(boots)
-    found = whole.join(F.broadcast(there), F.col("sub.last_sub_boot") == there["alive"], "left").crossJoin(
-        F.broadcast(now)
+    found = all_days.join(F.broadcast(there), F.col("sub.last_sub_boot") == there["alive"], "left").crossJoin(
+        F.broadcast(last)
     )
     idle = F.greatest(F.unix_micros("as_of") - F.unix_micros("last_connected"), F.lit(0).cast("bigint"))
     return (
@@ -91,7 +98,7 @@ def _from_events(events: DataFrame) -> DataFrame:
 
 
 def _count(event: str) -> Column:
-    return F.round(F.sum(F.when(F.col("event") == event, F.col("n")).otherwise(0.0))).cast("bigint")
+    return whole(F.sum(F.when(F.col("event") == event, F.col("n")).otherwise(0.0)))
 
 
 def _last(event: str) -> Column:
@@ -101,12 +108,12 @@ def _last(event: str) -> Column:
 
 def _alive(boots: DataFrame) -> DataFrame:
     """The boots that run, in a column ``alive``: neither closed nor followed by another one of the same node."""
-    whole = boots.groupBy("impl", "node", "boot").agg(
+    runs = boots.groupBy("impl", "node", "boot").agg(
         F.min("first_ts").alias("first_ts"), F.max("closed").alias("closed")
     )
     latest = F.max("first_ts").over(Window.partitionBy("impl", "node"))
     return (
-        whole.withColumn("latest", latest)
+        runs.withColumn("latest", latest)
         .where(~F.col("closed") & (F.col("first_ts") == F.col("latest")))
         .select(F.col("boot").alias("alive"))
         .distinct()

@@ -28,16 +28,17 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 from pyspark.sql.streaming.query import StreamingQuery
 
 from gateway.errors import ExitCode, PipelineError
-from gateway.journal.schema import VERSION
-from gateway.journal.segments import PATTERN, SegmentName
+from gateway.journal.segments import PATTERN
 from gateway.pipeline import staged
 from gateway.pipeline.compact import recover
 from gateway.pipeline.lake import Lake, Manifest, Segment, remove
 from gateway.pipeline.lines import DISTINCT, EVENTS_SCHEMA, PARTITIONS, bad_lines_of, events_of, quick, thorough
-from gateway.pipeline.plan import planned
+from gateway.pipeline.plan import behind, planned, require_fitting
 from gateway.pipeline.progress import Progress
 from gateway.pipeline.rollup import roll_up
-from gateway.pipeline.session import Spark, Wishes
+from gateway.pipeline.session import Spark, Wishes, no_root_logging
+from gateway.pipeline.source import is_segment, later_versions, misplaced, require_readable
+from gateway.pipeline.source import waiting as waiting_segments
 from gateway.pipeline.trouble import explained
 
 _SOURCE: Final = "path string, modificationTime timestamp, length bigint, content binary"
@@ -86,38 +87,16 @@ def ingest(order: Order, progress: Progress, spark: SparkSession | None = None) 
         spark: a session to use; one is started and stopped where there is none.
 
     Returns:
-        OK; FAILURE if segments of a later schema version were left; INTERRUPTED after Ctrl-C; TERMINATED after SIGTERM
-        where the run was to end by itself.
+        OK; FAILURE if segments were left unread, such as those of a later schema version; INTERRUPTED after Ctrl-C;
+        TERMINATED after SIGTERM where the run was to end by itself.
 
     Raises:
         PipelineError: it could not be done, or not to the end. The next run goes on from there.
     """
-    _check_journal(order.journal)
+    require_readable(order.journal)
     lake = Lake(order.lake.absolute())
     with lake.locked(), explained(lake):
         return _Run(order, lake, progress).run(spark)
-
-
-def _check_journal(journal: Path) -> None:
-    try:
-        if not journal.is_dir():
-            what = "is not a directory" if journal.exists() else "is not there"
-            raise PipelineError(f"the journal {journal} {what}: give the directory that the gateway writes into.")
-        for _ in journal.iterdir():
-            break
-        unreadable = next((path for path in journal.glob("d=*") if not _readable(path)), None)
-    except OSError as error:
-        raise PipelineError(f"the journal {journal} cannot be read: {error.strerror or error}.") from error
-    if unreadable is not None:
-        raise PipelineError(f"the journal cannot be read: no permission for {unreadable}.")
-
-
-def _readable(directory: Path) -> bool:
-    try:
-        next(directory.iterdir(), None)
-    except PermissionError:
-        return False
-    return True
 
 
 class _Run:
@@ -131,7 +110,7 @@ class _Run:
         self._journal = order.journal.absolute()
         self._lake = lake
         self._progress = progress
-        self._known: set[str] = set()
+        self._known: dict[str, str] = {}
         self._busy = threading.Lock()
         self._signal: int | None = None
         self._trouble: BaseException | None = None
@@ -142,15 +121,16 @@ class _Run:
         waiting = self._waiting()
         self._progress.start(self._journal, self._lake.root, len(waiting))
         if waiting or self._order.every is not None or self._unfinished():
-            if spark is None:
-                self._with_own_spark(waiting)
-            else:
-                self._work(spark)
+            with self._signals():
+                if spark is None:
+                    self._with_own_spark(waiting)
+                else:
+                    self._work(spark)
         self._progress.end()
-        return self._outcome()
+        return self._outcome(waiting)
 
-    def _outcome(self) -> ExitCode:
-        later = self._later_versions()
+    def _outcome(self, waiting: list[Path]) -> ExitCode:
+        later = later_versions(self._journal)
         if later:
             self._progress.warn(
                 f"{later} segment{'s'[: later != 1]} of a later schema version left unread in {self._journal}: "
@@ -158,50 +138,49 @@ class _Run:
             )
         if self._signal == signal.SIGINT:
             return ExitCode.INTERRUPTED
-        if self._signal is not None and self._order.every is None:
-            return ExitCode.TERMINATED
-        return ExitCode.FAILURE if later else ExitCode.OK
+        if self._signal is not None:
+            return ExitCode.TERMINATED if self._order.every is None else ExitCode.OK
+        return ExitCode.FAILURE if self._still_waiting(waiting) or later else ExitCode.OK
+
+    def _still_waiting(self, waiting: list[Path]) -> bool:
+        """Whether a segment was not read although it was there all the time. It says so."""
+        left = [path for path in waiting if path.name not in self._known and path.exists()]
+        if left:
+            self._progress.warn(
+                f"{len(left)} segment{'s'[: len(left) != 1]} in {self._journal} waited and were not read, "
+                f"{left[0].name} the first of them: the checkpoint {self._lake.checkpoint} seems to know them from "
+                "before. If it is a copy, restore the one that belongs to this lake, or ingest into a new lake."
+            )
+        return bool(left)
 
     # ------------------------------------------------------------ before
 
     def _clear_leftovers(self) -> None:
-        """Remove what a killed run left, and see whether the checkpoint fits to the lake."""
+        """See whether the checkpoint fits to the lake, and remove what a killed run left."""
+        require_fitting(self._lake)
         said = StringIO()
         recover(self._lake, said)
         for sentence in said.getvalue().splitlines():
             self._progress.say(sentence)
-        manifests = self._lake.manifests()
-        self._known = {Path(segment.path).name for manifest in manifests for segment in manifest.segments}
-        checkpoint = self._lake.checkpoint
-        started = (checkpoint / "offsets").is_dir()
-        if manifests and not started:
-            raise PipelineError(
-                f"the lake {self._lake.root} has batches, but its checkpoint {checkpoint} is gone, which "
-                "remembers what was read. Restore it, or ingest into a new lake: what is still in the journal is read "
-                "again."
-            )
-        if not manifests and any((checkpoint / "commits").glob("[0-9]*")):
-            raise PipelineError(
-                f"the lake {self._lake.root} has a checkpoint, but the manifests in {self._lake.batches} are gone. "
-                "Restore them, or ingest into a new lake: segments that are still in the journal are read again."
-            )
+        read = (segment.path for manifest in self._lake.manifests() for segment in manifest.segments)
+        self._known = {Path(path).name: path for path in read}
         for orphan in self._lake.orphans():
             remove(orphan)
         remove(self._lake.staging)
         self._lake.staging.mkdir()
 
     def _waiting(self) -> list[Path]:
-        return [path for path in self._journal.glob(f"d=*/{PATTERN}") if path.name not in self._known and _ours(path)]
+        for path in misplaced(self._journal, self._known):
+            self._progress.warn(
+                f"{path} is left out: a segment of this name has been read as {self._known[path.name]}."
+            )
+        return waiting_segments(self._journal, self._known)
 
     def _unfinished(self) -> bool:
         """Whether a batch has been begun and not ended, or its days are not in the tables yet."""
         planned = (path.name for path in (self._lake.checkpoint / "offsets").glob("[0-9]*"))
         begun = max((int(name) for name in planned if name.isdigit()), default=-1)
         return (begun >= 0 and not self._lake.manifest(begun).exists()) or bool(self._pending())
-
-    def _later_versions(self) -> int:
-        names = (SegmentName.read(path.name) for path in self._journal.glob("d=*/[!.]*.jsonl"))
-        return sum(name is not None and name.version > VERSION for name in names)
 
     # ------------------------------------------------------------ the stream
 
@@ -210,20 +189,21 @@ class _Run:
         wishes = self._order.wishes
         brief = self._order.every is None and octets < _BRIEF_BELOW
         wishes = Wishes(wishes.master, wishes.driver_memory, brief=brief)
-        with Spark(wishes, self._lake.logs / "spark.log") as session:
+        with no_root_logging(), Spark(wishes, self._lake.logs / "spark.log") as session:
             self._work(session)
 
     def _work(self, spark: SparkSession) -> None:
-        with self._signals():
-            query = self._start(spark)
-            try:
-                self._attend(query, spark)
-            finally:
-                with suppress(Py4JError, PySparkException):
-                    query.stop()
-            if self._trouble is not None and not isinstance(self._trouble, _StoppedError):
-                raise self._trouble
-            self._refresh(spark)
+        if self._signal is not None:
+            return  # Spark was being started
+        query = self._start(spark)
+        try:
+            self._attend(query, spark)
+        finally:
+            with suppress(Py4JError, PySparkException):
+                query.stop()
+        if self._trouble is not None and not isinstance(self._trouble, _StoppedError):
+            raise self._trouble
+        self._refresh(spark)
 
     def _start(self, spark: SparkSession) -> StreamingQuery:
         # Nobody looks at the rows of this stream. It says what is to be read next, and remembers it; how the segments
@@ -265,11 +245,18 @@ class _Run:
             try:
                 if self._signal is not None:
                     raise _StoppedError
-                if not self._lake.manifest(batch).exists():
+                if self._lake.manifest(batch).exists():
+                    self._recognize(batch)
+                else:
                     self._bring_in(spark, batch)
             except BaseException as error:
                 self._trouble = error
                 raise
+
+    def _recognize(self, batch: int) -> None:
+        """A batch of this number is part of the lake already: see whether it is the same one."""
+        if any(path.name not in self._known for path in self._there(planned(self._lake.checkpoint, batch))):
+            raise behind(self._lake, batch)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -281,7 +268,7 @@ class _Run:
             if self._signal is not None and number == signal.SIGINT:
                 raise KeyboardInterrupt  # asked twice: at once, then
             self._signal = number
-            self._progress.say("ending after this batch")
+            self._progress.say("ending as soon as nothing is half done")
 
         before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
@@ -296,8 +283,9 @@ class _Run:
         began = time.monotonic()
         segments = self._present(planned(self._lake.checkpoint, batch))
         place = self._lake.staged(batch)
-        lines = {path: staged.count_lines(path) for path in segments}
-        found = self._stage(spark, lines, place)
+        looks = {path: staged.look(path) for path in segments}
+        lines = {path: look.lines for path, look in looks.items()}
+        found = self._stage(spark, lines, place, odd=any(look.odd for look in looks.values()))
         manifest = Manifest(
             batch=batch,
             segments=[
@@ -314,33 +302,38 @@ class _Run:
         newest = staged.newest(place / "events")
         self._lake.publish(place, batch)
         self._lake.write_manifest(manifest)
-        self._known.update(path.name for path in segments)
+        self._known.update((Path(segment.path).name, segment.path) for segment in manifest.segments)
         lag = None if newest is None else time.time() - newest
         self._progress.batch(manifest, seconds=time.monotonic() - began, lag=lag)
 
     def _present(self, paths: list[Path]) -> list[Path]:
         """The segments of a batch that are to be read."""
-        found = [self._journal / path.parent.name / path.name for path in paths]  # the journal may have been moved
-        chosen = [path for path in found if path.name not in self._known]
+        chosen = [path for path in self._places(paths) if path.name not in self._known]
         for path in chosen:
-            if not _ours(path):
+            if not is_segment(path):
                 self._progress.warn(f"{path} has not the name of a segment and is left out.")
             elif not path.exists():
                 if not self._order.skip_missing:
                     raise _missing(path)
                 self._progress.warn(f"the segment {path} has been deleted before it was read; its lines are missing.")
-        return [path for path in chosen if _ours(path) and path.exists()]
+        return self._there(chosen)
 
-    def _stage(self, spark: SparkSession, lines: dict[Path, int], place: Path) -> staged.Counts:
-        """Write the rows of a batch's segments."""
+    def _places(self, paths: list[Path]) -> list[Path]:
+        return [self._journal / path.parent.name / path.name for path in paths]  # the journal may have been moved
+
+    def _there(self, paths: list[Path]) -> list[Path]:
+        return [path for path in self._places(paths) if is_segment(path) and path.exists()]
+
+    def _stage(self, spark: SparkSession, lines: dict[Path, int], place: Path, *, odd: bool) -> staged.Counts:
+        """Write the rows of a batch's segments; ``odd``: the quick way may overlook something in them."""
         if not lines:
             return staged.Counts({}, {})
         paths = [f"file://{_as_glob(path)}" for path in lines]
         wanted: dict[str, int] = {}
         for path, count in lines.items():
             wanted[path.name] = wanted.get(path.name, 0) + count
-        bad = stage_events(spark, paths, place)
-        found = staged.Counts(staged.per_file(place / "events"), {})
+        bad = odd or stage_events(spark, paths, place)
+        found = staged.Counts({} if odd else staged.per_file(place / "events"), {})
         if bad or found.events != {name: count for name, count in wanted.items() if count}:
             found = self._stage_thoroughly(spark, paths, place)
         if found.lines() != sum(wanted.values()):
@@ -428,10 +421,6 @@ def _missing(path: Path) -> PipelineError:
     return PipelineError(
         f"the segment {path} was to be read and has been deleted. Put it back, or go on without it: --skip-missing."
     )
-
-
-def _ours(path: Path) -> bool:
-    return SegmentName.read(path.name) is not None
 
 
 def _as_glob(path: Path) -> str:

@@ -15,6 +15,7 @@ import fcntl
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -122,6 +123,34 @@ class Lake:
                 "Give a directory that may be written to."
             ) from error
 
+    def must_exist(self) -> None:
+        """See whether there is a lake, and one that may be read.
+
+        Raises:
+            PipelineError: there is none, or it may not be looked into.
+        """
+        try:
+            found = stat.S_ISDIR(self.batches.stat().st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            found = False
+        except OSError as error:
+            raise _not_listed(self.batches, error) from error
+        if not found:
+            raise PipelineError(f"there is no lake at {self.root}. Give the directory that `pipeline ingest` wrote.")
+
+    def must_be_listable(self) -> None:
+        """See whether every directory of the lake's tables can be listed: what cannot be would pass for empty.
+
+        Raises:
+            PipelineError: there is no lake, or a directory cannot be listed; it is named.
+        """
+        self.must_exist()
+        listed(self.batches)
+        listed(self.retired)
+        for table in (*BATCH_TABLES, *DAY_TABLES, *WHOLE_TABLES):
+            for _ in walked(self.table(table)):
+                pass
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Be the only one that writes into the lake.
@@ -146,7 +175,8 @@ class Lake:
         except BlockingIOError as error:
             who = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
             raise PipelineError(
-                f"another command (process {who or 'unknown'}) is writing into the lake {self.root}: wait for its end."
+                f"another command (process {who or 'unknown'}) is writing into the lake {self.root}: wait for its end. "
+                "(One that was started with --every stays until it is stopped.)"
             ) from error
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
@@ -160,8 +190,13 @@ class Lake:
         return [self.read_manifest(batch) for batch in self.batch_numbers()]
 
     def batch_numbers(self) -> list[int]:
-        """The numbers of all batches that are part of the lake, in their order."""
-        return sorted(int(path.stem) for path in self.batches.glob("*.json") if path.stem.isdigit())
+        """The numbers of all batches that are part of the lake, in their order.
+
+        Raises:
+            PipelineError: they cannot be listed.
+        """
+        paths = listed(self.batches)
+        return sorted(int(path.stem) for path in paths if path.suffix == ".json" and path.stem.isdigit())
 
     def read_manifest(self, batch: int) -> Manifest:
         """The manifest of a batch.
@@ -238,6 +273,43 @@ class Lake:
     def set_refreshed(self, batch: int) -> None:
         """Note that the tables computed from events hold all up to a batch."""
         write_whole(self._refreshed, json.dumps({"batch": batch}).encode())
+
+
+def listed(directory: Path) -> list[Path]:
+    """What is in a directory, by name; nothing where there is none.
+
+    Raises:
+        PipelineError: it cannot be listed. (A pattern, as of `Path.glob`, would find nothing in it, and say nothing.)
+    """
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(directory / entry.name for entry in entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise _not_listed(directory, error) from error
+
+
+def walked(directory: Path) -> Iterator[Path]:
+    """All files below a directory, those of linked directories left out; nothing where there is none.
+
+    Raises:
+        PipelineError: a directory cannot be listed.
+    """
+    for place, _, names in os.walk(directory, onerror=_refuse):
+        yield from (Path(place, name) for name in sorted(names))
+
+
+def _refuse(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):  # removed meanwhile, or never there
+        raise _not_listed(Path(error.filename), error) from error
+
+
+def _not_listed(directory: Path, error: OSError) -> PipelineError:
+    return PipelineError(
+        f"cannot list {directory}: {error.strerror or error}. Run as a user who may read all of the lake; "
+        "if its disk is damaged, restore it."
+    )
 
 
 def _with_files(root: Path) -> list[Path]:

@@ -1,12 +1,15 @@
 """From the journal's lines to rows of the table ``events``, and what becomes of a line that is none.
 
-A line is good if it is one JSON object with integers ``t`` (a time between the years 1970 and 9999) and ``q``, a name
-``e``, and no known field of a wrong type; on an ``open`` line ``v`` must be 1. Unknown fields are passed over, missing
-ones have the schema's default. A number or a truth value where a text is expected is taken as its text.
+A line is good if it is one JSON object, and nothing else, with integers ``t`` (a time between the years 1970 and 9999)
+and ``q``, a name ``e``, and no known field of a wrong type; on an ``open`` line ``v`` must be 1. Numbers that are
+counted with must be such that sums of them stay numbers: whole ones from 0 to 2^53, weights above 0 up to a million.
+Unknown fields are passed over, missing ones have the schema's default. A number or a truth value where a text is
+expected is taken as its text.
 
 Lines are read in one of two ways. `quick` parses octets straight out of the files, three times as fast, but loses the
-raw text of a line that parses and yet is not good; `thorough` keeps it. A batch is read quickly, and again thoroughly
-only if a line turned out bad, or the rows are not as many as the lines.
+raw text of a line that parses and yet is not good, and does not see what follows the first object of a line;
+`thorough` keeps the one and sees the other. A batch is read quickly, and again thoroughly only if a line turned out
+bad, or the rows are not as many as the lines, or something about the octets is odd (`staged.look`).
 """
 
 from __future__ import annotations
@@ -49,6 +52,14 @@ DISTINCT: Final = ("ts", "seq", "msg_no", "latency_us", "body_bytes")
 
 _LAST: Final = 253_402_300_799_999_999  # 9999-12-31, the last day that has a name of ten letters
 _DAY: Final = 86_400_000_000
+_MOST: Final = 1 << 53
+"""The largest count: sums of a thousand such still fit into 64 bits."""
+_HEAVIEST: Final = 1_000_000
+"""The largest weight: a sample of one in a million."""
+_COUNTS: Final = ("q", "m", "b", "hn", "l", "n")
+_BEYOND: Final = r"(?:conf|ack|nack):\s*(?:-|\+?0*(?:[1-9]\d{3}|9\d\d|8[1-9]\d|80[1-9]))"
+"""A key of a histogram whose bucket is below 0, or above that of the largest latency, 800."""
+_STRICT: Final = {"columnNameOfCorruptRecord": _BAD, "allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
 _TOTALS: Final = ("frames_in", "frames_out", "bytes_in", "bytes_out", "unacked", "max_unacked", "us")
 
 
@@ -63,9 +74,7 @@ def quick(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
         One row for each line that is not blank (and for each member of an array), with ``file`` and ``reason``, which
         is null where the line is good.
     """
-    parsed = (
-        spark.read.schema(_LINE).option("columnNameOfCorruptRecord", _BAD).option("lineSep", "\n").json(list(paths))
-    )
+    parsed = spark.read.schema(_LINE).options(**_STRICT).option("lineSep", "\n").json(list(paths))
     return parsed.select("*", _file(), _reason(F.col(_BAD).isNotNull()).alias("reason"))
 
 
@@ -80,13 +89,19 @@ def thorough(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
         One row for each line, blank ones too.
     """
     text = spark.read.option("lineSep", "\n").text(list(paths)).select("value", _file(), _folder())
-    parsed = F.from_json("value", _LINE, {"columnNameOfCorruptRecord": _BAD})
-    rows = text.select("value", "file", "folder", F.is_valid_utf8("value").alias("utf8"), parsed.alias("j"))
-    rows = rows.select("value", "file", "folder", "utf8", "j.*")
-    reason = F.when(~F.col("utf8"), "not UTF-8").otherwise(
-        F.when(F.trim("value") == "", "blank").otherwise(_reason(F.col(_BAD).isNotNull()))
+    parsed = F.from_json("value", _LINE, _STRICT)
+    rows = text.select(
+        "value", "file", "folder", F.is_valid_utf8("value").alias("utf8"), _alone().alias("alone"), parsed.alias("j")
     )
-    return rows.select("*", F.make_valid_utf8("value").alias("line"), reason.alias("reason")).drop("value", "utf8")
+    rows = rows.select("value", "file", "folder", "utf8", "alone", "j.*")
+    reason = (
+        F.when(~F.col("utf8"), "not UTF-8")
+        .when(F.trim("value") == "", "blank")
+        .when(F.col(_BAD).isNull() & ~F.col("alone"), "more than one JSON object")
+        .otherwise(_reason(F.col(_BAD).isNotNull()))
+    )
+    line = F.make_valid_utf8("value").alias("line")
+    return rows.select("*", line, reason.alias("reason")).drop("value", "utf8", "alone")
 
 
 def events_of(lines: DataFrame) -> DataFrame:
@@ -154,6 +169,18 @@ _FLAGS_OF_SEND: Final = (("p", "persistent"), ("tx", "transacted"), ("rc", "rece
 _FLAGS_OF_SUB: Final = (("du", "durable"), ("ad", "auto_delete"), ("ex", "exclusive"))
 
 
+def _alone() -> Column:
+    """Whether nothing follows the first object of a text.
+
+    A parser stops there. So the text is put into an array, and into an object: what follows makes a mistake of the one
+    or the other, or another member.
+    """
+    value = F.trim("value")
+    in_array = F.from_json(F.concat(F.lit("["), value, F.lit("]")), "array<struct<e string>>", _STRICT)
+    in_object = F.from_json(F.concat(F.lit('{"x":'), value, F.lit("}")), f"x string, {_BAD} string", _STRICT)
+    return F.coalesce((F.size(in_array) == 1) & in_object[_BAD].isNull(), F.lit(False))
+
+
 def _default(field: str, where: Column, value: float | bool) -> Column:
     """A field, and where the schema lets it be left out the value that this means."""
     own = F.col(field)
@@ -197,4 +224,20 @@ def _reason(corrupt: Column) -> Column:
         .when(F.col("q").isNull(), "no integer q")
         .when(nameless, "no name e")
         .when((name == "open") & ~F.col("v").eqNullSafe(VERSION), "of another schema version")
+        .when(_beyond(), "a number is out of range")
     )
+
+
+def _beyond() -> Column:
+    """Whether a number is one that sums cannot take; null or false where none is.
+
+    Only functions that Spark compiles: every line passes here.
+    """
+    found = F.lit(False)
+    for each in (*(F.col(name) for name in _COUNTS), *(F.col("f")[name] for name in _TOTALS)):
+        found = found | (each < 0) | (each > _MOST)
+    weight = F.col("w")
+    found = found | (weight <= 0) | (weight > _HEAVIEST)  # to Spark, what is no number is larger than all
+    for values in (F.map_values("cnt"), F.map_values("h")):
+        found = found | (F.array_min(values) < 0) | (F.array_max(values) > _MOST)
+    return found | F.array_join(F.map_keys("h"), " ").rlike(_BEYOND)

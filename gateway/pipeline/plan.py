@@ -1,4 +1,4 @@
-"""Which segments make up a batch, as the checkpoint has it.
+"""Which segments make up a batch, as the checkpoint has it, and whether the checkpoint fits to the lake.
 
 Spark hands over rows, and leaves out without a word a file that is empty, or that has been deleted since the batch was
 planned. What was planned is in the checkpoint: ``offsets/<batch>`` says up to which entry of the source's log the batch
@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 from gateway.errors import PipelineError
+from gateway.pipeline.lake import Lake
 
 
 def planned(checkpoint: Path, batch: int) -> list[Path]:
@@ -32,6 +33,53 @@ def planned(checkpoint: Path, batch: int) -> list[Path]:
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _unreadable(checkpoint, batch) from error
+
+
+def require_fitting(lake: Lake) -> None:
+    """See whether the checkpoint and the manifests tell the same story.
+
+    Batches are numbered without holes, each has a manifest before it is committed, and none is planned before the one
+    before is committed. Where this does not hold one of both has been lost, or replaced by an older copy; to go on
+    would pass over segments, or throw away rows.
+
+    Args:
+        lake: of both.
+
+    Raises:
+        PipelineError: it does not hold; nothing has been changed.
+    """
+    manifests = lake.batch_numbers()
+    planned_ones, committed = _numbers(lake.checkpoint / "offsets"), _numbers(lake.checkpoint / "commits")
+    anew = "or ingest into a new lake: segments that are still in the journal are read again."
+    if manifests and not planned_ones:
+        raise PipelineError(
+            f"the lake {lake.root} has batches, but its checkpoint {lake.checkpoint} is gone, which remembers what was "
+            f"read. Restore it, {anew}"
+        )
+    lost = sorted({*committed, *range(max(manifests, default=-1))} - {*manifests})
+    if lost and not manifests:
+        raise PipelineError(
+            f"the lake {lake.root} has a checkpoint, but the manifests in {lake.batches} are gone. Restore them, {anew}"
+        )
+    if lost:
+        raise PipelineError(
+            f"the manifest {lake.manifest(lost[0])} of a batch that was completed is gone. Restore it, {anew}"
+        )
+    if manifests and planned_ones[-1] < manifests[-1]:
+        raise behind(lake, manifests[-1])
+
+
+def behind(lake: Lake, batch: int) -> PipelineError:
+    """That a batch of the lake is not what the checkpoint makes of its number."""
+    return PipelineError(
+        f"the checkpoint {lake.checkpoint} is older than the lake: it knows nothing of batch {batch} as it is. Restore "
+        "the one that belongs to this lake, or ingest into a new lake: segments that are still in the journal are read "
+        "again."
+    )
+
+
+def _numbers(directory: Path) -> list[int]:
+    return sorted(int(path.name) for path in directory.glob("[0-9]*") if path.name.isdigit())
 
 
 def _log_offset(checkpoint: Path, batch: int) -> int:

@@ -31,7 +31,7 @@ import msgspec
 from msgspec import Struct
 
 from gateway.errors import PipelineError
-from gateway.pipeline.lake import BATCH_TABLES, Lake, Manifest, write_whole
+from gateway.pipeline.lake import BATCH_TABLES, Lake, Manifest, listed, write_whole
 
 COMPACTION: Final = re.compile(r"c[0-9]{8,}-[0-9]{8,}")
 """What follows ``batch=`` in the name of a compacted directory."""
@@ -84,9 +84,13 @@ class Published:
 
     @classmethod
     def of(cls, lake: Lake) -> Published:
-        """Read all manifests of a lake."""
+        """Read all manifests of a lake.
+
+        Raises:
+            PipelineError: a directory cannot be listed; what is in it would pass for not there.
+        """
         found = cls(lake)
-        for path in sorted(lake.batches.glob("*.json")):
+        for path in _json_files(lake.batches):
             if _BATCH.fullmatch(path.stem):
                 manifest = found._read(path, Manifest)
                 if manifest:
@@ -95,7 +99,7 @@ class Published:
                 compaction = found._read(path, Compaction)
                 if compaction:
                     found.compactions[path.stem] = compaction
-        for path in sorted(lake.retired.glob("*.json")):
+        for path in _json_files(lake.retired):
             retired = found._read(path, Retired)
             if retired:
                 found.retired[path.stem] = retired
@@ -115,12 +119,12 @@ class Published:
 
     def places(self, table: str) -> list[Path]:
         """All places of a table, the earliest day first."""
-        levels = "d=*/level=*" if table == "events" else "d=*"
-        return sorted(path for path in self.lake.table(table).glob(levels) if path.is_dir())
+        days = _directories(self.lake.table(table), "d=")
+        return [level for day in days for level in _directories(day, "level=")] if table == "events" else days
 
     def in_place(self, place: Path) -> list[Path]:
         """The directories of a place that belong to the lake, the earliest batch first."""
-        found = [path for path in place.glob(_PREFIX + "*") if self.belongs(path)]
+        found = [path for path in _directories(place, _PREFIX) if self.belongs(path)]
         return sorted(found, key=lambda path: (self.ids(path)[0], path.name))
 
     def belongs(self, path: Path) -> bool:
@@ -147,11 +151,15 @@ class Published:
 
     def is_retired(self, path: Path) -> bool:
         """Whether a directory was removed, or ought to have been, because its day is too old."""
-        day = next(part[2:] for part in path.relative_to(self.lake.root).parts if part.startswith("d="))
+        day = self.day_of(path)
         retired = self.retired.get(day)
         if retired is None or path.relative_to(self.lake.root).parts[0] != "events":
             return False
         return str(path.relative_to(self.lake.table("events") / f"d={day}")) in retired.removed
+
+    def day_of(self, path: Path) -> str:
+        """The day of a place, or of a directory in one; the lake itself may lie below a ``d=...`` of somebody else."""
+        return next(part[2:] for part in path.relative_to(self.lake.root).parts if part.startswith("d="))
 
     def key(self, place: Path) -> str:
         """What a manifest calls a place."""
@@ -172,12 +180,20 @@ def published(lake: Lake, table: str, day: str) -> list[Path]:
     if table not in BATCH_TABLES:
         raise ValueError(table)
     now = Published.of(lake)
-    return [path for place in now.places(table) if f"d={day}" in place.parts for path in now.in_place(place)]
+    return [path for place in now.places(table) if now.day_of(place) == day for path in now.in_place(place)]
 
 
 def parquet_files(directory: Path) -> list[Path]:
     """The files of a batch directory, in the order in which they were written."""
-    return sorted(path for path in directory.glob("*.parquet") if not path.name.startswith(("_", ".")))
+    return [path for path in listed(directory) if path.suffix == ".parquet" and not path.name.startswith(("_", "."))]
+
+
+def _json_files(directory: Path) -> list[Path]:
+    return [path for path in listed(directory) if path.suffix == ".json"]
+
+
+def _directories(directory: Path, prefix: str) -> list[Path]:
+    return [path for path in listed(directory) if path.name.startswith(prefix) and path.is_dir()]
 
 
 def write_json(path: Path, content: Struct) -> None:
@@ -195,11 +211,11 @@ def writing(lake: Lake) -> Iterator[None]:
     """Be the only one that writes into a lake that is there.
 
     Raises:
-        PipelineError: another process writes, or there is no lake.
+        PipelineError: another process writes, there is no lake, or a directory of it cannot be listed.
     """
-    if not lake.batches.is_dir():
-        raise PipelineError(f"there is no lake at {lake.root}. Give the directory that `pipeline ingest` wrote.")
+    lake.must_exist()
     with lake.locked():
+        lake.must_be_listable()
         yield
 
 

@@ -6,8 +6,9 @@ import os
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Final, NamedTuple, TextIO
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -30,7 +31,9 @@ from gateway.pipeline.staged import count_lines
 _DAY: Final = 86_400
 
 
-def collect(lake: Lake, journal: Path, retain_days: float, events_days: float | None, out: TextIO) -> None:
+def collect(
+    lake: Lake, journal: Path, retain_days: float, events_days: float | None, out: TextIO, *, quiet: bool = False
+) -> None:
     """Delete what is old enough.
 
     Args:
@@ -40,22 +43,31 @@ def collect(lake: Lake, journal: Path, retain_days: float, events_days: float | 
         events_days: how old days of events may become in the lake, with the roll-up and all derived tables kept;
             None for ever.
         out: where to say what was done.
+        quiet: say only what could not be done as it ought to have been.
 
     Raises:
         PipelineError: another process writes into the lake, something in it cannot be read, or there is no journal.
     """
     if not journal.is_dir():
         raise PipelineError(f"there is no journal at {journal}. Give the directory that `pipeline ingest` reads.")
+    said = _Said(StringIO() if quiet else out, out)
     with writing(lake):
-        recover(lake, out)
+        recover(lake, said.progress)
         now = Published.of(lake)
         now.require_readable()
-        _collect_segments(now, journal, retain_days, out)
+        _collect_segments(now, journal, retain_days, said)
         if events_days is not None:
-            _collect_events(now, events_days, out)
+            _collect_events(now, events_days, said)
 
 
-def _collect_segments(now: Published, journal: Path, retain_days: float, out: TextIO) -> None:
+class _Said(NamedTuple):
+    """Where things are said: what was done, and what somebody has to look after."""
+
+    progress: TextIO
+    trouble: TextIO
+
+
+def _collect_segments(now: Published, journal: Path, retain_days: float, said: _Said) -> None:
     ingested = {source.path: source for manifest in now.manifests.values() for source in manifest.segments}
     deleted, octets, kept_young, kept_new = 0, 0, 0, 0
     for path in _finished(journal):
@@ -66,7 +78,8 @@ def _collect_segments(now: Published, journal: Path, retain_days: float, out: Te
             kept_young += 1
         elif not _as_ingested(path, source):
             print(
-                f"kept {path}: it has other lines than when it was ingested; see `pipeline check --journal`", file=out
+                f"kept {path}: it has other lines than when it was ingested; see `pipeline check --journal`",
+                file=said.trouble,
             )
         else:
             octets += path.stat().st_size
@@ -78,7 +91,8 @@ def _collect_segments(now: Published, journal: Path, retain_days: float, out: Te
         for number, why in ((kept_new, "not ingested yet"), (kept_young, f"younger than {retain_days:g} days"))
         if number
     )
-    print(f"journal: deleted {deleted:,} segments, {octets:,} octets" + (f"; kept {kept}" if kept else ""), file=out)
+    kept = f"; kept {kept}" if kept else ""
+    print(f"journal: deleted {deleted:,} segments, {octets:,} octets{kept}", file=said.progress)
 
 
 def _finished(journal: Path) -> Iterator[Path]:
@@ -101,12 +115,19 @@ def _remove_empty_days(journal: Path) -> None:
             day.rmdir()
 
 
-def _collect_events(now: Published, events_days: float, out: TextIO) -> None:
+def _collect_events(now: Published, events_days: float, said: _Said) -> None:
     lake = now.lake
     first_kept = f"{datetime.now(UTC) - timedelta(days=events_days):%Y-%m-%d}"
+    needed = _needed(now)
     for place in sorted(lake.table("events").glob("d=*")):
         day = place.name[2:]
         if day >= first_kept:
+            continue
+        if day in needed:
+            print(
+                f"events of {day}: kept, since tables that are computed from them lack a batch; run `pipeline ingest`",
+                file=said.trouble,
+            )
             continue
         living = [path for level in sorted(place.glob("level=*")) for path in now.in_place(level)]
         if living:
@@ -115,9 +136,16 @@ def _collect_events(now: Published, events_days: float, out: TextIO) -> None:
             # From here on these directories do not belong to the lake, removed or not.
             write_json(lake.retired / f"{day}.json", known.merged(retired) if known else retired)
             octets = sum(path.stat().st_size for directory in living for path in parquet_files(directory))
-            print(f"events of {day}: deleted {retired.rows:,} rows, {octets:,} octets", file=out)
+            print(f"events of {day}: deleted {retired.rows:,} rows, {octets:,} octets", file=said.progress)
         _remove_retired(Published.of(lake), place)
     sync_directory(lake.root)
+
+
+def _needed(now: Published) -> set[str]:
+    """Days of whose events the computed tables do not have all yet."""
+    refreshed = now.lake.refreshed()
+    pending = [manifest for number, manifest in now.manifests.items() if number > refreshed]
+    return {day for manifest in pending for day in (*manifest.days, *manifest.session_days)}
 
 
 def _retirement(day: str, place: Path, directories: list[Path]) -> Retired:

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from gateway.journal.schema import MESSAGE_EVENTS
-from gateway.pipeline.buckets import bucket
+from gateway.pipeline.buckets import HIGHEST, bucket
 
 SLOT: Final = 10
 """Seconds that a row of the roll-up spans."""
@@ -82,6 +82,12 @@ def rounded_down(time: Column | str, seconds: int) -> Column:
     return F.timestamp_micros(_floor_div(F.unix_micros(time), divisor) * divisor)
 
 
+def whole(count: Column) -> Column:
+    """A sum of the roll-up as bigint, rounded half away from zero; what is beyond 2^53 either way is cut to that."""
+    bound = F.lit(float(1 << 53))
+    return F.greatest(F.least(F.round(count), bound), -bound).cast("bigint")
+
+
 def _single_events(events: DataFrame) -> DataFrame:
     """One row for each line that stands for itself."""
     event, code = F.col("event"), F.col("code")
@@ -145,8 +151,8 @@ def _timed_rows(event: str) -> Column:
 def _untimed(event: str) -> Column:
     """How many have been counted without a latency."""
     own = F.filter("histogram", lambda entry: entry["event"] == event)
-    timed = F.aggregate(own, F.lit(0).cast("bigint"), lambda total, entry: total + entry["n"])
-    return F.greatest(_counter(event) - timed, F.lit(0).cast("bigint"))
+    timed = F.aggregate(own, F.lit(0.0), lambda total, entry: total + entry["n"])
+    return F.greatest(_counter(event) - timed, F.lit(0.0))
 
 
 def _histogram() -> Column:
@@ -159,7 +165,7 @@ def _histogram() -> Column:
             entry["value"].alias("n"),
         ),
     )
-    known = F.filter(entries, lambda entry: entry["bucket"].isNotNull())
+    known = F.filter(entries, lambda entry: entry["bucket"].between(0, HIGHEST))
     return F.coalesce(known, F.array().cast("array<struct<event:string,bucket:int,n:bigint>>"))
 
 

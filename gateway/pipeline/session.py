@@ -10,7 +10,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import pwd
+import re
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,12 +25,14 @@ from typing import Final
 
 import pyspark
 from py4j.java_gateway import JavaGateway
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from gateway.errors import PipelineError
+from gateway.errors import PipelineError, UsageError
 from gateway.pipeline.java import Java, find_java
 
 DEFAULT_MASTER: Final = "local[*]"
@@ -36,6 +42,14 @@ _GOODBYE: Final = 180.0
 """Seconds for Java to end; only where it makes the archive it needs more than one."""
 _LOG_LIMIT: Final = 8_000_000
 """Octets of an old log that a new start still adds to."""
+_MASTER: Final = re.compile(
+    r"local|local\[(?:\*|[1-9][0-9]{0,3})(?:,[1-9][0-9]*)?\]|local-cluster\[[0-9]+,[0-9]+,[0-9]+\]|yarn"
+    r"|spark://[^\s/:]+:[0-9]+(?:,[^\s/:]+:[0-9]+)*|k8s://\S+"
+)
+_MEMORY: Final = re.compile(r"([1-9][0-9]{0,8})([kmgt])", re.IGNORECASE)
+_KIBIBYTES: Final = {"k": 1, "m": 1 << 10, "g": 1 << 20, "t": 1 << 30}
+_LEAST_MEMORY: Final = 512 << 10
+"""Kibibytes of heap; with less Spark does not start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +60,49 @@ class Wishes:
         master: Spark's master; anything that begins with ``local`` is this process's own.
         driver_memory: Java's heap, as Spark writes it.
         brief: the run is short, so starting soon counts for more than working fast.
+
+    Raises:
+        UsageError: Spark would take the one or the other for nothing.
     """
 
     master: str = DEFAULT_MASTER
     driver_memory: str = "2g"
     brief: bool = False
 
+    def __post_init__(self) -> None:
+        check_master(self.master)
+        check_memory(self.driver_memory)
+
     @property
     def local(self) -> bool:
         """Whether no cluster is asked."""
         return self.master.startswith("local")
+
+
+def check_master(text: str) -> None:
+    """See whether a text names a master.
+
+    Raises:
+        UsageError: it does not.
+    """
+    if _MASTER.fullmatch(text) is None:
+        raise UsageError(
+            f"--master {text}: no master of Spark is called so. Write local[*], local[4], or where the cluster is, as "
+            "in spark://host:7077."
+        )
+
+
+def check_memory(text: str) -> None:
+    """See whether a text is a size of Java's heap that Spark can start with.
+
+    Raises:
+        UsageError: it is not.
+    """
+    found = _MEMORY.fullmatch(text)
+    if found is None:
+        raise UsageError(f"--driver-memory {text}: write a size, as in 2g or 1500m.")
+    if int(found[1]) * _KIBIBYTES[found[2].lower()] < _LEAST_MEMORY:
+        raise UsageError(f"--driver-memory {text}: Spark needs at least 512m.")
 
 
 class Spark:
@@ -64,21 +111,30 @@ class Spark:
     Args:
         wishes: how it is to run.
         log: a file that takes all that Spark and Java have to say.
+
+    Raises:
+        PipelineError: there is no Java, or Spark does not start.
     """
 
     def __init__(self, wishes: Wishes, log: Path) -> None:
         _hush()
+        _require_name()
         java = find_java()
         self._archive = _Archive.of(java) if wishes.local else None
         conf = _configuration(wishes, self._archive)
         self._gateway, self._java = _launch(conf, java, log)
         try:
-            context = SparkContext(gateway=self._gateway, conf=conf)
-        except (PySparkException, OSError) as error:
+            with _handlers_kept():
+                context = SparkContext(gateway=self._gateway, conf=conf)
+            context.setLogLevel("WARN")
+            self.session = SparkSession(context)
+        except (PySparkException, Py4JError, OSError) as error:
             self._leave()
-            raise PipelineError(f"Spark did not start with master {wishes.master}; what it said is in {log}") from error
-        context.setLogLevel("WARN")
-        self.session = SparkSession(context)
+            raise PipelineError(_not_started(conf, log)) from error
+        except BaseException:  # Ctrl-C, twice
+            self._java.kill()
+            self._leave()
+            raise
 
     def __enter__(self) -> SparkSession:
         return self.session
@@ -120,17 +176,19 @@ class _Archive:
 
     @classmethod
     def of(cls, java: Java) -> _Archive | None:
-        """The archive for this Java and this Spark; None where no cache can be written."""
+        """The archive for this Java and this Spark; None where no cache can be written, or not be named to Java."""
         place = Path(pyspark.__file__).parent
         key = hashlib.sha256(f"{java.home}\n{java.text}\n{place}\n{pyspark.__version__}".encode()).hexdigest()[:16]
-        base = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
-        directory = Path(base) / "stomp-gateway"
         try:
+            base = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
+            directory = Path(base) / "stomp-gateway"
             directory.mkdir(parents=True, exist_ok=True)
-        except OSError:
+        except (OSError, RuntimeError):  # there is no home
             return None
-        if not os.access(directory, os.W_OK):
+        # Spark takes Java's options apart at white space, and has its own mind about quotes.
+        if not os.access(directory, os.W_OK) or re.search(r"[\s\"'\\]", str(directory)):
             return None
+        _sweep(directory)
         return cls(directory / f"spark-{key}.jsa")
 
     def options(self) -> list[str]:
@@ -149,8 +207,75 @@ class _Archive:
             self._made = None
 
 
+def _sweep(directory: Path) -> None:
+    """Remove the archives, 190 MB each, that runs left half made which were killed."""
+    for path in directory.glob("spark-*.part"):
+        process = path.name.split(".")[-2]
+        if process.isdigit() and not _lives(int(process)):
+            with suppress(OSError):
+                path.unlink()
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True  # somebody else's
+    return True
+
+
+@contextmanager
+def no_root_logging() -> Iterator[None]:
+    """For a command: what py4j says to the root logger is not shown.
+
+    Without a handler there Python would make one for the terminal. Who uses the pipeline as a library has their own.
+    """
+    root, silent = logging.getLogger(), logging.NullHandler()
+    root.addHandler(silent)
+    try:
+        yield
+    finally:
+        root.removeHandler(silent)
+
+
+def _not_started(conf: SparkConf, log: Path) -> str:
+    master, memory = conf.get("spark.master"), conf.get("spark.driver.memory")
+    return (
+        f"Spark did not start with --master {master} and --driver-memory {memory}: is the master there, and is there "
+        f"so much memory? What Spark said is in {log}."
+    )
+
+
+@contextmanager
+def _handlers_kept() -> Iterator[None]:
+    """Spark puts a handler of its own for Ctrl-C in the place of whatever is there."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
+
+
+def _require_name() -> None:
+    """Hadoop, which Spark reads files with, asks for the user's name, and gives up where there is none."""
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        raise PipelineError(
+            f"the user id {os.getuid()} has no name on this machine, and Spark does not start without one. Run as a "
+            "user who is in /etc/passwd; in a container, add a line for this id to it."
+        ) from None
+
+
 def _hush() -> None:
     # Whatever they log is raised as well; without a handler of their own it would go to the terminal.
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        own = PySparkLogger.getLogger(name)  # comes with a handler for the terminal
+        own.handlers[:] = [logging.NullHandler()]
+        own.propagate = False
     for name in ("py4j", "pyspark", "PySparkLogger"):
         logger = logging.getLogger(name)
         logger.propagate = False
@@ -207,7 +332,7 @@ def _launch(conf: SparkConf, java: Java, log: Path) -> tuple[JavaGateway, Popen[
         try:
             gateway = launch_gateway(conf, {"stdout": out, "stderr": STDOUT})  # type: ignore[no-untyped-call]
         except PySparkException as error:
-            raise PipelineError(f"Spark did not start; what it said is in {log}") from error
+            raise PipelineError(_not_started(conf, log)) from error
     process: Popen[bytes] = gateway.proc
     return gateway, process
 

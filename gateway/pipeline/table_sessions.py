@@ -6,9 +6,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from gateway.journal.features import FEATURES
-from gateway.pipeline.rollup import day_of
+from gateway.pipeline.rollup import day_of, whole
 
 _TOTALS = ("frames_in", "frames_out", "bytes_in", "bytes_out", "unacked", "max_unacked")
+_OF_END = ("ended", "duration_us", "end_code", *_TOTALS)
 
 
 def boots(events: DataFrame) -> DataFrame:
@@ -25,7 +26,7 @@ def boots(events: DataFrame) -> DataFrame:
         F.max("ts").alias("last_ts"),
         F.max(F.col("event") == "close").alias("closed"),
         (F.max("seq") - F.min("seq") + 1).alias("lines"),
-        F.coalesce(F.sum(F.when(F.col("event") == "drop", F.col("n"))), F.lit(0)).cast("bigint").alias("dropped"),
+        whole(F.sum(F.when(F.col("event") == "drop", F.col("n").cast("double")).otherwise(0.0))).alias("dropped"),
     )
 
 
@@ -62,6 +63,19 @@ def sessions(events: DataFrame) -> DataFrame:
         *(F.col(f"end.{name}") for name in _TOTALS),
         F.col("conn.latency_us").alias("connect_us"),
     )
+
+
+def with_ends(before: DataFrame, known: DataFrame) -> DataFrame:
+    """Sessions of the past, with their ends where these have become known.
+
+    Args:
+        before: rows of ``sessions``.
+        known: what `sessions` makes of events in which the beginnings of these sessions are not.
+    """
+    ends = known.where(F.col("ended").isNotNull()).select("boot", "session", *_OF_END)
+    then = before.alias("before").join(ends.alias("ends"), ["boot", "session"], "left")
+    names = (name for name in before.columns if name not in _OF_END)
+    return then.select(*names, *(F.coalesce(f"before.{name}", f"ends.{name}").alias(name) for name in _OF_END))
 
 
 def features_used(events: DataFrame) -> DataFrame:

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from gateway.pipeline.buckets import highest
-from gateway.pipeline.rollup import rounded_down
+from gateway.pipeline.rollup import rounded_down, whole
 
 HOUR: Final = 3600
 """Seconds."""
@@ -67,7 +67,7 @@ def latency_hour(hours: DataFrame) -> DataFrame:
     counted = counted.withColumn("destination", F.explode(both)).groupBy(*keys, "bucket").agg(F.sum("n").alias("n"))
     ranked = _ranked(counted, keys, F.col("n"))
     return ranked.groupBy(*keys).agg(
-        F.round(F.sum("n")).cast("bigint").alias("n"),
+        whole(F.sum("n")).alias("n"),
         *(_percentile(share).alias(name) for name, share in _SHARES.items()),
         highest(F.max("bucket")).alias("max_us"),
     )
@@ -120,11 +120,11 @@ def _is(event: str, code: str | None = None) -> Column:
 
 
 def _count(which: Column) -> Column:
-    return F.round(F.sum(F.when(which, F.col("n")).otherwise(0.0))).cast("bigint")
+    return whole(F.sum(F.when(which, F.col("n")).otherwise(0.0)))
 
 
 def _octets(which: Column) -> Column:
-    return F.round(F.sum(F.when(which, F.col("bytes")).otherwise(0.0))).cast("bigint")
+    return whole(F.sum(F.when(which, F.col("bytes")).otherwise(0.0)))
 
 
 def _percent(part: str, whole: str) -> Column:
@@ -151,7 +151,11 @@ def _ranked(rows: DataFrame, keys: Sequence[str], timed: Column) -> DataFrame:
 
 def _percentile(share: float) -> Column:
     """As ``histogram.percentile``, an aggregate over the rows of `_ranked`."""
-    rank = F.greatest(F.ceil(F.col("total") * F.lit(share)).cast("double"), F.lit(1.0))
+    part = F.col("total") * F.lit(share)
+    rounded_up = F.when(part < F.lit(float(1 << 53)), F.ceil(part).cast("double")).otherwise(
+        part
+    )  # beyond, it is whole
+    rank = F.greatest(rounded_up, F.lit(1.0))
     counts = F.col("timed") > 0
     reached = F.min(F.when(counts & (F.col("seen") >= rank), F.col("bucket")))
     return highest(F.coalesce(reached, F.max(F.when(counts, F.col("bucket")))))

@@ -8,6 +8,7 @@ directories, in more steps than one.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, timedelta
 from pathlib import Path
@@ -21,7 +22,7 @@ from gateway.pipeline.durable import durable_days, durable_subs
 from gateway.pipeline.lake import Lake
 from gateway.pipeline.published import Published
 from gateway.pipeline.table_schemas import COLUMNS, day_schemas, put
-from gateway.pipeline.table_sessions import boots, features_used, sessions
+from gateway.pipeline.table_sessions import boots, features_used, sessions, with_ends
 from gateway.pipeline.table_traffic import (
     by_hour,
     dest_hour,
@@ -66,6 +67,7 @@ def refresh(
     *,
     idle_after: float = IDLE_AFTER,
     abandoned_after: float = ABANDONED_AFTER,
+    now: float | None = None,
 ) -> None:
     """Compute the tables of some days anew, and then ``durable_subs``.
 
@@ -78,16 +80,18 @@ def refresh(
         session_days: on which sessions began whose lines have changed.
         idle_after: seconds, see `durable_subs`.
         abandoned_after: seconds, see `durable_subs`.
+        now: what time it is, in seconds since the epoch; None: ask the clock.
     """
-    now = Published.of(lake)
+    published = Published.of(lake)
     for day in sorted(set(days)):
-        _refresh_day(spark, now, day)
-    _refresh_sessions(spark, now, sorted(set(session_days) - now.retired.keys()))
+        _refresh_day(spark, published, day)
+    _refresh_sessions(spark, published, sorted(set(session_days)))
     known = durable_subs(
         _whole(spark, lake, "durable_days"),
         _whole(spark, lake, "boots"),
         idle_after=idle_after,
         abandoned_after=abandoned_after,
+        now=time.time() if now is None else now,
     )
     put(lake, "durable_subs", known.toArrow(), lake.whole_file("durable_subs"))
 
@@ -120,10 +124,17 @@ def _refresh_sessions(spark: SparkSession, now: Published, days: Sequence[str]) 
     first = (date.fromisoformat(days[0]) - timedelta(days=1)).isoformat()
     lake = now.lake
     there = [path for day in _days(lake, "events") if day >= first for path in _session_lines(now, day)]
-    events = _read(spark, there, _EVENTS)
-    found = sessions(events).where(F.col("d").isin(*days)).toArrow()
-    for day in days:
+    known = sessions(_read(spark, there, _EVENTS))
+    kept = [day for day in days if day not in now.retired]
+    found = known.where(F.col("d").isin(*kept)).toArrow()
+    for day in kept:
         put(lake, "sessions", found.filter(pc.equal(found["d"], day)), lake.day_file("sessions", day))
+    for day in days:
+        # The events of a retired day are deleted: what its sessions were is kept, and those that ended since then end.
+        file = lake.day_file("sessions", day)
+        if day in now.retired and file.exists():
+            before = _read(spark, [file], COLUMNS["sessions"])
+            put(lake, "sessions", with_ends(before, known).toArrow(), file)
 
 
 def _days(lake: Lake, table: str) -> list[str]:

@@ -268,7 +268,8 @@ whole_life as (
 judged as (
     select *, coalesce(sub is not null and (unsub is null or sub > unsub) and sub_boot in (select boot from living), false)
             as connected,
-        greatest((select max(last_ts) from boots) - last_connected, 0) as away
+        greatest((select coalesce(max(last_ts) filter (last_ts <= $now + 86400000000), max(last_ts)) from boots)
+            - last_connected, 0) as away
     from whole_life)
 select vhost, "user", sub_name, destination, first_seen, last_connected, last_delivery, last_ack, deliveries, acks, connected,
     case when connected then 0.0 else away / 86400e6 end::double as days_idle,
@@ -289,6 +290,7 @@ class Oracle:
         features: that the gateway supports.
         idle_after: microseconds.
         abandoned_after: microseconds.
+        now: what time it is, microseconds.
     """
 
     def __init__(
@@ -297,6 +299,7 @@ class Oracle:
         features: tuple[str, ...] = (),
         idle_after: int = 86_400_000_000,
         abandoned_after: int = 7 * 86_400_000_000,
+        now: int = 1 << 60,
     ) -> None:
         self._connection = duckdb.connect()
         values = {
@@ -304,6 +307,7 @@ class Oracle:
             "$features": repr(list(features)),
             "$idle_after": str(idle_after),
             "$abandoned_after": str(abandoned_after),
+            "$now": str(now),
         }
         for text in (_LINES, _ROLLUP, _TRAFFIC, _SESSIONS, _DURABLE):
             script = text

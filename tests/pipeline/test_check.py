@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import fcntl
 import io
 import json
@@ -18,6 +19,7 @@ from gateway.journal.segments import SegmentName
 from gateway.pipeline import numbering
 from gateway.pipeline.check import check
 from gateway.pipeline.lake import Lake
+from gateway.pipeline.published import published
 from tests.support.journals import DAY, START, JournalMaker
 from tests.support.lakes import LakeMaker
 
@@ -85,9 +87,9 @@ def test_a_whole_lake_is_complete(site: Site) -> None:
     assert "512 events, or 250 ms" in text
 
 
-def test_quiet_says_only_the_verdict_of_a_complete_lake(site: Site) -> None:
-    site.ingest()
-    assert site.check(journal=True, quiet=True) == (True, "complete\n")
+def test_quiet_says_nothing_of_a_complete_lake(site: Site) -> None:
+    site.ingest(site.segments[:-1])
+    assert site.check(journal=True, quiet=True) == (True, "")
 
 
 def test_an_empty_lake_is_complete(site: Site) -> None:
@@ -109,8 +111,28 @@ def test_a_segment_that_was_left_out_is_named_by_its_numbers_and_its_file(site: 
     site.ingest()
     text = site.wrong()
     assert ": 100 lines are missing: 200-299\n" in text
-    _, text = site.check(journal=True)
-    assert f"1 segments are not ingested yet: {left_out.relative_to(site.journal)}" in text
+    assert f"later ones of the same boots are in the lake: {left_out.relative_to(site.journal)}\n" in site.wrong(
+        journal=True
+    )
+
+
+def test_segments_that_are_newer_than_all_of_their_boots_are_only_waiting(site: Site) -> None:
+    site.ingest(site.segments[:-1])
+    text = site.right(journal=True)
+    assert f"1 segments are not ingested yet: {site.segments[-1].relative_to(site.journal)}" in text
+
+
+def test_a_segment_under_another_day_is_no_new_one(site: Site) -> None:
+    site.ingest()
+    copied = site.journal / "d=2020-01-01" / site.segments[1].name
+    copied.parent.mkdir()
+    shutil.copy(site.segments[1], copied)
+    text = site.right(journal=True)
+    assert "1 segments lie under another day than when they were ingested: d=2020-01-01/" in text
+    assert "not ingested yet" not in text
+    with copied.open("ab") as file:
+        file.write(b"{}\n")
+    assert "1 ingested segments have changed since: d=2020-01-01/" in site.wrong(journal=True)
 
 
 def test_a_boot_that_begins_late_misses_its_beginning(site: Site) -> None:
@@ -331,6 +353,113 @@ def test_a_writer_at_work_is_told(site: Site) -> None:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert "another process is writing into the lake" in site.right()
     assert "another process" not in site.right()
+
+
+@pytest.mark.parametrize("lost", [0, 1, -1])
+def test_a_lost_manifest_is_missed(site: Site, lost: int) -> None:
+    site.ingest()
+    commits = site.lake.checkpoint / "commits"
+    commits.mkdir(parents=True)
+    for batch in site.maker.batches:
+        (commits / str(batch)).write_text("v1\n{}")
+    number = site.maker.batches[lost]
+    site.lake.manifest(number).unlink()
+    text = site.wrong()
+    assert f"1 batches have lost their manifests: {number}\n" in text
+    assert "directories of batches whose manifests are lost: events/" in text
+    assert "run `pipeline ingest` again, and it replaces them" not in text
+
+
+def test_a_lost_manifest_is_missed_without_a_checkpoint(site: Site) -> None:
+    site.ingest()
+    site.lake.manifest(1).unlink()
+    assert "1 batches have lost their manifests: 1\n" in site.wrong()
+
+
+@pytest.mark.parametrize(
+    "place", ["_batches", "_retired", "events", "rollup_10s/d=2026-11-21", "events/d=2026-11-21/level=session", "boots"]
+)
+def test_a_directory_that_cannot_be_listed_is_not_taken_for_empty(
+    site: Site, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    site.ingest()
+    site.lake.retired.mkdir()
+    closed, scandir = site.lake.root / place, os.scandir
+
+    def refuse(path: Path) -> object:
+        if Path(path) == closed:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(PipelineError, match=f"cannot list {closed}: Permission denied"):
+        site.check()
+
+
+@pytest.mark.parametrize(
+    "place", ["", "d=2026-11-21", "d=2026-11-21/level=message", "extra", "d=2026-11-21/level=message/extra"]
+)
+def test_a_parquet_file_that_belongs_to_no_batch_is_wrong(site: Site, place: str) -> None:
+    site.ingest()
+    stray = site.lake.table("events") / place / "copy.parquet"
+    stray.parent.mkdir(exist_ok=True)
+    shutil.copy(site.a_file(), stray)
+    text = site.wrong()
+    assert f"1 Parquet files that belong to no batch: {stray.relative_to(site.lake.root)}\n" in text
+    assert text.splitlines()[-1] == "not complete: 1 thing is wrong"
+
+
+def test_computed_tables_must_have_the_last_batch(site: Site) -> None:
+    site.ingest()
+    last = site.maker.batches[-1]
+    site.lake.set_refreshed(last - 2)
+    assert "the computed tables lack the last 2 batches" in site.wrong()
+    site.lake.set_refreshed(last + 1)
+    assert f"have batches up to {last + 1}, the lake only up to {last}\n" in site.wrong()
+    site.lake.set_refreshed(last)
+    assert "and they have the last batch" in site.right()
+
+
+def test_tables_that_an_ingest_will_compute_are_not_wrong(site: Site) -> None:
+    site.ingest()
+    site.lake.set_refreshed(0)
+    with (site.lake.root / "_lock").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert "the computed tables lack the last" in site.right()
+
+
+def test_files_of_computed_tables_are_there_and_can_be_opened(site: Site) -> None:
+    site.ingest()
+    site.lake.whole_file("durable_subs").unlink()
+    site.lake.day_file("errors_hour", "2026-11-21").unlink()
+    site.lake.day_file("boots", "2026-11-20").write_bytes(b"PAR1")
+    text = site.wrong()
+    assert (
+        "2 files of computed tables are not there: durable_subs/durable_subs.parquet, "
+        "errors_hour/d=2026-11-21/errors_hour.parquet\n" in text
+    )
+    assert f"1 files of computed tables cannot be read: {site.lake.day_file('boots', '2026-11-20')} (" in text
+
+
+def test_tables_that_a_deleted_day_never_had_are_not_missed(site: Site) -> None:
+    site.ingest()
+    site.lake.retired.mkdir()
+    (site.lake.retired / "2026-11-20.json").write_text(json.dumps({"day": "2026-11-20", "boots": {}}))
+    for table in ("boots", "sessions", "features_used", "durable_days"):
+        site.lake.day_file(table, "2026-11-20").unlink()
+    site.right()
+    site.lake.day_file("dest_hour", "2026-11-20").unlink()
+    assert "1 files of computed tables are not there: dest_hour/" in site.wrong()
+
+
+def test_a_lake_may_lie_below_a_directory_that_is_called_like_a_day(tmp_path: Path) -> None:
+    root = tmp_path / "d=backup"
+    root.mkdir()
+    site = Site(root)
+    site.ingest()
+    site.right(journal=True)
+    assert published(site.lake, "events", "2026-11-21")
+    assert not published(site.lake, "events", "backup")
 
 
 def test_numbers_are_looked_at_window_by_window(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import fcntl
 import io
 import json
@@ -14,7 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from gateway.errors import PipelineError
+from gateway.cli import main
+from gateway.errors import ExitCode, PipelineError
 from gateway.pipeline import compact as compacting
 from gateway.pipeline.check import check
 from gateway.pipeline.compact import compact, recover
@@ -282,3 +284,70 @@ def test_a_manifest_that_cannot_be_read_stops_everything(maker: LakeMaker) -> No
 def test_there_must_be_a_lake(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="there is no lake"):
         compact(Lake(tmp_path / "none"), io.StringIO())
+
+
+def test_quiet_says_nothing(maker: LakeMaker) -> None:
+    out = io.StringIO()
+    compact(maker.lake, out, quiet=True)
+    assert not out.getvalue()
+    assert list(maker.lake.batches.glob("c*.json"))
+
+
+def test_a_lake_may_lie_below_a_directory_that_is_called_like_a_day(maker: LakeMaker) -> None:
+    below = maker.lake.root.parent / "d=backup" / "lake"
+    below.parent.mkdir()
+    maker.lake.root.rename(below)
+    lake = Lake(below)
+    events = _events(lake)
+    compact(lake, io.StringIO())
+    assert events
+    assert _events(lake) == events
+    assert "events/d=2026-11-20/level=message" in (lake.batches / next(lake.batches.glob("c*.json"))).read_text()
+    _complete(lake)
+
+
+class TestCommand:
+    """What the command line adds."""
+
+    def test_a_full_disk_is_a_sentence(
+        self, maker: LakeMaker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def full(*_: object, **__: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr("gateway.pipeline.compact._merge", full)
+        assert main(["pipeline", "compact", "--lake", str(maker.lake.root)]) == ExitCode.FAILURE
+        assert f"no space is left for {maker.lake.root}. Make room" in capsys.readouterr().err
+
+    def test_a_journal_that_may_only_be_read_is_a_sentence(
+        self, maker: LakeMaker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def refused(path: Path) -> None:
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+        monkeypatch.setattr(Path, "unlink", refused)
+        journal = maker.lake.root.parent / "journal"
+        line = ["pipeline", "gc", "--lake", str(maker.lake.root), "--journal", str(journal), "--retain-days", "0"]
+        assert main(line) == ExitCode.FAILURE
+        assert f"no permission to write or read {journal}/d=" in capsys.readouterr().err
+
+    def test_what_is_written_is_not_for_everybody(self, maker: LakeMaker, capsys: pytest.CaptureFixture[str]) -> None:
+        before = os.umask(0o022)
+        try:
+            assert main(["pipeline", "compact", "--lake", str(maker.lake.root), "--quiet"]) == ExitCode.OK
+            assert os.umask(0o022) == 0o022  # as it was
+        finally:
+            os.umask(before)
+        assert not capsys.readouterr().out
+        written = [*maker.lake.root.glob("events/*/*/batch=c*/*.parquet"), *maker.lake.batches.glob("c*.json")]
+        assert written
+        assert all(path.stat().st_mode & 0o777 == 0o640 for path in written)
+        assert all(path.parent.stat().st_mode & 0o007 == 0 for path in written if path.suffix == ".parquet")
+
+    def test_a_damaged_file_is_a_sentence(self, maker: LakeMaker, capsys: pytest.CaptureFixture[str]) -> None:
+        file = next(maker.lake.root.glob("events/d=2026-11-20/level=session/batch=00000000/*"))
+        content = file.read_bytes()
+        file.write_bytes(b"PAR1" + b"\xff" * 400 + content[404:])
+        assert main(["pipeline", "compact", "--lake", str(maker.lake.root)]) == ExitCode.FAILURE
+        assert capsys.readouterr().err.startswith("stomp-gateway: ")
+        assert file.exists()

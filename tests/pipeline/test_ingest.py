@@ -14,7 +14,7 @@ import pytest
 
 from gateway.errors import ExitCode, PipelineError
 from gateway.pipeline.lake import Lake
-from tests.support.journals import DAY, START, JournalMaker
+from tests.support.journals import DAY, START, JournalMaker, write_segment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -170,13 +170,15 @@ def assert_compacted_once(base: Path) -> None:
     assert_every_line_once(base)
 
 
-def test_late_lines_leave_the_sessions_of_a_day_alone_whose_events_are_deleted(
+def test_sessions_of_a_day_whose_events_are_deleted_end_and_are_otherwise_left_alone(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     from gateway.pipeline.retention import collect  # noqa: PLC0415
 
     long_ago = START - 400 * DAY
     JournalMaker(tmp_path / "journal", start=long_ago).write(200)
+    who = {"c": 1, "vh": "/", "u": "app"}
+    write_segment(tmp_path / "journal", [{"e": "conn", "t": long_ago, **who, "ip": "192.0.2.7"}], start=long_ago)
     run(spark, order(tmp_path))
     lake = tmp_path / "lake"
     sessions = ask(lake, "select count(*), min(epoch_us(started)) from TABLE", "sessions")
@@ -184,7 +186,11 @@ def test_late_lines_leave_the_sessions_of_a_day_alone_whose_events_are_deleted(
     collect(Lake(lake), tmp_path / "journal", retain_days=0, events_days=30, out=io.StringIO())
     assert not list(lake.glob("events/**/*.parquet"))
     JournalMaker(tmp_path / "journal", seed=2, start=long_ago).write(100)
+    end = {"e": "end", "t": START, **who, "x": "disconnect", "f": {"us": START - long_ago, "frames_in": 3}}
+    write_segment(tmp_path / "journal", [end], start=START, number=1, first=2)
     run(spark, order(tmp_path))
+    its_end = ask(lake, "select peer, epoch_us(ended), frames_in from TABLE where boot like '%00aa'", "sessions")
+    assert its_end == [("192.0.2.7", START, 3)]
     assert ask(lake, "select count(*), min(epoch_us(started)) from TABLE", "sessions") == sessions
     more = ask(lake, "select sum(n) from TABLE where event = 'send'", "rollup_10s")[0][0]
     assert isinstance(sent, float)

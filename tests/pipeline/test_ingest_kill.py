@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import duckdb
@@ -51,6 +52,8 @@ POINTS: dict[str, str] = {
     "committed": "_checkpoint/v1/commits/[0-9]*",
 }
 """What shows in the lake that the ingest has come to a point."""
+TABLES = "latency_hour/d=*/latency_hour.parquet"
+"""And that it computes tables."""
 
 
 def started(base: Path, tables: str) -> subprocess.Popen[bytes]:
@@ -61,10 +64,22 @@ def started(base: Path, tables: str) -> subprocess.Popen[bytes]:
         )
 
 
-def killed_at(base: Path, point: str, times: int, moments: int) -> None:
-    """Run an ingest until a point has been seen so many times, and a few moments longer; then kill it."""
+def killed_at(base: Path, point: str, times: int, moments: int, *, tables: str = "no-tables", java: bool = True) -> int:
+    """Run an ingest until a point has been seen so many times, and a few moments longer; then kill it.
+
+    Args:
+        base: has the journal and the lake.
+        point: a pattern below the lake.
+        times: how often it is to be seen.
+        moments: milliseconds.
+        tables: whether they are computed.
+        java: whether Java is killed as well, or left to itself.
+
+    Returns:
+        The process group.
+    """
     seen = set(shown(base, point))
-    process = started(base, "no-tables")
+    process = started(base, tables)
     try:
         new: set[Path] = set()
         bound = time.monotonic() + PATIENCE
@@ -75,13 +90,14 @@ def killed_at(base: Path, point: str, times: int, moments: int) -> None:
         for _ in range(moments):
             time.sleep(0.001)  # a moment more is part of the draw; nothing is waited for
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        (os.killpg if java else os.kill)(process.pid, signal.SIGKILL)
         process.wait()
+    return process.pid
 
 
 def shown(base: Path, point: str) -> Iterator[Path]:
     try:
-        yield from (base / "lake").glob(POINTS[point])
+        yield from (base / "lake").glob(point)
     except FileNotFoundError:  # it went away while it was being looked at
         return
 
@@ -89,7 +105,8 @@ def shown(base: Path, point: str) -> Iterator[Path]:
 def draw(seed: int, count: int) -> list[tuple[str, int, int]]:
     """Where to kill: each point about as often, in any order."""
     chance = random.Random(seed)  # noqa: S311 - repeatable is what it must be
-    points = [list(POINTS)[number % len(POINTS)] for number in range(count)]
+    names = list(POINTS)
+    points = [POINTS[names[number % len(POINTS)]] for number in range(count)]
     chance.shuffle(points)
     return [(point, chance.randrange(1, 3), chance.choice((0, 0, 5, 50, 200))) for point in points]
 
@@ -112,9 +129,19 @@ def ask(question: str) -> list[tuple[object, ...]]:
 def test_every_line_once_whenever_it_is_killed(tmp_path: Path, seed: int, kills: int) -> None:
     made = JournalMaker(tmp_path / "journal", seed=seed).write(kills * 120, per_segment=30)
     tables = ("events", "rollup_10s", "bad_lines")
-    for point, times, moments in draw(seed, kills):
+    for point, times, moments in draw(seed, kills)[2:]:
         killed_at(tmp_path, point, times, moments)
         assert_readable(tmp_path, tables)
+    group = killed_at(
+        tmp_path, POINTS["half in place"], 1, 0, java=False
+    )  # Java is left to itself, for as long as it likes
+    try:
+        killed_at(tmp_path, TABLES, 1, 5, tables="tables")
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+    assert_readable(tmp_path, tables)
+    assert Lake(tmp_path / "lake").refreshed() == -1
     last = started(tmp_path, "tables")
     try:
         assert last.wait(PATIENCE) == 0, (tmp_path / "out").read_text()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -83,11 +84,42 @@ BAD = {
     b'{"e":"open","t":1,"q":1,"v":2}': "of another schema version",
     b'{"e":"open","t":1,"q":1}': "of another schema version",
     b'{"e":"send","t":1,"q":1,"d":"\xff"}': "not UTF-8",
+    b"{'e':'send','t':1,'q':1}": "not a JSON object, or a field of a wrong type",
+    b'{"e":"send","t":1,"q":1,"w":NaN}': "not a JSON object, or a field of a wrong type",
+    b'{"e":"send","t":1,"q":1,"w":Infinity}': "not a JSON object, or a field of a wrong type",
+    b'{"e":"send","t":1,"q":1}{"e":"send","t":1,"q":2}': "more than one JSON object",
+    b'{"e":"send","t":1,"q":1} {"e":"send","t":1,"q":2}': "more than one JSON object",
+    b'{"e":"send","t":1,"q":1},{"e":"send","t":1,"q":2}': "more than one JSON object",
+    b'{"e":"send","t":1,"q":1} garbage': "more than one JSON object",
+    b'{"e":"send","t":1,"q":1},': "more than one JSON object",
+    b'{"e":"send","t":1,"q":1}]': "more than one JSON object",
+    b'{"e":"send","t":1,"q":1},"d":"x"}': "more than one JSON object",
+} | {
+    b'{"e":"%b","t":1,"q":%b}' % fields: "a number is out of range"
+    for fields in (
+        (b"send", b"-1"),
+        (b"send", b"9223372036854775807"),
+        (b"send", b'1,"w":1e300'),
+        (b"send", b'1,"w":1e999'),
+        (b"send", b'1,"w":0'),
+        (b"send", b'1,"b":9223372036854775807'),
+        (b"send", b'1,"m":9007199254740993'),
+        (b"send", b'1,"hn":-1'),
+        (b"conf", b'1,"l":9223372036854775807'),
+        (b"ack", b'1,"n":9223372036854775807'),
+        (b"end", b'1,"f":{"us":9223372036854775807}'),
+        (b"stat", b'1,"cnt":{"send":1,"conf":9223372036854775807}'),
+        (b"stat", b'1,"cnt":{"redelivered":-9223372036854775807}'),
+        (b"stat", b'1,"h":{"conf:5":9223372036854775807}'),
+        (b"stat", b'1,"h":{"conf:31":1,"conf:2147483647":1}'),
+        (b"stat", b'1,"h":{"ack:801":1,"ack:31":1}'),
+        (b"stat", b'1,"h":{"ack:-1":1}'),
+    )
 }
 
 
 def test_bad_lines_are_kept_with_their_text_and_the_reason(spark: SparkSession, tmp_path: Path) -> None:
-    lines = [*BAD, good(q=5), good(q=6, later={"a": [1]}), good(q=7, e="news")]
+    lines = [*BAD, good(q=5), good(q=6, later=[{"a": [1]}, {"b": "} {"}], d="}{"), good(q=7, e="news")]
     segment(tmp_path, b"\n".join(lines) + b'\n{"e":"send","t":17952')
     code, out, _ = run(spark, tmp_path)
     assert code is ExitCode.OK
@@ -109,6 +141,7 @@ def test_bad_lines_are_kept_with_their_text_and_the_reason(spark: SparkSession, 
 def test_every_bad_line_is_found_out_by_itself(spark: SparkSession, tmp_path: Path) -> None:
     """The quick way of reading must notice each of them, or the thorough way is never taken."""
     from gateway.pipeline.lines import quick  # noqa: PLC0415
+    from gateway.pipeline.staged import look  # noqa: PLC0415
 
     paths = []
     for number, line in enumerate(BAD):
@@ -118,6 +151,7 @@ def test_every_bad_line_is_found_out_by_itself(spark: SparkSession, tmp_path: Pa
     rows = quick(spark, paths).collect()  # of all columns: Spark does not parse what nobody asks for
     files = [row.file for row in rows]
     noticed = {row.file for row in rows if row.reason is not None or files.count(row.file) != 2}
+    noticed |= {name for path in paths for name in [path.rpartition("/")[2]] if look(Path(path[7:])).odd}
     missed = {line for line, path in zip(BAD, paths, strict=True) if path.rpartition("/")[2] not in noticed}
     assert not missed
 
@@ -205,6 +239,67 @@ def test_a_lost_checkpoint_and_lost_manifests(spark: SparkSession, tmp_path: Pat
     lake.manifest(0).unlink()
     with pytest.raises(PipelineError, match=r"the manifests in .* are gone"):
         run(spark, tmp_path)
+
+
+def checkpoint_before(lake: Lake, batch: int) -> None:
+    """Make the checkpoint what it was before a batch was planned."""
+    for place in ("offsets", "commits", "sources/0"):
+        for name in (f"{batch}", f".{batch}.crc"):
+            (lake.checkpoint / place / name).unlink(missing_ok=True)
+
+
+def test_a_checkpoint_older_than_the_lake_is_not_followed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(2):
+        segment(tmp_path, good(q=number) + b"\n", NAME.replace("000000.", f"{number:06d}."))
+        run(spark, tmp_path)
+    lake = Lake(tmp_path / "lake")
+    shutil.copytree(lake.checkpoint, tmp_path / "aside")
+    checkpoint_before(lake, 1)
+    segment(tmp_path, good(q=2) + b"\n", NAME.replace("000000.", "000002."))
+    with pytest.raises(PipelineError, match="is older than the lake: it knows nothing of batch 1"):
+        run(spark, tmp_path)
+    with monkeypatch.context() as patch:  # and the stream's own eye on it, should the first one be deceived
+        patch.setattr("gateway.pipeline.ingest.require_fitting", lambda _lake: None)
+        with pytest.raises(PipelineError, match="is older than the lake: it knows nothing of batch 1"):
+            run(spark, tmp_path)
+    checkpoint_before(lake, 1)
+    checkpoint_before(lake, 0)
+    with pytest.raises(PipelineError, match=r"its checkpoint .* is gone"):
+        run(spark, tmp_path)
+    shutil.rmtree(lake.checkpoint)
+    shutil.copytree(tmp_path / "aside", lake.checkpoint)
+    assert run(spark, tmp_path)[0] is ExitCode.OK
+    assert sorted(ask(tmp_path, "events", "seq")) == [(0,), (1,), (2,)]
+
+    lake.manifest(2).rename(tmp_path / "manifest")
+    with pytest.raises(PipelineError, match=r"the manifest .*00000002.json of a batch that was completed is gone"):
+        run(spark, tmp_path)
+    (tmp_path / "manifest").rename(lake.manifest(2))
+    (lake.checkpoint / "commits" / "1").unlink()  # Spark keeps the last hundred
+    lake.manifest(1).rename(tmp_path / "manifest")
+    with pytest.raises(PipelineError, match=r"the manifest .*00000001.json of a batch that was completed is gone"):
+        run(spark, tmp_path)
+    assert sorted(ask(tmp_path, "events", "seq")) == [(0,), (1,), (2,)]
+
+
+def test_segments_that_the_checkpoint_hides_are_not_passed_over_in_silence(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = segment(tmp_path, good())
+    run(spark, tmp_path)
+    elsewhere = tmp_path / "journal" / "d=2026-11-20" / NAME
+    elsewhere.parent.mkdir()
+    elsewhere.write_bytes(read.read_bytes())
+    code, _, errors = run(spark, tmp_path)
+    assert code is ExitCode.OK
+    assert f"{elsewhere} is left out: a segment of this name has been read as d=2026-11-21/{NAME}" in errors
+    elsewhere.unlink()
+    monkeypatch.setattr("gateway.pipeline.lake.Lake.manifests", lambda _: [])
+    code, _, errors = run(spark, tmp_path)
+    assert code is ExitCode.FAILURE
+    assert "waited and were not read" in errors
 
 
 def test_two_writers(spark: SparkSession, tmp_path: Path) -> None:

@@ -306,16 +306,39 @@ class TestTime:
         assert len(span.bins(width)) >= min(MOST_POINTS // 6, length // WIDTHS[0])
         assert sum(span.seconds_of(begin, width) for begin in span.bins(width)) * SECOND == length
 
+    def test_clocks_that_were_wrong_make_no_endless_report(self, rows: Rows, page: Page) -> None:
+        for at in (datetime(1970, 1, 1, tzinfo=UTC), START, datetime(9999, 12, 31, 23, 59, 50, tzinfo=UTC)):
+            rows.event(at, "send", 5)
+            rows.event(at, "err", 2, code="bad-header")
+            rows.event(at, "conf", 5, latency_us=2000)
+        text = page(rows.write())
+        Outline(text)
+        assert len(text) < 5_000_000
+        assert "1970-01-01 00:00:00 to 9999-12-31 23:59:59 UTC" in text
+
+    @pytest.mark.parametrize("years", [9, 30, 300, 8029])
+    def test_bins_of_centuries_are_not_too_many(self, years: int) -> None:
+        span = Span(0, years * 365 * DAY)
+        assert len(span.bins(span.width(MOST_POINTS))) <= 3001
+        assert len(span.bins(span.period)) <= 10 * 366 * 24
+        assert span.width(60) % span.width(MOST_POINTS) == 0
+
     def test_each_width_divides_the_next(self) -> None:
         assert all(wide % narrow == 0 for narrow, wide in pairwise(WIDTHS))
 
 
 class TestEmptyLake:
     def test_it_says_so_and_what_to_do(self, tmp_path: Path, page: Page) -> None:
-        text = page(Lake(tmp_path / "none"))
+        lake = Lake(tmp_path / "none")
+        lake.batches.mkdir(parents=True)
+        text = page(lake)
         Outline(text)
         assert "The lake is empty" in text
         assert "stomp-gateway pipeline ingest" in text
+
+    def test_a_lake_that_is_not_there_is_no_empty_one(self, tmp_path: Path, page: Page) -> None:
+        with pytest.raises(PipelineError, match=f"there is no lake at {tmp_path}/nosuch"):
+            page(Lake(tmp_path / "nosuch"))
 
     def test_tables_without_rows_are_no_trouble(self, tmp_path: Path, page: Page) -> None:
         rows = Rows(Lake(tmp_path / "lake"))
@@ -332,16 +355,19 @@ class TestEmptyLake:
 
 class TestFiles:
     def test_a_place_that_cannot_be_written(self, rows: Rows, tmp_path: Path) -> None:
+        rows.write()
         with pytest.raises(PipelineError, match=r"cannot write .*report.html: No such file"):
             write_report(rows.lake, tmp_path / "no" / "report.html", None, None)
         (tmp_path / "directory").mkdir()
-        with pytest.raises(PipelineError, match="cannot write"):
-            write_report(rows.lake, tmp_path / "directory", None, None)
-        assert [path.name for path in tmp_path.iterdir()] == ["directory"]
+        for directory in (tmp_path / "directory", Path(), Path(".."), Path("/")):
+            with pytest.raises(PipelineError, match=f"-o {directory} is a directory"):
+                write_report(rows.lake, directory, None, None)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["directory", "lake"]
 
     def test_the_old_report_stays_until_the_new_one_is_whole(
         self, rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        rows.write()
         output = tmp_path / "report.html"
         output.write_text("old")
 
@@ -352,7 +378,7 @@ class TestFiles:
         with pytest.raises(PipelineError, match="No space left"):
             write_report(rows.lake, output, None, None)
         assert output.read_text() == "old"
-        assert list(tmp_path.iterdir()) == [output]
+        assert sorted(tmp_path.iterdir()) == [rows.lake.root, output]
 
     def test_a_damaged_table_is_named(self, rows: Rows, page: Page) -> None:
         rows.event(START, "send")

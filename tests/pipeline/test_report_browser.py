@@ -129,6 +129,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     lakes = {name: made_up(Lake(place / name), recipe) for name, recipe in recipes.items()}
     lakes["hostile"] = _hostile(Lake(place / "hostile"))
     lakes["empty"] = Lake(place / "empty")
+    lakes["empty"].batches.mkdir(parents=True)
     for name, lake in lakes.items():
         write_report(lake, place / f"{name}.html", None, None)
     return {name: place / f"{name}.html" for name in lakes}

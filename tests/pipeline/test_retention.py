@@ -144,6 +144,26 @@ def test_what_was_retired_is_written_down(site: Site) -> None:
     assert retired["rows"] == len(numbers)
 
 
+def test_events_whose_tables_are_not_computed_yet_stay(site: Site) -> None:
+    first = site.days[0]
+    site.lake.set_refreshed(-1)
+    text = site.collect(retain_days=1000, events_days=1)
+    assert f"events of {first}: kept, since tables that are computed from them lack a batch" in text
+    assert published(site.lake, "events", first)
+    assert not list(site.lake.retired.iterdir())
+    site.lake.set_refreshed(site.maker.batches[-1])
+    assert f"events of {first}: deleted " in site.collect(retain_days=1000, events_days=1)
+
+
+def test_quiet_says_only_what_must_be_looked_after(site: Site) -> None:
+    with site.segments[1].open("ab") as file:
+        file.write(b"more")
+    out = io.StringIO()
+    collect(site.lake, site.journal, 0, 1, out, quiet=True)
+    assert out.getvalue().startswith(f"kept {site.segments[1]}: ")
+    assert out.getvalue().count("\n") == 1
+
+
 def test_without_a_limit_events_stay(site: Site) -> None:
     events = sorted(site.lake.table("events").rglob("*.parquet"))
     site.collect(events_days=None)

@@ -24,8 +24,9 @@ from tests.support.journals import DAY, SECOND, START, JournalMaker, write_segme
 
 pytestmark = pytest.mark.spark
 
-DAYS: Final = ("2026-11-12", "2026-11-19", "2026-11-20", "2026-11-21")
+DAYS: Final = ("2026-11-12", "2026-11-19", "2026-11-20", "2026-11-21", "2027-12-26")
 MIDNIGHT: Final = START
+NOW: Final = START + DAY // 2
 WHO: Final = {"vh": "/", "u": "app"}
 
 
@@ -96,6 +97,8 @@ def write_by_hand(journal: Path) -> None:
         ],
         node="hand", boot="00000000000000a2", start=eve - 10,
     )  # fmt: skip
+    ahead = NOW + 400 * DAY  # its clock is wrong
+    write_segment(journal, [conn(ahead, 1)], node="ahead", boot="00000000000000a4", start=ahead)
     two_days_ago = START - 2 * DAY
     write_segment(
         journal,
@@ -120,13 +123,15 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def lake(spark: SparkSession, journal: Path) -> Lake:
     lake = Lake(journal.parent / "lake")
-    ingest(Order(journal, lake.root), Progress(io.StringIO()), spark)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gateway.pipeline.tables.time.time", lambda: NOW / SECOND)
+        ingest(Order(journal, lake.root), Progress(io.StringIO()), spark)
     return lake
 
 
 @pytest.fixture(scope="module")
 def oracle(journal: Path) -> Iterator[Oracle]:
-    oracle = Oracle(journal, FEATURES)
+    oracle = Oracle(journal, FEATURES, now=NOW)
     yield oracle
     oracle.close()
 
@@ -215,6 +220,35 @@ def test_a_table_s_files_have_its_schema(table: str, lake: Lake) -> None:
         assert path.name == f"{table}.parquet"
 
 
+def test_numbers_as_large_as_a_line_may_have_do_not_stop_anything(spark: SparkSession, tmp_path: Path) -> None:
+    most = 1 << 53
+    about = {
+        "t": START,
+        "c": 1,
+        **WHO,
+        "d": "/queue/a",
+        "dk": "queue",
+        "s": "1",
+        "am": "client",
+        "sn": "name",
+        "w": 1e6,
+    }
+    counters = dict.fromkeys(("send", "send_bytes", "conf", "dlv", "dlv_bytes", "redelivered", "ack", "requeue"), most)
+    lines: list[dict[str, object]] = [
+        *({"e": event, **about, "m": most, "n": most, "l": most, "b": most} for event in ("send", "conf", "dlv", "ack")),
+        {"e": "nack", **about, "n": most, "x": "requeue"}, {"e": "drop", "t": START, "n": most}, conn(START, 1, l=most),
+        {"e": "stat", **about, "cnt": counters, "h": {"ack:800": most, "ack:0800": most, "conf:800": most}},
+        {"e": "stat", **about, "cnt": {"redelivered": most}}, end(START, 1, most),
+    ]  # fmt: skip
+    write_segment(tmp_path / "journal", lines * 3)
+    lake = Lake(tmp_path / "lake")
+    ingest(Order(tmp_path / "journal", lake.root), Progress(io.StringIO()), spark)
+    assert [manifest.bad_lines for manifest in lake.manifests()] == [0]
+    (row,) = rows_of(lake.day_file("dest_hour", "2026-11-21"))
+    assert (row["sent"], row["delivered_bytes"], row["acked"]) == (most, most, most)
+    assert rows_of(lake.whole_file("durable_subs"))
+
+
 def test_a_lake_without_events_has_tables_without_rows(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path / "a lake {of} [nothing]*")
     refresh(spark, lake, ["2026-11-21"], ["2026-11-21"])
@@ -227,7 +261,7 @@ def test_a_lake_without_events_has_tables_without_rows(spark: SparkSession, tmp_
 def test_a_batch_without_manifest_is_passed_over_and_nothing_else_changes(
     spark: SparkSession, lake: Lake, oracle: Oracle
 ) -> None:
-    day = DAYS[-1]
+    day = "2026-11-21"
     for place in (lake.table("rollup_10s") / f"d={day}", lake.table("events") / f"d={day}" / "level=session"):
         source = next(place.glob("batch=0*"))
         orphan = place / "batch=00000099"

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 
 from gateway.journal.histogram import bucket_of
 from gateway.journal.segments import SegmentName
-from gateway.pipeline.lake import Lake
+from gateway.pipeline.lake import DAY_TABLES, WHOLE_TABLES, Lake
+from gateway.pipeline.table_schemas import schema_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TIME = pa.timestamp("us", "UTC")
@@ -101,15 +102,25 @@ class LakeMaker:
             "bad_lines": sum(map(len, bad.values())),
             "rollup_rows": sum(map(len, rollup.values())),
             "days": sorted({day for day, _ in rows}),
-            "session_days": [],
+            "session_days": sorted({day for day, _ in rows}),
             "written": "2026-11-21T00:00:00+00:00",
         }
         if manifest:
+            self._compute({day for day, _ in rows})
             self.lake.batches.mkdir(parents=True, exist_ok=True)
             self.lake.manifest(self._batch).write_text(json.dumps(content))
+            self.lake.set_refreshed(self._batch)
             self.batches.append(self._batch)
         self._batch += 1
         return self._batch - 1
+
+    def _compute(self, days: Iterable[str]) -> None:
+        """Write the computed tables' files, without rows: nobody asks for their figures."""
+        places = [(table, self.lake.day_file(table, day)) for table in DAY_TABLES for day in days]
+        places += [(table, self.lake.whole_file(table)) for table in WHOLE_TABLES]
+        for table, path in places:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(schema_of(table).empty_table(), path)
 
     def _write(self, place: str, schema: pa.Schema, rows: list[Row]) -> None:
         directory = self.lake.root / place / f"batch={self._batch:08d}"

@@ -105,6 +105,7 @@ class Rows:
 
     def write(self) -> Lake:
         """Write the files."""
+        self.lake.batches.mkdir(parents=True, exist_ok=True)
         for (table, day), rows in self.by_file.items():
             path = self.lake.whole_file(table) if table in WHOLE_TABLES else self.lake.day_file(table, day)
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -20,20 +20,23 @@ def write_report(lake: Lake, output: Path, start: datetime | None, end: datetime
     """Write the report on a lake, or on a part of its time.
 
     Args:
-        lake: where the tables are; it may be empty.
+        lake: where the tables are; it may be empty, but must be there.
         output: the file to write; it appears whole or not at all.
         start: the first moment to report on; with a time zone.
         end: the moment up to which to report; with a time zone.
 
     Raises:
         UsageError: if there is no time between start and end.
-        PipelineError: if a table cannot be read, or the file cannot be written.
+        PipelineError: if there is no lake, a table cannot be read, or the file cannot be written.
     """
     for option, moment in (("--from", start), ("--to", end)):
         if moment and moment.utcoffset() is None:
             raise UsageError(f"{option} {moment.isoformat()} has no time zone. Append Z for UTC.")
     if start and end and start >= end:
         raise UsageError(f"--from {start.isoformat()} is not before --to {end.isoformat()}. Exchange them.")
+    if output.is_dir():
+        raise PipelineError(f"-o {output} is a directory. Give the name of a file in it.")
+    lake.must_be_listable()
     tables = Tables(lake)
     known = known_span(tables)
     span = _asked(known, start, end)

@@ -14,6 +14,7 @@ from gateway.pipeline.report.text import shortened
 from gateway.pipeline.report.units import (
     HOUR,
     MILLISECOND,
+    MINUTE,
     count,
     duration,
     exact,
@@ -254,4 +255,4 @@ def _mixed(facts: Facts) -> Iterator[Sentence]:
 
 
 def _unit(width: int) -> str:
-    return "hour" if width == HOUR else "minute"
+    return {HOUR: "hour", MINUTE: "minute"}.get(width, "period")

@@ -24,6 +24,11 @@ MOST_BARS: Final = 60
 
 _LONG: Final = 6 * HOUR
 
+# A gateway whose clock was wrong makes a span of centuries, in which days are too many to be drawn, or even counted.
+_MOST_BINS: Final = 3000
+_WIDER: Final = (DAY, 10 * DAY, 100 * DAY, 1000 * DAY, 10_000 * DAY)
+_MOST_HOURS: Final = 10 * 366 * DAY
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -38,12 +43,19 @@ class Span:
         return self.end - self.start
 
     def width(self, most: int) -> int:
-        """The smallest width that makes no more than so many bins; microseconds."""
-        return next((width for width in WIDTHS if self.length <= most * width), WIDTHS[-1])
+        """The smallest width that makes no more than so many bins, a day if possible; microseconds."""
+        short = (width for width in WIDTHS if self.length <= most * width)
+        wide = (width for width in _WIDER if self.length <= _MOST_BINS * width)
+        return next(short, next(wide, _WIDER[-1]))
 
     @property
     def period(self) -> int:
-        """What "the worst hour" is measured in: an hour, or a minute where there are but a few hours; microseconds."""
+        """What "the worst hour" is measured in; microseconds.
+
+        An hour, a minute where there are but a few hours, or more where there are decades.
+        """
+        if self.length > _MOST_HOURS:
+            return self.width(_MOST_BINS)
         return HOUR if self.length >= _LONG else MINUTE
 
     def bins(self, width: int) -> range:

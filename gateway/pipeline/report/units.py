@@ -13,6 +13,10 @@ HOUR: Final = 60 * MINUTE
 DAY: Final = 24 * HOUR
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+FIRST: Final = (datetime(1, 1, 1, tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
+"""The first moment that has a name."""
+LAST: Final = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
+"""The last one: the end of the year 9999."""
 NOTHING: Final = "-"
 """Where there is no figure."""
 
@@ -98,8 +102,8 @@ def duration(micros: float) -> str:
 
 
 def datetime_of(micros: float) -> datetime:
-    """A moment as Python has it."""
-    return EPOCH + timedelta(microseconds=int(micros))
+    """A moment as Python has it; one that calendars do not reach becomes the last, or first, that they do."""
+    return EPOCH + timedelta(microseconds=min(max(int(micros), FIRST), LAST))
 
 
 def micros_of(moment: datetime) -> int:

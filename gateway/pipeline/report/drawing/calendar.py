@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import MAXYEAR, datetime
 from typing import Final
 
 from gateway.pipeline.report.drawing.axis import Reach
@@ -95,6 +95,8 @@ def _months(span: Span, step: int) -> Iterator[datetime]:
     when = datetime_of(span.start)
     number = -(-(when.year * _YEAR + when.month - 1) // step) * step
     while True:
+        if number // _YEAR > MAXYEAR:
+            return
         at = EPOCH.replace(year=number // _YEAR, month=number % _YEAR + 1)
         if micros_of(at) >= span.end:
             return

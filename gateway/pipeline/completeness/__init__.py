@@ -1,0 +1,1 @@
+"""What `pipeline check` looks at, one matter to a file."""
