@@ -65,6 +65,7 @@ law: $(PIPELINE)
 
 tests: $(PIPELINE)
 	echo "== tests"
+	$(BIN)/python -m deploy.local.chromium
 	$(BIN)/python -m pytest -m "not clients" $(PYTEST)
 	echo "Clients in Ruby, Perl and JavaScript have a target of their own: make clients"
 
