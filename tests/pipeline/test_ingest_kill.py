@@ -124,7 +124,7 @@ def ask(question: str) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("seed", "kills"), [pytest.param(1, 3, id="3 kills"), pytest.param(2, 20, id="20 kills", marks=pytest.mark.slow)]
+    ("seed", "kills"), [pytest.param(1, 3, id="3 kills"), pytest.param(2, 20, id="20 kills", marks=pytest.mark.kills)]
 )
 def test_every_line_once_whenever_it_is_killed(tmp_path: Path, seed: int, kills: int) -> None:
     made = JournalMaker(tmp_path / "journal", seed=seed).write(kills * 120, per_segment=30)
