@@ -118,6 +118,7 @@ class ClientConnection(asyncio.Protocol):
         self._writable = True
         self._shedding = False
         self._settles_soon = False
+        self._kept = 0
         self._buffer = 1 << 16
         self._slow_timeout = 60.0
         self._grace = 2.0
@@ -251,18 +252,27 @@ class ClientConnection(asyncio.Protocol):
         unsettled = session.subscriptions.unsettled
         if unsettled.waiting and self._writable and not self._gone:
             if unsettled.urgent:
-                session.subscriptions.settle_auto()
-                self._bridge.flush()
+                # Not at once: the loop hands octets to the kernel after this round of callbacks.
+                unsettled.urgent = False
+                asyncio.get_running_loop().call_soon(self.settle)
             elif not self._settles_soon:
                 self._settles_soon = True
                 self._workshop.settler.soon(self)
 
     def settle(self) -> None:
-        """Tell the broker what was delivered under ack:auto and is on its way to the client."""
+        """Tell the broker what was delivered under ack:auto, once the kernel has it: what we hold dies with us."""
         self._settles_soon = False
-        if self._writable and not self._closing and not self._gone:
+        if not self._writable or self._closing or self._gone:
+            return
+        kept = self._transport.get_write_buffer_size()
+        if not kept:
             self.session.subscriptions.settle_auto()
             self._bridge.flush()
+        elif kept != self._kept:
+            self._settles_soon = True
+            self._workshop.settler.soon(self)
+        # A client that took nothing since the last look is looked at again as time passes.
+        self._kept = kept
 
     def _read_or_pause(self) -> None:
         recorder = self._recorder
@@ -368,11 +378,21 @@ class ClientConnection(asyncio.Protocol):
             self._end(refusals.closing("Slow consumer", text, CloseReason.SLOW_CONSUMER))
         elif session.output:
             self._flush()
+        if session.subscriptions.unsettled.waiting and not self._settles_soon:
+            self.settle()
 
     # The end.
 
     def drain(self) -> None:
         """The gateway is stopping: finish what is under way, then say good-bye."""
+        # In the next round of callbacks: until then the loop has offered the kernel all that was written.
+        asyncio.get_running_loop().call_soon(self._drain)
+
+    def _drain(self) -> None:
+        if self._closing:
+            return
+        if self._transport.get_write_buffer_size():
+            self.session.client_writable = False
         self.session.shut_down()
         self._advance()
 
@@ -453,7 +473,7 @@ class ClientConnection(asyncio.Protocol):
         left_out = self._arrival.complaints.left_out()
         if left_out is None:
             return False
-        address = str(self._listener.tcp)
+        address = str(self._listener.address)
         log.info("tls on a plain port", address=address, peer=self._peer, hint=_TLS_HINT, left_out=left_out)
         return True
 

@@ -103,7 +103,7 @@ class Gateway:
             except OSError as error:
                 self._stop_listening()
                 self._journal.close()
-                raise ListenError(str(listener.tcp), error) from error
+                raise ListenError(str(listener.address), error) from error
         self._sweeper = self._loop.call_later(_SWEEP, self._sweep)
         if self._journal.is_on:
             self._write_journal()

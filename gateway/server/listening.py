@@ -70,7 +70,7 @@ class OpenListener:
         listener = self._listener
         if listener.tls is not None:
             self._context = listener_tls_context(listener.tls)
-        doors = await _bound(listener.tcp, listener.backlog)
+        doors = await _bound(listener.address, listener.backlog)
         self.addresses = [door.getsockname()[:2] for door in doors]
         for door in doors:
             if self._context is None and not listener.proxy_protocol:
@@ -90,7 +90,7 @@ class OpenListener:
         return self._connect(Arrival(None, self._loop.time(), self._complaints))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = self._loop.create_task(work, name=f"listener {self._listener.tcp}")
+        task = self._loop.create_task(work, name=f"listener {self._listener.address}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -111,7 +111,7 @@ class OpenListener:
             except OSError as error:
                 reason = error.strerror or str(error)
                 if error.errno in _EXHAUSTED:
-                    log.error("accept failed", address=str(self._listener.tcp), reason=reason)
+                    log.error("accept failed", address=str(self._listener.address), reason=reason)
                 # Even without a pause everybody else has a turn before the next attempt.
                 await asyncio.sleep(_PAUSE if error.errno in _EXHAUSTED else 0)
             else:
@@ -171,12 +171,12 @@ class OpenListener:
     def _complain(self, event: str, arrival: Arrival, reason: str) -> None:
         left_out = self._complaints.left_out()
         if left_out is not None:
-            log.info(event, address=str(self._listener.tcp), peer=str(arrival.peer), reason=reason, left_out=left_out)
+            log.info(event, address=str(self._listener.address), peer=str(arrival.peer), reason=reason, left_out=left_out)
 
     def _complain_of_no_room(self) -> None:
         left_out = self._complaints.left_out()
         if left_out is not None:
-            log.warning("too many not let in yet", address=str(self._listener.tcp), left_out=left_out)
+            log.warning("too many not let in yet", address=str(self._listener.address), left_out=left_out)
 
 
 class _NothingSaidError(Exception):
