@@ -50,9 +50,10 @@ def _entries(value: object) -> list[Any]:
 def _listeners(listeners: object) -> Iterator[Finding]:
     taken: list[tuple[Trail, SocketAddress]] = []
     for position, listener in enumerate(_entries(listeners)):
-        trail: Trail = ("listeners", position, "tcp")
+        key = "websocket" if _mapping(listener).get("websocket") is not None else "tcp"
+        trail: Trail = ("listeners", position, key)
         try:
-            address = SocketAddress.read(_mapping(listener).get("tcp"))
+            address = SocketAddress.read(_mapping(listener).get(key))
         except PydanticCustomError:
             continue
         for other_trail, other in taken:

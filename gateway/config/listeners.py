@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from gateway.config.addresses import SocketAddress
-from gateway.config.parts import Part, ReadableFile
-from gateway.config.quantities import Count, Duration, Size, Switch
+from gateway.config.parts import Part, ReadableFile, Text
+from gateway.config.quantities import Count, Duration, Size, Switch, mistake
 from gateway.config.tls_files import check_certificates, check_key
+
+_OF_WEBSOCKET: Final = frozenset((
+    "path", "frame", "allowed_origins", "use_http_auth", "compression", "ping_interval", "idle_timeout",
+    "strict_transport_security",
+))  # fmt: skip
+
+
+def _path(value: str) -> str:
+    if not value.startswith("/") or set(value) & set("?# "):
+        raise mistake("A path begins with /, and has neither ? nor # nor spaces, for example /ws.")
+    return value
 
 
 class CertificateLogin(Part):
@@ -71,8 +82,47 @@ class ListenerTls(Part):
 class Listener(Part):
     """One address where STOMP clients connect, and the limits that hold there before they log in."""
 
-    tcp: SocketAddress = Field(
-        description="Address and port, host:port. Port 0 takes a free one. IPv6 in brackets and quotes: '[::1]:61613'."
+    tcp: SocketAddress | None = Field(
+        None,
+        description="Address and port, host:port. Port 0 takes a free one. IPv6 in brackets and quotes: '[::1]:61613'. "
+        "This or websocket.",
+    )
+    websocket: SocketAddress | None = Field(
+        None, description="The same, for STOMP over WebSocket: browsers connect here. This or tcp."
+    )
+    path: Annotated[Text, AfterValidator(_path)] = Field(
+        "/ws", description="For websocket: the path of its URL. A slash behind it and a query change nothing."
+    )
+    frame: Literal["text", "binary"] = Field(
+        "text",
+        description="For websocket: what messages to clients are. In text ones, bodies that are not UTF-8 make "
+        "browsers close.",
+    )
+    allowed_origins: tuple[Text, ...] = Field(
+        (),
+        description="For websocket: web pages that may connect, by scheme, host and port: https://example.org. "
+        "Compared exactly. Empty: all. Clients that are no browsers have no origin, and may always.",
+    )
+    use_http_auth: Annotated[bool, Switch()] = Field(
+        False,
+        description="For websocket: HTTP Basic credentials of the request, where there are any, replace CONNECT's.",
+    )
+    compression: Annotated[bool, Switch()] = Field(
+        False, description="For websocket: compress messages (permessage-deflate). It costs memory for each client."
+    )
+    ping_interval: Annotated[float, Duration()] = Field(
+        30.0, description="For websocket: how often a silent client is asked for a sign of life (ping). 0 is never."
+    )
+    idle_timeout: Annotated[float, Duration()] = Field(
+        60.0,
+        description="For websocket: a client from which nothing came for this long, not even a pong, is closed. "
+        "0 is never.",
+    )
+    strict_transport_security: Text | None = Field(
+        None, description="For websocket: value of the header Strict-Transport-Security in the answer to the handshake."
+    )
+    max_connections: Annotated[int, Count()] | None = Field(
+        None, description="Connections at once; further ones are closed as soon as they come. null: without limit."
     )
     tls: ListenerTls | None = Field(None, description="Speak TLS on this address. null: in the clear.")
     proxy_protocol: Annotated[bool, Switch()] = Field(
@@ -96,3 +146,21 @@ class Listener(Part):
     backlog: Annotated[int, Count()] = Field(
         1024, description="Connections that the operating system queues until the gateway accepts them."
     )
+
+    @property
+    def address(self) -> SocketAddress:
+        """Where it listens, for whichever transport."""
+        address = self.tcp or self.websocket
+        assert address is not None  # noqa: S101 - ``_one_address`` saw to it
+        return address
+
+    @model_validator(mode="after")
+    def _one_address(self) -> Self:
+        if (self.tcp is None) == (self.websocket is None):
+            raise mistake("A listener has one address: either tcp or websocket.")
+        strays = sorted(self.model_fields_set & _OF_WEBSOCKET)
+        if strays and self.websocket is None:
+            raise mistake(f"{strays[0]} is for websocket listeners only.")
+        if self.implicit_connect and self.websocket is not None:
+            raise mistake("implicit_connect is for tcp listeners only.")
+        return self

@@ -17,22 +17,22 @@ from typing import Annotated, Literal, Self
 
 from pydantic import (
     Field,
-    GetJsonSchemaHandler,
     PrivateAttr,
     SecretStr,
     ValidationInfo,
     field_validator,
     model_validator,
 )
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
 
 from gateway.config.addresses import BrokerUrl, SocketAddress
+from gateway.config.admin import Admin
 from gateway.config.journal import Journal
 from gateway.config.listeners import Listener
-from gateway.config.parts import Group, Part, ReadableFile, Text, VirtualHostName, fits_short_string, laid_over
+from gateway.config.parts import Group, ReadableFile, Text, VirtualHostName, fits_short_string, laid_over
+from gateway.config.policy import DestinationRule, Limits, Prefetch, QueueArguments
 from gateway.config.quantities import Count, Duration, Factor, Size, Switch
 from gateway.config.tls_files import check_certificates, check_key
+from gateway.config.users import User
 
 PASS_THROUGH = "*"  # noqa: S105 - no password
 """The key of `virtual_hosts` that stands for every host that is not configured."""
@@ -80,36 +80,6 @@ class Upstream(Group):
         60.0, description="AMQP heart-beat interval in whole seconds; the broker may ask for less. 0 is none."
     )
     tls: Tls = Field(default_factory=Tls, description="TLS for amqps URLs.")
-
-
-class User(Part):
-    """A user of the broker, with the passcode."""
-
-    login: Text = Field(description="The broker's user.")
-    passcode: Annotated[SecretStr, Field(strict=True, min_length=1)] = Field(
-        description="Its passcode. Better ${A_VARIABLE} than the passcode itself. This or passcode_file."
-    )
-    passcode_file: Path | None = Field(
-        None,
-        description="A file that holds the passcode; one line end after it is left out. "
-        "Relative to this file's directory. This or passcode.",
-    )
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        shape = handler.resolve_ref_schema(handler(schema))
-        shape["required"] = ["login"]
-        given = {"type": "string"}
-        # Either may be present as null, which counts as absent; never both with a value.
-        shape["oneOf"] = [{"required": [key], "properties": {key: given}} for key in ("passcode", "passcode_file")]
-        for key in ("passcode", "passcode_file"):
-            described = shape["properties"][key]
-            shape["properties"][key] = {
-                "type": ["string", "null"],
-                "minLength": 1,
-                "description": described["description"],
-            }
-        return shape
 
 
 class CertificateUsers(Group):
@@ -210,10 +180,29 @@ class VirtualHostSettings(Group):
     )
     client_buffer: Annotated[int, Size()] = Field(
         1 << 20,
-        description="Bytes waiting to be written to a client; above it the gateway stops settling its messages.",
+        description="Bytes waiting to be written to a client; above it a link of its own is paused.",
     )
     slow_consumer_timeout: Annotated[float, Duration(zero=False)] = Field(
         60.0, description="A client whose buffer stays full this long is closed."
+    )
+    prefetch: Prefetch = Field(
+        default_factory=Prefetch, description="Unacknowledged messages that a subscription may have in hand."
+    )
+    queue_arguments: tuple[QueueArguments, ...] = Field(
+        (), description="Arguments for queues that clients' frames declare, by destination."
+    )
+    on_queue_conflict: Literal["error", "use_existing"] = Field(
+        "error",
+        description="When a queue exists with other properties than a client asks for. use_existing takes it as it is.",
+    )
+    destination_rules: tuple[DestinationRule, ...] = Field(
+        (), description="Who may send to and subscribe to what, and what other destination is meant by one."
+    )
+    limits: Limits = Field(default_factory=Limits, description="Sessions and rates, by user and by address.")
+    token_renewal: Annotated[bool, Switch()] = Field(
+        False,
+        description="Passcodes are OAuth 2 tokens, and a client may renew its own with the extension frame TOKEN. "
+        "Needs links: dedicated.",
     )
     journal: Journal = Field(
         default_factory=Journal, description="The traffic journal: what happened, for people and for the pipeline."
@@ -275,6 +264,9 @@ class GatewayConfig(Group):
         description="Virtual hosts by the name that clients give in CONNECT's host header. "
         'The key "*" stands for every other name, which is passed to the broker as it is.',
         json_schema_extra={"type": ["object", "null"]},
+    )
+    admin: Admin = Field(
+        default_factory=Admin, description="Metrics, health, the API and the status page. Only an address will do."
     )
     logging: Logging = Field(default_factory=Logging, description="What is logged, and how.")
     drain_timeout: Annotated[float, Duration()] = Field(
