@@ -1,0 +1,1 @@
+"""From the configuration of RabbitMQ's STOMP plugins to one of the gateway."""
