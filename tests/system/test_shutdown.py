@@ -126,12 +126,14 @@ async def test_a_client_that_does_not_read_does_not_keep_the_gateway_from_stoppi
     await until(lambda: amqp.count(queue), lambda count: count == total)
 
 
+@pytest.mark.parametrize("client_buffer", ["1MiB", "64MiB"])  # less and more than all there is
 async def test_nothing_is_lost_under_auto_when_the_gateway_stops_before_a_slow_client(
-    broker_url: str, amqp: AmqpBroker, queue: str
+    broker_url: str, amqp: AmqpBroker, queue: str, client_buffer: str
 ) -> None:
     """What is in the gateway's hands and not in the client's is not settled."""
     total = 5000
-    with gateway_process(configuration(broker_url, drain_timeout=3)) as process:
+    document = configuration(broker_url, drain_timeout=3, defaults={"client_buffer": client_buffer})
+    with gateway_process(document) as process:
         async with StompClient.logged_in(process.address, receive_buffer=32 * 1024) as client, within(40):
             frame = encoded("SEND", b"x" * 4096, destination=f"/queue/{queue}")
             client.writer.write(frame * (total - 1))
