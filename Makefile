@@ -63,10 +63,12 @@ law: $(PIPELINE)
 	echo "== import law"
 	$(BIN)/lint-imports --no-logo
 
+# Two workers, since much of it is waiting; tests that were chosen run in one process, where a debugger can stop them.
 tests: $(PIPELINE)
 	echo "== tests"
 	$(BIN)/python -m deploy.local.chromium
-	$(BIN)/python -m pytest -m "not clients and not kills" $(PYTEST)
+	$(BIN)/python -m deploy.local.promtool
+	$(BIN)/python -m pytest -m "not clients and not kills" $(or $(PYTEST),-n 2)
 	echo "Clients in Ruby, Perl and JavaScript have a target of their own: make clients"
 
 # The full test; `make test` has a short one.

@@ -11,10 +11,12 @@ import textwrap
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TypeVar
 
-from gateway import __version__
+from gateway import __version__, completion, manual
+from gateway.admin.terminal import add_terminal
 from gateway.config import GatewayConfig, json_schema, load
 from gateway.errors import ConfigError, ExitCode, GatewayError, ListenError, UsageError
 from gateway.journal.command import add_journal
+from gateway.migrate.command import add_migrate
 from gateway.pipeline.command import add_pipeline
 
 _DESCRIPTION = """\
@@ -28,6 +30,9 @@ examples:
   stomp-gateway schema > gateway.schema.json      for an editor that completes and checks YAML
   stomp-gateway parity --plugin localhost:61613 --gateway localhost:61614
                                                   does the gateway do what RabbitMQ's STOMP plugin does?
+  stomp-gateway migrate rabbitmq.conf -o gateway.yaml
+                                                  a configuration that behaves as the STOMP plugin does there
+  stomp-gateway top                               figures and sessions of a running gateway, see also sessions, links
   stomp-gateway journal tail --follow DIR         what do clients do at this moment?
   stomp-gateway pipeline --help                   from traffic journals to tables and a report
 
@@ -36,7 +41,7 @@ examples:
 exit codes:
   0    done: drained after SIGTERM; every virtual host has a usable upstream
   1    failed while running; check: a virtual host has no usable upstream; parity: a difference;
-       pipeline check: something is missing
+       pipeline check: something is missing; migrate: written, and something has to be done first
   2    the configuration or the command line is wrong; every mistake is listed
   3    cannot listen on a configured address
   130  interrupted (Ctrl-C)
@@ -130,7 +135,11 @@ def _parser() -> argparse.ArgumentParser:
     for command in (serve, check):
         command.add_argument("--config", required=True, metavar="FILE", help="the configuration (YAML)")
 
-    schema = commands.add_parser("schema", help="print the JSON Schema of the configuration, for editors")
+    schema = commands.add_parser(
+        "schema",
+        help="print the JSON Schema of the configuration, for editors",
+        description="Print the JSON Schema of the configuration, by which editors complete and check YAML.",
+    )
     schema.set_defaults(run=_schema)
 
     parity = commands.add_parser(
@@ -143,8 +152,28 @@ def _parser() -> argparse.ArgumentParser:
     )
     parity.set_defaults(run=_parity)
     _add_parity_options(parity)
+    add_migrate(commands)
+    add_terminal(commands)
     add_journal(commands)
     add_pipeline(commands)
+
+    shell = commands.add_parser(
+        "completion",
+        help="print what a shell needs to complete this command",
+        description=completion.DESCRIPTION,
+        epilog=completion.EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    shell.set_defaults(run=_completion)
+    shell.add_argument("shell", choices=completion.SHELLS, help="for which shell")
+    page = commands.add_parser(
+        "manual",
+        help="print the manual page",
+        description=manual.DESCRIPTION,
+        epilog=manual.EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    page.set_defaults(run=_manual)
     return parser
 
 
@@ -190,11 +219,12 @@ def _add_parity_options(parity: argparse.ArgumentParser) -> None:
 def _serve(options: argparse.Namespace) -> ExitCode:
     config = load(options.config)
     # Imported here: `check --offline`, `schema` and a mistake in the file answer without loading the server.
+    from gateway.admin.site import AdminSite  # noqa: PLC0415
     from gateway.server.gateway import serve  # noqa: PLC0415
     from gateway.server.logs import configure_logs  # noqa: PLC0415
 
     configure_logs(config.logging)
-    _run(serve(config))
+    _run(serve(config, (AdminSite(config.admin),)))
     return ExitCode.OK
 
 
@@ -221,6 +251,16 @@ def _contents(config: GatewayConfig) -> str:
 
 def _schema(options: argparse.Namespace) -> ExitCode:
     print(json.dumps(json_schema(), indent=2))
+    return ExitCode.OK
+
+
+def _completion(options: argparse.Namespace) -> ExitCode:
+    print(completion.completion(_parser(), options.shell))
+    return ExitCode.OK
+
+
+def _manual(_options: argparse.Namespace) -> ExitCode:
+    print(manual.manual(_parser()), end="")
     return ExitCode.OK
 
 

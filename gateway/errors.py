@@ -18,7 +18,7 @@ class ExitCode(IntEnum):
     """Done: `serve` drained and stopped, `check` found a usable upstream for every virtual host."""
     FAILURE = 1
     """Failed while running; `check`: a virtual host has no usable upstream; `parity`: a difference; `pipeline check`:
-    something is missing."""
+    something is missing; `migrate`: the file is written, and something has to be done before it can be used."""
     CONFIGURATION = 2
     """The configuration or the command line is wrong; nothing was started. (argparse uses the same number.)"""
     LISTEN = 3
@@ -76,22 +76,23 @@ class ListenError(GatewayError):
     Args:
         address: as configured, `host:port`.
         cause: what the operating system answered.
+        key: of the configuration, under which the address stands.
     """
 
-    def __init__(self, address: str, cause: OSError) -> None:
+    def __init__(self, address: str, cause: OSError, key: str = "listeners") -> None:
         self.address = address
         self.cause = cause
-        super().__init__(f"cannot listen on {address}: {_listen_advice(cause)}")
+        super().__init__(f"cannot listen on {address}: {_listen_advice(cause, key)}")
 
 
-def _listen_advice(cause: OSError) -> str:
+def _listen_advice(cause: OSError, key: str) -> str:
     if cause.errno == errno.EADDRINUSE:
-        return "the port is taken. Stop what uses it, or give another port under listeners in the configuration."
+        return f"the port is taken. Stop what uses it, or give another port under {key} in the configuration."
     if cause.errno in (errno.EACCES, errno.EPERM):
         return "not permitted. Choose a port of 1024 or above, or give the gateway the right to use this one."
     if cause.errno == errno.EADDRNOTAVAIL:
         return "this machine has no such address. Use one of its own, or 0.0.0.0 for all of them."
-    return f"{cause.strerror or cause}. Check this address under listeners in the configuration."
+    return f"{cause.strerror or cause}. Check this address under {key} in the configuration."
 
 
 class UsageError(GatewayError):
@@ -143,6 +144,8 @@ class CloseReason(Enum):
     TLS_ON_PLAIN_PORT = "tls-on-plain-port"
     """The client began a TLS handshake on a port without TLS."""
     PROTOCOL_ERROR = "protocol-error"
+    SESSION_LIMIT = "session-limit"
+    """The virtual host, the user or the address had as many sessions as it may have."""
     LOGIN_TIMEOUT = "login-timeout"
     HEART_BEAT_TIMEOUT = "heart-beat-timeout"
     SLOW_CONSUMER = "slow-consumer"
@@ -150,6 +153,10 @@ class CloseReason(Enum):
     """The broker closed a channel of the session with an error."""
     LINK_LOST = "link-lost"
     """The AMQP connection that carried the session is gone."""
+    OPERATOR = "operator"
+    """An operator closed it."""
+    TOKEN_EXPIRED = "token-expired"  # noqa: S105 - no password
+    """The token that the client logged in with, or sent since, is past its time."""
     SHUTDOWN = "shutdown"
     """The gateway is stopping."""
     INTERNAL_ERROR = "internal-error"

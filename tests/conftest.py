@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
@@ -11,12 +12,30 @@ import pytest_asyncio
 from deploy.local.broker import Broker, running
 from deploy.local.given import GivenBroker
 from gateway.parity import AmqpBroker
+from tests.support.browser import CHROMIUM, Browser
 from tests.support.gateway import Address, configuration, gateway_process
 from tests.support.leaks import leaks
 
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadScopeScheduling
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """Share the tests out among workers, if there are several."""
+    from tests.support.shares import Shares  # noqa: PLC0415 - one worker does without pytest-xdist
+
+    config.option.loadscopereorder = False  # the order is ours
+    return Shares(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Check every asynchronous test for leaks, after all its other fixtures are gone; the others pay nothing for it."""
+    if hasattr(config, "workerinput"):
+        from tests.support.shares import in_order  # noqa: PLC0415 - the same
+
+        items[:] = in_order(items)
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("asyncio") is not None:
             item.fixturenames.insert(0, "no_leaks")
@@ -45,7 +64,7 @@ def broker() -> Iterator[Broker]:
         yield broker
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def own_broker(broker: Broker) -> Broker:
     """The same, for tests that need rabbitmqctl."""
     if isinstance(broker, GivenBroker):
@@ -87,3 +106,13 @@ async def queue(amqp: AmqpBroker) -> AsyncIterator[str]:
     name = f"test-{secrets.token_hex(6)}"
     yield name
     await amqp.delete_queue(name)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A Chromium."""
+    if CHROMIUM is None:
+        pytest.skip("Chromium is not installed")
+    started = Browser(tmp_path_factory.mktemp("chromium"))
+    yield started
+    started.close()

@@ -94,6 +94,7 @@ def write_configuration(path: Path, broker: Broker, port: int, journal: Path) ->
             shop.HOST: {"journal": {"level": "message"}},
             sensors.HOST: {"journal": {"level": "session"}},
         },
+        "admin": {"address": None},
         "logging": {"level": "warning", "format": "console"},
     }
     path.write_text("# Written by `make demo-pipeline`, anew each time.\n" + yaml.safe_dump(document, sort_keys=False))

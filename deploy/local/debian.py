@@ -1,6 +1,7 @@
 """Debian's packages, RabbitMQ's above all, installed without letting them start anything of the system's."""
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -48,7 +49,7 @@ def install_first(packages: Sequence[str]) -> None:
     Raises:
         LocalError: it has none of them, or apt could not do it; the text holds apt's own last word.
     """
-    with _uninterrupted():
+    with _uninterrupted(), _alone():
         known = _first_known(packages)
         if known is None:
             _apt("update", "--quiet")
@@ -63,6 +64,28 @@ def install_first(packages: Sequence[str]) -> None:
                 _install(package)
 
 
+def download(package: str, directory: Path) -> Path:
+    """Download a package without installing it. It says nothing itself.
+
+    Args:
+        package: its name.
+        directory: where to.
+
+    Returns:
+        The package's file.
+
+    Raises:
+        LocalError: apt could not do it; the text holds apt's own last word.
+    """
+    with _uninterrupted(), _alone():
+        try:
+            _apt("download", package, directory=directory)
+        except LocalError:
+            _apt("update", "--quiet")  # no lists are there, or they name files that are gone from the mirror
+            _apt("download", package, directory=directory)
+    return next(directory.glob("*.deb"))
+
+
 def _first_known(packages: Sequence[str]) -> str | None:
     for package in packages:
         if subprocess.run(["apt-cache", "show", package], capture_output=True, check=False).returncode == 0:
@@ -74,9 +97,10 @@ def _install(package: str) -> None:
     _apt("install", "--yes", "--quiet", "--no-install-recommends", package)
 
 
-def _apt(*arguments: str) -> None:
+def _apt(*arguments: str, directory: Path | None = None) -> None:
     done = subprocess.run(
         ["apt-get", *arguments],
+        cwd=directory,
         env={**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -97,6 +121,17 @@ def _uninterrupted() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Wait until nobody else here installs: apt would refuse, and the end of one would take the other's policy away."""
+    descriptor = os.open(_POLICY.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager

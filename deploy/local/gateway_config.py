@@ -16,13 +16,14 @@ _HEAD = """\
 """
 
 
-def write_configuration(path: Path, address: Address, port: int) -> dict[str, str]:
+def write_configuration(path: Path, address: Address, port: int, admin_port: int | None = None) -> dict[str, str]:
     """Write a configuration that serves one virtual host of one broker on loopback.
 
     Args:
         path: the file.
         address: the broker. Its credentials become the default user but, guest's apart, stay out of the file.
         port: TCP port for STOMP.
+        admin_port: TCP port of the admin listener; None for none.
 
     Returns:
         Environment variables that the gateway needs for reading it.
@@ -41,6 +42,7 @@ def write_configuration(path: Path, address: Address, port: int) -> dict[str, st
                 "amqp_vhost": address.vhost.replace("$", "$$"),
             }
         },
+        "admin": {"address": None if admin_port is None else f"{LOOPBACK}:{admin_port}"},
         "drain_timeout": 5,
     }
     secrets: dict[str, str] = {}

@@ -10,10 +10,13 @@ LOOPBACK = "127.0.0.1"
 _LOWEST = 15_000
 _FIRST_EPHEMERAL = 32_768
 _ATTEMPTS = 1_000
+# A broker takes seconds until it listens on the ports that were chosen for it, and may be started again. Meanwhile a
+# datagram socket of the same number, which is in nobody's way, shows others who choose that the port is taken.
+_claims: list[socket.socket] = []
 
 
 def free_ports(count: int) -> list[int]:
-    """Choose TCP ports on loopback that nobody listens on now.
+    """Choose TCP ports on loopback that nobody listens on now, and nobody else gets from here while this process lives.
 
     They lie below the kernel's range for outgoing connections. Otherwise any busy client of this machine could occupy
     the port of a broker while that is being restarted.
@@ -35,10 +38,14 @@ def free_ports(count: int) -> list[int]:
                 return ports
             port = random.randint(_LOWEST, highest)  # noqa: S311 - spreads parallel runs; no secret
             listener = held.enter_context(socket.socket())
+            claim = socket.socket(type=socket.SOCK_DGRAM)
             try:
                 listener.bind((LOOPBACK, port))
+                claim.bind((LOOPBACK, port))
             except OSError:
+                claim.close()
                 continue
+            _claims.append(claim)
             ports.append(port)
     raise OSError(f"no {count} free TCP ports between {_LOWEST} and {highest}")
 

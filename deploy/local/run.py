@@ -25,10 +25,11 @@ from deploy.local.child import Child
 from deploy.local.errors import LocalError
 from deploy.local.gateway_config import write_configuration
 from deploy.local.node import shown
-from deploy.local.ports import LOOPBACK
+from deploy.local.ports import LOOPBACK, free_ports
 
 _OK, _NOT_STARTED, _DIED = 0, 1, 2
 _DEFAULT_PORT = 61613
+_ADMIN_PORT = 15692
 _GATEWAY_DEADLINE = 30.0
 _WATCH_EVERY = 0.5
 
@@ -36,6 +37,7 @@ _WATCH_EVERY = 0.5
 _BANNER = """
 Gateway   STOMP on {host}:{port}, configuration in {config}
 Broker    {broker}, AMQP on {amqp_host}:{amqp_port}
+Look in   http://{host}:{admin_port}/ shows what goes on, /metrics is for Prometheus
 
 To talk to it with stomp.py, in {python}:
 
@@ -116,12 +118,13 @@ def _run(directory: Path, environ: Mapping[str, str]) -> None:
     with running(order=FOR_RUNNING, data_dir=directory / "rabbitmq", environ=environ, say=say) as broker:
         config = directory / "gateway.yaml"
         address = Address.parse(broker.amqp_url)
-        secrets = write_configuration(config, address, port)
+        admin_port = _admin_port()
+        secrets = write_configuration(config, address, port, admin_port)
         environment = {**environ, **secrets}
         if given:
             _check(config, environment)
         with _gateway(config, environment, port) as gateway:
-            say(_banner(port, config, broker, address, given))
+            say(_banner(port, admin_port, config, broker, address, given))
             _watch(gateway, broker)
 
 
@@ -130,6 +133,15 @@ def _stomp_port(environ: Mapping[str, str]) -> int:
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 1 << 16:
         raise LocalError(f"STOMP_PORT is {text!r}, which is no port: give a number from 1 to 65535.")
     return int(text)
+
+
+def _admin_port() -> int:
+    """The usual port for looking in, or any other: RabbitMQ's own metrics have the same one."""
+    try:
+        _require_free(_ADMIN_PORT)
+    except LocalError:
+        return free_ports(1)[0]
+    return _ADMIN_PORT
 
 
 def _require_free(port: int) -> None:
@@ -188,10 +200,11 @@ def _watch(gateway: Child, broker: Broker) -> None:
             raise _DiedError(f"RabbitMQ ended by itself, so the gateway was stopped too ({broker.description}).")
 
 
-def _banner(port: int, config: Path, broker: Broker, address: Address, given: bool) -> str:
+def _banner(port: int, admin_port: int, config: Path, broker: Broker, address: Address, given: bool) -> str:
     return _BANNER.format(
         host=LOOPBACK,
         port=port,
+        admin_port=admin_port,
         config=shown(config),
         broker=broker.description,
         amqp_host=broker.host,

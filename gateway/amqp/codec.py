@@ -37,6 +37,7 @@ _NACK: Final = 120
 DELIVER: Final = 60 << 16 | 60
 ACK: Final = 60 << 16 | 80
 NACK: Final = 60 << 16 | 120
+RETURN: Final = 60 << 16 | 50
 CANCEL: Final = 60 << 16 | 30
 CHANNEL_CLOSE: Final = 20 << 16 | 40
 CONNECTION_CLOSE: Final = 10 << 16 | 50
@@ -76,13 +77,14 @@ def encode_nack(channel: int, tag: int, *, multiple: bool, requeue: bool) -> byt
     return _ACK_FRAME.pack(METHOD, channel, 13, _BASIC, _NACK, tag, multiple | requeue << 1, 0xCE)
 
 
-def encode_publish(channel: int, exchange: bytes, routing_key: bytes) -> bytes:
-    """Encode the method frame of basic.publish, neither mandatory nor immediate.
+def encode_publish(channel: int, exchange: bytes, routing_key: bytes, *, mandatory: bool = False) -> bytes:
+    """Encode the method frame of basic.publish, not immediate.
 
     Args:
         channel: channel number.
         exchange: name, at most 255 octets.
         routing_key: at most 255 octets.
+        mandatory: whether the broker returns a message that reaches no queue.
 
     Returns:
         One frame; the content frames must follow.
@@ -90,7 +92,8 @@ def encode_publish(channel: int, exchange: bytes, routing_key: bytes) -> bytes:
     Raises:
         CodecError: when a name is too long.
     """
-    payload = b"\0\0" + short_string(exchange, "exchange name") + short_string(routing_key, "routing key") + b"\0"
+    names = short_string(exchange, "exchange name") + short_string(routing_key, "routing key")
+    payload = b"\0\0" + names + (b"\1" if mandatory else b"\0")
     return _METHOD_FRAME.pack(METHOD, channel, 4 + len(payload), _BASIC, _PUBLISH) + payload + FRAME_END
 
 

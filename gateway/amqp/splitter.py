@@ -1,9 +1,9 @@
 """Splits what the broker sends into data for sessions and frames for everybody else.
 
 HOT: every delivery and every confirm passes through ``Splitter.receive``. On channels that were registered, deliveries
-with their content and the broker's confirms go straight to the channel's sink, as slices of what was read; all other
-frames come out again untouched, in order, for the AMQP client library. Some of these are reported on their way
-(``Watch``), since whoever serves a session must learn of them in their order among the data.
+with their content, the broker's confirms, and messages that it returns go straight to the channel's sink, as slices of
+what was read; all other frames come out again untouched, in order, for the AMQP client library. Some of these are
+reported on their way (``Watch``), since whoever serves a session must learn of them in their order among the data.
 
 A whole message in one read, the normal case, takes the short way in ``_deliver``; a message in pieces, or with other
 channels' frames between its own, is put together channel by channel. ``tests/property/test_amqp_splitter.py`` holds
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gateway.amqp.codec import (
@@ -32,6 +32,7 @@ from gateway.amqp.codec import (
     HEARTBEAT,
     METHOD,
     NACK,
+    RETURN,
 )
 from gateway.errors import CodecError
 
@@ -41,6 +42,9 @@ short strings, one behind the other; the properties are the octets behind the bo
 
 Confirm = Callable[[int, bool, bool], None]
 """Takes publish sequence number, multiple, and whether the broker accepted the message."""
+
+Returned = Callable[["Return"], None]
+"""Takes a message that the broker gave back, as soon as its content header is there."""
 
 Watch = Callable[[int, int, bytes], None]
 """Takes channel number, class and method as one number (see ``gateway.amqp.codec``), and the frame's octets."""
@@ -58,6 +62,25 @@ _CLOSES: Final = frozenset((CHANNEL_CLOSE, CONNECTION_CLOSE))
 _WATCHED: Final = frozenset((CANCEL, CHANNEL_CLOSE, CONNECTION_CLOSE, CONNECTION_BLOCKED, CONNECTION_UNBLOCKED))
 
 
+@dataclass(frozen=True, slots=True)
+class Return:
+    """A mandatory message that reached no queue (basic.return): why, where it was to go, and what it looked like.
+
+    ``properties`` are the octets behind the body size of the content header. The body itself is thrown away.
+    """
+
+    code: int
+    text: bytes
+    exchange: bytes
+    routing_key: bytes
+    properties: bytes = b""
+    size: int = 0
+
+
+def _nobody_publishes(returned: Return) -> None:
+    """What was not published cannot come back."""
+
+
 @dataclass(slots=True, eq=False)
 class Sink:
     """Where the data of one channel goes. ``owner`` is told apart from others by identity and noted when touched."""
@@ -65,6 +88,7 @@ class Sink:
     deliver: Deliver
     confirm: Confirm
     owner: object
+    returned: Returned = _nobody_publishes
 
 
 @dataclass(slots=True)
@@ -86,13 +110,15 @@ class Splitter:
         watch: is told of cancelled consumers, closed channels, the closed connection, and blocking.
     """
 
-    __slots__ = ("_messages", "_missing", "_rest", "_watch", "sinks", "touched")
+    __slots__ = ("_messages", "_missing", "_rest", "_returns", "_watch", "sinks", "touched")
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self.sinks: dict[int, Sink] = {}
         self.touched: set[object] = set()
         self._messages: dict[int, _Message] = {}
+        # Returned messages whose content is still coming, with the octets of the body to come; -1 before the header.
+        self._returns: dict[int, tuple[Return, int]] = {}
         self._rest: list[bytes] = []
         self._missing = 0
 
@@ -108,6 +134,7 @@ class Splitter:
         """
         self.sinks.pop(channel, None)
         self._messages.pop(channel, None)
+        self._returns.pop(channel, None)
 
     def receive(self, octets: bytes) -> bytes:
         """Take what one read of the socket gave.
@@ -185,9 +212,17 @@ class Splitter:
             self.touched.add(sink.owner)
             sink.confirm(tag, bits & 1 == 1, method == ACK)
             return end
-        if method or channel not in self._messages:
+        if method == RETURN:
+            self._returns[channel] = (_read_return(octets, at + 11), -1)
+            return end
+        if method:
             return 0
-        self._continue(sink, octets, channel, at, end)
+        if channel in self._messages:
+            self._continue(sink, octets, channel, at, end)
+        elif channel in self._returns:
+            self._take_returned(sink, octets, channel, at, end)
+        else:
+            return 0
         return end
 
     def _deliver(self, sink: Sink, octets: bytes, channel: int, at: int, end: int) -> int:
@@ -236,6 +271,41 @@ class Splitter:
             self.touched.add(sink.owner)
             body = b"".join(message.pieces)
             sink.deliver(message.tag, message.redelivered, message.route, message.properties, body)
+
+    def _take_returned(self, sink: Sink, octets: bytes, channel: int, at: int, end: int) -> None:
+        """Tell of a returned message when its content header is there, and count its body away."""
+        returned, missing = self._returns[channel]
+        kind = octets[at]
+        if kind == HEADER and missing < 0:
+            missing = _content_start(octets, at)[5]
+            properties = octets[at + _CONTENT_START : end - 1]
+            self.touched.add(sink.owner)
+            sink.returned(replace(returned, properties=properties, size=missing))
+        elif kind == BODY and missing > 0:
+            missing -= end - at - FRAME_OVERHEAD
+        else:
+            raise CodecError("the frames of a returned message came in the wrong order")
+        if missing < 0:
+            raise CodecError("a returned message is longer than its content header says")
+        if missing:
+            self._returns[channel] = (returned, missing)
+        else:
+            del self._returns[channel]
+
+
+def _read_return(octets: bytes, at: int) -> Return:
+    """The fields of basic.return, which begin here."""
+    code = int.from_bytes(octets[at : at + 2], "big")
+    text, at = _read_short_string(octets, at + 2)
+    exchange, at = _read_short_string(octets, at)
+    routing_key, _ = _read_short_string(octets, at)
+    return Return(code, text, exchange, routing_key)
+
+
+def _read_short_string(octets: bytes, at: int) -> tuple[bytes, int]:
+    """A short string that begins here, and the position behind it."""
+    end = at + 1 + octets[at]
+    return octets[at + 1 : end], end
 
 
 def _with_readable_text(frame: bytes) -> bytes:

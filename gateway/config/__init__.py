@@ -4,7 +4,7 @@ from gateway.config.addresses import BrokerUrl, SocketAddress
 from gateway.config.admin import Admin
 from gateway.config.journal import Journal
 from gateway.config.journal import default_directory as default_journal_directory
-from gateway.config.listeners import CertificateLogin, Listener, ListenerTls
+from gateway.config.listeners import CertificateLogin, Listener, ListenerTls, ServerTls
 from gateway.config.loader import load, parse
 from gateway.config.model import (
     PASS_THROUGH,
@@ -40,6 +40,7 @@ __all__ = [
     "Logging",
     "Prefetch",
     "QueueArguments",
+    "ServerTls",
     "SocketAddress",
     "Tls",
     "Transactions",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from gateway.config.addresses import SocketAddress
-from gateway.config.listeners import ListenerTls
+from gateway.config.listeners import ServerTls
 from gateway.config.parts import Group, Text
 from gateway.config.users import User
 
@@ -23,7 +23,7 @@ class Admin(Group):
         description="Who may look in and close sessions, by HTTP Basic. Empty: everybody who can connect may look in, "
         "and close sessions only from this machine itself.",
     )
-    tls: ListenerTls | None = Field(None, description="Speak HTTPS. null: plain HTTP.")
+    tls: ServerTls | None = Field(None, description="Speak HTTPS. null: plain HTTP.")
     allowed_hosts: tuple[Text, ...] = Field(
         (),
         description="Names by which browsers may reach it, besides IP addresses and localhost. "

@@ -32,6 +32,7 @@ def contradictions(tree: object) -> list[Finding]:
     checks = chain(
         _listeners(top.get("listeners")),
         _listener_tls(top.get("listeners")),
+        _admin(top),
         _aliases(virtual_hosts),
         _default_virtual_host(top),
         _tls(_mapping(top.get("upstream")), virtual_hosts),
@@ -76,19 +77,41 @@ def _listener_tls(listeners: object) -> Iterator[Finding]:
     for position, listener in enumerate(_entries(listeners)):
         tls = _mapping(_mapping(listener).get("tls"))
         trail: Trail = ("listeners", position, "tls")
-        verify = tls.get("verify", "none")
-        if verify in ("optional", "required") and not tls.get("ca_file"):
-            yield Finding(
-                (*trail, "verify"),
-                "To check clients' certificates, ca_file is needed.",
-                "Name the file of the certificate authority that issued them.",
-            )
-        if verify == "none" and tls.get("certificate_login") is not None:
+        yield from _verify(trail, tls)
+        if tls.get("verify", "none") == "none" and tls.get("certificate_login") is not None:
             yield Finding(
                 (*trail, "certificate_login"),
                 "No client is asked for a certificate here.",
                 "Set verify to optional or required.",
             )
+
+
+def _verify(trail: Trail, tls: dict[str, Any]) -> Iterator[Finding]:
+    if tls.get("verify") in ("optional", "required") and not tls.get("ca_file"):
+        yield Finding(
+            (*trail, "verify"),
+            "To check clients' certificates, ca_file is needed.",
+            "Name the file of the certificate authority that issued them.",
+        )
+
+
+def _admin(top: dict[str, Any]) -> Iterator[Finding]:
+    admin = _mapping(top.get("admin"))
+    yield from _verify(("admin", "tls"), _mapping(admin.get("tls")))
+    trail: Trail = ("admin",) if isinstance(top.get("admin"), str) else ("admin", "address")
+    try:
+        address = SocketAddress.read(admin.get("address", top.get("admin")))
+    except PydanticCustomError:
+        return
+    for position, listener in enumerate(_entries(top.get("listeners"))):
+        for key in ("tcp", "websocket"):
+            try:
+                other = SocketAddress.read(_mapping(listener).get(key))
+            except PydanticCustomError:
+                continue
+            if _collide(address, other):
+                sentence = f"This address is already taken by {path_text(('listeners', position, key))}."
+                yield Finding(trail, sentence, "Give it another port.")
 
 
 def _aliases(virtual_hosts: dict[str, Any]) -> Iterator[Finding]:

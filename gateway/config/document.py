@@ -140,6 +140,9 @@ class _Walker:
 
     def _key(self, node: yaml.Node, trail: Trail) -> str | None:
         key = self._plain(node) if isinstance(node, yaml.ScalarNode) else None
+        if key is True and node.value == "on":
+            # Old YAML takes the word for a switch; as a key it is one of ours, and editors read it as text.
+            return "on"
         if not isinstance(key, str):
             advice = f'Put it in quotes: "{node.value}".' if isinstance(node, yaml.ScalarNode) else None
             place = (*trail, str(node.value)) if isinstance(node, yaml.ScalarNode) else trail

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from gateway.config.addresses import SocketAddress
 from gateway.config.parts import Part, ReadableFile, Text
@@ -18,9 +19,28 @@ _OF_WEBSOCKET: Final = frozenset((
 ))  # fmt: skip
 
 
+_ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://(?:\[[0-9a-f:.]+\]|[a-z0-9._~-]+)(?::[0-9]{1,5})?")
+_PATH: Final = re.compile(r"[!-~]+")
+
+
 def _path(value: str) -> str:
-    if not value.startswith("/") or set(value) & set("?# "):
-        raise mistake("A path begins with /, and has neither ? nor # nor spaces, for example /ws.")
+    if not value.startswith("/") or set(value) & set("?#") or not _PATH.fullmatch(value):
+        raise mistake("A path begins with / and has no ?, no #, no spaces, and nothing beyond ASCII, for example /ws.")
+    return value
+
+
+def _origin(value: str) -> str:
+    if value != "null" and not _ORIGIN.fullmatch(value):
+        raise mistake(
+            "An origin is a scheme, a host, and a port if it is not the usual one, as browsers write it: in small "
+            "letters, without a slash or a path behind it. For example https://example.org or http://localhost:8080."
+        )
+    return value
+
+
+def _header_value(value: str) -> str:
+    if not value.isascii() or not value.isprintable() or value != value.strip():
+        raise mistake("The value of an HTTP header is printable ASCII on one line, for example max-age=31536000.")
     return value
 
 
@@ -39,8 +59,8 @@ class CertificateLogin(Part):
     )
 
 
-class ListenerTls(Part):
-    """TLS of a listener: its own certificate, and what is asked of the clients."""
+class ServerTls(Part):
+    """TLS toward clients: a certificate, and what is asked of theirs."""
 
     cert_file: ReadableFile = Field(
         description="The gateway's certificate and its chain (PEM). Relative to this file's directory."
@@ -55,11 +75,6 @@ class ListenerTls(Part):
         "clients without a valid one.",
     )
     min_version: Literal["1.2", "1.3"] = Field("1.2", description="The oldest version of TLS that is accepted.")
-    certificate_login: CertificateLogin | None = Field(
-        None,
-        description="Let a client without a login header log in by its certificate. Needs verify. null: certificates "
-        "say nothing about who a client is.",
-    )
 
     @field_validator("cert_file", "ca_file")
     @classmethod
@@ -79,8 +94,20 @@ class ListenerTls(Part):
         return str(value) if isinstance(value, float) else value
 
 
+class ListenerTls(ServerTls):
+    """TLS of a listener: its own certificate, and what is asked of the clients."""
+
+    certificate_login: CertificateLogin | None = Field(
+        None,
+        description="Let a client without a login header log in by its certificate. Needs verify. null: certificates "
+        "say nothing about who a client is.",
+    )
+
+
 class Listener(Part):
     """One address where STOMP clients connect, and the limits that hold there before they log in."""
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["tcp"]}, {"required": ["websocket"]}]})
 
     tcp: SocketAddress | None = Field(
         None,
@@ -95,10 +122,10 @@ class Listener(Part):
     )
     frame: Literal["text", "binary"] = Field(
         "text",
-        description="For websocket: what messages to clients are. In text ones, bodies that are not UTF-8 make "
-        "browsers close.",
+        description="For websocket: what messages to clients are. What is not UTF-8 is binary in any case, since "
+        "browsers would close.",
     )
-    allowed_origins: tuple[Text, ...] = Field(
+    allowed_origins: tuple[Annotated[Text, AfterValidator(_origin)], ...] = Field(
         (),
         description="For websocket: web pages that may connect, by scheme, host and port: https://example.org. "
         "Compared exactly. Empty: all. Clients that are no browsers have no origin, and may always.",
@@ -118,7 +145,7 @@ class Listener(Part):
         description="For websocket: a client from which nothing came for this long, not even a pong, is closed. "
         "0 is never.",
     )
-    strict_transport_security: Text | None = Field(
+    strict_transport_security: Annotated[Text, AfterValidator(_header_value)] | None = Field(
         None, description="For websocket: value of the header Strict-Transport-Security in the answer to the handshake."
     )
     max_connections: Annotated[int, Count()] | None = Field(

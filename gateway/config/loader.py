@@ -12,6 +12,7 @@ from gateway.config.consistency import contradictions, shared_journals, strange_
 from gateway.config.document import Document, YamlSyntaxError, read_document
 from gateway.config.findings import Finding, Trail, findings_of, path_text
 from gateway.config.model import GatewayConfig
+from gateway.config.rule_checks import low_maxima, shared_renewals, useless_rules
 from gateway.config.secret_files import read_secret_files
 from gateway.errors import ConfigError, Mistake
 
@@ -64,7 +65,8 @@ def parse(
     config, found = _validated(document.tree, base)
     found += contradictions(document.tree)
     if config is not None and not found:
-        found += [*strange_keys(config), *shared_journals(config)]
+        found += [*strange_keys(config), *shared_journals(config), *useless_rules(config), *low_maxima(config)]
+        found += shared_renewals(config)
     mistakes = _mistakes(document, found)
     if config is None or mistakes:
         raise ConfigError(mistakes, name)

@@ -2,22 +2,98 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from gateway.config.parts import Group, Part, Text
 from gateway.config.quantities import Count, Duration, Size, Switch, mistake
 
+_LOGIN: Final = "{login}"
+_RULED: Final = ("/queue/", "/topic/", "/exchange/", "/amq/queue/", "/reply-queue/")
+_DECLARED: Final = ("/queue/", "/topic/", "/exchange/", "/temp-queue/")
+_NUMBERS: Final = frozenset(
+    (
+        "x-expires", "x-message-ttl", "x-max-length", "x-max-length-bytes", "x-max-priority", "x-delivery-limit",
+        "x-stream-max-segment-size-bytes", "x-stream-filter-size-bytes",
+    )
+)  # fmt: skip
+_TEXTS: Final = frozenset(
+    ("x-queue-type", "x-overflow", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-max-age", "x-queue-mode")
+)
+_QUEUE_TYPES: Final = ("classic", "quorum", "stream")
+_AGE: Final = re.compile(r"[0-9]+[YMDhms]")
+_NUMBER_BOUND: Final = 1 << 63
 
-def _pattern(value: str) -> str:
+
+def _checked(value: str, starts: tuple[str, ...]) -> str:
+    """A pattern that some destination can fit: the client's way of writing one is known."""
     if not value.startswith("/"):
         raise mistake("A destination begins with /; * in it stands for anything, for example /queue/orders.*.")
+    fixed = re.split(r"[*{]", value)[0]
+    if fixed != value and any(start.startswith(fixed) for start in starts):
+        return value
+    for start in starts:
+        if fixed.startswith(start):
+            return _checked_below(value, start)
+    raise mistake(f"No destination fits this. Here they begin with {', '.join(starts)}.")
+
+
+def _checked_below(value: str, start: str) -> str:
+    slashes = value.count("/", len(start))
+    if len(value) == len(start) or slashes > (start == "/exchange/"):
+        form = "/exchange/<exchange>/<key>" if start == "/exchange/" else f"{start}<name>"
+        raise mistake(f"No destination fits this: the form is {form}.", "Write a slash within a name as %2F.")
     return value
 
 
-DestinationPattern = Annotated[Text, AfterValidator(_pattern)]
+def _ruled(value: str) -> str:
+    if set("{}") & set(value.replace(_LOGIN, "")):
+        raise mistake("Only {login} may stand in braces.")
+    return _checked(value, _RULED)
+
+
+def _declared(value: str) -> str:
+    if _LOGIN in value:
+        raise mistake("There is no {login} here: a queue is the same for everybody who names it.", "Write * instead.")
+    return _checked(value, _DECLARED)
+
+
+def _argument(value: object) -> object:
+    if not isinstance(value, (bool, int, str)):
+        raise mistake("A number, a text, true or false belongs here.")
+    if not isinstance(value, str) and not -_NUMBER_BOUND <= value < _NUMBER_BOUND:
+        raise mistake("This number is too large for AMQP, which has 64 bits.")
+    return value
+
+
+def _arguments(value: Mapping[str, bool | int | str]) -> Mapping[str, bool | int | str]:
+    """Types that RabbitMQ wants: with others it would refuse every declaration."""
+    if not value:
+        raise mistake("This must not be empty.", "Name an argument, or delete the entry.")
+    for name, argument in value.items():
+        if not name.startswith("x-"):
+            raise mistake("Names of a queue's arguments begin with x-, for example x-max-length.")
+        is_number = isinstance(argument, int) and not isinstance(argument, bool)
+        if name in _NUMBERS and not (is_number and int(argument) >= 0):
+            raise mistake(f"{name} is a whole number, and not negative.", "Times are in milliseconds, sizes in bytes.")
+        if name in _TEXTS and not isinstance(argument, str):
+            raise mistake(f"{name} is a text.")
+    if value.get("x-queue-type", "classic") not in _QUEUE_TYPES:
+        raise mistake(f"x-queue-type is one of {', '.join(_QUEUE_TYPES)}.")
+    if not _AGE.fullmatch(str(value.get("x-max-age", "1s"))):
+        raise mistake("x-max-age is a number and one of the letters Y M D h m s, for example 7D.")
+    return value
+
+
+DestinationPattern = Annotated[Text, AfterValidator(_ruled)]
+QueuePattern = Annotated[Text, AfterValidator(_declared)]
+ArgumentTable = Annotated[
+    Mapping[Text, Annotated[bool | int | str, BeforeValidator(_argument)]],
+    AfterValidator(_arguments),
+]
 
 
 class Prefetch(Group):
@@ -34,10 +110,10 @@ class Prefetch(Group):
 class QueueArguments(Part):
     """Arguments that the queues behind some destinations are declared with, unless a client gives its own."""
 
-    destination: DestinationPattern = Field(
+    destination: QueuePattern = Field(
         description="Which: * stands for anything, for example /queue/orders.*. The first entry that fits counts."
     )
-    arguments: Mapping[Text, bool | int | str] = Field(
+    arguments: ArgumentTable = Field(
         description="By their AMQP names, for example x-queue-type: quorum, x-expires: 3600000, x-max-length: 10000."
     )
 

@@ -46,6 +46,10 @@ def _users(tree: object) -> Iterator[tuple[Trail, dict[str, object]]]:
         for place, user in places:
             if isinstance(user, dict):
                 yield place, user
+    operators = _mapping(top.get("admin")).get("users")
+    for number, user in enumerate(operators if isinstance(operators, list) else ()):
+        if isinstance(user, dict):
+            yield ("admin", "users", number), user
 
 
 def _mapping(value: object) -> dict[str, object]:

@@ -31,6 +31,15 @@ log = structlog.get_logger("gateway.journal")
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9._-]")
 
 
+def node_name(configured: str | None) -> str:
+    """What this gateway is called: as configured, or after its machine.
+
+    Args:
+        configured: ``journal.node``.
+    """
+    return configured or _NOT_IN_NAMES.sub("-", socket.gethostname()) or "gateway"
+
+
 class Journal:
     """All journals of a gateway.
 
@@ -48,6 +57,16 @@ class Journal:
     def is_on(self) -> bool:
         """Whether anything is journalled at all."""
         return bool(self._books)
+
+    @property
+    def lines(self) -> int:
+        """Lines of all writers so far."""
+        return sum(writer.lines for writer in self._writers.values())
+
+    @property
+    def dropped(self) -> int:
+        """Events that were not written, because the disk did not take them."""
+        return sum(writer.dropped for writer in self._writers.values())
 
     def start(self) -> None:
         """Open the journal of every virtual host that has one.
@@ -91,7 +110,7 @@ class Journal:
 
     def _writer(self, virtual_host: VirtualHost, directory: Path) -> Writer:
         settings = virtual_host.journal
-        node = settings.node or _NOT_IN_NAMES.sub("-", socket.gethostname()) or "gateway"
+        node = node_name(settings.node)
         writer = Writer(
             WriterSettings(
                 directory,

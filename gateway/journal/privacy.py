@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from gateway.journal.schema import OTHER
+from gateway.patterns import Pattern
 from gateway.session.destinations import Kind
 
 KIND_NAMES: Final = {
@@ -55,12 +56,12 @@ class Destinations:
     """Destinations as the journal shows them: without generated parts, and of a bounded number.
 
     Args:
-        patterns: templates of the configuration; ``*`` stands for anything but a slash.
+        patterns: templates of the configuration; ``*`` stands for anything.
         most: distinct names; any further one is ``other``.
     """
 
     def __init__(self, patterns: Sequence[str] = (), most: int = 10_000) -> None:
-        self._patterns = [(_as_expression(pattern), pattern) for pattern in patterns]
+        self._patterns = [(Pattern(pattern.encode()), pattern) for pattern in patterns]
         self._most = most
         self._known: set[str] = set()
         self._recent: dict[bytes, str] = {}
@@ -86,14 +87,11 @@ class Destinations:
         generated = _GENERATED.fullmatch(text)
         if generated is not None:
             return f"{generated['kept']}*"
-        for expression, pattern in self._patterns:
-            if expression.fullmatch(text):
-                return pattern
+        octets = text.encode()
+        for pattern, shown_as in self._patterns:
+            if pattern.match(octets) is not None:
+                return shown_as
         return text
-
-
-def _as_expression(pattern: str) -> re.Pattern[str]:
-    return re.compile("[^/]*".join(re.escape(part) for part in pattern.split("*")))
 
 
 class Users:

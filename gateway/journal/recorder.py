@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gateway.session.subscription import Subscription
 
 # Holds that tell of pressure; the others are a session's everyday.
-_HOLDS: Final = (Hold.CONFIRM_WINDOW, Hold.LINK_WRITE, Hold.BROKER_BLOCKED, Hold.CLIENT_WRITE)
+_HOLDS: Final = (Hold.CONFIRM_WINDOW, Hold.LINK_WRITE, Hold.BROKER_BLOCKED, Hold.RATE_LIMIT, Hold.CLIENT_WRITE)
 
 # Microseconds between two lines of counts of a session at level session.
 _STAT_EVERY: Final = 10_000_000

@@ -14,13 +14,16 @@ import structlog
 
 from gateway.amqp.splitter import Sink
 from gateway.server.channel import LinkChannel
+from gateway.server.conflicts import declared_or_found
 from gateway.server.exclusive import ExclusiveQueues
+from gateway.server.limits import Entrance, LimitReachedError
 from gateway.server.link import Credentials, Link
 from gateway.server.upstream import ACCESS_REFUSED, LinkDownError, UpstreamError
 from gateway.session import ops
 from gateway.session.conversation import Hold
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
+from gateway.session.transitions import State
 
 if TYPE_CHECKING:
     from gateway.config import VirtualHost
@@ -57,6 +60,7 @@ class Bridge:
         find_virtual_host: the virtual host of a name that the session resolved.
         client: names the client in the broker's list of connections.
         spawn: starts a background task and keeps hold of it.
+        entrance: where the client's place among all sessions is.
     """
 
     def __init__(
@@ -67,8 +71,10 @@ class Bridge:
         find_virtual_host: Callable[[str], VirtualHost | None],
         client: str,
         spawn: Callable[..., asyncio.Task[None]],
+        entrance: Entrance,
     ) -> None:
         self._session = session
+        self._entrance = entrance
         self._owner = owner
         self._pool = pool
         self._find_virtual_host = find_virtual_host
@@ -148,6 +154,8 @@ class Bridge:
     async def _carry_out(self, operation: ops.Operation) -> None:
         try:
             self._session.handle(await self._outcome(operation))
+            if self._session.state is State.CONNECTING:
+                self._entrance.leave()
         except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
             self._owner.failed(error)
             return
@@ -170,6 +178,8 @@ class Bridge:
             return await self._subscribe(operation)
         if isinstance(operation, ops.Unsubscribe):
             return await self._unsubscribe(operation)
+        if isinstance(operation, ops.RenewToken):
+            return await self._renew_token(operation)
         await self._close_channels()
         return ops.UpstreamClosed()
 
@@ -186,7 +196,21 @@ class Bridge:
         if virtual_host is None:
             return ops.LoginFailed(_NOT_ALLOWED, "NOT_ALLOWED")
         try:
-            self._lease = await self._pool.log_in(virtual_host, credentials, self._client)
+            self._entrance.check(virtual_host)
+            session = self._session.identity.decode()
+            self._lease = await self._pool.log_in(virtual_host, credentials, self._client, session)
+            if not self._released:
+                self._entrance.enter(virtual_host, credentials.login)
+        except LimitReachedError as full:
+            self._return_lease()
+            log.info(
+                "login refused",
+                peer=self._client,
+                virtual_host=virtual_host.name,
+                login=credentials.login[:_LOGGED],
+                reason=str(full),
+            )
+            return ops.SessionRefused(full.whose, full.limit)
         except LinkDownError as down:
             log.warning("upstream unreachable", virtual_host=virtual_host.name, reason=down.detail)
             return ops.BrokerUnreachable()
@@ -209,7 +233,7 @@ class Bridge:
         if channel is None:
             channel = await self._links.publishing_channel()
             self._adopt(channel.link)
-            channel.tap(Sink(_no_deliveries, self._session.confirm, self))
+            channel.tap(Sink(_no_deliveries, self._session.confirm, self, self._session.take_return))
             channel.on_closed = self._publishing_closed
             self._publishing = channel
             self._session.set_blocked(channel.link.blocked)
@@ -221,11 +245,24 @@ class Bridge:
             await channel.select_confirms()
         return ops.PublisherPrepared(channel.number, channel.link.frame_max, operation.confirms)
 
-    async def _declare(self, queue: QueueSpec, channel: LinkChannel) -> str:
-        """Declare a queue; an exclusive one where this session consumes, since AMQP binds it to the connection."""
+    async def _declare(self, queue: QueueSpec, channel: LinkChannel) -> tuple[str, QueueSpec | None]:
+        """Declare a queue; an exclusive one where this session consumes, since AMQP binds it to the connection.
+
+        Returns:
+            Its name, and what it is; None where it was there and is something else.
+        """
+        if queue.exclusive and channel is self._publishing:
+            channel = await self._control_channel()
+        if not queue.name or not self._session.settings.takes_existing_queues:
+            return await self._declare_on(queue, channel), queue
+        conflict = await declared_or_found(queue, channel.link, lambda other: self._declare_on(queue, other))
+        if conflict is None:
+            return queue.name, queue
+        self._pool.taken_queues.note(self._session.settings.virtual_host, queue.name, conflict.text)
+        return queue.name, None
+
+    async def _declare_on(self, queue: QueueSpec, channel: LinkChannel) -> str:
         if queue.exclusive:
-            if channel is self._publishing:
-                channel = await self._control_channel()
             return await self._exclusive.declare(queue, channel, self._vhost)
         return await channel.declare(queue)
 
@@ -250,8 +287,7 @@ class Bridge:
         try:
             queue_name = operation.queue_name
             if operation.queue is not None:
-                queue_name = await self._declare(operation.queue, channel)
-                made = operation.queue
+                queue_name, made = await self._declare(operation.queue, channel)
             await self._exclusive.check(queue_name, channel.link, self._vhost)
             gone: list[bool] = []
             channel.on_cancelled = lambda: gone.append(True)
@@ -297,7 +333,7 @@ class Bridge:
 
     async def _own(self) -> Link:
         if self._own_link is None or self._own_link.end is not None:
-            self._own_link = await self._links.open_own()
+            self._own_link = await self._links.open_own(self._client, self._session.identity.decode())
         # The answers to what is asked there now must be read; ``_subscribe`` pauses it again.
         self._own_link.resume_reading()
         return self._own_link
@@ -320,6 +356,28 @@ class Bridge:
         if queue is not None and queue not in self._exclusive_consumers.values():
             self._exclusive.unused(queue)
         return ops.Unsubscribed(operation.subscription)
+
+    async def _renew_token(self, operation: ops.RenewToken) -> ops.Event:
+        """Try a token on a connection of its own first: the broker closes a link over one that it does not take.
+
+        It also takes an expired one there, without a word.
+        """
+        try:
+            token = operation.token.decode()
+            await self._links.ask_about(token)
+        except UnicodeDecodeError:
+            return ops.TokenRefused("it is no text")
+        except LinkDownError:
+            return ops.TokenRefused("the broker cannot be reached")
+        except UpstreamError as refusal:
+            return ops.TokenRefused(refusal.text)
+        renewals = [self._links.renew(token)]
+        own = self._own_link
+        if own is not None and own.end is None:
+            # Paused, it answers when the client has caught up, or is closed with it.
+            renewals.append(own.update_secret(token))
+        await asyncio.gather(*renewals)
+        return ops.TokenRenewed()
 
     # What happens at the broker.
 
@@ -428,6 +486,8 @@ class Bridge:
         if self._released:
             return
         self._released = True
+        # At once: the client may be back before its channels are closed.
+        self._entrance.leave()
         _ = self._spawn(self._release(), name=f"stomp-release {self._client}")
 
     async def _release(self) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, cast
 
 import structlog
@@ -18,16 +19,21 @@ import structlog
 from gateway.config import Listener, VirtualHost
 from gateway.errors import CloseReason, FrameError, StompError
 from gateway.journal.journal import Journal
-from gateway.journal.recorder import Recorder
 from gateway.server.bridge import Bridge
+from gateway.server.figures import Figures
+from gateway.server.limits import Entrance, SessionLimits
+from gateway.server.observation import Observation
 from gateway.server.peer import Arrival, Peer
 from gateway.server.pool import LinkPool
+from gateway.server.throttle import Throttle
 from gateway.server.tls import login_name
+from gateway.server.websocket_transport import WebSocketTransport
 from gateway.session import refusals
 from gateway.session.conversation import Hold
 from gateway.session.session import Session
 from gateway.session.settings import Resolve
 from gateway.session.transitions import State
+from gateway.session.whole_frames import whole_frames
 from gateway.stomp.decoder import Decoder, Limits
 from gateway.stomp.heartbeat import HeartbeatMonitor
 
@@ -44,7 +50,7 @@ _LOGGED: Final = 300
 # The prefetch bounds messages and not octets, so without it large messages for a slow client would fill the memory.
 _SHED_AT: Final = 16
 
-_TLS_HINT: Final = "give this listener a tls section, or let the client connect without TLS"
+TLS_HINT: Final = "give this listener a tls section, or let the client connect without TLS"
 
 # How long a client may take to fetch its last frame and to close before the socket is cut, in seconds.
 _LINGER: Final = 5.0
@@ -78,8 +84,8 @@ class Workshop:
     """What all clients of a gateway share.
 
     ``clock`` gives seconds, only going forward; ``spawn`` starts a background task and keeps hold of it; ``settler``
-    settles automatic acknowledgements a moment later; ``journal`` is told of all traffic; ``clients`` holds every open
-    connection.
+    settles automatic acknowledgements a moment later; ``journal`` is told of all traffic, ``figures`` of what it comes
+    to; ``clients`` holds every open connection, ``handshakes`` those of WebSocket that have no client yet.
     """
 
     server: bytes
@@ -90,12 +96,15 @@ class Workshop:
     spawn: Callable[..., asyncio.Task[None]]
     settler: Settler
     journal: Journal
+    figures: Figures
+    limits: SessionLimits
     clients: set[ClientConnection]
     closing: set[ClientConnection]
+    handshakes: set[asyncio.Transport] = field(default_factory=set)
 
 
 class ClientConnection(asyncio.Protocol):
-    """One STOMP client on TCP.
+    """One STOMP client, on TCP or, through `WebSocketConnection`, over WebSocket.
 
     Args:
         workshop: what all clients share.
@@ -113,7 +122,9 @@ class ClientConnection(asyncio.Protocol):
         self.session.authentication.implicit_connect = listener.implicit_connect
         self._decoder = Decoder(limits)
         self._transport: asyncio.Transport = _NO_TRANSPORT
-        self._peer = ""
+        # The same, where it takes a message for each frame.
+        self._websocket: WebSocketTransport | None = None
+        self._violation: FrameError | None = None
         self._reading = True
         self._writable = True
         self._shedding = False
@@ -130,13 +141,11 @@ class ClientConnection(asyncio.Protocol):
         self._spoke = False
         self._full_since = 0.0
         self._timers: list[asyncio.TimerHandle] = []
-        self._octets_in = self._octets_out = 0
-        self._host = ""
-        self._recorder: Recorder | None = None
         self._clock = workshop.journal.clock
-        self._clock.tick()
-        self._born = self._clock.now
+        self.observation = Observation(workshop.figures, workshop.journal, self.session, listener)
         self._bridge: Bridge
+        self._entrance: Entrance
+        self._throttle = Throttle(self.session, self._resume)
 
     # The socket.
 
@@ -149,12 +158,18 @@ class ClientConnection(asyncio.Protocol):
             self._closing = True
             self._transport.abort()
             return
-        self._peer, self._host = str(peer), peer.host
+        if isinstance(transport, WebSocketTransport):
+            self._websocket = transport
+            self.session.authentication.credentials = transport.credentials
+        self.observation.arrived(peer)
         self.session.authentication.is_local = peer.is_local
         self.session.authentication.certificate_name = login_name(transport, self._listener)
-        self.session.observe = self._observe
+        self.session.observe = self.observation.started
         workshop = self._workshop
-        self._bridge = Bridge(self.session, self, workshop.pool, workshop.find_virtual_host, self._peer, workshop.spawn)
+        self._entrance = Entrance(workshop.limits, peer.host)
+        self._bridge = Bridge(
+            self.session, self, workshop.pool, workshop.find_virtual_host, str(peer), workshop.spawn, self._entrance
+        )
         workshop.clients.add(self)
 
     def data_received(self, data: bytes) -> None:
@@ -162,7 +177,7 @@ class ClientConnection(asyncio.Protocol):
         if self._closing:
             return
         self._heard = True
-        self._octets_in += len(data)
+        self.observation.octets_in += len(data)
         try:
             self._decoder.feed(data)
         except FrameError as error:
@@ -172,6 +187,7 @@ class ClientConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """The client sends no more; what it sent is still carried out, and its answers written."""
         self._ended = True
+        self._throttle.end()
         if self._closing:
             return False
         self._advance()
@@ -181,11 +197,26 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone; what it sent is still carried out."""
         self._ended = self._gone = True
+        self._arrival.leave()
         self._stop_timers()
+        self._throttle.end()
         self._workshop.closing.discard(self)
         # Nobody takes messages any more, so none may be settled.
         self.session.subscriptions.silence()
         if not self._closing:
+            self._advance()
+
+    def violated(self, reason: str) -> None:
+        """The client broke the protocol below STOMP. What it sent before is carried out, then it is told.
+
+        Args:
+            reason: what it did, in a few words.
+        """
+        self._ended = True
+        self._violation = FrameError(reason)
+        if self._closing:
+            self._transport.close()
+        else:
             self._advance()
 
     def pause_writing(self) -> None:
@@ -213,6 +244,7 @@ class ClientConnection(asyncio.Protocol):
         self._clock.tick()
         try:
             session.run(self._decoder)
+            self._throttle.charge(self.observation.octets_in)
             self._flush()
         except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
             self.failed(error)
@@ -222,7 +254,11 @@ class ClientConnection(asyncio.Protocol):
             # Nothing is held and the decoder has run dry: that was all the client had to say, and it has its receipts.
             if not self._gone and not self._transport.get_write_buffer_size():
                 session.subscriptions.settle_auto()
-            session.client_gone()
+            if self._violation is None:
+                session.client_gone()
+            else:
+                session.malformed(self._violation)
+                self._write_last()
             self._close()
         else:
             self._read_or_pause()
@@ -235,15 +271,12 @@ class ClientConnection(asyncio.Protocol):
         self._bridge.flush()
         if session.complaints:
             self._log_complaints()
-        output = session.output
-        if output:
-            # Emptied before the write, which may find the client slow and lead back here.
-            octets = b"".join(output)
-            output.clear()
-            if not self._gone:
+        if session.output:
+            if self._gone:
+                session.output.clear()
+            else:
                 self._spoke = True
-                self._octets_out += len(octets)
-                self._transport.write(octets)
+                self._write()
             if not self._writable and self._transport.get_write_buffer_size() > _SHED_AT * self._buffer:
                 self._shedding = True
                 self._bridge.shed_deliveries()
@@ -258,6 +291,19 @@ class ClientConnection(asyncio.Protocol):
             elif not self._settles_soon:
                 self._settles_soon = True
                 self._workshop.settler.soon(self)
+
+    def _write(self) -> None:
+        """HOT: once per batch. The output is emptied before the write, which may find the client slow and lead back."""
+        output = self.session.output
+        if self._websocket is None:
+            octets = b"".join(output)
+            output.clear()
+            self.observation.octets_out += len(octets)
+            self._transport.write(octets)
+        else:
+            frames = whole_frames(output)
+            output.clear()
+            self.observation.octets_out += self._websocket.write_messages(frames)
 
     def settle(self) -> None:
         """Tell the broker what was delivered under ack:auto, once the kernel has it: what we hold dies with us."""
@@ -275,9 +321,7 @@ class ClientConnection(asyncio.Protocol):
         self._kept = kept
 
     def _read_or_pause(self) -> None:
-        recorder = self._recorder
-        if recorder is not None and (self.session.holds or recorder.looks):
-            recorder.look(self.session.holds)
+        self.observation.batch_done()
         wanted = self.session.wants_read
         if wanted is not self._reading and not self._gone:
             self._reading = wanted
@@ -286,18 +330,17 @@ class ClientConnection(asyncio.Protocol):
             else:
                 self._transport.pause_reading()
 
+    def _resume(self) -> None:
+        """A hold that had nothing to do with the session's traffic is over."""
+        if not self._closing:
+            self._advance()
+
     def broker_batch_done(self) -> None:
         """The session got data or an event from the broker."""
         if self._closing:
             self.session.output.clear()
         else:
             self._advance()
-
-    def _observe(self) -> Recorder | None:
-        """The client has logged in: whoever looks on from now on. Called before its next frame."""
-        tls = self._transport.get_extra_info("sslcontext") is not None
-        self._recorder = self._workshop.journal.recorder(self.session, self._born, self._host, tls=tls)
-        return self._recorder
 
     def _start(self) -> None:
         """The client has logged in."""
@@ -313,7 +356,9 @@ class ClientConnection(asyncio.Protocol):
         certificate = session.authentication.certificate_name
         if certificate is not None:
             details["certificate"] = certificate
-        self._log("session started", **details)
+        if self._websocket is not None:
+            details["transport"] = self.observation.transport
+        self._log("session started", journal=self.observation.journal_name, **details)
         if session.heartbeats.send:
             # What was said before does not count: the first beat is due half an interval from now.
             self._spoke = False
@@ -322,10 +367,14 @@ class ClientConnection(asyncio.Protocol):
             monitor = HeartbeatMonitor()
             # The second look in a row without an octet ends it: one grace after the last octet, or up to a half more.
             self._every(session.heartbeats.expect * self._grace / 2, lambda: self._listen(monitor))
+        # A user who is in debt is so with every new session, too.
+        self._throttle.start(self._entrance.place)
+        self._throttle.charge(self.observation.octets_in)
+        self._read_or_pause()
 
     def failed(self, error: BaseException) -> None:
         """A fault of the gateway: the client learns that there was one, the log learns everything."""
-        log.error("internal error", session=self.session.identity.decode(), peer=self._peer, exc_info=error)
+        log.error("internal error", session=self.session.identity.decode(), peer=self.observation.peer, exc_info=error)
         body = "Processing error\n"
         self.session.close(StompError("Processing error", body, close=CloseReason.INTERNAL_ERROR))
         self._write_last()
@@ -364,15 +413,21 @@ class ClientConnection(asyncio.Protocol):
             now: seconds on the workshop's clock.
         """
         session = self.session
+        if self._websocket is not None and self._websocket.is_silent(now):
+            text = f"Nothing was heard for {self._listener.idle_timeout:g} seconds, not even a pong.\n"
+            self._end(refusals.closing("Heart-beat timeout", text, CloseReason.HEART_BEAT_TIMEOUT))
+            return
         if session.state in (State.CONNECTING, State.AUTHENTICATING):
             if now - self._arrival.since > self._listener.login_timeout:
                 text = f"No login within {self._listener.login_timeout:g} seconds.\n"
                 self._end(refusals.closing("Login timeout", text, CloseReason.LOGIN_TIMEOUT))
             return
+        if session.state is State.CONNECTED and session.renewal.has_expired(time.time()):
+            self._end(refusals.token_expired())
+            return
         session.time_passed(now)
         self._bridge.time_passed()
-        if self._recorder is not None:
-            self._recorder.time_passed()
+        self.observation.time_passed()
         if not self._writable and now - self._full_since > self._slow_timeout:
             text = f"Messages were not taken for {self._slow_timeout:g} seconds.\n"
             self._end(refusals.closing("Slow consumer", text, CloseReason.SLOW_CONSUMER))
@@ -393,6 +448,7 @@ class ClientConnection(asyncio.Protocol):
             return
         if self._transport.get_write_buffer_size():
             self.session.client_writable = False
+        self._throttle.end()
         self.session.shut_down()
         self._advance()
 
@@ -402,11 +458,10 @@ class ClientConnection(asyncio.Protocol):
         self._close()
 
     def _write_last(self) -> None:
-        if self.session.output and not self._gone:
-            octets = b"".join(self.session.output)
-            self._octets_out += len(octets)
-            self._transport.write(octets)
-        self.session.output.clear()
+        if self._gone:
+            self.session.output.clear()
+        elif self.session.output:
+            self._write()
         self._log_complaints()
 
     def _close(self) -> None:
@@ -415,18 +470,19 @@ class ClientConnection(asyncio.Protocol):
             return
         self._closing = True
         self._stop_timers()
+        self._throttle.end()
         self._bridge.flush()
         self._bridge.release()
         self._workshop.clients.discard(self)
         reason = self.session.close_reason
-        if self._recorder is not None:
-            self._recorder.ended(reason, self._octets_in, self._octets_out)
-            self._recorder = None
+        self.observation.ended(reason)
         if reason is not CloseReason.TLS_ON_PLAIN_PORT or self._log_tls():
             self._log("session ended", reason=reason.value if reason else "unknown")
         if self._gone:
             return
         self._workshop.closing.add(self)
+        if self._websocket is not None:
+            self._websocket.say_why(reason)
         if self._ended or not self._transport.can_write_eof():
             self._transport.close()
         else:
@@ -442,6 +498,20 @@ class ClientConnection(asyncio.Protocol):
         except OSError:
             # Reset by the client at the same moment.
             self._transport.abort()
+
+    def close_by_operator(self, reason: str) -> None:
+        """Somebody with the right to do so wants this session to end.
+
+        Args:
+            reason: a few words for the client, or nothing.
+        """
+        text = f"{reason}\n" if reason else "An operator of the gateway has closed this session.\n"
+        self._end(refusals.closing("Closed by operator", text, CloseReason.OPERATOR))
+
+    @property
+    def write_buffer(self) -> int:
+        """Octets that wait to be written to the client."""
+        return self._transport.get_write_buffer_size()
 
     def cut(self) -> None:
         """Give up on a client that does not fetch its last octets."""
@@ -461,10 +531,7 @@ class ClientConnection(asyncio.Protocol):
     def _log_complaints(self) -> None:
         complaints, self.session.complaints = self.session.complaints, []
         for error in complaints:
-            if self._recorder is not None:
-                self._recorder.failed(error)
-            else:
-                self._workshop.journal.refused(error, self._host)
+            self.observation.failed(error)
             text = error.body.decode(errors="replace").strip()
             self._log("error sent", message=error.message, text=text[:_LOGGED], closes=error.close is not None)
 
@@ -474,7 +541,7 @@ class ClientConnection(asyncio.Protocol):
         if left_out is None:
             return False
         address = str(self._listener.address)
-        log.info("tls on a plain port", address=address, peer=self._peer, hint=_TLS_HINT, left_out=left_out)
+        log.info("tls on a plain port", address=address, peer=self.observation.peer, hint=TLS_HINT, left_out=left_out)
         return True
 
     def _log(self, event: str, **details: object) -> None:
@@ -484,7 +551,7 @@ class ClientConnection(asyncio.Protocol):
         (log.debug if quiet else log.info)(
             event,
             session=session.identity.decode(),
-            peer=self._peer,
+            peer=self.observation.peer,
             virtual_host=session.settings.virtual_host or None,
             login=session.login.decode(errors="replace") if session.login else None,
             version=session.version.decode() if session.login else None,

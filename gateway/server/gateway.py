@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Coroutine
-from typing import Any, Final
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final, Protocol
 
 import structlog
 
 from gateway import __version__
 from gateway.config import GatewayConfig, Listener, User, VirtualHost
-from gateway.errors import ListenError
-from gateway.journal.journal import Journal
+from gateway.errors import GatewayError, ListenError
+from gateway.journal.journal import Journal, node_name
 from gateway.server.client import ClientConnection, Settler, Workshop
+from gateway.server.figures import Figures
+from gateway.server.inventory import Inventory
+from gateway.server.lag import Lag
+from gateway.server.limits import SessionLimits
 from gateway.server.listening import OpenListener
+from gateway.server.notify import Notifier
+from gateway.server.policy import defaults_of, rule_of
 from gateway.server.pool import LinkPool
+from gateway.server.readiness import Lookout, Readiness
+from gateway.server.websocket import WebSocketConnection
 from gateway.session.settings import Settings, TransactionLimits
 from gateway.session.settings import User as SessionUser
 
@@ -23,6 +31,7 @@ log = structlog.get_logger("gateway")
 
 # Deadlines without a timer of their own are looked at this often, in seconds.
 _SWEEP: Final = 1.0
+_MINUTE: Final = 60
 
 # The journal is written at least this often, in seconds.
 _JOURNAL: Final = 0.25
@@ -36,15 +45,24 @@ class Gateway:
     """
 
     def __init__(self, config: GatewayConfig) -> None:
-        self._config = config
+        self.config = self._config = config
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._settings: dict[str, Settings] = {}
         self._listeners: list[OpenListener] = []
         self.clients: set[ClientConnection] = set()
         self._closing: set[ClientConnection] = set()
-        self._journal = Journal(config)
-        self._pool = LinkPool(self._loop.time, self._spawn, self._journal.clock.tick)
+        self.journal = self._journal = Journal(config)
+        clock = self._journal.clock
+        self.started_at = clock.time
+        self.figures = Figures(config.virtual_hosts)
+        self.inventory = Inventory(self.figures, lambda: clock.time)
+        self._lookout = Lookout(tuple(config.resolved_virtual_hosts()), self.inventory, self._loop.time)
+        self._is_stopping = False
+        self.lag = Lag(_SWEEP)
+        self.node = node_name(config.defaults.journal.node)
+        self._pool = LinkPool(self._loop.time, self._spawn, clock.tick, self.inventory, self.node)
+        self.limits = SessionLimits(self._loop.time)
         self._workshop = Workshop(
             server=b"stomp-gateway/" + __version__.encode(),
             resolve=self._resolve,
@@ -54,11 +72,26 @@ class Gateway:
             spawn=self._spawn,
             settler=Settler(self._loop),
             journal=self._journal,
+            figures=self.figures,
+            limits=self.limits,
             clients=self.clients,
             closing=self._closing,
         )
         self._sweeper: asyncio.TimerHandle | None = None
         self._scribe: asyncio.TimerHandle | None = None
+
+    @property
+    def closing(self) -> int:
+        """Connections whose session is over, and that are not closed yet."""
+        return len(self._closing)
+
+    async def readiness(self) -> Readiness:
+        """Whether clients can be served, and why not."""
+        if self._is_stopping:
+            return Readiness(("draining",))
+        if not self._listeners:
+            return Readiness(("no listener is open",))
+        return Readiness(await self._lookout.reasons())
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -105,6 +138,7 @@ class Gateway:
                 self._journal.close()
                 raise ListenError(str(listener.address), error) from error
         self._sweeper = self._loop.call_later(_SWEEP, self._sweep)
+        self.lag.started(self._loop.time())
         if self._journal.is_on:
             self._write_journal()
         for host, port in self.addresses:
@@ -112,15 +146,20 @@ class Gateway:
         self._journal.announce()
 
     async def _listen(self, listener: Listener) -> None:
-        opened = OpenListener(listener, lambda arrival: ClientConnection(self._workshop, listener, arrival))
+        protocol = ClientConnection if listener.websocket is None else WebSocketConnection
+        opened = OpenListener(listener, lambda arrival: protocol(self._workshop, listener, arrival))
         await opened.open()
         self._listeners.append(opened)
 
     def _sweep(self) -> None:
         self._sweeper = self._loop.call_later(_SWEEP, self._sweep)
         now = self._loop.time()
+        self.lag.looked(now)
+        if self.lag.looks % _MINUTE == 0:
+            self.figures.minute_passed()
         for client in tuple(self.clients):
             client.time_passed(now)
+        self.limits.forget_idle()
         self._pool.close_idle()
 
     def _write_journal(self) -> None:
@@ -134,10 +173,13 @@ class Gateway:
 
     async def stop(self) -> None:
         """Accept nobody, let every session finish, close the links; within ``drain_timeout`` and little more."""
+        self._is_stopping = True
         self._stop_listening()
         if self._sweeper is not None:
             self._sweeper.cancel()
         log.info("draining", sessions=len(self.clients))
+        for transport in tuple(self._workshop.handshakes):
+            transport.abort()
         for client in tuple(self.clients):
             client.drain()
         deadline = self._loop.time() + self._config.drain_timeout
@@ -152,6 +194,7 @@ class Gateway:
         for client in tuple(self._closing):
             client.cut()
         await self._pool.close()
+        await self._lookout.close()
         if self._scribe is not None:
             self._scribe.cancel()
         self._journal.close()
@@ -176,6 +219,7 @@ def settings_of(virtual_host: VirtualHost) -> Settings:
         strict=virtual_host.conformance == "strict",
         next_release=virtual_host.compatibility == "next",
         hide_server_info=virtual_host.hide_server_info,
+        token_renewal=virtual_host.token_renewal,
         max_frame_size=virtual_host.max_frame_size,
         confirm_messages=virtual_host.confirm_window.messages,
         confirm_bytes=virtual_host.confirm_window.bytes,
@@ -186,6 +230,11 @@ def settings_of(virtual_host: VirtualHost) -> Settings:
             max_bytes=virtual_host.transactions.max_bytes,
             max_age=virtual_host.transactions.max_age,
         ),
+        default_prefetch=virtual_host.prefetch.default or 0,
+        max_prefetch=virtual_host.prefetch.max or 0,
+        destination_rules=tuple(rule_of(rule) for rule in virtual_host.destination_rules),
+        queue_defaults=tuple(defaults_of(entry) for entry in virtual_host.queue_arguments),
+        takes_existing_queues=virtual_host.on_queue_conflict == "use_existing",
     )
 
 
@@ -200,23 +249,51 @@ def _user(user: User | None) -> SessionUser | None:
     return None if user is None else _known_user(user)
 
 
-async def serve(config: GatewayConfig) -> None:
+class Companion(Protocol):
+    """What runs beside a gateway, and looks into it."""
+
+    async def start(self, gateway: Gateway) -> None:
+        """The gateway's listeners are open.
+
+        Raises:
+            GatewayError: when it cannot start; the gateway is stopped then.
+        """
+
+    async def stop(self) -> None:
+        """The gateway has stopped. Also called when this was never started."""
+
+
+async def serve(config: GatewayConfig, companions: Sequence[Companion] = ()) -> None:
     """Run a gateway until SIGTERM or SIGINT, then drain it.
 
     Args:
         config: the whole configuration.
+        companions: started after it, and stopped when it has ended.
 
     Raises:
-        ListenError: when a listener cannot be opened.
+        ListenError: when a listener, or a companion's, cannot be opened.
     """
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    gateway = Gateway(config)
+    gateway, notifier = Gateway(config), Notifier()
     await gateway.start()
+    try:
+        for companion in companions:
+            await companion.start(gateway)
+    except GatewayError:
+        await gateway.stop()
+        for companion in companions:
+            await companion.stop()
+        raise
+    notifier.ready()
     await stopping.wait()
     # A second signal ends the process at once.
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.remove_signal_handler(number)
+    notifier.stopping(len(gateway.clients))
     await gateway.stop()
+    for companion in companions:
+        await companion.stop()
+    notifier.close()

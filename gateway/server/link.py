@@ -26,6 +26,7 @@ from gateway.amqp.codec import CANCEL, CHANNEL_CLOSE, CONNECTION_BLOCKED, CONNEC
 from gateway.amqp.splitter import Sink, Splitter
 from gateway.config import BrokerUrl, Upstream, VirtualHost
 from gateway.server.channel import LinkChannel
+from gateway.server.nameplate import Nameplate
 from gateway.server.tap import Tap, TapFactory
 from gateway.server.tls import broker_tls_context
 from gateway.server.upstream import ACCESS_REFUSED, CONNECTION_FORCED, LinkDownError, UpstreamError, interrupted
@@ -86,6 +87,17 @@ class Tenant(Protocol):
         """The link is gone; see ``Link.end``."""
 
 
+class OnEnd(Protocol):
+    """Who counts the links."""
+
+    def __call__(self, link: Link, *, lost: bool) -> None:
+        """A link has ended, by itself or because it was closed."""
+
+
+NOWHERE: Final = BrokerUrl("amqp", "", 0)
+"""Where a link leads before it is opened."""
+
+
 def _nothing() -> None:
     pass
 
@@ -94,12 +106,19 @@ class Link:
     """One AMQP connection.
 
     Args:
-        name: shown by the broker beside the connection.
+        nameplate: what the broker shows of the connection.
         batch_begins: called before anything that the broker sent reaches a session.
     """
 
-    def __init__(self, name: str, batch_begins: Callable[[], None] = _nothing) -> None:
-        self.name = name
+    def __init__(self, nameplate: Nameplate, batch_begins: Callable[[], None] = _nothing) -> None:
+        self.nameplate = nameplate
+        # What it is used for now, and where it leads.
+        self.purpose = nameplate.purpose
+        self.broker = NOWHERE
+        self.opened_at = 0
+        # Told once when it ends, and whether that was unasked for.
+        self.on_end: OnEnd | None = None
+        self._is_closing = False
         self.batch_begins = batch_begins
         self.splitter = Splitter(self._watched)
         self.end: LinkDownError | None = None
@@ -111,6 +130,7 @@ class Link:
         self.exclusive_queues: dict[str, ExclusiveQueues] = {}
         self._channels: dict[int, LinkChannel] = {}
         self._opening = 0
+        self._updating: set[asyncio.Task[object]] = set()
         self._connection: aio_pika.Connection | None = None
         self._transport: asyncio.Transport | None = None
         self._tap: Tap | None = None
@@ -122,7 +142,7 @@ class Link:
         cls,
         virtual_host: VirtualHost,
         credentials: Credentials,
-        name: str,
+        nameplate: Nameplate,
         batch_begins: Callable[[], None] = _nothing,
     ) -> Link:
         """Open a connection to the first broker of the virtual host that answers.
@@ -130,7 +150,7 @@ class Link:
         Args:
             virtual_host: says where the brokers are.
             credentials: the client's.
-            name: shown by the broker beside the connection.
+            nameplate: what the broker shows of the connection.
             batch_begins: called before anything that the broker sent reaches a session.
 
         Raises:
@@ -140,7 +160,8 @@ class Link:
         upstream = virtual_host.upstream
         failures = []
         for broker in upstream.urls:
-            link = cls(name, batch_begins)
+            link = cls(nameplate, batch_begins)
+            link.broker = broker
             url = _url(broker, credentials, virtual_host)
             try:
                 await asyncio.wait_for(link._dial(url, upstream), upstream.connect_timeout)
@@ -158,7 +179,7 @@ class Link:
     async def _dial(self, url: URL, upstream: Upstream) -> None:
         context = broker_tls_context(upstream.tls) if url.scheme == "amqps" else None
         connection = aio_pika.Connection(
-            url, ssl_context=context, client_properties={"connection_name": self.name, "product": "stomp-gateway"}
+            url, ssl_context=context, client_properties={**self.nameplate.client_properties}
         )
         factory = TapFactory(self, _HIGH_WATER)
         connection.kwargs["transport_factory"] = factory
@@ -183,6 +204,21 @@ class Link:
     def frame_max(self) -> int:
         """The largest AMQP frame in octets that broker and gateway agreed upon; 0 for no limit."""
         return self._frame_max
+
+    @property
+    def virtual_host(self) -> str:
+        """The virtual host that it was opened for, by its STOMP name."""
+        return self.nameplate.virtual_host
+
+    @property
+    def channels(self) -> int:
+        """How many are open."""
+        return len(self._channels)
+
+    @property
+    def write_buffer(self) -> int:
+        """Octets that wait to be written to the broker."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     @property
     def has_room(self) -> bool:
@@ -253,11 +289,33 @@ class Link:
         if self._tap is not None and self.end is None:
             self._tap.show_life()
 
+    async def update_secret(self, passcode: str) -> None:
+        """Let the broker know of another passcode (connection.update-secret), and wait until it has taken it.
+
+        Raises:
+            LinkDownError: the connection is gone; RabbitMQ closes it over a passcode that it does not take.
+        """
+        transport = None if self._connection is None else self._connection.transport
+        if transport is None or self.end is not None:
+            raise self.end or LinkDownError(CONNECTION_FORCED, "the connection is closed")
+        updating = asyncio.ensure_future(transport.connection.update_secret(passcode, reason="renewed by the client"))
+        # The library would wait for ever for the answer of a connection that is gone.
+        self._updating.add(updating)
+        try:
+            await updating
+        except (AMQPError, OSError, RuntimeError, asyncio.CancelledError) as error:
+            if self.end is not None:
+                raise self.end from error
+            raise interrupted(error) from error
+        finally:
+            self._updating.discard(updating)
+
     async def close(self) -> None:
         """Close the connection in an orderly way."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
+        self._is_closing = True
         self.resume_reading()
         try:
             await asyncio.wait_for(connection.close(), _CLOSE_WITHIN)
@@ -293,9 +351,14 @@ class Link:
         """The socket is closed: tell everybody once."""
         if self.end is None:
             self.end = LinkDownError(CONNECTION_FORCED, "CONNECTION_FORCED - the connection to the broker was lost")
+        for updating in self._updating:
+            updating.cancel()
         for tenant in tuple(self.tenants):
             tenant.link_lost(self)
         self.tenants.clear()
+        on_end, self.on_end = self.on_end, None
+        if on_end is not None:
+            on_end(self, lost=not self._is_closing)
 
     def _watched(self, channel: int, method: int, octets: bytes) -> None:
         if method in (CONNECTION_BLOCKED, CONNECTION_UNBLOCKED):

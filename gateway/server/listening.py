@@ -59,6 +59,7 @@ class OpenListener:
         self._tasks: set[asyncio.Task[None]] = set()
         self._complaints = Complaints(self._loop.time)
         self._room = asyncio.Semaphore(_MOST_WAITING)
+        self._places: set[_Place] = set()
         self.addresses: list[tuple[str, int]] = []
 
     async def open(self) -> None:
@@ -70,7 +71,7 @@ class OpenListener:
         listener = self._listener
         if listener.tls is not None:
             self._context = listener_tls_context(listener.tls)
-        doors = await _bound(listener.address, listener.backlog)
+        doors = await bound(listener.address, listener.backlog)
         self.addresses = [door.getsockname()[:2] for door in doors]
         for door in doors:
             if self._context is None and not listener.proxy_protocol:
@@ -87,7 +88,10 @@ class OpenListener:
 
     def _arrived(self) -> asyncio.Protocol:
         """A connection to a plain listener, that the event loop has just accepted."""
-        return self._connect(Arrival(None, self._loop.time(), self._complaints))
+        place = self._place()
+        if place is None:
+            return _TurnedAway()
+        return self._connect(Arrival(None, self._loop.time(), self._complaints, place.leave))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work, name=f"listener {self._listener.address}")
@@ -115,13 +119,26 @@ class OpenListener:
                 # Even without a pause everybody else has a turn before the next attempt.
                 await asyncio.sleep(_PAUSE if error.errno in _EXHAUSTED else 0)
             else:
-                return caller, Arrival(Peer.named(name), self._loop.time(), self._complaints)
+                place = self._place()
+                if place is not None:
+                    return caller, Arrival(Peer.named(name), self._loop.time(), self._complaints, place.leave)
+                caller.close()
 
     async def _let_in(self, caller: socket.socket, arrival: Arrival) -> None:
         try:
             await self._prepare(caller, arrival)
         finally:
             self._room.release()
+
+    def _place(self) -> _Place | None:
+        """A place for another connection; None when `max_connections` are taken."""
+        most = self._listener.max_connections
+        if most is None or len(self._places) < most:
+            return _Place(self._places)
+        left_out = self._complaints.left_out()
+        if left_out is not None:
+            log.warning("too many connections", address=str(self._listener.address), most=most, left_out=left_out)
+        return None
 
     async def _prepare(self, caller: socket.socket, arrival: Arrival) -> None:
         """From an accepted connection to its protocol; whatever goes wrong concerns this connection only."""
@@ -133,6 +150,7 @@ class OpenListener:
                     arrival = await self._behind_a_proxy(caller, arrival)
         except (ProxyHeaderError, _NothingSaidError, TimeoutError, OSError) as error:
             caller.close()
+            arrival.leave()
             if not isinstance(error, _NothingSaidError):
                 reason = str(error) if isinstance(error, ProxyHeaderError) else "no whole PROXY header came"
                 self._complain("proxy header refused", arrival, reason)
@@ -143,6 +161,7 @@ class OpenListener:
         try:
             await self._hand_over(caller, arrival, deadline)
         except OSError as error:
+            arrival.leave()
             self._complain("tls handshake failed", arrival, handshake_failure(error))
 
     async def _behind_a_proxy(self, caller: socket.socket, proxy: Arrival) -> Arrival:
@@ -171,7 +190,8 @@ class OpenListener:
     def _complain(self, event: str, arrival: Arrival, reason: str) -> None:
         left_out = self._complaints.left_out()
         if left_out is not None:
-            log.info(event, address=str(self._listener.address), peer=str(arrival.peer), reason=reason, left_out=left_out)
+            address, peer = str(self._listener.address), str(arrival.peer)
+            log.info(event, address=address, peer=peer, reason=reason, left_out=left_out)
 
     def _complain_of_no_room(self) -> None:
         left_out = self._complaints.left_out()
@@ -179,11 +199,31 @@ class OpenListener:
             log.warning("too many not let in yet", address=str(self._listener.address), left_out=left_out)
 
 
+class _Place:
+    """One of the connections that a listener may have at once."""
+
+    def __init__(self, taken: set[_Place]) -> None:
+        self._taken = taken
+        taken.add(self)
+
+    def leave(self) -> None:
+        """It is closed; may be said more than once."""
+        self._taken.discard(self)
+
+
+class _TurnedAway(asyncio.Protocol):
+    """A connection beyond `max_connections`."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Close it, before anything is read."""
+        transport.close()
+
+
 class _NothingSaidError(Exception):
     """Somebody connected and closed: a proxy's health check, and not worth a line in the log."""
 
 
-async def _bound(address: SocketAddress, backlog: int) -> list[socket.socket]:
+async def bound(address: SocketAddress, backlog: int) -> list[socket.socket]:
     """A listening socket for each address that a host's name stands for and that this machine has.
 
     Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asyncio import BaseTransport
+from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 
@@ -58,9 +59,11 @@ class Arrival:
     """A connection that a listener has let in.
 
     ``peer`` is where it comes from, None to ask the connection itself; ``since`` is when it was accepted, in seconds on
-    the event loop's clock; ``complaints`` bounds what the log says about strangers there.
+    the event loop's clock; ``complaints`` bounds what the log says about strangers there; ``leave`` is called, once or
+    more, when it is closed.
     """
 
     peer: Peer | None
     since: float
     complaints: Complaints
+    leave: Callable[[], None] = lambda: None

@@ -14,19 +14,22 @@ from __future__ import annotations
 import asyncio
 import hmac
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from gateway.config import VirtualHost
 from gateway.server.channel import LinkChannel
+from gateway.server.conflicts import TakenQueues
+from gateway.server.inventory import Inventory
 from gateway.server.link import Credentials, Link
+from gateway.server.nameplate import Nameplate
 from gateway.server.upstream import LinkDownError
 
 # A shared link that nobody uses is kept this long, in seconds: clients that connect, send and go come back.
 _LINGER: Final = 60.0
 
-# Characters of virtual host and login in the name of a connection.
-_LABEL: Final = 100
+OpenLink = Callable[[VirtualHost, Credentials, str, str, str], Awaitable[Link]]
+"""Opens a link for a purpose; the last two name client and session, where it is for one only."""
 
 _PUBLISH: Final = "publish"
 _CONSUME: Final = "consume"
@@ -38,19 +41,15 @@ class Links:
     Args:
         virtual_host: says where the brokers are.
         credentials: the login's.
-        label: goes into the names of the connections.
-        batch_begins: called before anything that a broker sent reaches a session.
+        open_link: opens one for a purpose.
     """
 
-    def __init__(
-        self, virtual_host: VirtualHost, credentials: Credentials, label: str, batch_begins: Callable[[], None]
-    ) -> None:
+    def __init__(self, virtual_host: VirtualHost, credentials: Credentials, open_link: OpenLink) -> None:
         self.virtual_host = virtual_host
         self.users = 0
         self.idle_since = 0.0
         self._credentials = credentials
-        self._label = label
-        self._batch_begins = batch_begins
+        self._open_link = open_link
         self._links: dict[str, list[Link]] = {_PUBLISH: [], _CONSUME: []}
         # A connection opened to ask about a login, not yet used for anything.
         self._spare: Link | None = None
@@ -82,6 +81,26 @@ class Links:
         else:
             self._spare = link
 
+    async def ask_about(self, passcode: str) -> None:
+        """Open a connection to learn whether the broker accepts another passcode, and close it again.
+
+        Raises:
+            UpstreamError: when the broker refuses.
+            LinkDownError: when none can be reached.
+        """
+        credentials = Credentials(self._credentials.login, passcode)
+        link = await self._open_link(self.virtual_host, credentials, "login", "", "")
+        await link.close()
+
+    async def renew(self, passcode: str) -> None:
+        """Use another passcode from now on, on every open link too.
+
+        Raises:
+            LinkDownError: a link is gone meanwhile.
+        """
+        self._credentials = Credentials(self._credentials.login, passcode)
+        await asyncio.gather(*(link.update_secret(passcode) for link in self.all))
+
     async def publishing_channel(self) -> LinkChannel:
         """A channel on a link that serves publishers."""
         return await self._channel(_PUBLISH)
@@ -90,9 +109,14 @@ class Links:
         """A channel on a link that serves subscriptions."""
         return await self._channel(_CONSUME)
 
-    async def open_own(self) -> Link:
-        """A link that belongs to one session, whose reading may pause for it."""
-        return await self._open("own")
+    async def open_own(self, client: str, session: str) -> Link:
+        """A link that belongs to one session, whose reading may pause for it.
+
+        Args:
+            client: names the client.
+            session: the session's identity.
+        """
+        return await self._open("own", client, session)
 
     async def _channel(self, purpose: str) -> LinkChannel:
         link = await self._with_room(purpose)
@@ -112,6 +136,7 @@ class Links:
             return await self._with_room(purpose)
         spare, self._spare = self._spare, None
         if spare is not None and spare.end is None:
+            spare.purpose = purpose
             links.append(spare)
             return spare
         self._opening[purpose] = opening = asyncio.get_running_loop().create_future()
@@ -130,10 +155,8 @@ class Links:
             del self._opening[purpose]
         return link
 
-    async def _open(self, purpose: str) -> Link:
-        # A login may be long, and RabbitMQ hangs up on long frames before it has accepted one.
-        name = f"stomp-gateway {purpose} {self._label[:_LABEL]}"
-        return await Link.open(self.virtual_host, self._credentials, name, self._batch_begins)
+    async def _open(self, purpose: str, client: str = "", session: str = "") -> Link:
+        return await self._open_link(self.virtual_host, self._credentials, purpose, client, session)
 
     async def close(self) -> None:
         """Close every link."""
@@ -173,31 +196,57 @@ class LinkPool:
         clock: seconds, only going forward.
         spawn: starts a background task and keeps hold of it.
         batch_begins: called before anything that a broker sent reaches a session.
+        inventory: is told of every link.
+        node: the gateway's name, for the broker's pages.
     """
 
     def __init__(
-        self, clock: Callable[[], float], spawn: Callable[..., object], batch_begins: Callable[[], None]
+        self,
+        clock: Callable[[], float],
+        spawn: Callable[..., object],
+        batch_begins: Callable[[], None],
+        inventory: Inventory,
+        node: str,
     ) -> None:
         self._clock = clock
         self._batch_begins = batch_begins
+        self._inventory = inventory
+        self._node = node
         self._spawn = spawn
         self._key = secrets.token_bytes(32)
         self._shared: dict[tuple[str, str], list[_SharedLogin]] = {}
+        # Queues of all sessions that are not what they asked for.
+        self.taken_queues = TakenQueues()
 
-    async def log_in(self, virtual_host: VirtualHost, credentials: Credentials, client: str) -> Lease:
+    async def _open(
+        self, virtual_host: VirtualHost, credentials: Credentials, purpose: str, client: str, session: str
+    ) -> Link:
+        nameplate = Nameplate(purpose, virtual_host.name, credentials.login, self._node, client, session)
+        link = await Link.open(virtual_host, credentials, nameplate, self._batch_begins)
+        self._inventory.opened(link)
+        return link
+
+    async def log_in(self, virtual_host: VirtualHost, credentials: Credentials, client: str, session: str) -> Lease:
         """Let the broker decide on a login, and hand out links.
 
         Args:
             virtual_host: which the client asked for.
             credentials: the client's own.
             client: names the client, for dedicated links.
+            session: its identity, for the same.
 
         Raises:
             UpstreamError: when the broker refuses the login or the virtual host.
             LinkDownError: when no broker can be reached.
         """
         if virtual_host.links == "dedicated":
-            links = Links(virtual_host, credentials, f"{virtual_host.name} {client}", self._batch_begins)
+
+            async def open_dedicated(
+                virtual_host: VirtualHost, credentials: Credentials, purpose: str, _client: str, _session: str
+            ) -> Link:
+                return await self._open(virtual_host, credentials, purpose, client, session)
+
+            links = Links(virtual_host, credentials, open_dedicated)
             await links.ask_broker()
             return Lease(links, self._release_dedicated)
         shared = self._find(virtual_host, credentials)
@@ -214,8 +263,7 @@ class LinkPool:
         for candidate in candidates:
             if hmac.compare_digest(candidate.digest, digest):
                 return candidate
-        label = f"{virtual_host.name} {credentials.login}"
-        links = Links(virtual_host, credentials, label, self._batch_begins)
+        links = Links(virtual_host, credentials, self._open)
         candidates.append(candidate := _SharedLogin(digest, links))
         return candidate
 

@@ -6,7 +6,7 @@ import ssl
 from asyncio import BaseTransport
 from typing import Final
 
-from gateway.config import Listener, ListenerTls, Tls
+from gateway.config import Listener, ServerTls, Tls
 
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _VERIFY: Final = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
@@ -32,7 +32,7 @@ def broker_tls_context(tls: Tls) -> ssl.SSLContext:
     return context
 
 
-def listener_tls_context(tls: ListenerTls) -> ssl.SSLContext:
+def listener_tls_context(tls: ServerTls) -> ssl.SSLContext:
     """The context of a listener.
 
     Args:

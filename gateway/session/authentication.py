@@ -25,8 +25,8 @@ class Authentication:
     """
 
     __slots__ = (
-        "_connect", "_conversation", "_resolve", "_server", "certificate_name", "heartbeats", "implicit_connect",
-        "is_local",
+        "_connect", "_conversation", "_resolve", "_server", "certificate_name", "credentials", "heartbeats",
+        "implicit_connect", "is_local",
     )  # fmt: skip
 
     def __init__(self, conversation: Conversation, server: bytes, resolve: Resolve) -> None:
@@ -35,6 +35,8 @@ class Authentication:
         # that may stand in for a login, and whether its listener lets it leave out CONNECT.
         self.is_local = True
         self.certificate_name: str | None = None
+        # Login and passcode that came before CONNECT and count for more, with HTTP.
+        self.credentials: tuple[bytes, bytes] | None = None
         self.implicit_connect = False
         self._conversation = conversation
         self._server = server
@@ -43,7 +45,11 @@ class Authentication:
 
     def connect(self, frame: Frame) -> None:
         """CONNECT or STOMP."""
-        self._ask(read_connect(frame.headers, self._resolve, self.certificate_name), frame)
+        headers = frame.headers
+        if self.credentials is not None:
+            login, passcode = self.credentials
+            headers = {**headers, b"login": login, b"passcode": passcode}
+        self._ask(read_connect(headers, self._resolve, self.certificate_name), frame)
 
     def connect_implicitly(self, frame: Frame) -> None:
         """A frame that should have come after CONNECT. Where the listener allows it, it is carried out all the same.
@@ -117,6 +123,10 @@ class Authentication:
         """No broker answered."""
         self._refuse(refusals.broker_unreachable())
 
+    def refused(self, error: StompError) -> None:
+        """The gateway lets nobody more in."""
+        self._refuse(error)
+
     def _refuse(self, error: StompError) -> None:
         """The client may send another CONNECT; one that sent none at all has no business here."""
         connect, self._connect = self._connect, None
@@ -127,7 +137,7 @@ class Authentication:
         if conversation.state is not State.AUTHENTICATING:
             return
         conversation.move(State.CONNECTING)
-        if connect is not None and connect.implicit:
+        if connect is not None and connect.implicit and error.close is None:
             error = refusals.closed_for(error, CloseReason.BROKER_ERROR)
         conversation.fail(error, conversation.receipt_of(frame) if frame else None)
 

@@ -17,6 +17,7 @@ from gateway.session.queues import QueueSpec
 from gateway.session.settings import Settings
 from gateway.session.subscription import AckMode, Subscription
 from gateway.session.subscriptions import Subscriptions
+from gateway.session.traffic import COMMANDS, OTHER, Sends
 from gateway.session.transitions import MOVES, State
 from gateway.session.witness import Witness
 from gateway.stomp.encoder import encode_receipt
@@ -39,6 +40,8 @@ class Hold(Enum):
     """The broker does not take octets as fast as clients send them."""
     BROKER_BLOCKED = "broker-blocked"
     """The broker has a memory or disk alarm, and the client has sent since."""
+    RATE_LIMIT = "rate-limit"
+    """The user, or the address, sends more than it may, and is in debt."""
     CLIENT_WRITE = "client-write"
     """Far too much waits to be written to the client."""
     STOPPING = "stopping"
@@ -68,8 +71,13 @@ class Conversation:
         # Who looks on, from the login on; ``observe`` is the owner's, and finds one.
         self.witness: Witness | None = None
         self.observe: Callable[[], Witness | None] = lambda: None
+        # What there was to count: frames in all and, but for SEND, by command; messages sent and the broker's answers.
         self.frames_received = 0
+        self.commands: dict[bytes, int] = {}
         self.receipts_sent = 0
+        self.errors_sent = 0
+        self.sends = Sends()
+        self.confirmed = self.rejected = self.returned = 0
         # STOMP 1.0 means header values without their leading spaces.
         self.trims = False
         self.subscriptions = Subscriptions(identity, self.output)
@@ -89,6 +97,11 @@ class Conversation:
         """A frame's receipt header as the version means it."""
         receipt = frame.receipt
         return receipt.lstrip(b" ") if receipt is not None and self.trims else receipt
+
+    def note_command(self, command: bytes) -> None:
+        """Count a frame of the client by its command, unless it is a SEND: those are all the others."""
+        name = command if command in COMMANDS else OTHER
+        self.commands[name] = self.commands.get(name, 0) + 1
 
     def send_receipt(self, frame: Frame) -> None:
         """Answer a frame that asks for it."""
@@ -171,6 +184,7 @@ class Conversation:
         if error.close is None and self.strict:
             error = refusals.closed_for(error, CloseReason.PROTOCOL_ERROR)
         self.output.append(refusals.encode_error(error, receipt))
+        self.errors_sent += 1
         self.complaints.append(error)
         if error.close is not None:
             self.end(error.close)

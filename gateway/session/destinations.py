@@ -45,6 +45,15 @@ _PREFIXES: Final = (
 )
 
 
+_STARTS: Final = {
+    Kind.QUEUE: b"/queue/",
+    Kind.TOPIC: b"/topic/",
+    Kind.AMQ_QUEUE: b"/amq/queue/",
+    Kind.REPLY_QUEUE: REPLY_QUEUE,
+    Kind.TEMP_QUEUE: TEMP_QUEUE,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Destination:
     """A destination, read.
@@ -118,6 +127,29 @@ def _exchange(rest: bytes) -> Destination:
 
 def _invalid(kind: Kind, rest: bytes) -> StompError:
     return StompError("Invalid destination", b"'%b' is not a valid %b destination\n" % (rest, kind.value))
+
+
+def spellings(destination: Destination, topic_exchange: bytes) -> tuple[bytes, ...]:
+    """The texts under which an operator may speak of a destination: its own, then that of what it means.
+
+    Args:
+        destination: read, so that all ways to write the same are one.
+        topic_exchange: the virtual host's default topic exchange.
+    """
+    name = _without_slashes(destination.name)
+    kind = destination.kind
+    if kind is not Kind.EXCHANGE:
+        own = _STARTS[kind] + name
+        return (own, _STARTS[Kind.QUEUE] + name) if kind in (Kind.AMQ_QUEUE, Kind.REPLY_QUEUE) else (own,)
+    key = _without_slashes(destination.key)
+    exchange, _ = destination.route(topic_exchange)
+    names = dict.fromkeys((name, _without_slashes(exchange)))
+    own_ones = tuple(b"/exchange/%b/%b" % (each, key) if key else b"/exchange/" + each for each in names)
+    return (*own_ones, _STARTS[Kind.TOPIC] + key) if exchange == topic_exchange and key else own_ones
+
+
+def _without_slashes(part: bytes) -> bytes:
+    return part.replace(b"/", b"%2F")
 
 
 def not_for(command: bytes, text: bytes) -> StompError:

@@ -19,7 +19,7 @@ from gateway.session.subscription import Subscription
 class Login:
     """Let the broker decide on credentials and virtual host.
 
-    Answered by LoggedIn, LoginFailed or BrokerUnreachable.
+    Answered by LoggedIn, LoginFailed, BrokerUnreachable or SessionRefused.
     """
 
     settings: Settings
@@ -48,6 +48,7 @@ class Subscribe:
 
     ``queue`` is declared when given; ``queue_name`` is consumed (empty: the declared one). ``binding`` is the exchange
     and the routing key, or None. ``arguments`` are those of basic.consume. ``prefetch`` 0 asks for no limit.
+    ``is_stream`` says that the queue is a stream, as far as the client or the operator asks for one.
     """
 
     subscription: Subscription
@@ -56,6 +57,7 @@ class Subscribe:
     binding: tuple[str, str] | None
     prefetch: int
     arguments: Mapping[str, Argument] = field(default_factory=dict)
+    is_stream: bool = False
 
     @property
     def needs_own_link(self) -> bool:
@@ -63,9 +65,7 @@ class Subscribe:
 
         That is so without a limit, and with a stream, which does not take back what a slow client cannot take.
         """
-        declared = {} if self.queue is None else self.queue.arguments
-        is_stream = "x-stream-offset" in self.arguments or declared.get("x-queue-type") == "stream"
-        return not self.prefetch or is_stream
+        return not self.prefetch or self.is_stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +80,21 @@ class Unsubscribe:
 
 
 @dataclass(frozen=True, slots=True)
+class RenewToken:
+    """Let the broker decide on another token, and use it on all links of the session.
+
+    Answered by TokenRenewed or TokenRefused.
+    """
+
+    token: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class CloseUpstream:
     """Close every channel of the session in an orderly way. Answered by UpstreamClosed."""
 
 
-Operation = Login | PreparePublisher | Subscribe | Unsubscribe | CloseUpstream
+Operation = Login | PreparePublisher | Subscribe | Unsubscribe | RenewToken | CloseUpstream
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +115,14 @@ class LoginFailed:
 @dataclass(frozen=True, slots=True)
 class BrokerUnreachable:
     """The broker could not be asked about the login. Trying again on this connection makes no sense."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRefused:
+    """There are as many sessions as there may be: whose, for people, and how many."""
+
+    whose: str
+    limit: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +148,18 @@ class Unsubscribed:
     """A subscription's consumer is gone."""
 
     subscription: Subscription
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRenewed:
+    """Every link of the session uses the new token."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRefused:
+    """The new token is not used anywhere. ``text`` says why, fit for the client."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +206,12 @@ Event = (
     LoggedIn
     | LoginFailed
     | BrokerUnreachable
+    | SessionRefused
     | PublisherPrepared
     | Subscribed
     | Unsubscribed
+    | TokenRenewed
+    | TokenRefused
     | UpstreamClosed
     | OperationFailed
     | ChannelClosed

@@ -10,8 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from gateway.amqp import properties
 from gateway.amqp.codec import Publication
+from gateway.amqp.splitter import Return
+from gateway.errors import CodecError
 from gateway.session.settings import Settings
+from gateway.session.traffic import SendCount
 from gateway.session.witness import SendAccount
 
 
@@ -21,15 +25,21 @@ class Commit:
 
     waiting: int = 0
     rejected: bool = False
+    returned: bool = False
 
 
 class Route(Protocol):
-    """Where a message went: the client's destination, the exchange and routing key that it means, and who counts it."""
+    """Where a message went: the client's destination, the exchange and routing key that it means, and who counts it.
+
+    ``count`` is what counts always, ``account`` a witness's.
+    """
 
     destination: bytes
     exchange: bytes
     routing_key: bytes
+    mandatory: bool
     account: SendAccount | None
+    count: SendCount
 
 
 Unconfirmed = tuple[bytes | None, Route, int, Commit | None, object]
@@ -43,6 +53,7 @@ class Publisher:
     __slots__ = (
         "_max_bytes",
         "_max_messages",
+        "_returned",
         "_sequence",
         "_unconfirmed",
         "channel",
@@ -61,6 +72,8 @@ class Publisher:
         self._max_messages = settings.confirm_messages
         self._max_bytes = settings.confirm_bytes
         self._sequence = 0
+        # The last message that the broker returned.
+        self._returned = 0
         self._unconfirmed: dict[int, Unconfirmed] = {}
 
     def open(self, channel: int, frame_max: int, *, confirms: bool) -> None:
@@ -79,6 +92,15 @@ class Publisher:
     def unconfirmed(self) -> int:
         """Messages published and not confirmed yet."""
         return len(self._unconfirmed)
+
+    @property
+    def last(self) -> int:
+        """The publish sequence number of the last message; 0 before confirms are on."""
+        return self._sequence
+
+    def awaits(self, sequence: int) -> bool:
+        """Whether the broker has yet to answer for a message."""
+        return sequence in self._unconfirmed
 
     @property
     def owes_receipts(self) -> bool:
@@ -109,11 +131,12 @@ class Publisher:
         HOT: an encode, and an entry in the account once confirms are on.
         """
         self.output.append(publication.encode(body, values))
-        account = route.account
-        ticket = None if account is None else account.sent(len(body), receipt is not None)
+        account, count, size = route.account, route.count, len(body)
+        count.messages += 1
+        count.octets += size
+        ticket = None if account is None else account.sent(size, receipt is not None)
         if self.confirms:
             self._sequence += 1
-            size = len(body)
             self._unconfirmed[self._sequence] = (receipt, route, size, commit, ticket)
             self.unconfirmed_bytes += size
 
@@ -144,6 +167,28 @@ class Publisher:
             self.unconfirmed_bytes -= entry[2]
         return struck
 
+    def take_returned(self, returned: Return) -> Unconfirmed | None:
+        """Find the message that the broker returned, and let its confirm, which follows, mean nothing to anybody.
+
+        The broker does not say which one it was, but it works in order: it is behind the one returned last. Of those
+        that went the same way, some may have reached a queue and wait for their confirm only; they are told apart by
+        what they bear, since a receipt is among a message's headers.
+
+        Returns:
+            The message as it was; None if there is none like it.
+        """
+        unconfirmed = self._unconfirmed
+        receipt = _receipt_in(returned.properties)
+        first = max(self._returned + 1, next(iter(unconfirmed), 0))
+        for sequence in range(first, self._sequence + 1):
+            entry = unconfirmed.get(sequence)
+            if entry is not None and _is_returned(entry, returned, receipt):
+                self._returned = sequence
+                _, route, size, commit, _ = entry
+                unconfirmed[sequence] = (None, route, size, commit, None)
+                return entry
+        return None
+
     def receipt_of_failure(self, text: str) -> bytes | None:
         """The receipt of the SEND that made the broker close the channel.
 
@@ -162,3 +207,23 @@ class Publisher:
         if len(self._unconfirmed) == 1 and b"exchange" not in quoted:
             return next(iter(self._unconfirmed.values()))[0]
         return None
+
+
+def _is_returned(entry: Unconfirmed, returned: Return, receipt: bytes | None) -> bool:
+    borne, route, size, *_ = entry
+    return (
+        route.mandatory
+        and route.routing_key == returned.routing_key
+        and route.exchange == returned.exchange
+        and size == returned.size
+        and borne == receipt
+    )
+
+
+def _receipt_in(octets: bytes) -> bytes | None:
+    """The receipt among the headers of a message."""
+    try:
+        headers = properties.decode(octets).headers or ()
+    except CodecError:
+        return None
+    return next((value for name, value in headers if name == b"receipt" and isinstance(value, bytes)), None)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from gateway.session import refusals
 from gateway.session.arguments import Argument, queue_arguments
-from gateway.session.destinations import Destination, Kind, durable_queue_name
-from gateway.session.settings import Settings
+from gateway.session.destinations import Destination, Kind, durable_queue_name, spellings
+from gateway.session.queue_defaults import REPLICATED, TYPE, with_defaults
+from gateway.session.settings import QueueDefaults, Settings
 from gateway.stomp.headers import read_boolean
-
-_REPLICATED: Final = ("quorum", "stream")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +30,31 @@ class QueueRules:
 
     ``exclusive`` says that the queue of a subscription that is not durable belongs to its session alone. ``replicated``
     says that quorum queues and streams are always declared durable and not exclusive, as the broker wants them.
-    ``streams_take_nack`` says that the broker bears a basic.nack for a message of a stream.
+    ``streams_take_nack`` says that the broker bears a basic.nack for a message of a stream. ``defaults`` are arguments
+    that the operator wants.
     """
 
     exclusive: bool = False
     replicated: bool = False
     streams_take_nack: bool = False
+    defaults: tuple[QueueDefaults, ...] = ()
 
     @classmethod
-    def of(cls, broker_version: tuple[int, ...], exclusive: bool | None) -> QueueRules:
+    def of(cls, broker_version: tuple[int, ...], settings: Settings) -> QueueRules:
         """The rules for a broker.
 
         Args:
             broker_version: RabbitMQ's, as numbers; empty when it does not say.
-            exclusive: the configuration's choice; None leaves it to the version.
+            settings: of the virtual host.
         """
         # From 4.3 on RabbitMQ refuses queues that are neither durable nor exclusive.
         is_new = broker_version >= (4, 3)
-        return cls(is_new if exclusive is None else exclusive, is_new, is_new)
+        exclusive = settings.exclusive_queues
+        return cls(is_new if exclusive is None else exclusive, is_new, is_new, settings.queue_defaults)
+
+    def spellings(self, destination: Destination, topic_exchange: bytes = b"") -> tuple[bytes, ...]:
+        """The texts that ``defaults`` may speak of; none where there are no defaults, which is the common case."""
+        return spellings(destination, topic_exchange) if self.defaults else ()
 
 
 def name_for_broker(header: bytes, octets: bytes) -> str:
@@ -78,7 +83,8 @@ def sent_queue(destination: Destination, headers: Mapping[bytes, bytes], rules: 
     """
     durable = _flag(headers, (b"durable",))
     name = name_for_broker(b"destination", destination.name)
-    return _spec(name, headers, True if durable is None else durable, {}, rules)
+    spelled = rules.spellings(destination)
+    return _spec(name, headers, True if durable is None else durable, {}, rules, spelled)
 
 
 def subscribed_queue(
@@ -104,11 +110,27 @@ def subscribed_queue(
     durable = _flag(headers, (b"durable", b"persistent"))
     if destination.kind is Kind.QUEUE:
         durable = True if durable is None else durable
-        return _spec(name_for_broker(b"destination", destination.name), headers, durable, {}, rules)
+        spelled = rules.spellings(destination, settings.default_topic_exchange)
+        return _spec(name_for_broker(b"destination", destination.name), headers, durable, {}, rules, spelled)
     durable = durable or False
     defaults = {b"exclusive": rules.exclusive and not durable, b"auto-delete": True}
     name = subscription_queue(destination, headers, fallback, settings)
-    return _spec(name_for_broker(b"x-queue-name", name), headers, durable, defaults, rules)
+    if b"x-queue-name" in headers:
+        # Whatever it is bound to: several destinations may share it, and a SEND may declare it.
+        destination = Destination(Kind.QUEUE, name)
+    spelled = rules.spellings(destination, settings.default_topic_exchange)
+    return _spec(name_for_broker(b"x-queue-name", name), headers, durable, defaults, rules, spelled)
+
+
+def temporary_queue(identifier: bytes, rules: QueueRules) -> QueueSpec:
+    """The queue behind ``/temp-queue/<id>`` in a reply-to: the broker names it, and one session alone reads it.
+
+    Args:
+        identifier: the destination.
+        rules: how queues must look on the broker.
+    """
+    arguments = with_defaults({}, rules.defaults, (identifier,), may_be_replicated=False)
+    return QueueSpec("", exclusive=True, auto_delete=True, arguments=arguments)
 
 
 def subscription_queue(
@@ -141,18 +163,27 @@ def _flag(headers: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> bool | No
 
 
 def _spec(
-    name: str, headers: Mapping[bytes, bytes], durable: bool, defaults: dict[bytes, bool], rules: QueueRules
+    name: str,
+    headers: Mapping[bytes, bytes],
+    durable: bool,
+    defaults: dict[bytes, bool],
+    rules: QueueRules,
+    spelled: tuple[bytes, ...],
 ) -> QueueSpec:
     def chosen(flag: bytes) -> bool:
         explicit = read_boolean(headers.get(flag))
         return explicit if explicit is not None else defaults.get(flag, not durable)
 
     arguments = queue_arguments(headers)
-    is_replicated = rules.replicated and arguments.get("x-queue-type") in _REPLICATED
+    is_replicated = rules.replicated and arguments.get(TYPE) in REPLICATED
+    outlives = durable or is_replicated
+    exclusive = chosen(b"exclusive") and not is_replicated
+    auto_delete = chosen(b"auto-delete")
+    may_be_replicated = outlives and not exclusive and not auto_delete
     return QueueSpec(
         name=name,
-        durable=durable or is_replicated,
-        exclusive=chosen(b"exclusive") and not is_replicated,
-        auto_delete=chosen(b"auto-delete"),
-        arguments=arguments,
+        durable=outlives,
+        exclusive=exclusive,
+        auto_delete=auto_delete,
+        arguments=with_defaults(arguments, rules.defaults, spelled, may_be_replicated=may_be_replicated),
     )

@@ -111,10 +111,32 @@ def login_failed(code: int, text: str, login: bytes, settings: Settings) -> Stom
     return bad_connect(text)
 
 
+def token_refused(text: str) -> StompError:
+    """The broker does not take another token; the session goes on with the one it has."""
+    return StompError("Token refused", f"The token was not accepted: {text}\n")
+
+
+def token_expired() -> StompError:
+    """The session's token is past its time."""
+    body = "The token that you logged in with, or sent since, has expired; connect again with another.\n"
+    return StompError("Token expired", body, close=CloseReason.TOKEN_EXPIRED)
+
+
 def broker_unreachable() -> StompError:
     """No broker answers; the client has to connect anew, perhaps to another gateway."""
     body = "The message broker cannot be reached; try again later.\n"
     return StompError("Upstream unavailable", body, close=CloseReason.BROKER_ERROR)
+
+
+def too_many_sessions(whose: str, limit: int) -> StompError:
+    """A login beyond what the virtual host allows.
+
+    Args:
+        whose: sessions, for people.
+        limit: how many there may be.
+    """
+    body = f"{whose} has {limit} sessions, as many as are allowed; close one, or try again later.\n"
+    return StompError("Session limit reached", body, close=CloseReason.SESSION_LIMIT)
 
 
 def not_connected() -> StompError:
@@ -252,6 +274,25 @@ def transaction_too_old(identifier: bytes) -> StompError:
     return StompError("Transaction expired", body)
 
 
+def destination_denied(command: bytes, text: bytes, login: bytes) -> StompError:
+    """A destination that a rule of the operator's denies. Worded and carried out as a refusal by the broker is."""
+    body = b"ACCESS_REFUSED - a destination rule of the gateway denies %b to '%b' for user '%b'" % (
+        command,
+        text[:LONGEST_NAME],
+        login[:LONGEST_NAME],
+    )
+    return StompError(_AMQP_NAMES[_ACCESS_REFUSED], body, close=CloseReason.BROKER_ERROR)
+
+
+def impossible_rewrite(text: bytes, other: bytes) -> StompError:
+    """A destination that a rule of the operator's turns into something that is none."""
+    body = b"A destination rule of the gateway turns '%b' into '%b', which is not a valid destination.\n" % (
+        text[:LONGEST_NAME],
+        other[:LONGEST_NAME],
+    )
+    return StompError("Invalid destination", body)
+
+
 def rejected(destination: bytes) -> StompError:
     """The broker's basic.nack of a message."""
     return StompError("Message rejected", b"The broker did not accept the message for '%b'.\n" % destination[:255])
@@ -261,6 +302,23 @@ def commit_rejected() -> StompError:
     """A COMMIT of which the broker rejected a message."""
     body = "The broker did not accept every message of the transaction; nothing was acknowledged.\n"
     return StompError("Message rejected", body)
+
+
+def unroutable(destination: bytes, text: bytes) -> StompError:
+    """A mandatory message that reached no queue.
+
+    Args:
+        destination: the client's.
+        text: the broker's reply text.
+    """
+    body = b"No queue gets the message for '%b': %b\n" % (destination[:255], text)
+    return StompError("Unroutable message", body)
+
+
+def commit_unroutable() -> StompError:
+    """A COMMIT of which a mandatory message reached no queue."""
+    body = "A message of the transaction reached no queue; nothing was acknowledged.\n"
+    return StompError("Unroutable message", body)
 
 
 def malformed(reason: str) -> StompError:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from gateway.amqp.splitter import Return
 from gateway.session import ops, refusals
 from gateway.session.conversation import NO_SETTINGS, Conversation, Hold
+from gateway.session.policy import NO_DESTINATION_RULES, DestinationRules
 from gateway.session.publisher import Commit, Publisher
-from gateway.session.queues import QueueRules, QueueSpec
+from gateway.session.queues import QueueRules, temporary_queue
 from gateway.session.sending import SendPlan
 from gateway.session.subscription import AckMode
 from gateway.session.transactions import Settlement, Transaction, Transactions
@@ -26,7 +28,9 @@ class Sender:
         conversation: of the session.
     """
 
-    __slots__ = ("_blocked", "_commit", "_conversation", "_declared", "_rules", "publisher", "transactions")
+    __slots__ = (
+        "_blocked", "_commit", "_conversation", "_declared", "_destinations", "_rules", "publisher", "transactions",
+    )  # fmt: skip
 
     def __init__(self, conversation: Conversation) -> None:
         self.publisher = Publisher(NO_SETTINGS)
@@ -35,19 +39,22 @@ class Sender:
         self._declared: dict[str, None] = {}
         self._conversation = conversation
         self._rules = QueueRules()
+        self._destinations = NO_DESTINATION_RULES
         self._blocked = False
         self._commit: tuple[Commit, Transaction, Frame] | None = None
 
-    def start(self, rules: QueueRules) -> None:
+    def start(self, rules: QueueRules, destinations: DestinationRules) -> None:
         """The client has logged in.
 
         Args:
             rules: how queues must look on the broker.
+            destinations: what the client may send where.
         """
         settings = self._conversation.settings
         self.publisher = Publisher(settings)
         self.transactions = Transactions(settings.transactions)
         self._rules = rules
+        self._destinations = destinations
 
     @property
     def commits(self) -> bool:
@@ -92,8 +99,16 @@ class Sender:
         conversation = self._conversation
         exchange = conversation.settings.default_topic_exchange
         headers, volatile = conversation.headers(frame), frame.head.volatile
-        plan = SendPlan(headers, volatile, exchange, trims=conversation.trims, rules=self._rules)
+        plan = SendPlan(
+            headers,
+            volatile,
+            exchange,
+            trims=conversation.trims,
+            rules=self._rules,
+            destinations=self._destinations,
+        )
         frame.head.plan = plan
+        plan.count = conversation.sends.count(plan.destination, plan.kind)
         if conversation.witness is not None:
             plan.account = conversation.witness.sends(plan, headers)
         return plan
@@ -119,7 +134,8 @@ class Sender:
             conversation.ask(self._temp_queue_wanted(plan.temp_queue), frame, again=True)
             return False
         queue = plan.queue if plan.queue is not None and not self.has_declared(plan.queue.name) else None
-        confirms = publisher.confirms or (frame.receipt is not None and plan.transaction is None)
+        answered = (frame.receipt is not None or plan.mandatory) and plan.transaction is None
+        confirms = publisher.confirms or answered
         if not publisher.channel or queue is not None or confirms is not publisher.confirms:
             conversation.ask(ops.PreparePublisher(confirms, queue), frame, again=True)
             return False
@@ -132,7 +148,7 @@ class Sender:
         """A queue that the broker names and this session alone reads: ``/temp-queue/<id>`` in a reply-to."""
         conversation = self._conversation
         subscription = conversation.new_subscription(b"T_" + identifier, identifier, AckMode.AUTO)
-        queue = QueueSpec("", exclusive=True, auto_delete=True)
+        queue = temporary_queue(identifier, self._rules)
         operation = ops.Subscribe(subscription, queue, "", None, conversation.settings.auto_ack_window)
         return conversation.witnessed(operation, queue)
 
@@ -177,7 +193,12 @@ class Sender:
         """
         conversation = self._conversation
         output = conversation.output
-        for receipt, route, _, commit, ticket in self.publisher.confirm(sequence, multiple=multiple):
+        struck = self.publisher.confirm(sequence, multiple=multiple)
+        if accepted:
+            conversation.confirmed += len(struck)
+        else:
+            conversation.rejected += len(struck)
+        for receipt, route, _, commit, ticket in struck:
             if ticket is not None and route.account is not None:
                 route.account.confirmed(ticket, accepted)
             if commit is not None:
@@ -192,6 +213,24 @@ class Sender:
             conversation.holds.discard(Hold.CONFIRM_WINDOW)
         if self._commit is not None and self._commit[0].waiting == 0:
             self._finish_commit()
+
+    def take_return(self, returned: Return) -> None:
+        """Take a mandatory message that reached no queue. Its confirm is still to come.
+
+        Args:
+            returned: the broker's basic.return.
+        """
+        found = self.publisher.take_returned(returned)
+        if found is None:
+            return
+        receipt, route, _, commit, ticket = found
+        conversation = self._conversation
+        conversation.returned += 1
+        if ticket is not None and route.account is not None:
+            route.account.confirmed(ticket, False)
+        if commit is not None:
+            commit.returned = True
+        conversation.fail(refusals.unroutable(route.destination, returned.text), receipt)
 
     def receipt_of_failure(self, text: str) -> bytes | None:
         """The receipt of the frame that made the broker close the publishing channel, as far as that can be told.
@@ -264,6 +303,9 @@ class Sender:
         if conversation.state is State.CLOSED:
             return
         receipt = conversation.receipt_of(frame)
+        if commit.returned:
+            conversation.fail(refusals.commit_unroutable(), receipt)
+            return
         if commit.rejected:
             conversation.fail(refusals.commit_rejected(), receipt)
             return

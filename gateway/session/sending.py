@@ -11,11 +11,14 @@ from gateway.errors import StompError
 from gateway.session import refusals
 from gateway.session.arguments import queue_arguments
 from gateway.session.destinations import TEMP_QUEUE, Destination, Kind, not_for, parse
+from gateway.session.policy import NO_DESTINATION_RULES, DestinationRules
 from gateway.session.publisher import Publisher
 from gateway.session.queues import QueueRules, QueueSpec, sent_queue
+from gateway.session.traffic import SendCount
 from gateway.session.translate import properties_of_send, table_of_send
 from gateway.session.witness import SendAccount
 from gateway.stomp.frame import RECEIPT, Frame
+from gateway.stomp.headers import read_boolean
 
 _NO_VALUES: Final[tuple[bytes, ...]] = ()
 _NO_RULES: Final = QueueRules()
@@ -30,14 +33,15 @@ class SendPlan:
         topic_exchange: the virtual host's default topic exchange.
         trims: whether values lose their leading spaces, as in STOMP 1.0.
         rules: how queues must look on the broker.
+        destinations: what the client may send where.
 
     Raises:
-        StompError: when the headers make no sense, or hold what AMQP cannot carry.
+        StompError: when the headers make no sense, or hold what AMQP cannot carry, or the destination is denied.
     """
 
     __slots__ = (
-        "_gaps", "_headers", "_trims", "_volatile", "account", "destination", "exchange", "is_plain", "kind",
-        "publication", "queue", "reply_queue", "routing_key", "temp_queue", "transaction",
+        "_gaps", "_headers", "_trims", "_volatile", "account", "count", "destination", "exchange", "is_plain", "kind",
+        "mandatory", "publication", "queue", "reply_queue", "routing_key", "temp_queue", "transaction",
     )  # fmt: skip
 
     def __init__(
@@ -48,27 +52,36 @@ class SendPlan:
         *,
         trims: bool = False,
         rules: QueueRules = _NO_RULES,
+        destinations: DestinationRules = NO_DESTINATION_RULES,
     ) -> None:
         if b"message-id" in headers:
             raise refusals.forbidden_message_id()
         text = headers.get(b"destination")
         if text is None:
             raise refusals.missing_destination(b"SEND")
-        parsed = parse(text)
-        if parsed.kind is Kind.TEMP_QUEUE:
+        admission = destinations.for_send(text)
+        if admission.asked.kind is Kind.TEMP_QUEUE:
             queue_arguments(headers)  # the adapter looks at them first
             raise not_for(b"SEND", text)
+        # The client's own; what follows is about the one that a rule may have put in its place.
         self.destination = text
-        self.kind = parsed.kind
-        # Who counts its messages.
+        self.kind = admission.asked.kind
+        parsed = admission.destination
+        # Who counts its messages: a witness, and a count that all plans of the session with this destination share.
         self.account: SendAccount | None = None
+        self.count = SendCount(text, self.kind)
         self.exchange, self.routing_key = parsed.route(topic_exchange)
         for name in (self.exchange, self.routing_key):
             if len(name) > LONGEST_SHORT_STRING:
                 raise refusals.too_long(b"destination", len(name))
         self.queue = self._queue(parsed, headers, rules)
+        if self.queue is not None:
+            destinations.check_dead_letters(headers)
         self.temp_queue = _temp_queue(headers)
         self.transaction = headers.get(b"transaction")
+        self.mandatory = read_boolean(headers.get(b"mandatory")) is True or (
+            admission.rule is not None and admission.rule.mandatory
+        )
         # Made by ``build`` once the publishing channel is known and everything the message needs is there.
         self.publication: Publication | None = None
         self.reply_queue: bytes | None = None
@@ -100,7 +113,7 @@ class SendPlan:
         properties = properties_of_send(self._headers, reply_queue or self._headers.get(b"reply-to"))
         table, self._gaps = table_of_send(self._headers, self._volatile)
         before, behind = encode_around_table(properties)
-        method = encode_publish(publisher.channel, self.exchange, self.routing_key)
+        method = encode_publish(publisher.channel, self.exchange, self.routing_key, mandatory=self.mandatory)
         self.publication = Publication(publisher.channel, publisher.frame_max, method, before, table, behind)
         return self.publication
 

@@ -19,13 +19,16 @@ from collections.abc import Callable, Mapping
 from hashlib import md5
 from typing import Final
 
+from gateway.amqp.splitter import Return
 from gateway.errors import CloseReason, CodecError, FrameError, StompError, TlsOctetsError
 from gateway.session import ops, refusals
 from gateway.session.authentication import Authentication
 from gateway.session.conversation import Conversation, Hold
-from gateway.session.destinations import TEMP_QUEUE, subscription_queue_name
+from gateway.session.destinations import TEMP_QUEUE, parse, subscription_queue_name
+from gateway.session.policy import NO_DESTINATION_RULES, DestinationRules
 from gateway.session.publisher import Publisher
 from gateway.session.queues import QueueRules
+from gateway.session.renewal import Renewal
 from gateway.session.sender import Sender, octets
 from gateway.session.settings import Resolve
 from gateway.session.subscribing import queue_to_delete, read_subscribe, read_unsubscribe
@@ -55,11 +58,13 @@ class Session(Conversation):
         super().__init__(identity, strict=default is not None and default.strict)
         self.authentication = Authentication(self, server, resolve)
         self.sender = Sender(self)
+        self.renewal = Renewal(self)
         # Whether the client takes its messages about as fast as they come; the owner knows.
         self.client_writable = True
         self._limits = limits
         self._now = now
         self._rules = QueueRules()
+        self._destinations = NO_DESTINATION_RULES
         self._farewell: Callable[[], None] | None = None
         self._stopping: Callable[[], None] | None = None
         self._queues_named = 0
@@ -103,6 +108,8 @@ class Session(Conversation):
                 if frame is None:
                     return
                 received += 1
+                if frame.head.command != b"SEND":
+                    self.note_command(frame.head.command)
                 self._carry_out(frame)
         except FrameError as error:
             self.malformed(error)
@@ -146,10 +153,14 @@ class Session(Conversation):
         raise refusals.already_connected()
 
     def _on_logged_in(self, event: ops.LoggedIn) -> None:
+        operation = self.operation
         if self.authentication.accepted():
+            if isinstance(operation, ops.Login):
+                self.renewal.start(operation.passcode)
             settings = self.settings
-            self._rules = QueueRules.of(event.broker_version, settings.exclusive_queues)
-            self.sender.start(self._rules)
+            self._rules = QueueRules.of(event.broker_version, settings)
+            self._destinations = DestinationRules(settings, self.login or b"")
+            self.sender.start(self._rules, self._destinations)
             self.subscriptions.streams_take_nack = self._rules.streams_take_nack
             self._limits.frame = settings.max_frame_size
 
@@ -158,6 +169,9 @@ class Session(Conversation):
 
     def _on_broker_unreachable(self, event: ops.BrokerUnreachable) -> None:
         self.authentication.impossible()
+
+    def _on_session_refused(self, event: ops.SessionRefused) -> None:
+        self.authentication.refused(refusals.too_many_sessions(event.whose, event.limit))
 
     # SEND and transactions.
 
@@ -198,19 +212,49 @@ class Session(Conversation):
         if self._farewell is not None:
             self._close_upstream_when_quiet()
 
+    def take_return(self, returned: Return) -> None:
+        """Take a mandatory message that the broker gave back; its confirm follows.
+
+        Args:
+            returned: the broker's basic.return.
+        """
+        if self.state is not State.CLOSED:
+            self.sender.take_return(returned)
+
+    # TOKEN.
+
+    def _on_token(self, frame: Frame) -> None:
+        self.renewal.renew(frame)
+
+    def _on_token_renewed(self, event: ops.TokenRenewed) -> None:
+        self.renewal.renewed()
+
+    def _on_token_refused(self, event: ops.TokenRefused) -> None:
+        self.renewal.refused(event)
+
     # SUBSCRIBE and UNSUBSCRIBE.
 
     def _on_subscribe(self, frame: Frame) -> None:
-        request = read_subscribe(self.headers(frame), self._fresh_queue_name(), self.settings, self._rules)
+        headers, fresh = self.headers(frame), self._fresh_queue_name()
+        request = read_subscribe(headers, fresh, self.settings, self._rules, self._destinations)
         if request.tag in self.subscriptions:
             raise refusals.duplicate_subscription(request.tag)
         subscription = self.new_subscription(request.tag, request.identifier, request.mode)
         subscription.destination = request.text
+        subscription.kind = parse(request.text).kind
         # A queue is declared once per session, by whichever frame touches it first; one of a topic every time.
         known = request.binding is None and self.sender.has_declared(request.queue_name)
         prefetch = self.settings.auto_ack_window if request.mode is AckMode.AUTO else request.prefetch
         queue = None if known else request.queue
-        operation = ops.Subscribe(subscription, queue, request.queue_name, request.binding, prefetch, request.arguments)
+        operation = ops.Subscribe(
+            subscription,
+            queue,
+            request.queue_name,
+            request.binding,
+            prefetch,
+            request.arguments,
+            is_stream=request.is_stream,
+        )
         self.ask(self.witnessed(operation, request.queue), frame)
 
     def _fresh_queue_name(self) -> bytes:
@@ -239,7 +283,7 @@ class Session(Conversation):
         subscription = self.subscriptions.get(request.tag)
         if subscription is None:
             raise refusals.no_subscription(request.description)
-        delete = queue_to_delete(subscription.destination, headers, self.settings)
+        delete = queue_to_delete(subscription.destination, headers, self.settings, self._destinations)
         self._settle_taken()
         if self.witness is not None:
             self.witness.unsubscribed(subscription, "unsubscribe" if delete is None else "deleted")
@@ -383,15 +427,19 @@ class Session(Conversation):
             receipt = self.publisher.receipt_of_failure(event.text) or receipt
         is_topic = isinstance(operation, ops.Subscribe) and operation.subscription.destination.startswith(_TOPIC)
         refused = refusals.topic_refused if is_topic else refusals.broker_error
-        self.fail(refused(event.code, event.text, self.settings), receipt)
+        self._fail_for(event.text, refused(event.code, event.text, self.settings), receipt)
 
     def _on_channel_closed(self, event: ops.ChannelClosed) -> None:
         receipt = self.sender.receipt_of_failure(event.text) if event.publishing else None
-        self.fail(refusals.broker_error(event.code, event.text, self.settings), receipt)
+        self._fail_for(event.text, refusals.broker_error(event.code, event.text, self.settings), receipt)
 
     def _on_link_lost(self, event: ops.LinkLost) -> None:
         error = refusals.broker_error(event.code, event.text, self.settings)
-        self.fail(refusals.closed_for(error, CloseReason.LINK_LOST), None)
+        self._fail_for(event.text, refusals.closed_for(error, CloseReason.LINK_LOST), None)
+
+    def _fail_for(self, text: str, error: StompError, receipt: bytes | None) -> None:
+        """The broker said so: tell the client, in the words for it if its token has expired."""
+        self.fail(refusals.token_expired() if self.renewal.was_cause(text) else error, receipt)
 
     def time_passed(self, now: float) -> None:
         """Take note of the time, and forget transactions that were left open for too long.
@@ -409,9 +457,12 @@ _EVENT_HANDLERS: Final = {
     ops.LoggedIn: "_on_logged_in",
     ops.LoginFailed: "_on_login_failed",
     ops.BrokerUnreachable: "_on_broker_unreachable",
+    ops.SessionRefused: "_on_session_refused",
     ops.PublisherPrepared: "_on_publisher_prepared",
     ops.Subscribed: "_on_subscribed",
     ops.Unsubscribed: "_on_unsubscribed",
+    ops.TokenRenewed: "_on_token_renewed",
+    ops.TokenRefused: "_on_token_refused",
     ops.UpstreamClosed: "_on_upstream_closed",
     ops.OperationFailed: "_on_operation_failed",
     ops.ChannelClosed: "_on_channel_closed",

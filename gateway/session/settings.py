@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from gateway.patterns import Pattern
+
 
 @dataclass(frozen=True, slots=True)
 class TransactionLimits:
@@ -25,6 +27,32 @@ class User:
 
 
 @dataclass(frozen=True, slots=True)
+class DestinationRule:
+    """What clients may do with the destinations that fit ``pattern``, or which other destination they mean by them.
+
+    ``denies`` refuses them; ``to`` is put in their place, with what the stars of ``pattern`` stood for. ``on_send`` and
+    ``on_subscribe`` say which frames it is about, ``logins`` whose; none means everybody's. ``mandatory``: a message
+    that reaches no queue is an ERROR.
+    """
+
+    pattern: Pattern
+    denies: bool = False
+    to: Pattern | None = None
+    on_send: bool = True
+    on_subscribe: bool = True
+    logins: tuple[Pattern, ...] = ()
+    mandatory: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDefaults:
+    """Arguments for the queues behind the destinations that fit ``pattern``, unless a client gives its own."""
+
+    pattern: Pattern
+    arguments: Mapping[str, str | int]
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The settings of a virtual host that change what a session does.
 
@@ -35,6 +63,11 @@ class Settings:
     wants it. ``strict`` closes after every ERROR. ``next_release`` uses the names and texts of the plugin's next
     version instead of its released ones. ``confirm_messages`` and ``confirm_bytes`` bound what is published and not yet
     confirmed, ``auto_ack_window`` the deliveries in hand of a subscription with ack:auto. Sizes in octets.
+
+    ``default_prefetch`` is for a SUBSCRIBE without prefetch-count, ``max_prefetch`` the most that one may ask for; 0 is
+    no limit. Of ``destination_rules`` and ``queue_defaults`` the first that fits counts. ``takes_existing_queues``: a
+    queue that exists with other properties than a client asks for serves as it is. ``token_renewal``: passcodes are
+    tokens, and the frame TOKEN brings another.
     """
 
     virtual_host: str
@@ -53,6 +86,12 @@ class Settings:
     confirm_bytes: int = 64 * 1024 * 1024
     auto_ack_window: int = 2000
     transactions: TransactionLimits = TransactionLimits()
+    default_prefetch: int = 0
+    max_prefetch: int = 0
+    destination_rules: tuple[DestinationRule, ...] = ()
+    queue_defaults: tuple[QueueDefaults, ...] = ()
+    takes_existing_queues: bool = False
+    token_renewal: bool = False
 
 
 Resolve = Callable[[str | None], Settings | None]

@@ -8,7 +8,9 @@ from typing import Final
 
 from gateway.session import refusals
 from gateway.session.arguments import Argument, consumer_arguments, queue_arguments
-from gateway.session.destinations import TEMP_QUEUE, Destination, Kind, not_for, parse
+from gateway.session.destinations import TEMP_QUEUE, Destination, Kind, not_for
+from gateway.session.policy import NO_DESTINATION_RULES, DestinationRules
+from gateway.session.queue_defaults import TYPE
 from gateway.session.queues import (
     QueueRules,
     QueueSpec,
@@ -44,6 +46,12 @@ class SubscribeRequest:
     prefetch: int
     arguments: dict[str, Argument]
 
+    @property
+    def is_stream(self) -> bool:
+        """Whether a stream is to be consumed, as far as can be told."""
+        declared = {} if self.queue is None else self.queue.arguments
+        return "x-stream-offset" in self.arguments or declared.get(TYPE) == "stream"
+
 
 @dataclass(frozen=True, slots=True)
 class UnsubscribeRequest:
@@ -55,7 +63,11 @@ class UnsubscribeRequest:
 
 
 def read_subscribe(
-    headers: Mapping[bytes, bytes], fresh_queue_name: bytes, settings: Settings, rules: QueueRules
+    headers: Mapping[bytes, bytes],
+    fresh_queue_name: bytes,
+    settings: Settings,
+    rules: QueueRules,
+    destinations: DestinationRules = NO_DESTINATION_RULES,
 ) -> SubscribeRequest:
     """Read the headers of SUBSCRIBE (STOMP 1.2, "SUBSCRIBE").
 
@@ -64,9 +76,10 @@ def read_subscribe(
         fresh_queue_name: for a topic subscription that is not durable.
         settings: of the virtual host.
         rules: how queues must look on its broker.
+        destinations: what the client may subscribe to.
 
     Raises:
-        StompError: when they make no sense.
+        StompError: when they make no sense, or the destination is denied.
     """
     identifier = headers.get(b"id")
     if identifier is None and b"true" in (headers.get(b"durable"), headers.get(b"persistent")):
@@ -74,10 +87,11 @@ def read_subscribe(
     text = headers.get(b"destination")
     if text is None:
         raise refusals.missing_destination(b"SUBSCRIBE")
-    destination = parse(text)
+    admission = destinations.for_subscribe(text)
+    destination = admission.destination
     mode = _ack_mode(headers.get(b"ack"))
-    prefetch = _prefetch(headers.get(b"prefetch-count"))
-    if destination.kind is Kind.TEMP_QUEUE:
+    prefetch = _prefetch(headers.get(b"prefetch-count"), settings)
+    if admission.asked.kind is Kind.TEMP_QUEUE:
         queue_arguments(headers)  # the adapter looks at them first
         raise not_for(b"SUBSCRIBE", text)
     if identifier is None and destination.kind in (Kind.TOPIC, Kind.EXCHANGE) and is_durable(headers):
@@ -87,7 +101,11 @@ def read_subscribe(
         raise refusals.processing_error()
     tag = b"Q_" + text if identifier is None else b"T_" + identifier
     arguments = consumer_arguments(headers)
+    if destination.kind in (Kind.TOPIC, Kind.EXCHANGE) and b"x-queue-name" in headers:
+        destinations.check_queue(headers[b"x-queue-name"])
     queue = subscribed_queue(destination, headers, fresh_queue_name, settings, rules)
+    if queue is not None:
+        destinations.check_dead_letters(headers)
     queue_name, binding = _consumed(destination, queue, settings.default_topic_exchange)
     return SubscribeRequest(tag, identifier, text, mode, queue, queue_name, binding, prefetch, arguments)
 
@@ -125,17 +143,28 @@ def read_unsubscribe(headers: Mapping[bytes, bytes]) -> UnsubscribeRequest:
     return UnsubscribeRequest(b"Q_" + text, b"destination='%b'" % text, durable)
 
 
-def queue_to_delete(subscribed: bytes, headers: Mapping[bytes, bytes], settings: Settings) -> str | None:
+def queue_to_delete(
+    subscribed: bytes,
+    headers: Mapping[bytes, bytes],
+    settings: Settings,
+    destinations: DestinationRules = NO_DESTINATION_RULES,
+) -> str | None:
     """The queue that a durable UNSUBSCRIBE deletes: only one of a topic, under the name that its own headers give.
 
     Args:
         subscribed: the destination of the SUBSCRIBE.
         headers: of the UNSUBSCRIBE.
         settings: of the virtual host.
+        destinations: what the client may subscribe to.
+
+    Raises:
+        StompError: when they name a queue that the client may not have.
     """
-    destination = parse(subscribed)
+    destination = destinations.for_subscribe(subscribed).destination
     if destination.kind is not Kind.TOPIC or not is_durable(headers):
         return None
+    if b"x-queue-name" in headers:
+        destinations.check_queue(headers[b"x-queue-name"])
     return name_for_broker(b"x-queue-name", subscription_queue(destination, headers, b"", settings))
 
 
@@ -146,10 +175,10 @@ def _ack_mode(text: bytes | None) -> AckMode:
         raise refusals.processing_error() from None
 
 
-def _prefetch(text: bytes | None) -> int:
-    if text is None:
-        return 0
-    number = read_integer(text)
+def _prefetch(text: bytes | None, settings: Settings) -> int:
+    number = settings.default_prefetch if text is None else read_integer(text)
     if number is None or number < 0:
         raise refusals.processing_error()
-    return min(number, _LARGEST_PREFETCH)
+    most = settings.max_prefetch
+    # No limit is more than any.
+    return min(number or most, most or _LARGEST_PREFETCH)

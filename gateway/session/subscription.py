@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from gateway.amqp import properties as amqp
 from gateway.amqp.codec import encode_ack, encode_nack
 from gateway.session import translate
-from gateway.session.destinations import show
+from gateway.session.destinations import Kind, show
 from gateway.session.witness import DeliveryAccount
 from gateway.stomp.headers import escape
 
@@ -59,22 +59,28 @@ class Unsettled:
 
 
 class Figures(NamedTuple):
-    """What a subscription brought its client: messages, octets of bodies, and those redelivered or not settled."""
+    """What a subscription brought its client: messages, octets of bodies, and those redelivered or not settled.
+
+    ``acknowledged``, ``requeued`` and ``discarded`` are what became of those that are settled.
+    """
 
     delivered: int
     octets: int
     redelivered: int
     outstanding: int
+    acknowledged: int = 0
+    requeued: int = 0
+    discarded: int = 0
 
 
 class _Afterwards:
     """An account when nothing reaches the client any more: only what the client settles counts."""
 
-    __slots__ = ("_account", "settled_since")
+    __slots__ = ("_account", "acknowledged_since", "settled_since")
 
-    def __init__(self, account: DeliveryAccount) -> None:
+    def __init__(self, account: DeliveryAccount | None) -> None:
         self._account = account
-        self.settled_since = 0
+        self.settled_since = self.acknowledged_since = 0
 
     def delivered(self, tag: int, redelivered: bool, size: int) -> None:
         """See `DeliveryAccount`."""
@@ -82,7 +88,10 @@ class _Afterwards:
     def settled(self, tag: int, count: int, requeue: bool | None) -> None:
         """See `DeliveryAccount`."""
         self.settled_since += count
-        self._account.settled(tag, count, requeue)
+        if requeue is None:
+            self.acknowledged_since += count
+        if self._account is not None:
+            self._account.settled(tag, count, requeue)
 
 
 class Subscription:
@@ -100,10 +109,10 @@ class Subscription:
     """
 
     __slots__ = (
-        "_ack_prefix", "_afterwards", "_ahead", "_behind", "_early", "_figures", "_floor", "_given", "_heads",
-        "_id_prefix", "_is_noted", "_last", "_notice", "_octets", "_redelivered", "_run", "_settlements", "_shed",
-        "_shed_in_all", "_start", "account", "base", "channel", "destination", "is_stream",
-        "mode", "output", "subscription", "tag", "unsettled",
+        "_ack_prefix", "_afterwards", "_ahead", "_behind", "_discarded", "_early", "_figures", "_floor", "_given",
+        "_heads", "_id_prefix", "_is_noted", "_last", "_notice", "_octets", "_redelivered", "_requeued", "_run",
+        "_settlements", "_shed", "_shed_in_all", "_start", "account", "base", "channel", "destination", "is_stream",
+        "kind", "mode", "output", "queue", "subscription", "tag", "unsettled",
     )  # fmt: skip
 
     def __init__(
@@ -123,6 +132,9 @@ class Subscription:
         self.mode = mode
         self.channel = 0
         self.destination = b""
+        self.kind = Kind.TEMP_QUEUE
+        # What it consumes, once the broker said so.
+        self.queue = ""
         # Whether its messages come from a stream, which takes none back: RabbitMQ before 4.3 answers a basic.nack by
         # closing the whole link, other sessions' channels included. Only the messages tell, and the first one decides:
         # later ones may have such an entry because they came out of a stream once.
@@ -130,7 +142,7 @@ class Subscription:
         # Who is told of every message, and what is counted anyway.
         self.account: DeliveryAccount | None = None
         self._octets = 0
-        self._redelivered = 0
+        self._redelivered = self._requeued = self._discarded = 0
         self._shed_in_all = 0
         self._figures: Figures | None = None
         self._afterwards: _Afterwards | None = None
@@ -170,10 +182,24 @@ class Subscription:
     @property
     def figures(self) -> Figures:
         """What went to the client so far."""
-        if self._figures is not None:
-            settled = 0 if self._afterwards is None else self._afterwards.settled_since
-            return self._figures._replace(outstanding=max(0, self._figures.outstanding - settled))
-        return Figures(self._last - self._shed_in_all, self._octets, self._redelivered, self.outstanding)
+        figures, afterwards = self._figures, self._afterwards
+        if figures is not None and afterwards is not None:
+            return figures._replace(
+                outstanding=max(0, figures.outstanding - afterwards.settled_since),
+                acknowledged=figures.acknowledged + afterwards.acknowledged_since,
+                requeued=self._requeued,
+                discarded=self._discarded,
+            )
+        delivered, outstanding, returned = self._last - self._shed_in_all, self.outstanding, len(self._shed)
+        acknowledged = delivered - (outstanding - returned) - self._requeued - self._discarded
+        return Figures(
+            delivered, self._octets, self._redelivered, outstanding, acknowledged, self._requeued, self._discarded
+        )
+
+    @property
+    def address(self) -> bytes:
+        """Its destination; for the queue behind a reply-to, its name there."""
+        return self.destination or self.tag[2:]
 
     def silence(self) -> None:
         """From now on its messages reach nobody, and count for nothing."""
@@ -181,9 +207,8 @@ class Subscription:
         self.unsettled = Unsettled()
         if self._figures is None:
             self._figures = self.figures
-            if self.account is not None:
-                # What the client sent before it went is carried out still.
-                self.account = self._afterwards = _Afterwards(self.account)
+            # What the client sent before it went is carried out still.
+            self.account = self._afterwards = _Afterwards(self.account)
 
     # Deliveries.
 
@@ -313,11 +338,16 @@ class Subscription:
         self._end_run()
         multiple = self.mode is AckMode.CLIENT
         self._settlements.append(encode_nack(self.channel, tag, multiple=multiple, requeue=requeue))
+        before = self.outstanding
         if multiple:
             self._settle_up_to(tag, requeue)
-            return
-        self._settle_one(tag)
-        if self.account is not None:
+        else:
+            self._settle_one(tag)
+        if requeue:
+            self._requeued += before - self.outstanding
+        else:
+            self._discarded += before - self.outstanding
+        if not multiple and self.account is not None:
             self.account.settled(tag, 1, requeue)
 
     def settle_delivered(self) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from gateway.session import refusals
 from gateway.session.destinations import TEMP_QUEUE
 from gateway.session.subscription import Subscription, Unsettled
+from gateway.session.traffic import Deliveries
 from gateway.session.transactions import Settlement
 
 # A delivery tag has 64 bits, at most 20 decimal digits.
@@ -28,6 +30,7 @@ class Subscriptions:
         "_output",
         "_settling",
         "base",
+        "past",
         "streams_take_nack",
         "temp_queues",
         "unsettled",
@@ -41,6 +44,8 @@ class Subscriptions:
         self.streams_take_nack = False
         # The highest number in a message-id of a subscription that has ended.
         self.base = 0
+        # What its subscriptions brought that have ended.
+        self.past = Deliveries()
         self.unsettled = Unsettled()
         self._settling: list[Subscription] = []
         # The queue behind each /temp-queue/<id> of this session.
@@ -48,6 +53,11 @@ class Subscriptions:
 
     def __contains__(self, tag: bytes) -> bool:
         return tag in self._by_tag
+
+    @property
+    def all(self) -> Collection[Subscription]:
+        """Those that are active."""
+        return self._by_tag.values()
 
     def get(self, tag: bytes) -> Subscription | None:
         """The subscription of this tag, if there is one."""
@@ -65,6 +75,7 @@ class Subscriptions:
             queue_name: what it consumes.
         """
         self._by_tag[subscription.tag] = subscription
+        subscription.queue = queue_name
         if subscription.tag.startswith(_TEMP_TAG):
             self.temp_queues[subscription.tag[2:]] = queue_name.encode()
 
@@ -83,6 +94,7 @@ class Subscriptions:
         if subscription.tag.startswith(_TEMP_TAG):
             self.temp_queues.pop(subscription.tag[2:], None)
         subscription.silence()
+        self.past.ended(subscription)
         if subscription in self.unsettled.waiting:
             self.unsettled.waiting.remove(subscription)
 

@@ -73,6 +73,10 @@ class Transactions:
         self._open: dict[bytes, Transaction] = {}
         self._bytes = 0
 
+    def __len__(self) -> int:
+        """How many are open."""
+        return len(self._open)
+
     def begin(self, identifier: bytes, now: float) -> None:
         """Open a transaction. One of the same name is emptied, as in RabbitMQ's adapter.
 

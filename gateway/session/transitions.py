@@ -46,6 +46,7 @@ HANDLERS: Final = {
     (State.CONNECTED, b"BEGIN"): "_on_begin",
     (State.CONNECTED, b"COMMIT"): "_on_commit",
     (State.CONNECTED, b"ABORT"): "_on_abort",
+    (State.CONNECTED, b"TOKEN"): "_on_token",
     (State.CONNECTED, b"DISCONNECT"): "_on_disconnect",
 }
 

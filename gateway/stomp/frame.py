@@ -23,6 +23,7 @@ CLIENT_COMMANDS: Final = (
     b"COMMIT",
     b"ABORT",
     b"DISCONNECT",
+    b"TOKEN",  # no command of STOMP's: an extension of the gateway's
 )
 
 RECEIPT: Final = b"receipt"

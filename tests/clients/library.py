@@ -125,7 +125,7 @@ NODE: Final = Library(
     receipts=EVERY_FRAME - {"begin", "commit", "abort"},
     escapes=("1.2",),
     missing=_lacks(
-        "node", str(HERE / "programs" / "talk.cjs"), "version", package="@stomp/stompjs with @stomp/tcp-wrapper"
+        "node", str(HERE / "programs" / "talk.cjs"), "version", package="@stomp/stompjs with @stomp/tcp-wrapper and ws"
     ),
 )
 

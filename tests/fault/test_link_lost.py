@@ -10,6 +10,7 @@ import pytest
 
 from deploy.local.broker import PRIVATE, Broker, running
 from deploy.local.errors import LocalError
+from deploy.local.ports import free_ports
 from gateway.parity import AmqpBroker
 from gateway.server.gateway import Gateway
 from tests.support.chaos import Direction, chaos
@@ -165,8 +166,7 @@ async def test_a_broker_that_breaks_off_while_the_login_is_under_way(broker: Bro
 
 
 async def test_the_second_broker_is_used_when_the_first_is_down(broker: Broker, queue: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        nobody = closed.getsockname()[1]
+    [nobody] = free_ports(1)
     urls = [f"amqp://127.0.0.1:{nobody}", f"amqp://{broker.host}:{broker.amqp_port}"]
     async with gateway_here(parsed(broker.amqp_url, upstream={"urls": urls})) as gateway, within():
         async with StompClient.logged_in(gateway.addresses[0]) as client:

@@ -87,6 +87,7 @@ def killed_at(base: Path, point: str, times: int, moments: int, *, tables: str =
             assert process.poll() is None, f"ended before it came to {point}: {(base / 'out').read_text()}"
             assert time.monotonic() < bound, f"did not come to {point}: {(base / 'out').read_text()}"
             new |= set(shown(base, point)) - seen
+            time.sleep(0.002)  # who looks without a pause takes a processor away from what is looked at
         for _ in range(moments):
             time.sleep(0.001)  # a moment more is part of the draw; nothing is waited for
     finally:

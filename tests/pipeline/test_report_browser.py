@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import json
-import os
-import shutil
-import subprocess
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
@@ -16,109 +11,10 @@ import pytest
 
 from gateway.pipeline.lake import Lake
 from gateway.pipeline.report import write_report
+from tests.support.browser import DESKTOP, PHONE, SMALL_PHONE, Browser
 from tests.support.report_tables import A_MONTH, DEMO, Recipe, Rows, made_up
 
-Answer = Mapping[str, object]
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
-
-OPTIONS = (
-    "--headless",
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--remote-debugging-pipe",
-)  # fmt: skip
-PHONE, SMALL_PHONE, DESKTOP = 390, 360, 1280
 A4 = 680  # without its margins
-
-
-class Browser:
-    """One Chromium with one page."""
-
-    def __init__(self, profile: Path) -> None:
-        reads, self._commands = os.pipe()
-        self._answers, writes = os.pipe()
-        # Chromium expects its commands on descriptor 3 and answers on 4.
-        start = f'exec "$0" "$@" 3<&{reads} 4>&{writes}'
-        assert CHROMIUM
-        with (profile / "log").open("wb") as log:
-            self._process = subprocess.Popen(
-                ["bash", "-c", start, CHROMIUM, *OPTIONS, f"--user-data-dir={profile / 'profile'}"],
-                pass_fds=(reads, writes), stdout=log, stderr=log,
-            )  # fmt: skip
-        os.close(reads)
-        os.close(writes)
-        self._number = 0
-        self._unread = b""
-        self._session: str | None = None
-        self.events: list[Answer] = []
-        target = self.ask("Target.createTarget", url="about:blank")["targetId"]
-        self._session = str(self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"])
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.ask(f"{domain}.enable")
-
-    def ask(self, method: str, **parameters: object) -> Answer:
-        """Give a command and wait for its answer; what happens meanwhile is kept."""
-        self._number += 1
-        command: dict[str, object] = {"id": self._number, "method": method, "params": parameters}
-        if self._session:
-            command["sessionId"] = self._session
-        os.write(self._commands, json.dumps(command).encode() + b"\0")
-        while True:
-            answer = self._next()
-            if answer.get("id") == self._number:
-                assert "error" not in answer, answer["error"]
-                return cast(Answer, answer["result"])
-            self.events.append(answer)
-
-    def open(self, page: Path, width: int, *, dark: bool = False) -> None:
-        """Load a page from disk into a window so many pixels wide."""
-        self.events.clear()
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.ask("Emulation.setEmulatedMedia", media="", features=[scheme])
-        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1,
-                 mobile=width < DESKTOP)  # fmt: skip
-        self.ask("Page.navigate", url=page.as_uri())
-        while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
-            self.events.append(self._next())
-
-    def value(self, expression: str) -> object:
-        """What an expression is in the page; the page itself runs none."""
-        answer = cast(
-            dict[str, dict[str, object]], self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
-        )
-        return answer["result"].get("value")
-
-    def picture(self) -> bytes:
-        """The whole page as PNG."""
-        answer = self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=True)
-        return base64.b64decode(str(answer["data"]))
-
-    def paper(self) -> bytes:
-        """The page as PDF."""
-        return base64.b64decode(str(self.ask("Page.printToPDF", preferCSSPageSize=True)["data"]))
-
-    def close(self) -> None:
-        """End it."""
-        self._session = None
-        self.ask("Browser.close")
-        os.close(self._commands)
-        os.close(self._answers)
-        self._process.wait(20)
-
-    def _next(self) -> Answer:
-        while b"\0" not in self._unread:
-            octets = os.read(self._answers, 1 << 20)
-            assert octets, "Chromium is gone"
-            self._unread += octets
-        line, self._unread = self._unread.split(b"\0", 1)
-        return cast(Answer, json.loads(line))
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    started = Browser(tmp_path_factory.mktemp("chromium"))
-    yield started
-    started.close()
 
 
 @pytest.fixture(scope="module")
@@ -157,10 +53,8 @@ def test_the_page_asks_for_nothing_and_complains_of_nothing(
     browser: Browser, pages: Mapping[str, Path], name: str
 ) -> None:
     browser.open(pages[name], DESKTOP)
-    methods = [str(event["method"]) for event in browser.events]
-    assert not [method for method in methods if method.startswith(("Log.", "Runtime.exception", "Runtime.console"))]
-    requested = [event for event in browser.events if event["method"] == "Network.requestWillBeSent"]
-    urls = [cast(dict[str, dict[str, str]], event["params"])["request"]["url"] for event in requested]
+    assert not browser.complaints
+    urls = browser.requested
     assert {url.partition(":")[0] for url in urls} <= {"file", "data"}
     assert sum(url.startswith("file:") for url in urls) == 1
 

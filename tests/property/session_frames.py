@@ -37,6 +37,8 @@ _VALUES: dict[bytes, st.SearchStrategy[bytes]] = {
     b"requeue": _booleans,
     b"durable": _booleans,
     b"persistent": _booleans,
+    b"mandatory": _booleans,
+    b"token": st.sampled_from([b"a.eyJleHAiOjF9.b", b"a.b.c", b"token", b"\xff", b""]),
     b"auto-delete": _booleans,
     b"exclusive": _booleans,
     b"prefetch-count": _numbers,
@@ -51,7 +53,7 @@ _VALUES: dict[bytes, st.SearchStrategy[bytes]] = {
 }
 # What a command makes something of, so that it is not always refused for what it lacks.
 _WANTED: dict[bytes, tuple[bytes, ...]] = {
-    b"SEND": (b"destination", b"transaction", b"receipt", b"reply-to"),
+    b"SEND": (b"destination", b"transaction", b"receipt", b"reply-to", b"mandatory"),
     b"SUBSCRIBE": (b"destination", b"id", b"ack", b"receipt"),
     b"UNSUBSCRIBE": (b"id", b"destination", b"receipt"),
     b"ACK": (b"id", b"message-id", b"transaction", b"receipt"),
@@ -59,6 +61,7 @@ _WANTED: dict[bytes, tuple[bytes, ...]] = {
     b"BEGIN": (b"transaction",),
     b"COMMIT": (b"transaction", b"receipt"),
     b"ABORT": (b"transaction",),
+    b"TOKEN": (b"token", b"receipt"),
 }
 
 _header = st.sampled_from(sorted(_VALUES)).flatmap(lambda name: st.tuples(st.just(name), _VALUES[name]))

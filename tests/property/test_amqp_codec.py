@@ -41,6 +41,7 @@ def table_with_gaps(headers: dict[str, str], gaps: set[str]) -> tuple[bytes, ...
     st.sets(st.integers(0, 4)) | st.just({0, 1, 2}),
     st.lists(st.tuples(st.binary(max_size=60) | st.integers(0, 9_000).map(bytes), texts(300)), min_size=1, max_size=5),
     st.sampled_from([0, 4096, 131_072]),
+    st.booleans(),
 )
 def test_a_publication_is_what_pamqp_writes(
     channel: int,
@@ -50,14 +51,16 @@ def test_a_publication_is_what_pamqp_writes(
     chosen: set[int],
     messages: list[tuple[bytes, str]],
     frame_max: int,
+    mandatory: bool,
 ) -> None:
     headers: dict[str, str] = {name: str(value) for name, value in (given_properties.headers or {}).items()}
     gaps = {name for number, name in enumerate(sorted(headers)) if number in chosen}
     event(f"gaps: {len(gaps)}")
     before, behind = encode_around_table(hand_made(given_properties))
-    method = encode_publish(channel, exchange.encode(), key.encode())
+    method = encode_publish(channel, exchange.encode(), key.encode(), mandatory=mandatory)
     publication = Publication(channel, frame_max, method, before, table_with_gaps(headers, gaps), behind)
-    assert method == frame.marshal(commands.Basic.Publish(exchange=exchange, routing_key=key), channel)
+    publish = commands.Basic.Publish(exchange=exchange, routing_key=key, mandatory=mandatory)
+    assert method == frame.marshal(publish, channel)
     for body, value in messages:
         given_properties.headers = {**headers, **dict.fromkeys(gaps, value)}
         expected = content_frames(channel, given_properties, body, frame_max)

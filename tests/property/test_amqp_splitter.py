@@ -10,7 +10,7 @@ from pamqp import base, commands, frame, heartbeat
 
 from gateway.amqp.codec import CANCEL, CHANNEL_CLOSE, CONNECTION_BLOCKED, CONNECTION_CLOSE, CONNECTION_UNBLOCKED
 from gateway.amqp.properties import short_string
-from gateway.amqp.splitter import Sink, Splitter
+from gateway.amqp.splitter import Return, Sink, Splitter
 from tests.property.amqp_frames import content_frames, exchanges, properties, tables, tags, texts
 from tests.property.cuts import cut, one_by_one, points
 
@@ -42,7 +42,8 @@ class Listener:
         """Let a splitter receive all pieces."""
         splitter = Splitter(lambda channel, method, octets: self.events.append(("watch", channel, method, octets)))
         for channel in REGISTERED:
-            splitter.register(channel, Sink(self._deliver(channel), self._confirm(channel), owner=channel))
+            sink = Sink(self._deliver(channel), self._confirm(channel), channel, self._returned(channel))
+            splitter.register(channel, sink)
         for piece in pieces:
             known = len(self.events)
             self.passed.append(splitter.receive(piece))
@@ -54,6 +55,9 @@ class Listener:
 
     def _deliver(self, channel: int) -> Callable[[int, bool, bytes, bytes, bytes], None]:
         return lambda *delivery: self.events.append(("deliver", channel, *delivery))
+
+    def _returned(self, channel: int) -> Callable[[Return], None]:
+        return lambda returned: self.events.append(("return", channel, returned))
 
     def _confirm(self, channel: int) -> Callable[[int, bool, bool], None]:
         return lambda *confirm: self.events.append(("confirm", channel, *confirm))
@@ -86,6 +90,18 @@ def confirms(draw: st.DrawFn, channel: int) -> Unit:
     return Unit(channel, frames, ("confirm", channel, tag, multiple, accepted))
 
 
+@st.composite
+def returns(draw: st.DrawFn, channel: int) -> Unit:
+    exchange, key, text, body = draw(exchanges), draw(texts(255)), draw(texts(255)), draw(st.binary(max_size=50))
+    given_properties, frame_max = draw(properties(tables)), draw(st.sampled_from([0, 0, 9, 40]))
+    method = frame.marshal(commands.Basic.Return(312, text, exchange, key), channel)
+    content = content_frames(channel, given_properties, body, frame_max)
+    if channel not in REGISTERED:
+        return Unit(channel, [method, *content], passes=True)
+    told = (text.encode(), exchange.encode(), key.encode(), given_properties.marshal(), len(body))
+    return Unit(channel, [method, *content], ("return", channel, Return(312, *told)))
+
+
 _OTHER_METHODS: list[tuple[base.Frame, int | None]] = [
     (commands.Channel.OpenOk(), None),
     (commands.Basic.ConsumeOk("tag"), None),
@@ -113,7 +129,10 @@ def got_messages(draw: st.DrawFn, channel: int) -> Unit:
 
 
 def _units(channel: int) -> st.SearchStrategy[Unit]:
-    kinds = [deliveries(channel), deliveries(channel), confirms(channel), other_methods(channel), got_messages(channel)]
+    kinds = [
+        deliveries(channel), deliveries(channel), confirms(channel), returns(channel), other_methods(channel),
+        got_messages(channel),
+    ]  # fmt: skip
     if channel == 0:
         return st.just(Unit(0, [frame.marshal(heartbeat.Heartbeat(), 0)], passes=True)) | other_methods(0)
     return st.one_of(kinds)

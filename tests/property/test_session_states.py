@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.session import ops
 from gateway.session.conversation import Hold
+from gateway.session.settings import Settings
 from gateway.session.transitions import HANDLERS, MOVES, READING, State
 from gateway.stomp.frame import CLIENT_COMMANDS
 from tests.property.session_frames import COMMANDS, frames
@@ -80,7 +81,14 @@ def _answers(play: Playbook, operation: ops.Operation) -> list[ops.Event]:
     refusal = ops.OperationFailed(403, "ACCESS_REFUSED - no")
     lost = ops.LinkLost(320, "CONNECTION_FORCED - gone")
     if isinstance(operation, ops.Login):
-        return [ops.LoggedIn(), ops.LoginFailed(403, "no"), ops.LoginFailed(530, "no"), ops.BrokerUnreachable(), lost]
+        failures: list[ops.Event] = [
+            ops.LoginFailed(403, "no"),
+            ops.LoginFailed(530, "no"),
+            ops.SessionRefused("The user 'a'", 1),
+        ]
+        return [ops.LoggedIn(), *failures, ops.BrokerUnreachable(), lost]
+    if isinstance(operation, ops.RenewToken):
+        return [ops.TokenRenewed(), ops.TokenRefused("no"), lost]
     if isinstance(operation, ops.PreparePublisher):
         return [ops.PublisherPrepared(PUBLISHING, FRAME_MAX, operation.confirms), refusal, lost]
     if isinstance(operation, ops.Subscribe):
@@ -137,11 +145,15 @@ def _set_hold(on: bool) -> Step:
 
 
 _numbers = st.integers(0, 9)
+_receipts = st.sampled_from([None, "r1", "r2"])
 _often = frames().map(_client) | st.integers(0, 30).map(_answer)
 _sometimes = (
     st.tuples(_numbers, st.integers(1, 5)).map(lambda given: _delivery(*given))
     | st.tuples(_numbers, st.booleans(), st.booleans()).map(
         lambda given: lambda play, _: play.confirm(given[0], multiple=given[1], accepted=given[2])
+    )
+    | st.tuples(st.sampled_from(["", "amq.topic", "e"]), st.sampled_from(["q", "a.*", "k"]), _receipts).map(
+        lambda given: lambda play, _: play.give_back(given[0], given[1], receipt=given[2])
     )
     | _numbers.map(_cancel)
     | st.booleans().map(_set_hold)
@@ -169,7 +181,7 @@ _lives = st.tuples(
 @given(_lives)
 def test_a_session_never_raises_and_only_moves_as_it_may(life: tuple[bool, list[Step], list[Step]]) -> None:
     connected, steps, end = life
-    play = Playbook()
+    play = Playbook(Settings("/", token_renewal=True))
     if connected:
         play.connect()
     subscribed: list[ops.Subscribe] = []

@@ -26,6 +26,7 @@ from gateway.server.gateway import Gateway
 ROOT = Path(__file__).parents[2]
 Address = tuple[str, int]
 
+_ADMIN_LISTENING = re.compile(r'"url": "(https?)://([^"]+):([0-9]+)/"')
 _LISTENING = re.compile(r'"address": "([^"]+):([0-9]+)"')
 _START_WITHIN = 30.0
 _STOP_WITHIN = 20.0
@@ -51,6 +52,8 @@ def configuration(
         # Every conversation of the tests is journalled in full: nothing of it may show to client or broker.
         "defaults": {"default_user": user, "journal": {"level": "message"}, **(defaults or {})},
         "virtual_hosts": {"/": {"aliases": ["localhost", "127.0.0.1"]}},
+        # Tests that look in ask for it, at a port of their own.
+        "admin": {"address": None},
         "logging": {"format": "json", "level": "info"},
         "drain_timeout": 10,
     }
@@ -100,6 +103,18 @@ class GatewayProcess:
         """Octets of memory that it has in use (resident set)."""
         return int(psutil.Process(self.pid).memory_info().rss)
 
+    @property
+    def admin(self) -> Address:
+        """Where its admin listener is, which opens a moment later."""
+        found = self._found(_ADMIN_LISTENING)
+        return found[2], int(found[3])
+
+    @property
+    def peak_memory(self) -> int:
+        """The most octets that it ever had in use."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) << 10
+
     def logged(self, event: str) -> list[dict[str, Any]]:
         """The log lines of an event, with their fields."""
         lines = self.log.read_text().splitlines()
@@ -107,11 +122,16 @@ class GatewayProcess:
         return [record for record in records if record.get("event") == event]
 
     def _wait(self) -> Address:
+        found = self._found(_LISTENING)
+        return found[1], int(found[2])
+
+    def _found(self, line: re.Pattern[str]) -> re.Match[str]:
+        """The line of the log that tells that something is open."""
         deadline = time.monotonic() + _START_WITHIN
         while time.monotonic() < deadline:
-            found = _LISTENING.search(self.log.read_text())
+            found = line.search(self.log.read_text())
             if found is not None:
-                return found[1], int(found[2])
+                return found
             if self.child.poll() is not None:
                 break
             time.sleep(0.02)
@@ -153,6 +173,15 @@ def gateway_process(
         yield process
     finally:
         process.stop()
+
+
+def listening(process: GatewayProcess, count: int) -> list[Address]:
+    """The addresses of its listeners, once so many of them are open."""
+    deadline = time.monotonic() + _START_WITHIN
+    while len(lines := process.logged("listening")) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return [(host, int(port)) for host, _, port in (line["address"].rpartition(":") for line in lines)]
 
 
 @contextlib.asynccontextmanager

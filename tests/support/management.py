@@ -83,11 +83,18 @@ class Management:
         """Delete a queue that is not exclusive, whoever uses it."""
         await self._ask("DELETE", "queues", vhost, name)
 
+    async def connections(self) -> list[dict[str, Any]]:
+        """Every connection, as the management pages show it."""
+        answer = await asyncio.to_thread(self._ask_now, "GET", "/api/connections", None)
+        found: list[dict[str, Any]] = json.loads(answer)
+        return found
+
     async def _ask(self, method: str, *path: str, body: dict[str, Any] | None = None) -> None:
         """Ask for a change, and fail if there is none."""
-        await asyncio.to_thread(self._ask_now, method, "/api/" + "/".join(quote(part, safe="") for part in path), body)
+        target = "/api/" + "/".join(quote(part, safe="") for part in path)
+        _ = await asyncio.to_thread(self._ask_now, method, target, body)
 
-    def _ask_now(self, method: str, path: str, body: dict[str, Any] | None) -> None:
+    def _ask_now(self, method: str, path: str, body: dict[str, Any] | None) -> bytes:
         connection = HTTPConnection(*self._address, timeout=20)
         try:
             headers = {"Authorization": _AUTHORIZATION, "Content-Type": "application/json"}
@@ -95,5 +102,6 @@ class Management:
             answer = connection.getresponse()
             text = answer.read()
             assert answer.status < 300, (method, path, answer.status, text)
+            return text
         finally:
             connection.close()

@@ -325,6 +325,12 @@ class ModelBroker:
             queue.put(message)
         return len(taking) == len(queues)
 
+    def reaches_a_queue(self, message: Message) -> bool:
+        """Whether a message is bound for any queue."""
+        if not message.exchange:
+            return message.routing_key in self.queues
+        return bool(self._exchange(message.exchange).queues_for(message.routing_key))
+
     def dead_letter(self, queue: Queue, message: Message) -> None:
         """Pass a rejected message on, or forget it."""
         exchange = queue.arguments.get("x-dead-letter-exchange")

@@ -7,6 +7,7 @@ from typing import Any
 
 from pamqp import body, commands, frame, header
 
+from gateway.amqp.splitter import Return
 from tests.support.model_broker import PRECONDITION_FAILED, Arguments, Message, ModelBroker, Place, Queue, RefusalError
 from tests.support.model_kinds import first_offset
 
@@ -14,6 +15,7 @@ _CONTENT_START = 19  # of a content header frame, up to the property flags
 
 Deliver = Callable[[int, bool, bytes, bytes, bytes], None]
 Confirm = Callable[[int, bool, bool], None]
+Returned = Callable[[Return], None]
 Closed = Callable[[RefusalError], None]
 
 
@@ -48,6 +50,8 @@ class Channel:
         cancelled: Callable[[], None] = _nobody,
     ) -> None:
         self.number = number
+        # Takes mandatory messages that reach no queue, as ``Session.take_return`` does.
+        self.returned: Returned = _nobody
         self.confirms = False
         self.unacked: dict[int, tuple[Queue, Place]] = {}
         self.is_open = True
@@ -151,7 +155,11 @@ class Channel:
         assert len(pieces) == found.body_size, "a body longer than its header says"
         self._check(found.properties)
         message = Message(method.exchange, method.routing_key, octets[_CONTENT_START:-1], pieces)
+        reached = not method.mandatory or self._broker.reaches_a_queue(message)
         accepted = self._broker.route(message)
+        if not reached:
+            route = (method.exchange.encode(), method.routing_key.encode())
+            self.returned(Return(312, b"NO_ROUTE", *route, message.properties, len(pieces)))
         if self.confirms:
             self._outcomes.append(accepted)
 

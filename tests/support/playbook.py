@@ -12,6 +12,7 @@ from typing import Any
 
 from pamqp import body, commands, frame, header
 
+from gateway.amqp.splitter import Return
 from gateway.errors import FrameError
 from gateway.parity import FrameReader, ServerFrame
 from gateway.session import ops
@@ -115,6 +116,13 @@ class Playbook:
         self.session.confirm(sequence, multiple, accepted)
         self.session.run(self._decoder)
 
+    def give_back(self, exchange: str, routing_key: str, *, size: int = 0, receipt: str | None = None) -> None:
+        """The broker returns a mandatory message, which bears this receipt."""
+        headers = b"" if receipt is None else b"\x07receiptS" + len(receipt).to_bytes(4, "big") + receipt.encode()
+        properties = b"\x20\0" + len(headers).to_bytes(4, "big") + headers
+        self.session.take_return(Return(312, b"NO_ROUTE", exchange.encode(), routing_key.encode(), properties, size))
+        self.session.run(self._decoder)
+
     def go_on(self) -> None:
         """Something outside the session has changed, a hold for instance."""
         self.session.run(self._decoder)
@@ -144,7 +152,8 @@ class Playbook:
         for channel, found in amqp_frames(octets):
             assert channel == PUBLISHING
             if isinstance(found, commands.Basic.Publish):
-                words.append(f"{found.exchange or '-'} {found.routing_key} ")
+                mandatory = "mandatory " if found.mandatory else ""
+                words.append(f"{mandatory}{found.exchange or '-'} {found.routing_key} ")
             elif isinstance(found, body.ContentBody):
                 words[-1] += found.value.decode("utf-8", "backslashreplace")
             else:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from gateway.amqp.splitter import Return
 from gateway.errors import FrameError
 from gateway.parity import Closed, FrameReader, Received, SilenceError
 from gateway.session import ops
@@ -146,6 +147,7 @@ class ModelBridge:
                 confirm=self._confirmed,
                 closed=partial(self._closed, publishing=True),
             )
+            self._publishing.returned = self._returned
         if operation.queue is not None:
             self._declare(operation.queue)
         self._publishing.confirms |= operation.confirms
@@ -197,6 +199,9 @@ class ModelBridge:
 
     def _confirmed(self, sequence: int, multiple: bool, accepted: bool) -> None:
         self._heard.append(lambda: self._session.confirm(sequence, multiple, accepted))
+
+    def _returned(self, returned: Return) -> None:
+        self._heard.append(lambda: self._session.take_return(returned))
 
     def _closed(self, refusal: RefusalError, *, publishing: bool) -> None:
         self._heard.append(lambda: self._session.handle(ops.ChannelClosed(refusal.code, refusal.text, publishing)))

@@ -10,15 +10,24 @@ import pytest_asyncio
 
 from deploy.local.broker import PRIVATE, Broker, running
 from deploy.local.errors import LocalError
+from deploy.local.ports import free_ports
 from tests.support.gateway import Address
 from tests.support.management import Management
 
 
 @pytest.fixture(scope="session")
-def laboratory() -> Iterator[Broker]:
+def web_stomp_port() -> int:
+    """The port of the laboratory's plugin for STOMP over WebSocket."""
+    return free_ports(1)[0]
+
+
+@pytest.fixture(scope="session")
+def laboratory(web_stomp_port: int) -> Iterator[Broker]:
     """A node of its own, whose settings, users and virtual hosts may be changed."""
+    plugins = ["rabbitmq_stomp", "rabbitmq_management", "rabbitmq_web_stomp"]
+    web_stomp = ["web_stomp.tcp.ip = 127.0.0.1", f"web_stomp.tcp.port = {web_stomp_port}"]
     try:
-        with running(order=PRIVATE, plugins=["rabbitmq_stomp", "rabbitmq_management"]) as broker:
+        with running(order=PRIVATE, plugins=plugins, config=web_stomp) as broker:
             yield broker
             # Nothing of it is worth an orderly end, which takes seconds.
             broker.kill()

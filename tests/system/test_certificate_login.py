@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from cryptography.x509.oid import NameOID
 
 from deploy.local.broker import PRIVATE, Broker, running
 from deploy.local.errors import LocalError
+from deploy.local.ports import free_ports
 from tests.support.certificates import Authority, Identity, Rdn, distinguished_name
 from tests.support.deadline import until, within
 from tests.support.gateway import Address, GatewayProcess, configuration, gateway_process
@@ -100,8 +100,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     directory = tmp_path_factory.mktemp("certificates")
     authority = Authority.make(directory, "authority")
     server = Identity(*authority.sign(directory, "server"))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    [port] = free_ports(1)
     config = [
         f"stomp.listeners.ssl.1 = 127.0.0.1:{port}",
         "stomp.ssl_cert_login = true",

@@ -20,6 +20,8 @@ from tests.support.stomp_client import Frame, StompClient
 pytestmark = pytest.mark.system
 
 RIGHT, WRONG, CHANGED = "correct", "wrong", "changed"
+USERS = 20
+"""More than there are tests that want one."""
 REFUSED = "Access refused for user '{}'\n"
 
 
@@ -30,14 +32,19 @@ def control(broker: Broker) -> Broker:
     return broker
 
 
+@pytest.fixture(scope="module")
+def users(control: Broker) -> Iterator[str]:
+    """Users with passcode "correct" who may use the virtual host /, made at once. They end with their broker."""
+    names = [f"user-{secrets.token_hex(4)}" for _ in range(USERS)]
+    add_user = 'rabbit_auth_backend_internal:add_user(<<"{}">>, <<"{}">>, <<"tests">>)'
+    erlang(control, ", ".join(f"{add_user.format(name, RIGHT)}, {permit(name, '/')}" for name in names) + ".")
+    return iter(names)
+
+
 @pytest.fixture
-def user(control: Broker) -> Iterator[str]:
-    """A user with passcode "correct" who may use the virtual host /."""
-    name = f"user-{secrets.token_hex(4)}"
-    add_user = f'rabbit_auth_backend_internal:add_user(<<"{name}">>, <<"{RIGHT}">>, <<"tests">>)'
-    erlang(control, f"{add_user}, {permit(name, '/')}.")
-    yield name
-    erlang(control, f'catch rabbit_auth_backend_internal:delete_user(<<"{name}">>, <<"tests">>).')
+def user(users: Iterator[str]) -> str:
+    """One of them, whom no other test has."""
+    return next(users)
 
 
 @pytest.fixture(scope="module")

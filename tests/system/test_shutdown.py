@@ -44,6 +44,7 @@ async def test_what_was_sent_before_the_signal_is_confirmed_before_the_end(
                     await client.expect("RECEIPT", receipt_id=f"under way {number}")
                 await client.expect("ERROR", message="Shutting down")
                 await client.closed()
+                client.hang_up()
                 assert await process.exit_code(10) == ExitCode.OK
 
 
@@ -66,6 +67,7 @@ async def test_unacknowledged_messages_go_back_when_the_gateway_stops(
             process.terminate()
             await client.expect("ERROR", message="Shutting down")
             await client.closed()
+            client.hang_up()
             assert await process.exit_code(10) == ExitCode.OK
     assert await amqp.count(queue) == 4
 
@@ -80,11 +82,13 @@ async def test_an_open_transaction_ends_with_the_gateway(broker_url: str, amqp: 
             process.terminate()
             await client.expect("ERROR", message="Shutting down")
             await client.closed()
+            client.hang_up()
             assert await process.exit_code(10) == ExitCode.OK
     assert await amqp.count(queue) == 1
 
 
 async def test_a_client_that_has_not_logged_in_is_told_too(broker_url: str) -> None:
+    """And it may keep its side of the connection open: others hang up, since the gateway waits seconds for that."""
     with gateway_process(configuration(broker_url)) as process:
         async with StompClient.dialled(process.address) as client, within(30):
             client.write("SEND", b"early", destination="/queue/never")
@@ -171,6 +175,8 @@ async def test_the_next_gateway_can_have_the_port_at_once(broker_url: str) -> No
         async with StompClient.logged_in(process.address) as client, within(30):
             process.terminate()
             await client.expect("ERROR", message="Shutting down")
+            await client.closed()
+            client.hang_up()
             assert await process.exit_code(10) == ExitCode.OK
             listeners = [{"tcp": f"{host}:{port}"}]
             with gateway_process(configuration(broker_url, listeners=listeners)) as next_process:

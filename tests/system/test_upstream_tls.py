@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from deploy.local.broker import PRIVATE, Broker, running
 from deploy.local.errors import LocalError
+from deploy.local.ports import free_ports
 from tests.support.certificates import Authority
 from tests.support.deadline import within
 from tests.support.gateway import GatewayProcess, configuration, gateway_process
@@ -41,8 +41,7 @@ def tls_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsBroker]:
     directory = tmp_path_factory.mktemp("certificates")
     authority, stranger = Authority.make(directory, "authority"), Authority.make(directory, "stranger")
     certificate, key = authority.sign(directory, "broker")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    [port] = free_ports(1)
     config = [
         f"listeners.ssl.1 = 127.0.0.1:{port}",
         f"ssl_options.cacertfile = {authority.certificate}",
@@ -106,8 +105,7 @@ async def test_a_certificate_of_a_stranger_is_refused(tls_broker: TlsBroker) -> 
 
 
 async def test_a_broker_that_does_not_answer_is_named_in_the_log(broker_url: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
+    [port] = free_ports(1)
     document = configuration(broker_url, upstream={"urls": [f"amqp://127.0.0.1:{port}"]})
     with gateway_process(document) as process:
         async with StompClient.dialled(process.address) as client, within():

@@ -187,6 +187,20 @@ def test_every_log_event_is_explained() -> None:
     assert not sorted(event for event in events if f"| `{event}` |" not in page)
 
 
+def test_every_field_of_a_log_event_is_explained() -> None:
+    """In the row of its event, as far as the code says at one place what the fields are."""
+    rows = dict(re.findall(r"^\| `([^`]+)` \| (.*)$", (DOCS / "operations.md").read_text("utf-8"), re.MULTILINE))
+    missing = {
+        f"{event}: {field.arg}"
+        for call in _calls(frozenset(("debug", "info", "warning", "error", "_log")))
+        if call.args and (event := _template(call.args[0])) in rows
+        for field in call.keywords
+        if field.arg not in (None, "exc_info") and f"`{field.arg}`" not in rows[event]
+    }
+    assert "session started" in rows
+    assert not sorted(missing)
+
+
 def test_every_variable_and_make_target_is_explained() -> None:
     operations, development = (DOCS / "operations.md").read_text("utf-8"), (DOCS / "development.md").read_text("utf-8")
     code = "".join(path.read_text("utf-8") for path in Path(address.__file__).parent.iterdir() if path.is_file())

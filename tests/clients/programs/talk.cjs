@@ -157,9 +157,10 @@ async function main() {
 }
 
 if (process.argv[2] === "version") {
-  const version = (name) => require("node:fs").readFileSync(require.resolve(name).replace(/bundles.*/, "package.json"));
+  const version = (name) => require("node:fs").readFileSync(require.resolve(name).replace(/(bundles|index\.js|wrapper\.mjs).*/, "package.json"));
   const shownVersion = (name) => `${name} ${JSON.parse(version(name)).version}`;
-  console.log(`${shownVersion("@stomp/stompjs")}, ${shownVersion("@stomp/tcp-wrapper")}, Node ${process.version}`);
+  const packages = ["@stomp/stompjs", "@stomp/tcp-wrapper", "ws"].map(shownVersion);
+  console.log(`${packages.join(", ")}, Node ${process.version}`);
 } else {
   main();
 }

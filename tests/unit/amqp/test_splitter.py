@@ -1,10 +1,11 @@
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
 from pamqp import base, commands, frame, heartbeat
 
 from gateway.amqp.codec import CANCEL, CHANNEL_CLOSE
-from gateway.amqp.splitter import Sink, Splitter
+from gateway.amqp.splitter import Return, Sink, Splitter
 from gateway.errors import CodecError
 
 BEAT = frame.marshal(heartbeat.Heartbeat(), 0)
@@ -44,7 +45,7 @@ class Stand:
         def tell(kind: str) -> Callable[..., None]:
             return lambda *data: self.told.append((kind, channel, *data))
 
-        return Sink(tell("deliver"), tell("confirm"), owner=f"owner of {channel}")
+        return Sink(tell("deliver"), tell("confirm"), f"owner of {channel}", tell("return"))
 
 
 @pytest.fixture
@@ -149,6 +150,40 @@ def test_confirms_go_to_the_sink_of_their_channel(
         assert stand.splitter.touched == {"owner of 2"}
 
 
+BACK = method_frame(commands.Basic.Return(312, "NO_ROUTE", "amq.topic", "nobody"))
+
+
+@pytest.mark.parametrize("cut", [[], [b"hello"], [b"he", b"", b"llo"], [b"\xce" * 300, BACK]])
+def test_a_returned_message_is_told_of_without_its_body_and_before_its_confirm(cut: list[bytes]) -> None:
+    size = sum(map(len, cut))
+    confirm = method_frame(commands.Basic.Ack(4, False))
+    for pieces in ways(BACK, header(size, b"\x80\x00\x01x"), *map(body, cut), confirm, BEAT):
+        stand = Stand()
+        assert b"".join(map(stand.splitter.receive, pieces)) == BEAT
+        returned = Return(312, b"NO_ROUTE", b"amq.topic", b"nobody", b"\x80\x00\x01x", size)
+        assert stand.told == [("return", 1, returned), ("confirm", 1, 4, False, True)]
+        assert stand.splitter.touched == {"owner of 1"}
+
+
+def test_the_body_of_a_returned_message_is_not_kept(stand: Stand) -> None:
+    stand.splitter.receive(BACK + header(1 << 30))
+    frame = body(b"x" * 100_000)
+    tracemalloc.start()
+    for _ in range(100):
+        stand.splitter.receive(frame)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < len(frame)
+
+
+@pytest.mark.parametrize(
+    "stream", [BACK + body(b"early"), BACK + header(3) + header(3), BACK + header(3) + body(b"long")]
+)
+def test_a_returned_message_out_of_order_is_no_amqp(stand: Stand, stream: bytes) -> None:
+    with pytest.raises(CodecError):
+        stand.splitter.receive(stream)
+
+
 OTHERS = [
     BEAT,
     method_frame(commands.Connection.Start(), 0),
@@ -157,7 +192,7 @@ OTHERS = [
     deliver(1, channel=9) + header(3, channel=9) + body(b"abc", channel=9),
     method_frame(commands.Basic.Ack(1, False), 9),
     method_frame(commands.Basic.GetOk(1, False, "", "q", 0)) + header(3) + body(b"abc"),
-    method_frame(commands.Basic.Return(312, "NO_ROUTE", "", "q")) + header(0),
+    method_frame(commands.Basic.Return(312, "NO_ROUTE", "", "q"), 9) + header(0, channel=9),
 ]
 
 

@@ -14,16 +14,20 @@ ROOT = Path(__file__).parents[3]
 REFERENCE = ROOT / "config" / "gateway.yaml"
 # What the reference cannot show with a value, since by default there is none of it.
 TLS = ROOT / "config" / "tls.yaml"
+POLICY = ROOT / "config" / "policy.yaml"
+WEBSOCKET = ROOT / "config" / "websocket.yaml"
+# Mappings whose keys are the users' own.
+FREE = ("virtual_hosts", "defaults.certificate_users.users", "defaults.queue_arguments[].arguments")
 
 
 def keys_in(value: object, prefix: str = "") -> Iterator[str]:
-    """Every key of a document, as `all_keys` writes them; the names of virtual hosts and of users become `*`."""
+    """Every key of a document, as `all_keys` writes them; keys of the users' own become `*`."""
     if isinstance(value, list):
         for entry in value:
             yield from keys_in(entry, f"{prefix}[]")
     if isinstance(value, dict):
         for key, below in value.items():
-            step = "*" if prefix in ("virtual_hosts", "defaults.certificate_users.users") else key
+            step = "*" if prefix in FREE else key
             path = f"{prefix}.{step}" if prefix else step
             yield path
             yield from keys_in(below, path)
@@ -31,14 +35,17 @@ def keys_in(value: object, prefix: str = "") -> Iterator[str]:
 
 def test_the_reference_file_and_the_example_of_tls_show_every_key() -> None:
     shown = set(keys_in(yaml.safe_load(REFERENCE.read_text())))
-    below = ("listeners[].tls.", "defaults.certificate_users.")
+    below = ("listeners[].tls.", "defaults.certificate_users.", "admin.")
     shown |= {key for key in keys_in(yaml.safe_load(TLS.read_text())) if key.startswith(below)}
+    shown |= {key for key in keys_in(yaml.safe_load(WEBSOCKET.read_text())) if key.startswith("listeners[].")}
+    laid_down = ("defaults.destination_rules[].", "defaults.queue_arguments[].")
+    shown |= {key for key in keys_in(yaml.safe_load(POLICY.read_text())) if key.startswith(laid_down)}
     # A virtual host may hold every key of `defaults` and of `upstream`: those are shown once, in their own sections.
     elsewhere = {
         f"virtual_hosts.*.{key.removeprefix('defaults.')}" for key in all_keys() if key.startswith("defaults.")
     }
     elsewhere |= {f"virtual_hosts.*.{key}" for key in all_keys() if key.startswith("upstream.")}
-    assert shown - {"virtual_hosts.*", "defaults.certificate_users.users.*"} == set(all_keys()) - elsewhere
+    assert shown - {f"{key}.*" for key in FREE} == set(all_keys()) - elsewhere
 
 
 def test_the_reference_file_shows_the_real_defaults(tmp_path: Path) -> None:

@@ -1,16 +1,26 @@
 """Dockerfile and compose.yaml, as far as they can be judged without an engine."""
 
+from __future__ import annotations
+
+import http.server
+import json
 import re
+import subprocess
+import sys
+import threading
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from gateway.config import default_journal_directory, load
+from gateway.config import GatewayConfig, default_journal_directory, load
+from gateway.config.admin import DEFAULT_ADDRESS
 
 _ROOT = Path(__file__).parents[3]
+_HADOLINT = Path(sys.executable).with_name("hadolint")
 
 
 @pytest.fixture
@@ -24,15 +34,89 @@ def dockerfile() -> str:
     return (_ROOT / "Dockerfile").read_text()
 
 
-def test_the_gateway_in_compose_has_a_valid_configuration(compose: dict[str, Any], tmp_path: Path) -> None:
+@pytest.fixture
+def config(compose: dict[str, Any], tmp_path: Path) -> GatewayConfig:
+    """The gateway's configuration in compose, as compose and its own environment fill it in."""
+    gateway = compose["services"]["gateway"]
+    environment = {name: _default(value) for name, value in gateway["environment"].items()}
     file = tmp_path / "gateway.yaml"
-    file.write_text(compose["configs"]["gateway"]["content"])
-    config = load(file)
+    content = compose["configs"]["gateway"]["content"]
+    assert not re.search(r"(?<!\$)\$(?!\$)", content), "compose itself would fill that in"
+    file.write_text(content.replace("$$", "$"))
+    return load(file, environment)
 
-    assert [str(listener.tcp) for listener in config.listeners] == ["0.0.0.0:61613"]
+
+def _default(value: str) -> str:
+    """What compose makes of ${NAME:-default} where NAME is not set."""
+    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", value)
+
+
+def test_compose_understands_its_file() -> None:
+    compose_spec = pytest.importorskip("compose_spec", reason="compose-spec has no wheel for this machine")
+    text = (_ROOT / "deploy/compose.yaml").read_text()
+
+    assert compose_spec.PyCompose.from_yaml(text).service_names() == ["rabbitmq", "gateway", "prometheus", "grafana"]
+    with pytest.raises(ValueError, match="readonly"):
+        compose_spec.PyCompose.from_yaml(text.replace("read_only:", "readonly:"))
+
+
+def test_the_gateway_in_compose_has_a_valid_configuration(compose: dict[str, Any], config: GatewayConfig) -> None:
+    service = compose["services"]["gateway"]
+    published = {int(port.split(":")[-1]) for port in service["ports"]}
+    assert config.admin.address is not None
+
+    assert {listener.address.port for listener in config.listeners} | {config.admin.address.port} == published
+    assert {listener.address.host for listener in config.listeners} == {config.admin.address.host} == {"0.0.0.0"}  # noqa: S104
     assert config.virtual_host("localhost") is not None
-    drain = float(config.drain_timeout)
-    assert drain < float(compose["services"]["gateway"]["stop_grace_period"].removesuffix("s"))
+    assert config.drain_timeout < float(service["stop_grace_period"].removesuffix("s"))
+
+
+def test_gateway_and_rabbitmq_in_compose_agree_on_the_user(compose: dict[str, Any], config: GatewayConfig) -> None:
+    broker = compose["services"]["rabbitmq"]["environment"]
+    host = config.virtual_host("/")
+    assert host is not None
+    user = host.default_user
+    assert user is not None
+
+    assert user.login == _default(broker["RABBITMQ_DEFAULT_USER"])
+    assert user.passcode.get_secret_value() == _default(broker["RABBITMQ_DEFAULT_PASS"])
+
+
+def test_prometheus_in_compose_may_ask_the_gateway(config: GatewayConfig) -> None:
+    jobs = yaml.safe_load((_ROOT / "deploy/prometheus/prometheus.yml").read_text())["scrape_configs"]
+    [target] = [job["static_configs"][0]["targets"] for job in jobs if job["job_name"] == "stomp-gateway"]
+    name, port = target[0].split(":")
+    assert config.admin.address is not None
+
+    assert name in config.admin.allowed_hosts
+    assert int(port) == config.admin.address.port
+
+
+def test_compose_mounts_what_is_there_and_keeps_what_is_written(compose: dict[str, Any]) -> None:
+    kept = set()
+    for service in compose["services"].values():
+        for volume in service["volumes"]:
+            source = volume.split(":")[0]
+            if source.startswith("."):
+                assert volume.endswith(":ro")
+                assert (_ROOT / "deploy" / source).exists()
+            else:
+                kept.add(source)
+
+    assert kept == set(compose["volumes"])
+
+
+def test_every_service_in_compose_is_pinned_watched_and_restarted(compose: dict[str, Any]) -> None:
+    for name, service in compose["services"].items():
+        assert name == "gateway" or re.search(r":v?\d+\.\d+", service["image"])
+        assert name == "gateway" or service["healthcheck"]["test"][0] == "CMD"  # no shell
+        assert service["restart"] == "unless-stopped"
+
+
+def test_compose_holds_no_secret_that_cannot_be_replaced(compose: dict[str, Any]) -> None:
+    for service in compose["services"].values():
+        for name, value in service.get("environment", {}).items():
+            assert not re.search("PASS|SECRET|TOKEN", name) or re.fullmatch(r"\$\{\w+:-\w+\}", value)
 
 
 def test_compose_puts_the_configuration_where_the_image_reads_it(compose: dict[str, Any], dockerfile: str) -> None:
@@ -45,7 +129,8 @@ def test_compose_keeps_the_journal_where_the_image_has_it(compose: dict[str, Any
     [volume] = compose["services"]["gateway"]["volumes"]
     name, place = volume.split(":")
 
-    assert f"ENV STATE_DIRECTORY={place}\n" in dockerfile
+    assert f"ENV STATE_DIRECTORY={place} " in dockerfile
+    assert f'VOLUME ["{place}"]\n' in dockerfile
     assert default_journal_directory({"STATE_DIRECTORY": place}).parent == Path(place)
     assert name in compose["volumes"]
 
@@ -74,3 +159,79 @@ def test_the_image_has_the_python_that_the_project_asks_for(dockerfile: str) -> 
     images = set(re.findall(r"^FROM python:([\d.]+)-", dockerfile, re.MULTILINE))
 
     assert {f">={image}" for image in images} == {project["requires-python"]}
+
+
+@pytest.mark.skipif(not _HADOLINT.exists(), reason="hadolint has no wheel for this machine")
+def test_hadolint_has_nothing_to_say(tmp_path: Path, dockerfile: str) -> None:
+    assert _hadolint(_ROOT / "Dockerfile") == []
+
+    worse = tmp_path / "Dockerfile"
+    worse.write_text(dockerfile.replace(":3.11-slim-bookworm", ":latest"))
+    assert set(_hadolint(worse)) == {"DL3007"}
+
+
+def _hadolint(file: Path) -> list[str]:
+    done = subprocess.run(
+        [_HADOLINT, "--no-color", "--format", "json", file], capture_output=True, text=True, check=False
+    )
+    return [finding["code"] for finding in json.loads(done.stdout)]
+
+
+def test_the_image_runs_as_a_number_that_is_nobody_and_without_a_shell(dockerfile: str) -> None:
+    final = dockerfile.rpartition("\nFROM ")[2]
+    user, group = re.findall(r"^USER (\d+):(\d+)$", final, re.MULTILINE)[-1]
+
+    assert int(user) > 1000
+    assert int(group) > 1000
+    for instruction in ("ENTRYPOINT", "CMD"):
+        [form] = re.findall(rf"^{instruction} (.+)$", final, re.MULTILINE)
+        assert json.loads(form)
+
+
+def test_the_image_says_where_it_listens(dockerfile: str, config: GatewayConfig) -> None:
+    [exposed] = re.findall(r"^EXPOSE (.+)$", dockerfile, re.MULTILINE)
+    assert config.admin.address is not None
+
+    assert set(map(int, exposed.split())) == {
+        *(listener.address.port for listener in config.listeners),
+        config.admin.address.port,
+    }
+
+
+class _Answer(http.server.BaseHTTPRequestHandler):
+    status = 200
+
+    def do_GET(self) -> None:
+        self.send_response(self.status if self.path == "/healthz" else 404)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def healthy(dockerfile: str) -> Iterator[tuple[list[str], http.server.HTTPServer]]:
+    """The image's health check, turned to a server of our own."""
+    [form] = re.findall(r"^HEALTHCHECK .*\\\n +CMD (.+)$", dockerfile, re.MULTILINE)
+    [python, *arguments] = json.loads(form)
+    assert python == "python"
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Answer) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        usual = f"'{DEFAULT_ADDRESS.host}', {DEFAULT_ADDRESS.port}"
+        assert usual in arguments[-1]
+        mine = arguments[-1].replace(usual, f"'127.0.0.1', {server.server_address[1]}")
+        yield [sys.executable, *arguments[:-1], mine], server
+        server.shutdown()
+
+
+def test_the_image_is_healthy_when_the_admin_listener_says_so(
+    healthy: tuple[list[str], http.server.HTTPServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command, server = healthy
+    assert subprocess.run(command, check=False).returncode == 0
+
+    monkeypatch.setattr(_Answer, "status", 503)
+    assert subprocess.run(command, check=False).returncode != 0
+
+    server.server_close()
+    assert subprocess.run(command, check=False, stderr=subprocess.DEVNULL).returncode != 0

@@ -73,8 +73,10 @@ def test_a_key_that_could_not_be_written_leaves_none(tmp_path: Path, monkeypatch
         ("/queue/amq.gen-JzTY20", "/queue/amq.gen-*"),
         ("/amq/queue/stomp-subscription-abc", "/amq/queue/stomp-subscription-*"),
         ("/queue/replies-4711", "/queue/replies-*"),
-        ("/queue/replies-4711/x", "/queue/replies-4711/x"),
+        ("/queue/replies", "/queue/replies"),
         ("/topic/user.7.events", "/topic/user.*.events"),
+        ("/topic/user.7.8.events", "/topic/user.*.events"),
+        ("/topic/user.7.events.old", "/topic/user.7.events.old"),
         ("/exchange/amq.topic/a", "/exchange/amq.topic/a"),
     ],
 )

@@ -16,7 +16,10 @@ from gateway.config import GatewayConfig, parse
 from gateway.journal.journal import Journal
 from gateway.server.client import ClientConnection, Settler, Workshop
 from gateway.server.complaints import Complaints
+from gateway.server.figures import Figures
 from gateway.server.gateway import Gateway
+from gateway.server.inventory import Inventory
+from gateway.server.limits import SessionLimits
 from gateway.server.peer import Arrival, Peer
 from gateway.server.pool import LinkPool
 from tests.support.deadline import PATIENCE, until, within
@@ -67,15 +70,18 @@ class Room:
     def __post_init__(self) -> None:
         self.listener = parse("listeners: [{tcp: '127.0.0.1:0', login_timeout: 10s}]", environment={}).listeners[0]
         self.complaints = Complaints(self.clock)
+        figures = Figures(("/",))
         self._workshop = Workshop(
             server=b"gateway",
             resolve=lambda _: None,
             find_virtual_host=lambda _: None,
-            pool=LinkPool(self.clock, self._spawn, lambda: None),
+            pool=LinkPool(self.clock, self._spawn, lambda: None, Inventory(figures, lambda: 0), "node"),
             clock=self.clock,
             spawn=self._spawn,
             settler=Settler(asyncio.get_running_loop()),
             journal=Journal(GatewayConfig()),
+            figures=figures,
+            limits=SessionLimits(self.clock),
             clients=set(),
             closing=set(),
         )

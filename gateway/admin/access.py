@@ -1,0 +1,90 @@
+"""Who may look in: by the Host header, by HTTP Basic, and by where the request comes from."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Iterable
+from ipaddress import ip_address
+from typing import Final
+
+from gateway.config import Admin
+
+_SCHEME: Final = "basic "
+
+
+class Access:
+    """Who may look in.
+
+    Args:
+        settings: of the admin listener.
+    """
+
+    def __init__(self, settings: Admin) -> None:
+        self._hosts = frozenset(host.lower().rstrip(".") for host in ("localhost", *settings.allowed_hosts))
+        self._users = {_digest(user.login, user.passcode.get_secret_value()): user.login for user in settings.users}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody may look in who can connect."""
+        return not self._users
+
+    def user(self, authorization: str | None) -> str | None:
+        """The user that an Authorization header proves; None if it proves nobody.
+
+        Takes the same time whichever login or passcode is wrong.
+        """
+        login, passcode = _credentials(authorization)
+        given = _digest(login, passcode)
+        found: str | None = None
+        for digest, name in self._users.items():
+            if hmac.compare_digest(digest, given):
+                found = name
+        return found
+
+    def is_host_known(self, header: str) -> bool:
+        """Whether a Host header names this listener by an address, or by a name that is allowed.
+
+        A page from elsewhere can make a browser ask here, by a name of its own that leads here; but then its name is in
+        this header.
+        """
+        host = _without_port(header).lower().rstrip(".")
+        return host in self._hosts or _is_address(host)
+
+
+def _digest(login: str, passcode: str) -> bytes:
+    octets = (text.encode(errors="surrogateescape") for text in (login, passcode))
+    return hashlib.sha256(b"".join(_sized(octets))).digest()
+
+
+def _sized(texts: Iterable[bytes]) -> Iterable[bytes]:
+    for text in texts:
+        yield b"%d " % len(text)
+        yield text
+
+
+def _credentials(authorization: str | None) -> tuple[str, str]:
+    if authorization is None or not authorization.lower().startswith(_SCHEME):
+        return "", ""
+    try:
+        decoded = base64.b64decode(authorization[len(_SCHEME) :].strip(), validate=True).decode()
+    except (binascii.Error, ValueError):
+        return "", ""
+    login, _, passcode = decoded.partition(":")
+    return login, passcode
+
+
+def _without_port(header: str) -> str:
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.rpartition(":")[0] if header.count(":") == 1 else header
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

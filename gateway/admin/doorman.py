@@ -1,0 +1,116 @@
+"""The doorman of the admin listener: bounds how many connections there are, and how long each may take for anything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, cast
+
+_MOST: Final = 64
+
+# Seconds: until the first request is there; for an answer to be put together; for it to be fetched and another request
+# to be there.
+_TO_ASK: Final = 10.0
+_TO_ANSWER: Final = 60.0
+_TO_FETCH: Final = 30.0
+
+
+class Doorman:
+    """Lets connections in, and shows them out when they take too long.
+
+    Args:
+        make_protocol: makes the HTTP library's end of a connection.
+    """
+
+    def __init__(self, make_protocol: Callable[[], asyncio.Protocol]) -> None:
+        self._make_protocol = make_protocol
+        self._guests: dict[asyncio.BaseTransport, Guest] = {}
+
+    def connection(self) -> asyncio.Protocol:
+        """The protocol of a new connection."""
+        return Guest(self, self._make_protocol())
+
+    def arrived(self, guest: Guest, transport: asyncio.Transport) -> bool:
+        """Whether there is room for another connection."""
+        if len(self._guests) >= _MOST:
+            return False
+        self._guests[transport] = guest
+        guest.allow(_TO_ASK)
+        return True
+
+    def gone(self, transport: asyncio.BaseTransport | None) -> None:
+        """A connection has ended."""
+        if transport is not None:
+            self._guests.pop(transport, None)
+
+    def asked(self, transport: asyncio.BaseTransport | None) -> None:
+        """A request is there as a whole."""
+        self._allow(transport, _TO_ANSWER)
+
+    def answered(self, transport: asyncio.BaseTransport | None) -> None:
+        """The answer is on its way."""
+        self._allow(transport, _TO_FETCH)
+
+    def _allow(self, transport: asyncio.BaseTransport | None, seconds: float) -> None:
+        guest = None if transport is None else self._guests.get(transport)
+        if guest is not None:
+            guest.allow(seconds)
+
+
+class Guest(asyncio.Protocol):
+    """One connection: everything goes on to the HTTP library.
+
+    Args:
+        doorman: who watches the time.
+        inner: the HTTP library's end.
+    """
+
+    def __init__(self, doorman: Doorman, inner: asyncio.Protocol) -> None:
+        self._doorman = doorman
+        self._inner = inner
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def allow(self, seconds: float) -> None:
+        """Whatever comes next must come within so many seconds."""
+        self._stop_timer()
+        if self._transport is not None:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._transport.abort)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Somebody has connected."""
+        self._transport = cast(asyncio.Transport, transport)
+        if not self._doorman.arrived(self, self._transport):
+            self._transport.abort()
+            self._transport = None
+            return
+        self._inner.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Octets of a request."""
+        if self._transport is not None:
+            self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        """No further request will come."""
+        return self._inner.eof_received() if self._transport is not None else None
+
+    def pause_writing(self) -> None:
+        """The answer is not fetched as fast as it is written."""
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """It is again."""
+        self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection has ended."""
+        self._stop_timer()
+        if self._transport is not None:
+            self._doorman.gone(self._transport)
+            self._inner.connection_lost(exc)

@@ -1,0 +1,231 @@
+"""Figures for Prometheus, put together when it asks."""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from gateway import __version__
+from gateway.admin.census import Census
+from gateway.server.figures import LATENCY_BOUNDS, HostFigures, Totals, by_kind
+
+if TYPE_CHECKING:
+    from gateway.server.gateway import Gateway
+    from gateway.server.readiness import Readiness
+
+_PREFIX: Final = "stomp_gateway_"
+_HOST: Final = "virtual_host"
+
+Labels = tuple[str, ...]
+Counts = Mapping[Labels, float]
+
+# Counters by virtual host and one more label: name, help, label, values.
+_SPLIT: Final[tuple[tuple[str, str, str, Callable[[Totals], Mapping[str, int]]], ...]] = (
+    ("frames_received", "STOMP frames from clients.", "command", lambda each: each.frames_received),
+    ("frames_sent", "STOMP frames to clients.", "command", lambda each: each.frames_sent),
+    ("messages_published", "Messages sent to the broker.", "kind", lambda each: by_kind(each.published)),
+    ("messages_published_bytes", "Their bodies.", "kind", lambda each: by_kind(each.published_octets)),
+    ("messages_delivered", "Messages from the broker, sent to clients.", "kind", lambda each: by_kind(each.delivered)),
+    ("messages_delivered_bytes", "Their bodies.", "kind", lambda each: by_kind(each.delivered_octets)),
+)
+
+# Counters by virtual host alone.
+_PLAIN: Final[tuple[tuple[str, str, Callable[[Totals], int]], ...]] = (
+    ("client_received_bytes", "Octets from clients, without TLS.", lambda each: each.octets_in),
+    ("client_sent_bytes", "Octets to clients, without TLS.", lambda each: each.octets_out),
+    ("messages_confirmed", "Messages that the broker confirmed.", lambda each: each.confirmed),
+    ("messages_rejected", "Messages that the broker refused to take.", lambda each: each.rejected),
+    ("messages_returned", "Mandatory messages that reached no queue.", lambda each: each.returned),
+    ("messages_redelivered", "Messages sent to clients not for the first time.", lambda each: each.redelivered),
+    ("messages_acknowledged", "Messages that clients acknowledged, or that ack:auto settled.",
+     lambda each: each.acknowledged),
+    ("messages_requeued", "Messages that clients put back into their queue by NACK.", lambda each: each.requeued),
+    ("messages_discarded", "Messages that clients refused by NACK, without requeue.", lambda each: each.discarded),
+)  # fmt: skip
+
+# What happens seldom, by virtual host and more labels: name, help, labels, values.
+_RARE: Final[tuple[tuple[str, str, Labels, Callable[[HostFigures], Counts]], ...]] = (
+    ("sessions_started", "Sessions that have logged in.", ("version", "transport"),
+     lambda host: {(version, transport): count for (version, transport), count in host.started.items()}),
+    ("sessions_ended", "Connections that ended; those that never logged in have an empty virtual_host.", ("reason",),
+     lambda host: _by_one(host.ended)),
+    ("errors", "ERROR frames sent.", ("code",), lambda host: _by_one(host.errors)),
+    ("holds_begun", "Times that a client began not to be read, as seen at the end of a batch.", ("reason",),
+     lambda host: _by_one(host.holds)),
+)  # fmt: skip
+
+
+def _without_nothing(counts: Mapping[str, int]) -> Counts:
+    """By virtual host; those who never logged in only where there is something to tell of them."""
+    return {(host,): count for host, count in counts.items() if host or count}
+
+
+def _by_one(counts: Mapping[str, int]) -> Counts:
+    return {(name,): count for name, count in counts.items()}
+
+
+class GatewayCollector(Collector):
+    """Everything that the gateway knows of itself.
+
+    Args:
+        gateway: it.
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self.is_ready = False
+        self.census = Census(gateway)
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing in advance: it would be collected, only to learn the names."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """All families."""
+        info = {"version": __version__, "python": platform.python_version()}
+        yield InfoMetricFamily("stomp_gateway", "The gateway and what it runs on.", info)
+        yield from self._counters()
+        yield from self._latencies()
+        yield from self._clients()
+        yield from self._links()
+        yield from self._rest()
+
+    def _counters(self) -> Iterator[Metric]:
+        figures = self._gateway.figures
+        totals = self.census.totals
+        for name, text, label, split in _SPLIT:
+            yield _counter(
+                name,
+                text,
+                (_HOST, label),
+                {(host, value): count for host, each in totals.items() for value, count in split(each).items()},
+            )
+        for name, text, plain in _PLAIN:
+            counts = {host: plain(each) for host, each in totals.items()}
+            yield _counter(name, text, (_HOST,), _without_nothing(counts))
+        for name, text, labels, rare in _RARE:
+            yield _counter(
+                name,
+                text,
+                (_HOST, *labels),
+                {
+                    (host, *values): count
+                    for host, each in figures.hosts.items()
+                    for values, count in rare(each).items()
+                },
+            )
+        hosts = figures.hosts.items()
+        opened = _without_nothing({label: host.links_opened for label, host in hosts})
+        yield _counter("links_opened", "AMQP connections opened.", (_HOST,), opened)
+        lost = _without_nothing({label: host.links_lost for label, host in hosts})
+        yield _counter("links_lost", "AMQP connections that ended and that the gateway did not close.", (_HOST,), lost)
+
+    def _latencies(self) -> Iterator[Metric]:
+        text = "How long the broker took to confirm: a sample, at most one message at a time of each session."
+        family = HistogramMetricFamily(_PREFIX + "confirm_latency_seconds", text, labels=(_HOST,))
+        for label, host in self._gateway.figures.hosts.items():
+            if label:
+                buckets, seen = [], 0
+                for bound, count in zip((*LATENCY_BOUNDS, None), host.latencies.counts, strict=True):
+                    seen += count
+                    buckets.append(("+Inf" if bound is None else f"{bound / 1e6:g}", float(seen)))
+                family.add_metric((label,), buckets, host.latencies.sum / 1e6)
+        yield family
+
+    def _clients(self) -> Iterator[Metric]:
+        census = self.census
+        text = "Open connections of clients, by the state of the session."
+        yield _gauge("connections", text, ("state",), _by_one(census.states))
+        text = "Sessions; those that have not logged in yet have an empty virtual_host."
+        yield _gauge("sessions", text, (_HOST,), _by_one(census.sessions))
+        text = "Messages that the broker has yet to confirm."
+        yield _gauge("messages_unconfirmed", text, (_HOST,), _without_nothing(census.unconfirmed))
+        text = "Messages that clients have and that are not settled."
+        yield _gauge("messages_unacknowledged", text, (_HOST,), _without_nothing(census.unacknowledged))
+        yield _gauge(
+            "subscriptions", "Subscriptions, by their ack header.", (_HOST, "ack"), _by_two(census.subscriptions)
+        )
+        yield _gauge("holds", "Sessions that are not read for a reason.", (_HOST, "reason"), _by_two(census.holds))
+
+    def _links(self) -> Iterator[Metric]:
+        gateway = self._gateway
+        blocked = Counter(dict.fromkeys(gateway.figures.hosts, 0))
+        channels = blocked.copy()
+        links: Counter[Labels] = Counter()
+        for link in gateway.inventory.links:
+            label = gateway.inventory.label(link)
+            links[label, link.purpose] += 1
+            blocked[label] += link.blocked
+            channels[label] += link.channels
+        yield _gauge("links", "Open AMQP connections, by what they are used for.", (_HOST, "purpose"), links)
+        yield _gauge("links_blocked", "Those on which the broker has an alarm.", (_HOST,), _without_nothing(blocked))
+        yield _gauge("channels", "Open AMQP channels.", (_HOST,), _without_nothing(channels))
+
+    def _rest(self) -> Iterator[Metric]:
+        gateway = self._gateway
+        yield _gauge("ready", "Whether /readyz says so.", (), {(): int(self.is_ready)})
+        text = "How late the event loop was at the most, in the last 15 seconds."
+        yield _gauge("event_loop_lag_seconds", text, (), {(): gateway.lag.seconds})
+        yield _counter("journal_lines", "Lines of the traffic journal.", (), {(): gateway.journal.lines})
+        text = "Events that are missing in the journal, because the disk did not take them."
+        yield _counter("journal_dropped", text, (), {(): gateway.journal.dropped})
+
+
+def _by_two(counts: Mapping[tuple[str, str], int]) -> Counts:
+    return {(one, two): count for (one, two), count in counts.items()}
+
+
+def _counter(name: str, text: str, labels: Labels, counts: Counts) -> Metric:
+    family = CounterMetricFamily(_PREFIX + name, text, labels=labels)
+    for values, count in counts.items():
+        family.add_metric(values, count)
+    return family
+
+
+def _gauge(name: str, text: str, labels: Labels, counts: Counts) -> Metric:
+    family = GaugeMetricFamily(_PREFIX + name, text, labels=labels)
+    for values, count in counts.items():
+        family.add_metric(values, count)
+    return family
+
+
+class Metrics:
+    """What /metrics answers.
+
+    Args:
+        gateway: whose figures.
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._collector = GatewayCollector(gateway)
+        self._registry = CollectorRegistry()
+        self._registry.register(self._collector)
+        ProcessCollector(registry=self._registry)
+        GCCollector(registry=self._registry)
+
+    async def answer(self, accept: str, readiness: Readiness) -> tuple[bytes, str]:
+        """The text of all metrics, and its content type.
+
+        Args:
+            accept: the Accept header: OpenMetrics for those who ask for it.
+            readiness: as of now.
+        """
+        census = await Census(self._gateway).take()
+        # Nobody else can ask in between.
+        self._collector.is_ready, self._collector.census = readiness.is_ready, census
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type

@@ -1,0 +1,253 @@
+"""The gateway as a whole, its virtual hosts, links and destinations, as the API shows them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway import __version__
+from gateway.admin.census import Census
+from gateway.admin.listing import Listing, contains, is_exactly
+from gateway.admin.text import moment, shown
+from gateway.server.figures import KINDS, NOT_LOGGED_IN
+from gateway.session.traffic import OTHER
+
+if TYPE_CHECKING:
+    from gateway.config import VirtualHost
+    from gateway.server.client import ClientConnection
+    from gateway.server.gateway import Gateway
+    from gateway.server.link import Link
+    from gateway.server.readiness import Readiness
+    from gateway.session.destinations import Kind
+
+# Destinations of all sessions that are listed by name.
+_MOST_DESTINATIONS: Final = 10_000
+
+# Sessions whose destinations are collected before others have a turn.
+_AT_ONCE: Final = 100
+
+
+async def overview(gateway: Gateway, readiness: Readiness) -> dict[str, Any]:
+    """The gateway as a whole.
+
+    Args:
+        gateway: it.
+        readiness: as of now.
+    """
+    census = await Census(gateway).take()
+    figures, links = gateway.figures, gateway.inventory.links
+    now = gateway.journal.clock.time
+    p50, p99 = figures.confirm_latency(0.5), figures.confirm_latency(0.99)
+    errors: Counter[str] = Counter()
+    for host in figures.hosts.values():
+        errors += host.errors
+    return {
+        "version": __version__,
+        "node": gateway.node,
+        "started_at": moment(gateway.started_at),
+        "uptime_seconds": round((now - gateway.started_at) / 1e6, 3),
+        "ready": readiness.is_ready,
+        "reasons": list(readiness.reasons),
+        "totals": _summed(gateway, census, errors.total()),
+        "sessions": census.sessions.total() - census.sessions[NOT_LOGGED_IN],
+        "connections": census.states.total(),
+        "subscriptions": census.subscriptions.total(),
+        "links": len(links),
+        "channels": sum(link.channels for link in links),
+        "unconfirmed": census.unconfirmed.total(),
+        "unacknowledged": census.unacknowledged.total(),
+        "holds": census.holds_by_reason(),
+        "errors": dict(errors),
+        "confirm_latency_seconds": None if p50 is None else {"p50": p50, "p99": p99},
+    }
+
+
+def _summed(gateway: Gateway, census: Census, errors: int) -> dict[str, int]:
+    totals = census.totals.values()
+    hosts = gateway.figures.hosts
+    return {
+        "frames_received": sum(sum(each.frames_received.values()) for each in totals),
+        "messages_published": sum(sum(each.published.values()) for each in totals),
+        "published_bytes": sum(sum(each.published_octets.values()) for each in totals),
+        "messages_delivered": sum(sum(each.delivered.values()) for each in totals),
+        "delivered_bytes": sum(sum(each.delivered_octets.values()) for each in totals),
+        "messages_confirmed": sum(each.confirmed for each in totals),
+        "messages_redelivered": sum(each.redelivered for each in totals),
+        "messages_acknowledged": sum(each.acknowledged for each in totals),
+        "errors": errors,
+        "sessions_started": sum(host.started.total() for host in hosts.values()),
+        "sessions_ended": sum(host.ended.total() for label, host in hosts.items() if label != NOT_LOGGED_IN),
+        "bytes_received": sum(each.octets_in for each in totals),
+        "bytes_sent": sum(each.octets_out for each in totals),
+    }
+
+
+# Virtual hosts.
+
+
+@dataclass(slots=True)
+class _Host:
+    """A virtual host, and what is there now."""
+
+    settings: VirtualHost
+    aliases: tuple[str, ...]
+    census: Census
+    links: int
+    errors: dict[str, int]
+
+
+VIRTUAL_HOSTS: Final[Listing[_Host]] = Listing(
+    {
+        "name": lambda host: host.settings.name,
+        "aliases": lambda host: list(host.aliases),
+        "upstream": lambda host: [str(url) for url in host.settings.upstream.urls],
+        "amqp_vhost": lambda host: host.settings.amqp_vhost,
+        "sessions": lambda host: host.census.sessions[host.settings.name],
+        "subscriptions": lambda host: sum(
+            count for (label, _), count in host.census.subscriptions.items() if label == host.settings.name
+        ),
+        "links": lambda host: host.links,
+        "published": lambda host: sum(host.census.totals[host.settings.name].published.values()),
+        "delivered": lambda host: sum(host.census.totals[host.settings.name].delivered.values()),
+        "errors": lambda host: host.errors,
+        "holds": lambda host: host.census.holds_by_reason(host.settings.name),
+        "limits": lambda host: host.settings.limits.model_dump(mode="json"),
+    },
+    {"q": contains(lambda host: host.settings.name, lambda host: " ".join(host.aliases))},
+    "name",
+    unsorted=frozenset(("aliases", "upstream", "errors", "holds", "limits")),
+)
+
+
+async def virtual_hosts(gateway: Gateway) -> list[_Host]:
+    """Every configured virtual host."""
+    census = await Census(gateway).take()
+    links = Counter(gateway.inventory.label(link) for link in gateway.inventory.links)
+    return [
+        _Host(
+            settings,
+            gateway.config.virtual_hosts[settings.name].aliases,
+            census,
+            links[settings.name],
+            dict(gateway.figures.host(settings.name).errors),
+        )
+        for settings in gateway.config.resolved_virtual_hosts()
+    ]
+
+
+# Links.
+
+
+def _broker(link: Link) -> str:
+    host = f"[{link.broker.host}]" if ":" in link.broker.host else link.broker.host
+    return f"{host}:{link.broker.port}"
+
+
+LINKS: Final[Listing[Link]] = Listing(
+    {
+        "name": lambda link: link.nameplate.connection_name,
+        "virtual_host": lambda link: link.virtual_host,
+        "login": lambda link: link.nameplate.login,
+        "purpose": lambda link: link.purpose,
+        "broker": _broker,
+        "broker_version": lambda link: ".".join(map(str, link.broker_version)) or None,
+        "tls": lambda link: link.broker.tls,
+        "channels": lambda link: link.channels,
+        "sessions": lambda link: len(link.tenants),
+        "blocked": lambda link: link.blocked,
+        "write_buffer_bytes": lambda link: link.write_buffer,
+        "opened_at": lambda link: moment(link.opened_at),
+    },
+    {
+        "virtual_host": is_exactly(lambda link: link.virtual_host),
+        "login": is_exactly(lambda link: link.nameplate.login),
+        "purpose": is_exactly(lambda link: link.purpose),
+        "q": contains(lambda link: link.nameplate.connection_name, _broker),
+    },
+    "name",
+)
+
+
+# Destinations.
+
+
+@dataclass(slots=True)
+class _Destination:
+    """One destination, over all sessions that are open."""
+
+    virtual_host: str
+    destination: str
+    kind: str
+    published: int = 0
+    published_octets: int = 0
+    delivered: int = 0
+    delivered_octets: int = 0
+    subscriptions: int = 0
+
+
+DESTINATIONS: Final[Listing[_Destination]] = Listing(
+    {
+        "virtual_host": lambda each: each.virtual_host,
+        "destination": lambda each: each.destination,
+        "kind": lambda each: each.kind,
+        "published": lambda each: each.published,
+        "published_bytes": lambda each: each.published_octets,
+        "delivered": lambda each: each.delivered,
+        "delivered_bytes": lambda each: each.delivered_octets,
+        "subscriptions": lambda each: each.subscriptions,
+    },
+    {
+        "virtual_host": is_exactly(lambda each: each.virtual_host),
+        "kind": is_exactly(lambda each: each.kind),
+        "q": contains(lambda each: each.destination),
+    },
+    "destination",
+    choices={"kind": tuple(KINDS.values())},
+)
+
+
+class _Destinations:
+    """Collects destinations; of very many the later ones count as one for each kind."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[str, bytes, Kind], _Destination] = {}
+
+    def at(self, virtual_host: str, destination: bytes, kind: Kind) -> _Destination:
+        key = (virtual_host, destination, kind)
+        known = self.found.get(key)
+        if known is not None:
+            return known
+        if len(self.found) >= _MOST_DESTINATIONS:
+            key = ("", OTHER, kind)
+        return self.found.setdefault(key, _Destination(key[0], shown(key[1]), KINDS[kind]))
+
+    def add(self, client: ClientConnection) -> None:
+        """Add one session."""
+        session = client.session
+        name = session.settings.virtual_host
+        for send in session.sends.all:
+            at = self.at(name, send.destination, send.kind)
+            at.published += send.messages
+            at.published_octets += send.octets
+        for past in session.subscriptions.past.all:
+            at = self.at(name, past.destination, past.kind)
+            at.delivered += past.messages
+            at.delivered_octets += past.octets
+        for subscription in session.subscriptions.all:
+            figures = subscription.figures
+            at = self.at(name, subscription.address, subscription.kind)
+            at.delivered += figures.delivered
+            at.delivered_octets += figures.octets
+            at.subscriptions += 1
+
+
+async def destinations(gateway: Gateway) -> list[_Destination]:
+    """The destinations of all sessions that are open. There may be many, so others have a turn in between."""
+    collected = _Destinations()
+    for number, client in enumerate(tuple(gateway.clients)):
+        if number % _AT_ONCE == _AT_ONCE - 1:
+            await asyncio.sleep(0)
+        collected.add(client)
+    return list(collected.found.values())

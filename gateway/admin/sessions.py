@@ -1,0 +1,134 @@
+"""Sessions, as the API shows them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.admin.listing import Listing, contains, is_exactly
+from gateway.admin.text import moment, shown
+from gateway.server.figures import KINDS
+from gateway.session.conversation import Hold
+
+if TYPE_CHECKING:
+    from gateway.server.client import ClientConnection
+    from gateway.session.subscription import Subscription
+
+# Destinations in the account of one session; the most used ones.
+_MOST_SENDS: Final = 200
+_MOST_SUBSCRIPTIONS: Final = 1000
+
+HOLDS: Final = tuple(hold.value for hold in Hold)
+
+
+def _identity(client: ClientConnection) -> str:
+    return client.session.identity.decode()
+
+
+def _virtual_host(client: ClientConnection) -> str | None:
+    return client.session.settings.virtual_host or None
+
+
+def _label(client: ClientConnection) -> str | None:
+    return client.observation.label or None
+
+
+def _login(client: ClientConnection) -> str | None:
+    login = client.session.login
+    return None if login is None else shown(login)
+
+
+def _peer(client: ClientConnection) -> str:
+    return client.observation.peer
+
+
+def _is_held(client: ClientConnection, wanted: str) -> bool:
+    return any(hold.value == wanted for hold in client.session.holds)
+
+
+def published(client: ClientConnection) -> int:
+    """Messages that a session sent."""
+    return sum(send.messages for send in client.session.sends.all)
+
+
+def delivered(client: ClientConnection) -> int:
+    """Messages that a session got."""
+    subscriptions = client.session.subscriptions
+    past = sum(count.messages for count in subscriptions.past.all)
+    return past + sum(subscription.figures.delivered for subscription in subscriptions.all)
+
+
+def unacknowledged(client: ClientConnection) -> int:
+    """Messages that a session got and that are not settled."""
+    return sum(subscription.figures.outstanding for subscription in client.session.subscriptions.all)
+
+
+SESSIONS: Final[Listing[ClientConnection]] = Listing(
+    {
+        "id": _identity,
+        "virtual_host": _virtual_host,
+        "login": _login,
+        "peer": _peer,
+        "transport": lambda client: client.observation.transport,
+        "tls": lambda client: client.observation.is_encrypted,
+        "version": lambda client: client.session.version.decode() if client.observation.is_started else None,
+        "state": lambda client: client.session.state.value,
+        "connected_at": lambda client: moment(client.observation.connected_at),
+        "heart_beat": lambda client: client.session.heartbeats.header.decode(),
+        "listener": lambda client: str(client.observation.listener.address),
+        "holds": lambda client: sorted(hold.value for hold in client.session.holds),
+        "subscriptions": lambda client: len(client.session.subscriptions.all),
+        "unacknowledged": unacknowledged,
+        "unconfirmed": lambda client: client.session.publisher.unconfirmed,
+        "transactions": lambda client: len(client.session.sender.transactions),
+        "frames_received": lambda client: client.session.frames_received,
+        "messages_published": published,
+        "messages_delivered": delivered,
+        "bytes_received": lambda client: client.observation.octets_in,
+        "bytes_sent": lambda client: client.observation.octets_out,
+        "write_buffer_bytes": lambda client: client.write_buffer,
+    },
+    {
+        "virtual_host": is_exactly(_virtual_host, _label),
+        "login": is_exactly(_login),
+        "hold": _is_held,
+        "q": contains(_identity, _login, _peer, _virtual_host),
+    },
+    "connected_at",
+    unsorted=frozenset(("holds",)),
+    choices={"hold": HOLDS},
+)
+
+
+def detail(client: ClientConnection) -> dict[str, Any]:
+    """One session with all that is known of it."""
+    session, recorder = client.session, client.observation.recorder
+    sends = sorted(session.sends.all, key=lambda send: send.messages, reverse=True)[:_MOST_SENDS]
+    journal = None if recorder is None else {"boot": recorder.writer.boot, "session": recorder.number}
+    return {
+        **SESSIONS.item(client),
+        "subscriptions_list": [_subscription(each) for each in list(session.subscriptions.all)[:_MOST_SUBSCRIPTIONS]],
+        "sends": [
+            {
+                "destination": shown(send.destination),
+                "kind": KINDS[send.kind],
+                "messages": send.messages,
+                "bytes": send.octets,
+            }
+            for send in sends
+        ],
+        "journal": journal,
+    }
+
+
+def _subscription(subscription: Subscription) -> dict[str, Any]:
+    figures = subscription.figures
+    return {
+        "id": None if subscription.subscription is None else shown(subscription.subscription),
+        "destination": shown(subscription.address),
+        "ack": subscription.mode.value.decode(),
+        "queue": subscription.queue,
+        "delivered": figures.delivered,
+        "redelivered": figures.redelivered,
+        "unacknowledged": figures.outstanding,
+        "delivered_bytes": figures.octets,
+    }

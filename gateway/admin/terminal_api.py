@@ -1,0 +1,222 @@
+"""A client of the admin listener's interface, for the command line."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import os
+import ssl
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlencode, urlsplit
+
+from gateway.admin.terminal_text import clean
+from gateway.errors import GatewayError, UsageError
+
+DEFAULT_URL: Final = "http://127.0.0.1:15692"
+URL_VARIABLE: Final = "STOMP_GATEWAY_ADMIN_URL"
+PASSCODE_VARIABLE: Final = "STOMP_GATEWAY_ADMIN_PASSCODE"
+MOST_IN_A_PAGE: Final = 1000
+
+_PATIENCE: Final = 10.0
+_LONGEST_ANSWER: Final = 64 * 1024 * 1024
+_LONGEST_SENTENCE: Final = 500
+
+Item = dict[str, Any]
+"""A session, a link or the like, as the interface shows it."""
+
+
+class AdminError(GatewayError):
+    """The admin listener does not answer, or does not do what it is asked for; the text says what to do."""
+
+
+class AdminApi:
+    """One gateway's admin listener.
+
+    Args:
+        url: where it is.
+        user: who asks; None for nobody.
+        passcode: of the user.
+        tls: for https.
+    """
+
+    def __init__(self, url: str, user: str | None, passcode: str, tls: ssl.SSLContext | None) -> None:
+        parts = urlsplit(url)
+        self.url = url.rstrip("/")
+        self._host, self._port = parts.hostname or "", parts.port
+        self._path = parts.path.rstrip("/")
+        self._tls = tls
+        self._has_user = user is not None
+        self._headers = {"Accept": "application/json"}
+        if user is not None:
+            pair = base64.b64encode(f"{user}:{passcode}".encode()).decode()
+            self._headers["Authorization"] = f"Basic {pair}"
+
+    @classmethod
+    def of(cls, options: Namespace) -> AdminApi:
+        """The one that the command line and the environment name.
+
+        Args:
+            options: url, user, passcode, passcode_file, ca_file, insecure.
+
+        Raises:
+            UsageError: they do not fit together, or a file cannot be read.
+        """
+        url = _checked_url(options.url or os.environ.get(URL_VARIABLE) or DEFAULT_URL)
+        tls = _tls(options) if url.startswith("https:") else None
+        return cls(url, options.user, _passcode(options), tls)
+
+    def ask(self, path: str, query: Mapping[str, object] | None = None, *, method: str = "GET") -> Any:  # noqa: ANN401 - JSON has every type
+        """Ask for something, and return what is answered.
+
+        Args:
+            path: below `/api/`, its parts quoted.
+            query: parameters; those without a value are left out.
+            method: GET or DELETE.
+
+        Raises:
+            AdminError: it cannot be had.
+        """
+        wanted = {name: value for name, value in (query or {}).items() if value not in (None, "")}
+        target = f"{self._path}/api/{path}" + (f"?{urlencode(wanted)}" if wanted else "")
+        try:
+            status, body = self._exchange(method, target)
+        except (OSError, http.client.HTTPException) as error:
+            raise AdminError(f"{self.url}: {self._why(error)}") from None
+        if status == HTTPStatus.NO_CONTENT:
+            return None
+        answer = _decoded(body)
+        if status == HTTPStatus.OK and answer is not None:
+            return answer
+        raise AdminError(self._refusal(status, answer))
+
+    def each(self, path: str, query: Mapping[str, object], limit: int = 0) -> Iterator[Item]:
+        """The items of a list, page by page; each session once, though the list may change meanwhile.
+
+        Args:
+            path: of the list.
+            query: filters and order.
+            limit: how many items; 0 for all.
+        """
+        size = min(limit or MOST_IN_A_PAGE, MOST_IN_A_PAGE)
+        seen: set[str | None] = set()
+        given = 0
+        for page in count(1):
+            answer = self.ask(path, {**query, "page": page, "page_size": size})
+            for item in answer["items"]:
+                identity = item.get("id")
+                if identity is not None and identity in seen:
+                    continue
+                seen.add(identity)
+                given += 1
+                yield item
+                if given == limit:
+                    return
+            if page * size >= answer["total"]:
+                return
+
+    def _exchange(self, method: str, target: str) -> tuple[int, bytes]:
+        if self._tls is None:
+            connection = http.client.HTTPConnection(self._host, self._port, timeout=_PATIENCE)
+        else:
+            connection = http.client.HTTPSConnection(self._host, self._port, timeout=_PATIENCE, context=self._tls)
+        try:
+            connection.request(method, target, headers=self._headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read(_LONGEST_ANSWER)
+        finally:
+            connection.close()
+
+    def _why(self, error: OSError | http.client.HTTPException) -> str:
+        if isinstance(error, ConnectionRefusedError):
+            return (
+                "nothing listens there. Is the gateway running on that machine? Its configuration says under admin "
+                f"where it listens; name another place with --url or {URL_VARIABLE}."
+            )
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return f"its certificate is not trusted: {error.verify_message}. Name its authority with --ca-file."
+        if isinstance(error, ssl.SSLError):
+            return f"TLS failed: {error.reason or error}. Does it speak plain http: there?"
+        if isinstance(error, TimeoutError):
+            return f"no answer within {_PATIENCE:.0f} seconds. Is this the gateway's admin listener, and is it well?"
+        if isinstance(error, (http.client.HTTPException, ConnectionError)):
+            return "what listens there does not speak HTTP. Is it a port for STOMP or AMQP, or one with TLS (https:)?"
+        return f"{error.strerror or error}. Check --url or {URL_VARIABLE}."
+
+    def _refusal(self, status: int, answer: object) -> str:
+        said = str(answer.get("error", "")) if isinstance(answer, dict) else ""
+        sentence = clean(said[:_LONGEST_SENTENCE])
+        if status == HTTPStatus.UNAUTHORIZED:
+            wrong = f"the user or the passcode is wrong. Check --user, and {PASSCODE_VARIABLE} or --passcode-file."
+            missing = f"it wants to know who asks. Give --user NAME, and {PASSCODE_VARIABLE} or --passcode-file."
+            return f"{self.url}: {wrong if self._has_user else missing}"
+        if sentence:
+            return f"{self.url}: {sentence}"
+        return (
+            f"{self.url}: this is not a stomp-gateway's admin listener (HTTP status {status}). RabbitMQ's own metrics "
+            f"have the same port, 15692; name the gateway's with --url or {URL_VARIABLE}."
+        )
+
+
+def quoted(part: str) -> str:
+    """A part of a path."""
+    return quote(part, safe="")
+
+
+def _decoded(body: bytes) -> object:
+    try:
+        answer: object = json.loads(body)
+    except ValueError:
+        return None
+    return answer if isinstance(answer, dict) else None
+
+
+def _checked_url(url: str) -> str:
+    text = url if "://" in url else f"http://{url}"
+    try:
+        parts = urlsplit(text)
+        is_usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_usable = False
+    if not is_usable:
+        raise UsageError(f"the admin listener's URL must be like {DEFAULT_URL} (--url or {URL_VARIABLE}).")
+    if parts.username is not None or parts.password is not None:
+        raise UsageError(
+            "no user and no passcode in the URL: give --user, and the passcode in a file or the environment."
+        )
+    if parts.query or parts.fragment or not text.isascii() or not text.isprintable() or " " in text:
+        raise UsageError(f"the admin listener's URL must be like {DEFAULT_URL}, without anything behind it.")
+    return text
+
+
+def _passcode(options: Namespace) -> str:
+    if options.passcode is not None:
+        raise UsageError(
+            f"a passcode on the command line can be seen by others: use {PASSCODE_VARIABLE} or --passcode-file."
+        )
+    if options.passcode_file is None:
+        return os.environ.get(PASSCODE_VARIABLE, "")
+    if options.user is None:
+        raise UsageError("--passcode-file needs --user.")
+    try:
+        return Path(options.passcode_file).read_text().rstrip("\r\n")
+    except OSError as error:
+        raise UsageError(f"--passcode-file {options.passcode_file}: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"--passcode-file {options.passcode_file}: this is no text.") from None
+
+
+def _tls(options: Namespace) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=options.ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(f"--ca-file {options.ca_file}: {error.strerror or error}.") from None
+    if options.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context

@@ -1,0 +1,157 @@
+"""The columns of sessions and links on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gateway.admin.terminal_text import NOTHING, clean, count, octets, since
+from gateway.errors import UsageError
+
+Item = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its title, what it shows of an item at a time, what it means, and whether it is one of numbers."""
+
+    title: str
+    show: Callable[[Item, float], str]
+    meaning: str
+    is_number: bool = False
+
+
+def _text(name: str, title: str, meaning: str) -> Column:
+    return Column(title, lambda item, _: _shown(item.get(name)), meaning)
+
+
+def _count(name: str, title: str, meaning: str) -> Column:
+    return Column(title, lambda item, _: count(item[name]), meaning, is_number=True)
+
+
+def _size(name: str, title: str, meaning: str) -> Column:
+    return Column(title, lambda item, _: octets(item[name]), meaning, is_number=True)
+
+
+def _switch(name: str, title: str, meaning: str) -> Column:
+    return Column(title, lambda item, _: "yes" if item[name] else "no", meaning)
+
+
+def _since(name: str, meaning: str) -> Column:
+    return Column("SINCE", lambda item, now: since(str(item[name]), now), meaning, is_number=True)
+
+
+def _shown(value: object) -> str:
+    return NOTHING if value is None or value == "" else clean(str(value))
+
+
+def _holds(item: Item, _: float) -> str:
+    return clean(",".join(item["holds"])) or NOTHING
+
+
+SESSIONS: Final[Mapping[str, Column]] = {
+    "id": _text("id", "ID", "as in the log, the journal and the names of AMQP connections"),
+    "login": _text("login", "LOGIN", "as whom the client logged in"),
+    "virtual_host": _text("virtual_host", "VIRTUAL HOST", "where"),
+    "peer": _text("peer", "PEER", "the client's address and port"),
+    "listener": _text("listener", "LISTENER", "where the client came in"),
+    "transport": _text("transport", "TRANSPORT", "tcp or websocket"),
+    "tls": _switch("tls", "TLS", "whether the client speaks TLS"),
+    "version": _text("version", "STOMP", "the version of STOMP"),
+    "state": _text("state", "STATE", "where the session is in its life"),
+    "holds": Column("HOLDS", _holds, "why the client is not read at the moment"),
+    "heart_beat": _text("heart_beat", "HEART-BEAT", "the heart-beats agreed on, in milliseconds"),
+    "subscriptions": _count("subscriptions", "SUBS", "subscriptions"),
+    "unacknowledged": _count("unacknowledged", "UNACKED", "messages delivered and not acknowledged"),
+    "unconfirmed": _count("unconfirmed", "UNCONFIRMED", "messages sent that the broker has not confirmed"),
+    "transactions": _count("transactions", "TRANSACTIONS", "open transactions"),
+    "frames_received": _count("frames_received", "FRAMES", "frames from the client"),
+    "messages_published": _count("messages_published", "IN", "messages from the client"),
+    "messages_delivered": _count("messages_delivered", "OUT", "messages to the client"),
+    "bytes_received": _size("bytes_received", "OCTETS IN", "octets from the client"),
+    "bytes_sent": _size("bytes_sent", "OCTETS OUT", "octets to the client"),
+    "write_buffer_bytes": _size("write_buffer_bytes", "WAITING", "octets that the client has not taken yet"),
+    "connected_at": _since("connected_at", "how long ago the client connected"),
+}
+USUAL_OF_SESSIONS: Final = (
+    "id", "login", "virtual_host", "peer", "version", "holds", "subscriptions", "unacknowledged", "messages_published",
+    "messages_delivered", "connected_at",
+)  # fmt: skip
+
+LINKS: Final[Mapping[str, Column]] = {
+    "name": _text("name", "NAME", "as RabbitMQ's own pages and tools call the connection"),
+    "login": _text("login", "LOGIN", "as whom it is logged in"),
+    "virtual_host": _text("virtual_host", "VIRTUAL HOST", "the clients' virtual host"),
+    "purpose": _text("purpose", "PURPOSE", "publish, consume, own (of one session) or login (the first one)"),
+    "broker": _text("broker", "BROKER", "the broker's address and port"),
+    "broker_version": _text("broker_version", "RABBITMQ", "its version"),
+    "tls": _switch("tls", "TLS", "whether it speaks TLS"),
+    "channels": _count("channels", "CHANNELS", "open channels"),
+    "sessions": _count("sessions", "SESSIONS", "sessions that use it"),
+    "blocked": _switch("blocked", "BLOCKED", "whether the broker has an alarm and takes no messages"),
+    "write_buffer_bytes": _size("write_buffer_bytes", "WAITING", "octets that the broker has not taken yet"),
+    "opened_at": _since("opened_at", "how long ago it was opened"),
+}
+USUAL_OF_LINKS: Final = (
+    "login", "virtual_host", "purpose", "broker", "broker_version", "channels", "sessions", "blocked",
+    "write_buffer_bytes", "opened_at",
+)  # fmt: skip
+
+
+def _host_of(name: str) -> Callable[[Item, float], str]:
+    return lambda item, _: _shown(str(item[name]).rpartition(":")[0].strip("[]"))
+
+
+def _port_of(name: str) -> Callable[[Item, float], str]:
+    return lambda item, _: _shown(str(item[name]).rpartition(":")[2])
+
+
+def _named(name: str) -> Callable[[Item, float], str]:
+    return SESSIONS[name].show
+
+
+OF_THE_PLUGIN: Final[Mapping[str, Column]] = {
+    name: Column(name, show, "")
+    for name, show in {
+        "session_id": _named("id"),
+        "conn_name": lambda item, _: clean(f"{item['peer']} -> {item['listener']}"),
+        "connection_state": _named("state"),
+        "auth_login": _named("login"),
+        "vhost": _named("virtual_host"),
+        "peer_addr": _host_of("peer"),
+        "peer_host": _host_of("peer"),
+        "peer_port": _port_of("peer"),
+        "host": _host_of("listener"),
+        "port": _port_of("listener"),
+        "protocol": lambda item, _: f"{'Web ' * (item['transport'] == 'websocket')}STOMP {_shown(item['version'])}",
+        "ssl": lambda item, _: str(bool(item["tls"])).lower(),
+        # The gateway lets nobody in who has not said CONNECT.
+        "implicit_connect": lambda _, __: "false",
+    }.items()
+}
+"""Columns of `rabbitmqctl list_stomp_connections` that are called otherwise here; those called alike are above."""
+
+
+def chosen(option: str | None, known: Mapping[str, Column], usual: Sequence[str]) -> list[Column]:
+    """The columns that --columns names.
+
+    Args:
+        option: names with commas between them; None for the usual ones.
+        known: by name.
+        usual: names.
+
+    Raises:
+        UsageError: there is no such column.
+    """
+    names = usual if option is None else [name.strip() for name in option.split(",") if name.strip()]
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        wrong = ", ".join(clean(name) for name in unknown) or "none given"
+        raise UsageError(f"--columns: {wrong}. There are {', '.join(known)}.")
+    return [known[name] for name in names]
+
+
+def meanings(columns: Mapping[str, Column]) -> str:
+    """A line for each column, for --help."""
+    return "\n".join(f"  {name:<19} {column.meaning}" for name, column in columns.items())

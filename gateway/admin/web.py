@@ -1,0 +1,293 @@
+"""HTTP of the admin listener: which address answers what, and what stands around every answer."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+from aiohttp import web
+
+from gateway.admin.access import Access
+from gateway.admin.doorman import Doorman
+from gateway.admin.listing import QueryError
+from gateway.admin.metrics import Metrics
+from gateway.admin.overview import (
+    DESTINATIONS,
+    LINKS,
+    VIRTUAL_HOSTS,
+    destinations,
+    overview,
+    virtual_hosts,
+)
+from gateway.admin.sessions import SESSIONS, detail
+from gateway.server.complaints import Complaints
+from gateway.server.peer import Peer
+
+if TYPE_CHECKING:
+    from gateway.config import Admin
+    from gateway.server.client import ClientConnection
+    from gateway.server.gateway import Gateway
+
+log = structlog.get_logger("gateway.admin")
+
+# Octets of a request's first line and of one header; bodies are never read.
+_LONGEST_LINE: Final = 4096
+_LONGEST_BODY: Final = 1024
+
+# How long an idle connection is kept for another request, in seconds, and how long a stopping one for its answer.
+_KEEP_ALIVE: Final = 15.0
+_SHUTDOWN: Final = 2.0
+
+# Characters of an operator's reason for closing a session.
+_LONGEST_REASON: Final = 200
+
+_UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
+_SCRIPT: Final = re.compile(r"<script>(.*?)</script>", re.DOTALL)
+
+_ALWAYS: Final = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Server": "stomp-gateway",
+}
+_NOTHING: Final = "default-src 'none'; frame-ancestors 'none'"
+_OF_THE_PAGE: Final = (
+    "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+# Asked by machines that have neither a passcode nor a name for us.
+_WITHOUT_USER: Final = frozenset(("/healthz", "/readyz"))
+_WITHOUT_HOST: Final = frozenset(("/healthz",))
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Web:
+    """The HTTP server of one gateway.
+
+    Args:
+        gateway: that it looks into.
+        settings: who may look in.
+    """
+
+    def __init__(self, gateway: Gateway, settings: Admin) -> None:
+        self._gateway = gateway
+        self._access = Access(settings)
+        self._complaints = Complaints(asyncio.get_running_loop().time)
+        self._metrics = Metrics(gateway)
+        page = files("gateway.admin").joinpath("page.html").read_text("utf-8")
+        self._page, self._page_policy = page.encode(), _policy_of(page)
+        application = web.Application(middlewares=[self._around], client_max_size=_LONGEST_BODY)
+        application.add_routes(
+            [
+                web.get("/", self._get_page),
+                web.get("/healthz", self._get_health),
+                web.get("/readyz", self._get_readiness),
+                web.get("/metrics", self._get_metrics),
+                web.get("/api/overview", self._get_overview),
+                web.get("/api/sessions", self._get_sessions),
+                web.get("/api/sessions/{id}", self._get_session),
+                web.delete("/api/sessions/{id}", self._delete_session),
+                web.get("/api/destinations", self._get_destinations),
+                web.get("/api/links", self._get_links),
+                web.get("/api/virtual-hosts", self._get_virtual_hosts),
+            ]
+        )
+        self._runner = web.AppRunner(
+            application,
+            access_log=None,
+            logger=_quiet(),
+            handle_signals=False,
+            keepalive_timeout=_KEEP_ALIVE,
+            shutdown_timeout=_SHUTDOWN,
+            max_line_size=_LONGEST_LINE,
+            max_field_size=_LONGEST_LINE,
+        )
+        self._doorman = Doorman(self._protocol)
+
+    async def start(self) -> None:
+        """Get ready for connections."""
+        await self._runner.setup()
+
+    async def stop(self) -> None:
+        """Close every connection, after what is under way."""
+        await self._runner.cleanup()
+
+    def connection(self) -> asyncio.Protocol:
+        """The protocol of a new connection."""
+        return self._doorman.connection()
+
+    def _protocol(self) -> asyncio.Protocol:
+        server = self._runner.server
+        if server is None:
+            raise RuntimeError("not started")
+        return server()
+
+    # Around every answer.
+
+    @web.middleware
+    async def _around(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self._doorman.asked(request.transport)
+        try:
+            response = self._refusal(request) or await handler(request)
+        except QueryError as error:
+            response = _problem(400, str(error))
+        except web.HTTPException as error:
+            response = _problem(error.status, _SENTENCES.get(error.status, error.reason))
+            if "Allow" in error.headers:
+                response.headers["Allow"] = error.headers["Allow"]
+        except Exception as error:
+            log.error("admin request failed", path=request.path[:100], exc_info=error)
+            response = _problem(500, "A fault of the gateway; its log has it whole.")
+        for name, value in _ALWAYS.items():
+            response.headers[name] = value
+        response.headers.setdefault("Content-Security-Policy", _NOTHING)
+        self._doorman.answered(request.transport)
+        return response
+
+    def _refusal(self, request: web.Request) -> web.Response | None:
+        path = request.path
+        if path not in _WITHOUT_HOST and not self._access.is_host_known(request.headers.get("Host", "")):
+            return _problem(
+                403, "This name is not known here: ask by an IP address, or list the name under admin.allowed_hosts."
+            )
+        if path in _WITHOUT_USER or self._access.is_open or self._user(request) is not None:
+            return None
+        self._complain_of_login(request)
+        refusal = _problem(401, "This needs a user and a passcode.")
+        refusal.headers["WWW-Authenticate"] = 'Basic realm="stomp-gateway", charset="UTF-8"'
+        return refusal
+
+    def _complain_of_login(self, request: web.Request) -> None:
+        """Somebody who gave no credentials was only asked for them."""
+        if "Authorization" in request.headers and (left_out := self._complaints.left_out()) is not None:
+            log.info("admin login refused", peer=str(_peer(request)), left_out=left_out)
+
+    def _user(self, request: web.Request) -> str | None:
+        return self._access.user(request.headers.get("Authorization"))
+
+    # Health.
+
+    async def _get_health(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def _get_readiness(self, request: web.Request) -> web.Response:
+        readiness = await self._gateway.readiness()
+        reasons = list(readiness.reasons)
+        if reasons and not self._access.is_open and self._user(request) is None:
+            # Where brokers are is nothing for everybody.
+            reasons = [reason if reason in _HARMLESS else "no broker can be reached" for reason in reasons[:1]]
+        status = 200 if readiness.is_ready else 503
+        return _json({"ready": readiness.is_ready, "reasons": reasons}, status)
+
+    async def _get_metrics(self, request: web.Request) -> web.Response:
+        readiness = await self._gateway.readiness()
+        text, content_type = await self._metrics.answer(request.headers.get("Accept", ""), readiness)
+        return web.Response(body=text, headers={"Content-Type": content_type})
+
+    # The page and its API.
+
+    async def _get_page(self, request: web.Request) -> web.Response:
+        headers = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": self._page_policy}
+        return web.Response(body=self._page, headers=headers)
+
+    async def _get_overview(self, request: web.Request) -> web.Response:
+        _no_query(request.query)
+        return _json(await overview(self._gateway, await self._gateway.readiness()))
+
+    async def _get_sessions(self, request: web.Request) -> web.Response:
+        query = SESSIONS.read(request.query)
+        return _json(SESSIONS.page(self._gateway.clients, query))
+
+    async def _get_session(self, request: web.Request) -> web.Response:
+        _no_query(request.query)
+        return _json(detail(self._session(request)))
+
+    async def _delete_session(self, request: web.Request) -> web.Response:
+        _no_query(request.query, "reason")
+        peer = _peer(request)
+        user = self._user(request)
+        if user is None and not peer.is_local:
+            return _problem(
+                403, "Sessions can be closed from this machine only, unless users are configured for admin."
+            )
+        client = self._session(request)
+        reason = _UNPRINTABLE.sub(" ", request.query.get("reason", "")).strip()[:_LONGEST_REASON]
+        log.info(
+            "session closed by operator", session=client.session.identity.decode(), client=client.observation.peer,
+            operator=str(peer), user=user, reason=reason or None,
+        )  # fmt: skip
+        client.close_by_operator(reason)
+        return web.Response(status=204)
+
+    def _session(self, request: web.Request) -> ClientConnection:
+        wanted = request.match_info["id"].encode(errors="replace")
+        for client in self._gateway.clients:
+            if client.session.identity == wanted:
+                return client
+        raise web.HTTPNotFound
+
+    async def _get_destinations(self, request: web.Request) -> web.Response:
+        query = DESTINATIONS.read(request.query)
+        return _json(DESTINATIONS.page(await destinations(self._gateway), query))
+
+    async def _get_links(self, request: web.Request) -> web.Response:
+        query = LINKS.read(request.query)
+        return _json(LINKS.page(self._gateway.inventory.links, query))
+
+    async def _get_virtual_hosts(self, request: web.Request) -> web.Response:
+        query = VIRTUAL_HOSTS.read(request.query)
+        return _json(VIRTUAL_HOSTS.page(await virtual_hosts(self._gateway), query))
+
+
+_HARMLESS: Final = frozenset(("draining", "no listener is open"))
+
+_SENTENCES: Final = {
+    404: "There is no such thing here. A session may have ended.",
+    405: "This cannot be done here.",
+    413: "No request to this listener has a body.",
+}
+
+
+def _quiet() -> logging.Logger:
+    """The HTTP library's own lines quote what strangers send, passcodes included; what matters is logged here."""
+    logger = logging.getLogger("gateway.admin.http")
+    logger.setLevel(logging.CRITICAL + 1)
+    return logger
+
+
+def _peer(request: web.Request) -> Peer:
+    return Peer("", 0) if request.transport is None else Peer.of(request.transport)
+
+
+def _no_query(query: Mapping[str, str], *known: str) -> None:
+    for name in query:
+        if name not in known:
+            raise QueryError(f"There is no parameter {name[:50]!r} here.")
+
+
+def _json(value: Any, status: int = 200) -> web.Response:  # noqa: ANN401 - JSON has every type
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return web.Response(text=text, status=status, content_type="application/json")
+
+
+def _problem(status: int, sentence: str) -> web.Response:
+    return _json({"error": sentence}, status)
+
+
+def _policy_of(page: str) -> str:
+    """The page's policy: its own scripts run, and no others."""
+    digests = (hashlib.sha256(script.encode()).digest() for script in _SCRIPT.findall(page))
+    scripts = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    return _OF_THE_PAGE.format(scripts=scripts or "'none'")

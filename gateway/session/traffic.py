@@ -1,0 +1,119 @@
+"""What a session has sent and delivered so far: plain counts, for whoever asks now and then.
+
+Nobody is told of anything here. A message costs two additions on the way in; on the way out `Subscription.figures`
+knows already, and what a subscription brought is kept here when it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from gateway.session.destinations import Kind
+
+if TYPE_CHECKING:
+    from gateway.session.subscription import Subscription
+
+COMMANDS: Final = frozenset((
+    b"CONNECT", b"STOMP", b"SEND", b"SUBSCRIBE", b"UNSUBSCRIBE", b"ACK", b"NACK", b"BEGIN", b"COMMIT", b"ABORT",
+    b"DISCONNECT", b"TOKEN",
+))  # fmt: skip
+"""The commands that are counted by name; clients may make up any number of others."""
+
+OTHER: Final = b"other"
+"""Stands for all commands, or destinations, beyond those that are counted by name."""
+
+# Destinations of one session that are counted by name.
+_REMEMBERED: Final = 1024
+
+
+class SendCount:
+    """Messages that a session sent to one destination, and the octets of their bodies."""
+
+    __slots__ = ("destination", "kind", "messages", "octets")
+
+    def __init__(self, destination: bytes, kind: Kind) -> None:
+        self.destination = destination
+        self.kind = kind
+        self.messages = 0
+        self.octets = 0
+
+
+class DeliveryCount:
+    """Messages that subscriptions to one destination brought, octets of bodies, and what became of them."""
+
+    __slots__ = (
+        "acknowledged", "destination", "discarded", "kind", "messages", "octets", "redelivered", "requeued",
+        "subscriptions",
+    )  # fmt: skip
+
+    def __init__(self, destination: bytes, kind: Kind) -> None:
+        self.destination = destination
+        self.kind = kind
+        self.messages = self.octets = self.redelivered = 0
+        self.acknowledged = self.requeued = self.discarded = 0
+        # Those that are active.
+        self.subscriptions = 0
+
+    def add(self, subscription: Subscription) -> None:
+        """Add what a subscription brought."""
+        figures = subscription.figures
+        self.messages += figures.delivered
+        self.octets += figures.octets
+        self.redelivered += figures.redelivered
+        self.acknowledged += figures.acknowledged
+        self.requeued += figures.requeued
+        self.discarded += figures.discarded
+
+
+class Sends:
+    """What a session sent, by destination."""
+
+    __slots__ = ("_by_destination",)
+
+    def __init__(self) -> None:
+        # Of very many destinations the later ones are counted together, by kind.
+        self._by_destination: dict[bytes | Kind, SendCount] = {}
+
+    def count(self, destination: bytes, kind: Kind) -> SendCount:
+        """The count for a destination; shared by all plans that send there."""
+        known = self._by_destination.get(destination)
+        if known is not None:
+            return known
+        key: bytes | Kind = destination
+        if len(self._by_destination) >= _REMEMBERED:
+            key, destination = kind, OTHER
+        return self._by_destination.setdefault(key, SendCount(destination, kind))
+
+    @property
+    def all(self) -> Iterable[SendCount]:
+        """Every count there is."""
+        return self._by_destination.values()
+
+
+class Deliveries:
+    """What subscriptions brought that have ended, by destination."""
+
+    __slots__ = ("_by_destination",)
+
+    def __init__(self) -> None:
+        self._by_destination: dict[bytes | Kind, DeliveryCount] = {}
+
+    def ended(self, subscription: Subscription) -> None:
+        """A subscription has ended: keep what it brought."""
+        self._count(subscription).add(subscription)
+
+    def _count(self, subscription: Subscription) -> DeliveryCount:
+        destination, kind = subscription.address, subscription.kind
+        known = self._by_destination.get(destination)
+        if known is not None:
+            return known
+        key: bytes | Kind = destination
+        if len(self._by_destination) >= _REMEMBERED:
+            key, destination = kind, OTHER
+        return self._by_destination.setdefault(key, DeliveryCount(destination, kind))
+
+    @property
+    def all(self) -> Iterable[DeliveryCount]:
+        """Every count there is."""
+        return self._by_destination.values()

@@ -1,0 +1,431 @@
+"""The admin listener beside a gateway at work: what it shows is what clients did."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
+
+from tests.support.admin import AdminClient, of_host
+from tests.support.chaos import Direction, chaos
+from tests.support.deadline import until, within
+from tests.support.gateway import GatewayProcess, configuration, gateway_process
+from tests.support.stomp_client import StompClient
+
+pytestmark = pytest.mark.system
+
+# Each test has a virtual host of its own, which all mean the same one of the broker.
+HOSTS = ("counted", "listed", "paged", "shown", "closed", "sampled", "broken", "*")
+
+
+@pytest.fixture(scope="module")
+def gateway(broker_url: str) -> Iterator[GatewayProcess]:
+    hosts = {name: {"amqp_vhost": "/"} for name in HOSTS}
+    document = configuration(broker_url, admin="127.0.0.1:0", virtual_hosts={"/": {}, **hosts})
+    with gateway_process(document) as process:
+        yield process
+
+
+@pytest.fixture
+def admin(gateway: GatewayProcess) -> AdminClient:
+    return AdminClient(gateway.admin)
+
+
+# Metrics.
+
+_OF_LINKS = ("stomp_gateway_link", "stomp_gateway_channel")
+_OF_TIME = ("stomp_gateway_confirm_latency", "stomp_gateway_holds", "stomp_gateway_client_")
+
+
+async def test_metrics_are_what_a_client_did(gateway: GatewayProcess, admin: AdminClient, queue: str) -> None:
+    async with StompClient.logged_in(gateway.address, host="counted") as client:
+        destination = f"/queue/{queue}"
+        for body in (b"one", b"two", b"three"):
+            await client.ask("SEND", body, destination=destination)
+        client.write("SEND", b"four", destination=destination)
+        await client.ask("SEND", b"nowhere", destination=f"/topic/{queue}")
+        await client.ask("SUBSCRIBE", id="1", destination=destination, ack="client-individual")
+        first, second, third, _ = await client.messages(4)
+        await client.ask("ACK", id=first["ack"])
+        await client.ask("NACK", id=second["ack"])
+        await client.messages(1)  # the second again
+        await client.ask("NACK", id=third["ack"], requeue="false")
+        client.write("ABORT", transaction="none")
+        await client.expect("ERROR", message="Bad transaction")
+        client.write("INVENTED")
+        await client.expect("ERROR", message="Bad command")
+
+        expected = {
+            "sessions_started_total tcp 1.2": 1,
+            "frames_received_total CONNECT": 1,
+            "frames_received_total SEND": 5,
+            "frames_received_total SUBSCRIBE": 1,
+            "frames_received_total ACK": 1,
+            "frames_received_total NACK": 2,
+            "frames_received_total ABORT": 1,
+            "frames_received_total other": 1,
+            "frames_sent_total CONNECTED": 1,
+            "frames_sent_total RECEIPT": 8,
+            "frames_sent_total MESSAGE": 5,
+            "frames_sent_total ERROR": 2,
+            "messages_published_total queue": 4,
+            "messages_published_total topic": 1,
+            "messages_published_bytes_total queue": 15,
+            "messages_published_bytes_total topic": 7,
+            "messages_confirmed_total": 5,
+            "messages_delivered_total queue": 5,
+            "messages_delivered_bytes_total queue": 18,
+            "messages_redelivered_total": 1,
+            "messages_acknowledged_total": 1,
+            "messages_requeued_total": 1,
+            "messages_discarded_total": 1,
+            "errors_total bad-transaction": 1,
+            "errors_total bad-command": 1,
+        }
+        now = {"sessions": 1, "subscriptions client-individual": 1, "messages_unacknowledged": 2}
+        found = of_host(await admin.samples(), "counted", [*_OF_LINKS, *_OF_TIME])
+        assert found == expected | now
+        await client.disconnect()
+    # The same when the session has ended and its counts are kept elsewhere.
+    ended = {
+        "frames_received_total DISCONNECT": 1,
+        "frames_sent_total RECEIPT": 9,
+        "sessions_ended_total disconnect": 1,
+    }
+    found = of_host(await admin.samples(), "counted", [*_OF_LINKS, *_OF_TIME])
+    assert found == expected | ended
+
+
+async def test_octets_links_and_confirms_are_counted(gateway: GatewayProcess, admin: AdminClient, queue: str) -> None:
+    async with StompClient.logged_in(gateway.address, host="sampled") as client:
+        await client.ask("SUBSCRIBE", id="1", destination=f"/queue/{queue}", ack="auto")
+        for _ in range(3):
+            await client.ask("SEND", b"x" * 1000, destination=f"/topic/{queue}")
+        found = of_host(await admin.samples(), "sampled")
+        assert found["client_received_bytes_total"] > 3000
+        assert 0 < found["client_sent_bytes_total"] < 3000
+        assert found["confirm_latency_seconds_count"] == 3
+        assert found["confirm_latency_seconds_bucket +Inf"] == 3
+        assert 0 < found["confirm_latency_seconds_sum"] < 60
+        assert found["links publish"] == found["links consume"] == 1
+        assert found["links_opened_total"] == found["channels"] == 2
+        assert found["holds_begun_total operation"] >= 2
+
+
+async def test_metrics_speak_both_formats(admin: AdminClient) -> None:
+    plain = await admin.ask("/metrics")
+    assert plain.headers["Content-Type"].startswith("text/plain; version=")
+    modern = await admin.ask("/metrics", Accept="application/openmetrics-text; version=1.0.0")
+    assert modern.headers["Content-Type"].startswith("application/openmetrics-text")
+    names = {family.name for family in open_metrics(modern.text)}  # type: ignore[no-untyped-call]
+    assert {"stomp_gateway", "stomp_gateway_sessions_started", "process_cpu_seconds"} <= names
+
+
+async def test_many_sessions_make_no_more_metrics(gateway: GatewayProcess, admin: AdminClient) -> None:
+    """Whoever makes up names, of virtual hosts or of anything else, finds no place for them in a label."""
+
+    async def one(number: int) -> None:
+        client = await stack.enter_async_context(StompClient.dialled(gateway.address))
+        # All of them but for one name what the broker does not know: that is refused, and counted.
+        client.write("CONNECT", accept_version="1.2", host="broken" if number else f"invented-{number}")
+        await client.receive()
+        client.write(f"COMMAND{number}")
+        await client.expect("ERROR")
+
+    async with contextlib.AsyncExitStack() as stack:
+        await one(1)
+        await one(0)
+        before = await admin.samples()
+        async with within(60):
+            for start in range(2, 502, 50):
+                await asyncio.gather(*(one(number) for number in range(start, start + 50)))
+        after = await admin.samples()
+        assert of_host(after, "broken")["sessions"] == 501
+        # Buckets are there from the beginning.
+        assert {name for name, _ in after} == {name for name, _ in before}
+        assert len(after) == len(before)
+        page = await admin.json("/api/sessions?virtual_host=broken&page_size=1000")
+        assert page["total"] == len(page["items"]) == 501
+
+
+# The API.
+
+
+async def test_sessions_are_listed_and_found(gateway: GatewayProcess, admin: AdminClient, queue: str) -> None:
+    async with (
+        StompClient.logged_in(gateway.address, host="listed", version="1.1", heart_beat="0,60000") as one,
+        StompClient.logged_in(gateway.address, host="listed"),
+    ):
+        await one.ask("SEND", b"hello", destination=f"/queue/{queue}")
+        await one.ask("SUBSCRIBE", id="1", destination=f"/queue/{queue}", ack="client")
+        await one.messages(1)
+        await one.ask("BEGIN", transaction="t")
+        identity = one.connected["session"]
+        page = await admin.json("/api/sessions?virtual_host=listed&sort=-messages_published")
+        assert (page["total"], page["page"], page["page_size"]) == (2, 1, 100)
+        shown = page["items"][0]
+        sent, got = shown.pop("bytes_received"), shown.pop("bytes_sent")
+        assert sent > 100
+        assert got > 100
+        assert datetime.now(UTC) - datetime.fromisoformat(shown.pop("connected_at")) < timedelta(minutes=5)
+        assert shown == {
+            "id": identity,
+            "virtual_host": "listed",
+            "login": "guest",
+            "peer": "{}:{}".format(*one.writer.get_extra_info("sockname")),
+            "transport": "tcp",
+            "tls": False,
+            "version": "1.1",
+            "state": "connected",
+            "heart_beat": one.connected["heart-beat"],
+            "listener": "127.0.0.1:0",
+            "holds": [],
+            "subscriptions": 1,
+            "unacknowledged": 1,
+            "unconfirmed": 0,
+            "transactions": 1,
+            "frames_received": 4,
+            "messages_published": 1,
+            "messages_delivered": 1,
+            "write_buffer_bytes": 0,
+        }
+        for query, found in (
+            (f"q={identity[-10:].lower()}", 1),
+            (f"q={shown['peer']}", 1),
+            ("virtual_host=listed&login=guest", 2),
+            ("virtual_host=listed&login=guest&hold=commit", 0),
+            ("virtual_host=list", 0),
+        ):
+            assert (await admin.json(f"/api/sessions?{query}"))["total"] == found, query
+
+
+async def test_lists_have_pages_and_an_order(gateway: GatewayProcess, admin: AdminClient) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(StompClient.logged_in(gateway.address, host="paged")) for _ in range(5)
+        ]
+        for number, client in enumerate(clients):
+            for _ in range(number):
+                await client.ask("BEGIN", transaction="t")
+        identities = [client.connected["session"] for client in clients]
+        query = "/api/sessions?virtual_host=paged&sort=-frames_received&page_size=2&page="
+        pages = [await admin.json(f"{query}{number}") for number in (1, 2, 3, 4)]
+        assert [[item["id"] for item in page["items"]] for page in pages] == [
+            [identities[4], identities[3]],
+            [identities[2], identities[1]],
+            [identities[0]],
+            [],
+        ]
+        assert {page["total"] for page in pages} == {5}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/sessions?sort=passcode",
+        "/api/sessions?page=0",
+        "/api/sessions?page=1.5",
+        "/api/sessions?page_size=1001",
+        "/api/sessions?page=99999999999999999999",
+        "/api/sessions?colour=red",
+        "/api/sessions?hold=hands",
+        "/api/sessions?sort=holds",
+        "/api/destinations?kind=quorum",
+        "/api/links?hold=commit",
+        "/api/virtual-hosts?sort=limits",
+        "/api/overview?page=1",
+    ],
+)
+async def test_a_query_that_makes_no_sense_is_refused(admin: AdminClient, path: str) -> None:
+    answer = await admin.ask(path)
+    assert answer.status == 400
+    assert answer.json["error"].endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/api/sessions/session-nobody", 404),
+        ("DELETE", "/api/sessions/session-nobody", 404),
+        ("GET", "/api/nothing", 404),
+        ("GET", "/../../etc/passwd", 404),
+        ("POST", "/api/sessions", 405),
+        ("DELETE", "/api/sessions", 405),
+        ("OPTIONS", "/api/sessions/x", 405),
+    ],
+)
+async def test_what_is_not_there_is_one_sentence(admin: AdminClient, method: str, path: str, status: int) -> None:
+    answer = await admin.ask(path, method)
+    assert answer.status == status
+    assert answer.json["error"].endswith(".")
+    assert "Access-Control-Allow-Origin" not in answer.headers
+
+
+async def test_one_session_is_shown_in_full(
+    gateway: GatewayProcess, admin: AdminClient, queue: str, broker_url: str
+) -> None:
+    async with StompClient.logged_in(gateway.address, host="shown") as client:
+        for _ in range(2):
+            await client.ask("SEND", b"hello", destination=f"/queue/{queue}")
+        await client.ask("SUBSCRIBE", id="<b>", destination=f"/queue/{queue}", ack="client")
+        await client.messages(2)
+        identity = client.connected["session"]
+        shown = await admin.json(f"/api/sessions/{identity}")
+        assert shown["sends"] == [{"destination": f"/queue/{queue}", "kind": "queue", "messages": 2, "bytes": 10}]
+        assert shown["subscriptions_list"] == [
+            {
+                "id": "<b>",
+                "destination": f"/queue/{queue}",
+                "ack": "client",
+                "queue": queue,
+                "delivered": 2,
+                "redelivered": 0,
+                "unacknowledged": 2,
+                "delivered_bytes": 10,
+            }
+        ]
+        # The same session in the log and in the journal.
+        [started] = [line for line in gateway.logged("session started") if line["session"] == identity]
+        [opened] = gateway.logged("journal opened")
+        assert shown["journal"]["boot"] == opened["boot"]
+        assert started["journal"] == f"{opened['boot']} {shown['journal']['session']}"
+
+        destinations = await admin.json(f"/api/destinations?q={queue}")
+        assert destinations["items"] == [
+            {
+                "virtual_host": "shown",
+                "destination": f"/queue/{queue}",
+                "kind": "queue",
+                "published": 2,
+                "published_bytes": 10,
+                "delivered": 2,
+                "delivered_bytes": 10,
+                "subscriptions": 1,
+            }
+        ]
+        hosts = {item["name"]: item for item in (await admin.json("/api/virtual-hosts"))["items"]}
+        assert set(hosts) == {"/", *HOSTS}
+        assert hosts["shown"]["published"] == hosts["shown"]["delivered"] == 2
+        assert hosts["shown"]["sessions"] == 1
+        links = (await admin.json("/api/links?virtual_host=shown&sort=purpose"))["items"]
+        assert [(link["purpose"], link["channels"], link["sessions"]) for link in links] == [
+            ("own", 1, 1),
+            ("publish", 1, 1),
+        ]
+        assert identity in links[0]["name"]
+        assert re.fullmatch(r"[0-9.]+", links[0]["broker_version"])
+        assert links[0]["broker"] == "{}:{}".format(*_address_of(broker_url))
+
+
+async def test_the_overview_adds_everything_up(gateway: GatewayProcess, admin: AdminClient) -> None:
+    before = await admin.json("/api/overview")
+    async with StompClient.logged_in(gateway.address) as client:
+        await client.ask("SEND", b"hello", destination="/topic/overview")
+        after = await admin.json("/api/overview")
+        assert after["sessions"] == before["sessions"] + 1
+        grown = {name: after["totals"][name] - before["totals"][name] for name in after["totals"]}
+        assert grown["messages_published"] == grown["messages_confirmed"] == grown["sessions_started"] == 1
+        assert grown["published_bytes"] == 5
+        assert after["ready"] is True
+        assert after["reasons"] == []
+        assert 0 < after["confirm_latency_seconds"]["p50"] <= after["confirm_latency_seconds"]["p99"]
+
+
+# Closing a session.
+
+
+async def test_an_operator_closes_a_session(gateway: GatewayProcess, admin: AdminClient) -> None:
+    async with StompClient.logged_in(gateway.address, host="closed") as client:
+        path = f"/api/sessions/{client.connected['session']}"
+        answer = await admin.ask(f"{path}?reason=mend%0A%00the%20roof%E2%80%A8{'x' * 300}", "DELETE")
+        assert (answer.status, answer.text) == (204, "")
+        error = await client.expect("ERROR", message="Closed by operator")
+        assert error.body == b"mend the roof " + b"x" * (200 - len("mend the roof ")) + b"\n"
+        await client.closed()
+        assert (await admin.ask(path, "DELETE")).status == 404
+        [line] = gateway.logged("session closed by operator")
+        assert line["session"] == client.connected["session"]
+        assert line["operator"].startswith("127.0.0.1:")
+        found = of_host(await admin.samples(), "closed")
+        assert found["sessions_ended_total operator"] == found["errors_total closed-by-operator"] == 1
+
+
+async def test_a_session_can_be_closed_without_a_reason(gateway: GatewayProcess, admin: AdminClient) -> None:
+    async with StompClient.logged_in(gateway.address) as client:
+        await admin.ask(f"/api/sessions/{client.connected['session']}", "DELETE")
+        await client.expect("ERROR", b"An operator of the gateway has closed this session.\n")
+        await client.closed()
+
+
+# Readiness.
+
+
+async def test_without_a_broker_the_gateway_is_not_ready(broker_url: str) -> None:
+    async with chaos(("127.0.0.1", 1)) as proxy:
+        host, port = proxy.address
+    # Nobody listens there any more.
+    document = configuration(broker_url, admin="127.0.0.1:0", upstream={"urls": [f"amqp://{host}:{port}"]})
+    with gateway_process(document) as process:
+        admin = AdminClient(process.admin)
+        answer = await admin.ask("/readyz")
+        assert answer.status == 503
+        [reason] = answer.json["reasons"]
+        assert answer.json["ready"] is False
+        assert reason.startswith(f"amqp://{host}:{port}: ")
+        assert (await admin.ask("/healthz")).text == "ok"
+        assert (await admin.samples())["stomp_gateway_ready", frozenset()] == 0
+        server = await asyncio.start_server(lambda reader, writer: writer.close(), host, port)
+        async with server:
+            ready = await until(lambda: admin.ask("/readyz"), lambda answer: answer.status == 200)
+        assert ready.json == {"ready": True, "reasons": []}
+
+
+async def test_a_gateway_that_drains_is_alive_and_not_ready(broker_url: str) -> None:
+    async with chaos(_address_of(broker_url)) as proxy:
+        host, port = proxy.address
+        document = configuration(
+            broker_url,
+            {"confirm_window": {"messages": 1}},
+            admin="127.0.0.1:0",
+            upstream={"urls": [f"amqp://{host}:{port}"]},
+        )
+        with gateway_process(document) as process:
+            admin = AdminClient(process.admin)
+            async with StompClient.logged_in(process.address) as client:
+                await client.ask("SEND", b"x", destination="/topic/drain")
+                proxy.reset()
+                await client.expect("ERROR", message="connection_forced")
+                found = of_host(await admin.samples(), "/")
+                assert found["links_lost_total"] == found["sessions_ended_total link-lost"] == 1
+                assert "links publish" not in found
+            async with StompClient.logged_in(process.address) as client:
+                await client.ask("SEND", b"x", destination="/topic/drain")
+                assert (await admin.json("/readyz"))["ready"] is True
+                proxy.stall(Direction.DOWN)
+                client.write("SEND", b"x", destination="/topic/drain", receipt="late")
+                held = "/api/sessions?hold=confirm-window"
+                page = await until(lambda: admin.json(held), lambda page: bool(page["total"]))
+                assert page["items"][0]["holds"] == ["confirm-window"]
+                assert page["items"][0]["unconfirmed"] == 1
+                assert (await admin.json("/api/overview"))["holds"] == {"confirm-window": 1}
+                found = of_host(await admin.samples(), "/")
+                assert found["holds confirm-window"] == found["messages_unconfirmed"] == 1
+                process.terminate()
+                answer = await until(lambda: admin.ask("/readyz"), lambda answer: answer.status == 503)
+                assert answer.json == {"ready": False, "reasons": ["draining"]}
+                assert (await admin.ask("/healthz")).status == 200
+                proxy.release(Direction.DOWN)
+                await client.expect("RECEIPT", receipt_id="late")
+                await client.expect("ERROR", message="Shutting down")
+            assert await process.exit_code(20) == 0
+
+
+def _address_of(broker_url: str) -> tuple[str, int]:
+    found = re.search(r"@?([^@/:]+):([0-9]+)(?:/|$)", broker_url)
+    assert found is not None
+    return found[1], int(found[2])

@@ -1,0 +1,252 @@
+"""Who may look in through the admin listener, by which names, and what it never tells anybody."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import ssl
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.config.admin import DEFAULT_ADDRESS
+from tests.support.admin import AdminClient
+from tests.support.certificates import Authority, Identity
+from tests.support.deadline import until, within
+from tests.support.gateway import Address, GatewayProcess, configuration, gateway_process
+from tests.support.stomp_client import StompClient
+
+pytestmark = pytest.mark.system
+
+OPERATOR = ("Öperator", "geheim:ß-secret-of-admin")
+PATHS = ("/", "/metrics", "/api/overview", "/api/sessions", "/api/destinations", "/api/links", "/api/virtual-hosts")
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority.make(tmp_path_factory.mktemp("admin"), "authority")
+
+
+@pytest.fixture(scope="module")
+def guarded(
+    broker_url: str, authority: Authority, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GatewayProcess]:
+    """With users, names and TLS."""
+    server = Identity(*authority.sign(tmp_path_factory.mktemp("server"), "server"))
+    admin = {
+        "address": "127.0.0.1:0",
+        "users": [
+            {"login": "other", "passcode": "secret-of-other"},
+            dict(zip(("login", "passcode"), OPERATOR, strict=True)),
+        ],
+        "tls": {"cert_file": str(server.certificate), "key_file": str(server.key)},
+        "allowed_hosts": ["gateway.example.org"],
+    }
+    with gateway_process(configuration(broker_url, admin=admin)) as process:
+        yield process
+
+
+@pytest.fixture
+def tls(authority: Authority) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(authority.certificate))
+
+
+@pytest.fixture(scope="module")
+def unguarded(broker_url: str) -> Iterator[GatewayProcess]:
+    """Without users, on every address that this machine has."""
+    with gateway_process(configuration(broker_url, admin="0.0.0.0:0")) as process:
+        yield process
+
+
+# Users.
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_without_its_user_nothing_is_shown(guarded: GatewayProcess, tls: ssl.SSLContext, path: str) -> None:
+    refused = await AdminClient(guarded.admin, tls=tls).ask(path)
+    assert refused.status == 401
+    assert refused.headers["WWW-Authenticate"].startswith("Basic ")
+    assert (await AdminClient(guarded.admin, OPERATOR, tls).ask(path)).status == 200
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    ["", "Basic", "Basic !!!", "Basic b3RoZXI=", "Bearer secret-of-other", "Basic b3RoZXI6Z3Vlc3Q=", "Basic Og=="],
+)
+async def test_what_proves_nobody_is_refused(guarded: GatewayProcess, tls: ssl.SSLContext, authorization: str) -> None:
+    """Among them a login without a passcode, another's passcode, and neither."""
+    answer = await AdminClient(guarded.admin, tls=tls).ask("/api/overview", Authorization=authorization)
+    assert answer.status == 401
+    assert guarded.logged("admin login refused")[-1]["peer"].startswith("127.0.0.1:")
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+async def test_probes_need_no_user(guarded: GatewayProcess, tls: ssl.SSLContext, path: str) -> None:
+    assert (await AdminClient(guarded.admin, tls=tls).ask(path)).status == 200
+
+
+async def test_a_user_closes_sessions(guarded: GatewayProcess, tls: ssl.SSLContext) -> None:
+    async with StompClient.logged_in(guarded.address) as client:
+        path = f"/api/sessions/{client.connected['session']}"
+        assert (await AdminClient(guarded.admin, tls=tls).ask(path, "DELETE")).status == 401
+        assert (await AdminClient(guarded.admin, OPERATOR, tls).ask(path, "DELETE")).status == 204
+        await client.expect("ERROR", message="Closed by operator")
+    [line] = guarded.logged("session closed by operator")
+    assert line["user"] == OPERATOR[0]
+
+
+# Names.
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:15692", 200),
+        ("[::1]:15692", 200),
+        ("::1", 200),
+        ("LOCALHOST.", 200),
+        ("gateway.example.org:15692", 200),
+        ("evil.example.org", 403),
+        ("127.0.0.1.evil.example.org:15692", 403),
+        ("gateway.example.org.evil.example", 403),
+        ("", 403),
+    ],
+)
+async def test_only_by_its_own_names_can_it_be_reached(
+    guarded: GatewayProcess, tls: ssl.SSLContext, host: str, status: int
+) -> None:
+    admin = AdminClient(guarded.admin, OPERATOR, tls)
+    assert (await admin.ask("/api/overview", Host=host)).status == status
+    assert (await admin.ask("/healthz", Host=host)).status == 200
+
+
+# From where.
+
+
+def _own_address() -> str:
+    """An address of this machine that is not its loopback one."""
+    with socket.socket(type=socket.SOCK_DGRAM) as trial:
+        try:
+            trial.connect(("192.0.2.1", 9))  # nothing is sent
+        except OSError:
+            pytest.skip("this machine has no address but the loopback one")
+        return str(trial.getsockname()[0])
+
+
+async def test_without_users_only_this_machine_closes_sessions(unguarded: GatewayProcess) -> None:
+    _, port = unguarded.admin
+    elsewhere, here = AdminClient((_own_address(), port)), AdminClient(("127.0.0.1", port))
+    async with StompClient.logged_in(unguarded.address) as client:
+        path = f"/api/sessions/{client.connected['session']}"
+        assert (await elsewhere.ask(path)).status == 200
+        refused = await elsewhere.ask(path, "DELETE")
+        assert refused.status == 403
+        assert "users" in refused.json["error"]
+        assert (await here.ask(path, "DELETE")).status == 204
+
+
+# What stands around every answer.
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/healthz", "/nothing", "/api/sessions?page=0"])
+async def test_every_answer_is_kept_from_strangers(unguarded: GatewayProcess, path: str) -> None:
+    answer = await AdminClient(("127.0.0.1", unguarded.admin[1])).ask(path)
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.headers["Cache-Control"] == "no-store"
+    policy = answer.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "script-src 'unsafe-inline'" not in policy
+
+
+async def test_no_answer_holds_a_passcode(broker_url: str, guarded: GatewayProcess, tls: ssl.SSLContext) -> None:
+    async with StompClient.logged_in(guarded.address, login="guest", passcode="guest") as client:
+        await client.ask("SUBSCRIBE", id="1", destination="/topic/secrets")
+        wrong = "passcode-of-nobody"
+        async with StompClient.dialled(guarded.address) as stranger:
+            stranger.write("CONNECT", accept_version="1.2", login="stranger", passcode=wrong)
+            await stranger.receive()
+            admin = AdminClient(guarded.admin, OPERATOR, tls)
+            paths = [*PATHS, f"/api/sessions/{client.connected['session']}"]
+            texts = [(await admin.ask(path)).text for path in paths]
+    log = guarded.log.read_text()
+    for text in (*texts, log):
+        for secret in (wrong, OPERATOR[1], "secret-of-other", "geheim"):
+            assert secret not in text
+            assert secret not in json.dumps(text)
+        # Whose passcode is his name: it may stand where logins stand, and nowhere else.
+        assert "guest:guest" not in text
+
+
+# Its port.
+
+
+async def test_a_usual_port_that_is_taken_is_no_obstacle(broker_url: str) -> None:
+    document = configuration(broker_url)
+    del document["admin"]
+    with contextlib.ExitStack() as stack:
+        taken = stack.enter_context(socket.socket())
+        with contextlib.suppress(OSError):  # somebody else has it already
+            taken.bind((DEFAULT_ADDRESS.host, DEFAULT_ADDRESS.port))
+            taken.listen()
+        process = stack.enter_context(gateway_process(document))
+        async with StompClient.logged_in(process.address) as client:
+            await client.ask("SEND", b"x", destination="/topic/admin")
+        [line] = process.logged("no admin listener")
+        assert line["address"] == str(DEFAULT_ADDRESS)
+        assert line["level"] == "warning"
+
+
+async def test_a_port_that_was_asked_for_must_be_free(broker_url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with gateway_process(configuration(broker_url, admin=f"127.0.0.1:{port}")) as process:
+            assert await process.exit_code(20) == 3
+            said = process.log.read_text()
+    assert f"cannot listen on 127.0.0.1:{port}: the port is taken" in said
+    assert "under admin in the configuration" in said
+
+
+# Bad manners.
+
+
+async def test_connections_are_bounded(unguarded: GatewayProcess) -> None:
+    address: Address = ("127.0.0.1", unguarded.admin[1])
+    admin = AdminClient(address)
+    async with within():
+        with contextlib.ExitStack() as stack:
+            idle = [stack.enter_context(socket.create_connection(address)) for _ in range(80)]
+            await until(lambda: _asked(admin), lambda status: status is None)
+            # Those beyond the bound are closed at once.
+            assert idle[-1].recv(1) == b""
+        await until(lambda: _asked(admin), lambda status: status == 200)
+
+
+async def _asked(admin: AdminClient) -> int | None:
+    try:
+        return (await admin.ask("/healthz")).status
+    except OSError:
+        return None
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 20_000 + b"\r\n\r\n",
+        b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\n\r\n",
+        b"CONNECT\naccept-version:1.2\n\n\0",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01",
+    ],
+    ids=["long-header", "long-line", "stomp", "tls"],
+)
+async def test_what_is_no_request_harms_nobody(unguarded: GatewayProcess, octets: bytes) -> None:
+    address: Address = ("127.0.0.1", unguarded.admin[1])
+    with socket.create_connection(address, timeout=20) as stranger:
+        stranger.sendall(octets)
+        with contextlib.suppress(ConnectionError):
+            assert stranger.recv(12) in (b"", b"HTTP/1.1 400", b"HTTP/1.0 400", b"HTTP/1.1 414", b"HTTP/1.1 431")
+    assert (await AdminClient(address).ask("/healthz")).status == 200
+    assert not unguarded.logged("admin request failed")
+    assert b"xxxx" not in await asyncio.to_thread(unguarded.log.read_bytes)

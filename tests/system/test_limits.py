@@ -1,0 +1,180 @@
+"""What a user or an address may have and do: sessions beyond it are refused, traffic beyond it waits and is kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from gateway.parity import AmqpBroker
+from gateway.server.gateway import Gateway
+from gateway.session.conversation import Hold
+from tests.support.deadline import within
+from tests.support.gateway import Address, gateway_here, parsed
+from tests.support.stomp_client import StompClient, encoded
+
+pytestmark = pytest.mark.system
+
+
+@asynccontextmanager
+async def limited(broker_url: str, **limits: Any) -> AsyncIterator[tuple[Gateway, Address]]:  # noqa: ANN401 - YAML
+    """A gateway behind a proxy, so that clients may come from anywhere. The virtual host `other` is without limits."""
+    config = parsed(
+        broker_url,
+        {"loopback_users": [], "journal": {"level": "off"}},
+        listeners=[{"tcp": "127.0.0.1:0", "proxy_protocol": True}],
+        virtual_hosts={"/": {"limits": limits}, "other": {"amqp_vhost": "/"}},
+    )
+    async with gateway_here(config) as gateway:
+        yield gateway, gateway.addresses[0]
+
+
+def come_from(host: str) -> bytes:
+    """What a proxy says of a client."""
+    family = "TCP6" if ":" in host else "TCP4"
+    return f"PROXY {family} {host} {host} 1000 61613\r\n".encode()
+
+
+def holds(gateway: Gateway, virtual_host: str) -> int:
+    """How often a session of a virtual host was held for its rate."""
+    return gateway.figures.host(virtual_host).holds[Hold.RATE_LIMIT.value]
+
+
+async def gone(gateway: Gateway, sessions: int) -> None:
+    """Wait until the gateway has noticed that clients are gone."""
+    while gateway.limits.sessions("/") > sessions:  # noqa: ASYNC110 - it tells nobody
+        await asyncio.sleep(0.01)
+
+
+async def held(gateway: Gateway, sessions: int) -> None:
+    """Wait until so many sessions are held for their rate."""
+    while sum(Hold.RATE_LIMIT in each.session.holds for each in gateway.clients) < sessions:  # noqa: ASYNC110 - as above
+        await asyncio.sleep(0)
+
+
+async def refused(address: Address, preface: bytes = b"") -> str:
+    """Log in as one too many; what is said."""
+    async with StompClient.dialled(address, preface=preface or come_from("192.0.2.99")) as client:
+        client.write("CONNECT", accept_version="1.2", receipt="c")
+        frame = await client.expect("ERROR", message="Session limit reached", receipt_id="c")
+        await client.closed()
+        return frame.body.decode()
+
+
+async def test_one_session_too_many(broker_url: str) -> None:
+    tail = " has 2 sessions, as many as are allowed; close one, or try again later.\n"
+    async with limited(broker_url, user={"sessions": 2}) as (gateway, address), within():
+        async with (
+            StompClient.logged_in(address, preface=come_from("192.0.2.1")) as first,
+            StompClient.logged_in(address, preface=come_from("192.0.2.2")) as second,
+            StompClient.logged_in(address, preface=come_from("192.0.2.2"), host="other") as other,
+        ):
+            assert await refused(address) == "The user 'guest'" + tail
+            # Whoever is in is not disturbed; and as soon as one has gone, there is room.
+            await second.ask("SEND", destination="/topic/t")
+            await first.disconnect()
+            async with StompClient.logged_in(address, preface=come_from("192.0.2.3")) as third:
+                await refused(address)
+                await third.disconnect()
+            second.hang_up()
+            await gone(gateway, 0)
+            await other.disconnect()
+        async with StompClient.logged_in(address, preface=come_from("192.0.2.1")):
+            assert gateway.limits.sessions("/", login="guest") == 1
+
+
+async def test_one_session_too_many_from_an_address(broker_url: str) -> None:
+    async with limited(broker_url, address={"sessions": 1}) as (_, address), within():
+        async with (
+            StompClient.logged_in(address, preface=come_from("2001:db8:0:1::1")),
+            StompClient.logged_in(address, preface=come_from("2001:db8:0:2::1")),
+            StompClient.logged_in(address, preface=come_from("192.0.2.1")),
+        ):
+            assert (await refused(address, come_from("2001:db8:0:1::2"))).startswith(
+                "The address 2001:db8:0:1::/64 has"
+            )
+            assert (await refused(address, come_from("192.0.2.1"))).startswith("The address 192.0.2.1 has 1 sessions")
+
+
+async def test_a_login_that_fails_takes_no_place(broker_url: str) -> None:
+    async with limited(broker_url, sessions=1) as (gateway, address), within():
+        async with StompClient.dialled(address, preface=come_from("192.0.2.1")) as client:
+            client.write("CONNECT", accept_version="1.2", passcode="wrong")
+            await client.expect("ERROR", message="Bad CONNECT")
+            client.write("CONNECT", accept_version="1.2", heart_beat="senseless")
+            await client.expect("ERROR", message="Processing error")
+            assert gateway.limits.sessions("/") == 0
+            await client.connect()
+            assert await refused(address) == (
+                "The virtual host '/' has 1 sessions, as many as are allowed; close one, or try again later.\n"
+            )
+
+
+async def test_sessions_of_one_user_share_a_rate_and_lose_nothing(
+    broker_url: str, amqp: AmqpBroker, queue: str
+) -> None:
+    """300 messages at once for three sessions, of which each second 500 may come: nobody else waits."""
+    user = {"messages_per_second": 500, "burst": "10ms"}
+    async with limited(broker_url, user=user) as (gateway, address), within():
+        async with (
+            StompClient.logged_in(address, preface=come_from("192.0.2.1"), heart_beat="1000,1000") as first,
+            StompClient.logged_in(address, preface=come_from("192.0.2.2")) as second,
+            StompClient.logged_in(address, preface=come_from("192.0.2.3"), host="other") as other,
+        ):
+            await first.ask("SEND", b"", destination=f"/queue/{queue}")
+            senders = [first, second, other]
+            for client in senders:
+                many = [encoded("SEND", destination=f"/amq/queue/{queue}", receipt=f"{n}") for n in range(100)]
+                client.writer.write(b"".join(many))
+            for client in senders:
+                receipts = [(await client.expect("RECEIPT"))["receipt-id"] for _ in range(100)]
+                assert sorted(map(int, receipts)) == list(range(100))
+            for client in senders:
+                await client.disconnect()
+        assert holds(gateway, "/") > 1
+        assert holds(gateway, "other") == 0
+    assert await amqp.count(queue) == 1 + 300
+
+
+async def test_octets_are_paid_for_too_and_a_client_in_debt_may_go(
+    broker_url: str, amqp: AmqpBroker, queue: str
+) -> None:
+    address_limit = {"bytes_per_second": "1MiB", "burst": "10ms"}
+    async with limited(broker_url, address=address_limit) as (gateway, address), within():
+        async with StompClient.logged_in(address, preface=come_from("192.0.2.1")) as client:
+            await client.ask("SEND", b"x" * 300_000, destination=f"/queue/{queue}")
+            assert holds(gateway, "/") > 0
+            client.write("SEND", b"x" * 300_000, destination=f"/queue/{queue}")
+            await client.disconnect()
+        async with StompClient.logged_in(address, preface=come_from("192.0.2.2")) as client:
+            client.write("SEND", b"x" * 300_000, destination=f"/queue/{queue}")
+            client.half_close()
+            await client.closed()
+    assert await amqp.count(queue) == 3
+
+
+async def test_whoever_is_in_debt_is_so_with_every_session_and_a_gateway_that_stops_waits_for_nobody(
+    broker_url: str,
+) -> None:
+    async with (
+        within(),
+        # CONNECT alone costs a minute.
+        limited(broker_url, user={"bytes_per_second": "1B", "burst": "1s"}) as (gateway, address),
+        StompClient.dialled(address, preface=come_from("192.0.2.1")) as first,
+        StompClient.dialled(address, preface=come_from("192.0.2.2")) as second,
+    ):
+        for client in (first, second):
+            # What is read with CONNECT is carried out, once the publishing channel is there and the debt is paid.
+            send = encoded("SEND", destination="/topic/t", receipt="r")
+            client.writer.write(encoded("CONNECT", accept_version="1.2") + send)
+            await client.expect("CONNECTED")
+        await held(gateway, 2)
+        stopping = asyncio.ensure_future(gateway.stop())
+        for client in (first, second):
+            await client.expect("RECEIPT", receipt_id="r")
+            await client.expect("ERROR", b"The gateway is stopping; connect again.\n", message="Shutting down")
+            client.hang_up()
+        await stopping

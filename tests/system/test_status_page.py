@@ -1,0 +1,162 @@
+"""The status page in a browser and the commands on a terminal, both looking into a real gateway with real sessions."""
+
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import pytest_asyncio
+
+from gateway.cli import main
+from gateway.errors import ExitCode
+from tests.support.browser import DESKTOP, PHONE, SMALL_PHONE, Browser
+from tests.support.gateway import GatewayProcess, configuration, gateway_process
+from tests.support.stomp_client import StompClient
+
+OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+ROWS = "[...document.querySelectorAll('#list tbody tr')].map(row => row.innerText)"
+HOSTILE = "/topic/<img src=x onerror=alert(1)>"
+
+
+class Scene:
+    """A gateway, its admin listener, and two clients: one sends to what the other is subscribed to."""
+
+    def __init__(self, url: str, sender: StompClient, subscriber: StompClient) -> None:
+        self.url = url
+        self.sender = sender
+        self.subscriber = subscriber
+
+    @staticmethod
+    def peer(client: StompClient) -> str:
+        """A client's address as the gateway sees it."""
+        host, port = client.writer.get_extra_info("sockname")
+        return f"{host}:{port}"
+
+
+def page(gateway: GatewayProcess) -> str:
+    """Where a gateway's status page is."""
+    return "http://{}:{}/".format(*gateway.admin)
+
+
+@pytest.fixture(scope="module")
+def watched(broker_url: str) -> Iterator[GatewayProcess]:
+    with gateway_process(configuration(broker_url, admin={"address": "127.0.0.1:0"})) as process:
+        yield process
+
+
+@pytest_asyncio.fixture
+async def scene(watched: GatewayProcess, queue: str) -> AsyncIterator[Scene]:
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(StompClient.logged_in(watched.address)) for _ in range(2)]
+        sender, subscriber = clients
+        await subscriber.ask("SUBSCRIBE", id="1", destination=f"/queue/{queue}", ack="client")
+        for _ in range(3):
+            await sender.ask("SEND", b"x" * 2048, destination=f"/queue/{queue}")
+        await sender.ask("SEND", b"", destination=HOSTILE)
+        await subscriber.messages(3)
+        yield Scene(page(watched), sender, subscriber)
+
+
+@pytest.mark.asyncio
+async def test_the_page_shows_sessions_and_what_they_do(scene: Scene, browser: Browser, queue: str) -> None:
+    browser.open(scene.url, DESKTOP)
+    browser.until(f"{ROWS}.length === 2")
+    assert browser.value("document.getElementById('ready').innerText") == "Ready"
+    sender, subscriber = (Scene.peer(client) for client in (scene.sender, scene.subscriber))
+    rows = browser.value(f"{ROWS}.sort((a, b) => b.includes('{sender}') - a.includes('{sender}'))")
+    assert isinstance(rows, list)
+    assert sender in rows[0]
+    assert subscriber in rows[1]
+    # Subscriptions, unacknowledged messages, in and out, without the rates.
+    figures = [[cell for cell in row.split("reading")[1].split() if cell.isdigit()][:4] for row in rows]
+    assert figures == [["0", "0", "4", "0"], ["1", "3", "0", "3"]]
+    browser.value("document.querySelector('[data-view=destinations]').click()")
+    browser.until(f"{ROWS}.some(row => row.includes('/queue/{queue}') && row.includes('6\\u00a0KiB'))")
+    browser.until(f"{ROWS}.some(row => row.includes({HOSTILE!r}))")
+    browser.value("document.querySelector('[data-view=links]').click()")
+    browser.until(f"{ROWS}.some(row => row.includes('publish')) && {ROWS}.every(row => row.includes('RabbitMQ'))")
+    browser.value("document.querySelector('[data-view=virtual-hosts]').click()")
+    browser.until(f"{ROWS}.some(row => row.includes('localhost'))")
+    # Nothing broke, and the page's own policy and the server's let everything through that it needs.
+    assert not browser.complaints
+
+
+@pytest.mark.asyncio
+async def test_rates_errors_and_search_follow_what_happens(scene: Scene, browser: Browser) -> None:
+    browser.open(scene.url, DESKTOP)
+    browser.until(f"{ROWS}.length === 2")
+    for _ in range(50):
+        scene.sender.write("SEND", b"x", destination="/topic/nobody")
+    scene.sender.write("SEND", b"", destination="/nowhere/x")
+    await scene.sender.expect("ERROR")
+    browser.until("parseFloat(document.querySelector('.figure.in .value').innerText) > 5")
+    browser.until("document.getElementById('errors').innerText.includes('unknown-destination')")
+    port = Scene.peer(scene.subscriber).rpartition(":")[2]
+    browser.value(
+        f"{{ const s = document.getElementById('search'); s.value = ':{port}'; s.dispatchEvent(new Event('input')); }}"
+    )
+    browser.until(f"{ROWS}.length === 1 && {ROWS}[0].includes(':{port}')")
+
+
+@pytest.mark.asyncio
+async def test_a_session_is_looked_at_and_closed(scene: Scene, browser: Browser, queue: str) -> None:
+    browser.open(scene.url, PHONE)
+    browser.until(f"{ROWS}.length === 2")
+    peer = Scene.peer(scene.subscriber)
+    browser.value(
+        "[...document.querySelectorAll('#list tbody tr')]"
+        f".find(row => row.innerText.includes('{peer}')).querySelector('.open').click()"
+    )
+    browser.until(f"document.getElementById('subscriptions').innerText.includes('/queue/{queue}')")
+    browser.until(f"document.getElementById('facts').innerText.includes('{peer}')")
+    browser.value("document.getElementById('ask-close').click()")
+    browser.value("document.getElementById('reason').value = 'maintenance at 18:00'")
+    browser.value("document.getElementById('close-now').click()")
+    error = await scene.subscriber.expect("ERROR", message="Closed by operator")
+    assert b"maintenance at 18:00" in error.body
+    await scene.subscriber.closed()
+    browser.until("document.getElementById('detail-note').innerText === 'This session has ended.'")
+    browser.value("document.getElementById('leave').click()")
+    browser.until(f"{ROWS}.length === 1")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("dark", [False, True])
+async def test_it_fits_a_phone(scene: Scene, browser: Browser, dark: bool) -> None:
+    browser.open(scene.url, SMALL_PHONE, dark=dark)
+    browser.until(f"{ROWS}.length >= 2")
+    for view in ("destinations", "virtual-hosts", "links", "sessions"):
+        browser.value(f"document.querySelector('[data-view={view}]').click()")
+        browser.until(f"document.querySelector('[data-view={view}][aria-current]') && {ROWS}.length > 0")
+        assert browser.value(OVERFLOW) == 0, view
+
+
+@pytest.mark.asyncio
+async def test_the_terminal_shows_and_does_the_same(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*arguments: str) -> str:
+        assert main([*arguments, "--url", scene.url]) == ExitCode.OK
+        return capsys.readouterr().out
+
+    peers = {Scene.peer(scene.sender), Scene.peer(scene.subscriber)}
+    sessions = {item["peer"]: item for item in json.loads(said("sessions", "--json"))}
+    assert sessions.keys() == peers
+    ended = sessions[Scene.peer(scene.subscriber)]["id"]
+    for line in said("sessions", "--columns", "session_id,conn_name,auth_login,protocol").splitlines()[1:]:
+        assert line.split()[1] in peers
+        assert line.endswith("guest       STOMP 1.2")
+    assert "unacknowledged 3" in said("top", "--once", "--interval", "0.1")
+    purposes = {line.split()[2] for line in said("links", "--columns", "login,virtual_host,purpose").splitlines()[1:]}
+    assert "publish" in purposes
+    assert "unacknowledged      3" in said("sessions", "show", ended)
+    assert said("sessions", "close", ended, "--reason", "by hand") == f"closed: {ended}\n"
+    error = await scene.subscriber.expect("ERROR", message="Closed by operator")
+    assert b"by hand" in error.body
+    assert main(["sessions", "--hold", "none-such", "--url", scene.url]) == ExitCode.FAILURE
+    assert "hold is one of operation, commit" in capsys.readouterr().err
+
+
+def test_it_says_when_the_gateway_is_gone(broker_url: str, browser: Browser) -> None:
+    with gateway_process(configuration(broker_url, admin={"address": "127.0.0.1:0"})) as gateway:
+        browser.open(page(gateway), DESKTOP)
+        browser.until("document.getElementById('empty').innerText === 'No client is connected.'")
+    browser.until("document.getElementById('lost').innerText.includes('no connection')")

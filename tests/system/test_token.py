@@ -1,0 +1,190 @@
+"""OAuth 2 tokens as passcodes: renewed in place while everything goes on, and the end of a session with its token."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from deploy.local.broker import PRIVATE, Broker, running
+from deploy.local.errors import LocalError
+from gateway.server.gateway import Gateway
+from gateway.server.upstream import LinkDownError
+from tests.support.deadline import PATIENCE, within
+from tests.support.gateway import gateway_here, parsed
+from tests.support.stomp_client import StompClient
+from tests.support.tokens import TokenIssuer
+
+pytestmark = pytest.mark.system
+
+# Seconds of a token that is to expire in the test.
+SOON = 3
+
+
+@pytest.fixture(scope="module")
+def issuer(tmp_path_factory: pytest.TempPathFactory) -> TokenIssuer:
+    return TokenIssuer(tmp_path_factory.mktemp("issuer"))
+
+
+@pytest.fixture(scope="module")
+def broker(issuer: TokenIssuer) -> Iterator[Broker]:
+    """A node that takes tokens for passcodes."""
+    plugins = ["rabbitmq_auth_backend_oauth2"]
+    try:
+        with running(order=PRIVATE, plugins=plugins, config=issuer.broker_config) as broker:
+            yield broker
+            broker.kill()
+    except LocalError as error:
+        pytest.skip(f"needs a private node with {plugins}: {error}")
+
+
+@pytest_asyncio.fixture
+async def gateway(broker: Broker, tmp_path: Path) -> AsyncIterator[Gateway]:
+    """A gateway whose virtual host `/` renews tokens, and `old` does not."""
+    config = parsed(
+        broker.amqp_url,
+        {"journal": {"level": "message", "directory": str(tmp_path / "journal")}},
+        virtual_hosts={"/": {"token_renewal": True, "links": "dedicated"}, "old": {"amqp_vhost": "/"}},
+    )
+    async with gateway_here(config) as gateway:
+        yield gateway
+
+
+async def test_a_renewed_token_carries_a_session_over_the_end_of_the_first(
+    gateway: Gateway, issuer: TokenIssuer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = issuer.token(SOON), issuer.token()
+    address = gateway.addresses[0]
+    async with (
+        StompClient.logged_in(address, login="app", passcode=first) as renewing,
+        StompClient.logged_in(address, login="app", passcode=first) as late,
+        StompClient.logged_in(address, login="app", passcode=first) as lazy,
+        StompClient.logged_in(address, login="app", passcode=first, host="old") as old,
+        within(),
+    ):
+        # One link to publish, one to consume, and one of its own, because nothing bounds what is delivered there.
+        await renewing.ask("SUBSCRIBE", id="shared", destination="/topic/a")
+        await renewing.ask("SUBSCRIBE", id="own", destination="/topic/b", ack="client")
+        await renewing.ask("SEND", destination="/topic/nobody")
+        await lazy.ask("SUBSCRIBE", id="s", destination="/topic/a")
+        await renewing.ask("TOKEN", token=second)
+        await late.ask("TOKEN", token=second)
+        # RabbitMQ would deliver to it for ever.
+        frame = await lazy.expect("ERROR", message="Token expired")
+        assert frame.body.startswith(b"The token that you logged in with, or sent since, has expired")
+        await lazy.closed()
+        # Now the first token is good for nothing on any link, old or new: this one needs two, and had one.
+        await late.ask("SUBSCRIBE", id="s", destination="/topic/a")
+        await late.ask("SEND", destination="/topic/nobody")
+        await late.disconnect()
+        for number, ack in enumerate(("auto", "client")):
+            await renewing.ask("SUBSCRIBE", id=f"new-{ack}", destination=f"/queue/token-{number}", ack=ack)
+            renewing.write("SEND", b"x", destination=f"/queue/token-{number}")
+            await renewing.expect("MESSAGE", b"x", subscription=f"new-{ack}")
+        for topic, name in (("a", "shared"), ("b", "own")):
+            renewing.write("SEND", b"y", destination=f"/topic/{topic}")
+            await renewing.expect("MESSAGE", b"y", subscription=name)
+        # In the words that a session is ended for where tokens are renewed.
+        old.write("SEND", destination="/queue/token-2")
+        frame = await old.expect("ERROR", message="access_refused")
+        assert b"token has expired" in frame.body
+        await renewing.disconnect()
+    # Nothing of a token is written down anywhere.
+    await gateway.stop()
+    written = b"".join(path.read_bytes() for path in (tmp_path / "journal").rglob("*") if path.is_file())
+    captured = capsys.readouterr()
+    assert "session started" in captured.out + captured.err
+    for passcode in (first, second):
+        for part in passcode.split(".")[1:]:
+            assert part.encode() not in written
+            assert part not in captured.out + captured.err
+    assert b"token-expired" in written
+
+
+async def test_a_token_that_the_broker_does_not_take(gateway: Gateway, issuer: TokenIssuer) -> None:
+    """The broker would close the link over it, or take it and refuse everything later."""
+    async with (
+        StompClient.logged_in(gateway.addresses[0], login="app", passcode=issuer.token()) as client,
+        within(),
+    ):
+        await client.ask("SUBSCRIBE", id="s", destination="/topic/a")
+        for bad in (issuer.token(-60), "no token", issuer.token(scopes=()), issuer.token()[:-8] + "AAAAAAAA"):
+            client.write("TOKEN", token=bad, receipt="t")
+            frame = await client.expect("ERROR", message="Token refused", receipt_id="t")
+            assert frame.body.startswith(b"The token was not accepted: ")
+            assert bad.encode() not in frame.body
+            # Nothing has changed.
+            await client.ask("SUBSCRIBE", id=bad[-4:], destination="/queue/token-3")
+            await client.ask("UNSUBSCRIBE", id=bad[-4:])
+            client.write("SEND", b"x", destination="/topic/a")
+            await client.expect("MESSAGE", b"x", subscription="s")
+        await client.disconnect()
+
+
+async def test_who_has_a_password_may_change_to_a_token(gateway: Gateway, issuer: TokenIssuer) -> None:
+    async with StompClient.logged_in(gateway.addresses[0]) as client, within():
+        client.write("TOKEN", receipt="t")
+        await client.expect("ERROR", message="Missing header", receipt_id="t")
+        await client.ask("TOKEN", token=issuer.token(SOON))
+        await client.expect("ERROR", message="Token expired")
+        await client.closed()
+
+
+async def test_an_expired_token_lets_nobody_in(gateway: Gateway, issuer: TokenIssuer) -> None:
+    for host in ("/", "old"):
+        async with StompClient.dialled(gateway.addresses[0]) as client, within():
+            client.write("CONNECT", accept_version="1.2", host=host, login="app", passcode=issuer.token(-60))
+            await client.expect("ERROR", message="Bad CONNECT")
+
+
+async def test_where_tokens_are_not_renewed_there_is_no_such_command(gateway: Gateway, issuer: TokenIssuer) -> None:
+    async with StompClient.logged_in(gateway.addresses[0], host="old") as client, within():
+        client.write("TOKEN", token=issuer.token(), receipt="t")
+        frame = await client.expect("ERROR", message="Bad command", receipt_id="t")
+        assert frame.body == b'Could not interpret command "TOKEN"\n'
+        await client.disconnect()
+
+
+async def test_a_link_that_is_lost_while_it_learns_of_a_token(gateway: Gateway, issuer: TokenIssuer) -> None:
+    """The AMQP library would wait for ever."""
+    async with StompClient.logged_in(gateway.addresses[0], login="app", passcode=issuer.token()) as client, within():
+        await client.ask("SEND", destination="/topic/nobody")
+        (link,) = gateway.inventory.links
+        updating = asyncio.ensure_future(link.update_secret(issuer.token()))
+        await asyncio.sleep(0)
+        assert link._transport is not None
+        link._transport.abort()
+        # Not by the end of this test's patience, which would come out as the same error.
+        done, _ = await asyncio.wait([updating], timeout=PATIENCE / 2)
+        assert done == {updating}
+        with pytest.raises(LinkDownError, match="the connection to the broker was lost"):
+            await updating
+        with pytest.raises(LinkDownError, match="the connection to the broker was lost"):
+            await link.update_secret(issuer.token())
+        await client.expect("ERROR", message="connection_forced")
+        await client.closed()
+
+
+async def test_a_token_for_a_link_that_is_paused(gateway: Gateway, issuer: TokenIssuer) -> None:
+    """A client that does not read its messages stops its own link, where the broker's answer comes in."""
+    size, count = 200_000, 60
+    async with (
+        StompClient.logged_in(gateway.addresses[0], receive_buffer=4096, login="app", passcode=issuer.token()) as slow,
+        StompClient.logged_in(gateway.addresses[0], login="app", passcode=issuer.token()) as sender,
+        within(),
+    ):
+        await slow.ask("SUBSCRIBE", id="s", destination="/topic/large", ack="client")
+        for _ in range(count):
+            await sender.ask("SEND", b"x" * size, destination="/topic/large")
+        (client,) = [each for each in gateway.clients if each.session.subscriptions.all]
+        while client.session.client_writable:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0.01)
+        slow.write("TOKEN", token=issuer.token(), receipt="t")
+        frames = [await slow.receive() for _ in range(count + 1)]
+        assert [frame["receipt-id"] for frame in frames if frame.command == "RECEIPT"] == ["t"]
+        assert sum(len(frame.body) for frame in frames) == size * count
+        await slow.disconnect()
+        await sender.disconnect()

@@ -1,0 +1,64 @@
+"""Lists of the API, without a gateway."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from gateway.admin.listing import Listing, QueryError, contains, is_exactly
+
+
+@dataclass(frozen=True)
+class Thing:
+    name: str | None
+    size: int
+
+
+THINGS = [Thing("b", 2), Thing(None, 3), Thing("A", 1), Thing("a", 2)]
+LISTING: Listing[Thing] = Listing(
+    {"name": lambda thing: thing.name, "size": lambda thing: thing.size, "parts": lambda thing: []},
+    {"name": is_exactly(lambda thing: thing.name), "q": contains(lambda thing: thing.name)},
+    "size",
+    unsorted=frozenset(("parts",)),
+    choices={"name": ("a", "b")},
+)
+
+
+def _names(**query: str) -> list[str | None]:
+    page = LISTING.page(THINGS, LISTING.read(query))
+    return [item["name"] for item in page["items"]]
+
+
+def test_the_order_is_the_one_asked_for() -> None:
+    assert _names() == ["A", "b", "a", None]
+    assert _names(sort="name") == [None, "A", "a", "b"]
+    assert _names(sort="-name") == ["b", "a", "A", None]
+
+
+def test_a_search_knows_no_case_and_a_filter_is_exact() -> None:
+    assert _names(q="A") == ["A", "a"]
+    assert _names(name="a") == ["a"]
+    assert _names(q="") == _names()
+
+
+def test_pages_end() -> None:
+    assert _names(page="2", page_size="3") == [None]
+    assert _names(page="3", page_size="3") == []
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ({"color": "red"}, "no parameter 'color'"),
+        ({"sort": "parts"}, "sorted by 'parts'"),
+        ({"sort": "--size"}, "sorted by '-size'"),
+        ({"page": "-1"}, "page must be"),
+        ({"page": "²"}, "page must be"),
+        ({"page_size": "1001"}, "from 1 to 1000"),
+        ({"name": "c"}, "one of a, b"),
+    ],
+)
+def test_what_makes_no_sense_is_said(query: dict[str, str], said: str) -> None:
+    with pytest.raises(QueryError, match=said):
+        LISTING.read(query)

@@ -1,0 +1,92 @@
+"""Metrics and their description agree, and no label grows with what clients say."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.admin.metrics import Metrics
+from gateway.config import parse
+from gateway.errors import StompError
+from gateway.server.figures import LATENCY_BOUNDS, NOT_LOGGED_IN, Figures, Latencies
+from gateway.server.readiness import Readiness
+from gateway.session.destinations import Kind
+from tests.support.gateway import gateway_here
+
+ROOT = Path(__file__).parents[3]
+_ROW = re.compile(r"^\| `(stomp_gateway_\w+)` \|([^|]*)\|", re.MULTILINE)
+
+
+async def test_every_metric_is_described_with_its_labels() -> None:
+    described = {
+        name: set(re.findall(r"`(\w+)`", labels))
+        for name, labels in _ROW.findall((ROOT / "docs" / "operations.md").read_text("utf-8"))
+    }
+    config = parse("listeners: [{tcp: '127.0.0.1:0'}]\ndefaults: {journal: {level: 'off'}}", environment={})
+    async with gateway_here(config) as gateway:
+        host = gateway.figures.host("/")
+        host.started["1.2", "tcp"] += 1
+        for counter in (host.ended, host.errors, host.holds):
+            counter["x"] += 1
+        host.totals.commands[b"ACK"] += 1
+        host.totals.receipts += 1
+        for counts in (host.totals.published, host.totals.published_octets, host.totals.delivered_octets):
+            counts[Kind.QUEUE] += 1
+        host.totals.delivered[Kind.QUEUE] += 1
+        host.latencies.add(1)
+        text, _ = await Metrics(gateway).answer("", Readiness())
+    told: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(text.decode()):
+        if family.name.startswith("stomp_gateway"):
+            name = f"{family.name}_total" if family.type == "counter" else family.name
+            labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+            told[name] = labels
+            assert family.documentation
+    # What is there only while there are clients, or links.
+    for name in ("stomp_gateway_subscriptions", "stomp_gateway_links"):
+        assert not told[name]
+        told[name] = described[name]
+    assert told == described
+
+
+def test_names_that_are_passed_through_are_one() -> None:
+    figures = Figures(["/", "*"])
+    assert figures.label("/") == "/"
+    assert {figures.label(f"made-up-{number}") for number in range(10)} == {"*"}
+    assert set(figures.hosts) == {"/", "*", NOT_LOGGED_IN}
+
+
+def test_latencies_fall_into_their_buckets() -> None:
+    latencies = Latencies()
+    for microseconds in (0, 500, 501, 30_000_000, 30_000_001):
+        latencies.add(microseconds)
+    assert latencies.counts[0] == 2
+    assert latencies.counts[1] == 1
+    assert latencies.counts[-2:] == [1, 1]
+    assert latencies.sum == 60_001_002
+    assert len(latencies.counts) == len(LATENCY_BOUNDS) + 1
+
+
+def test_recent_latencies_are_forgotten() -> None:
+    latencies = Latencies()
+    latencies.add(5)
+    latencies.minute_passed()
+    assert latencies.recent == {5: 1}
+    latencies.minute_passed()
+    assert not latencies.recent
+
+
+def test_codes_of_errors_are_known() -> None:
+    from gateway.journal.codes import code_of  # noqa: PLC0415
+
+    assert code_of(StompError("Closed by operator", "")) == "closed-by-operator"
+    assert code_of(StompError("whatever a broker says", "")) == "other"
+
+
+def test_without_an_admin_listener_its_library_is_not_loaded() -> None:
+    program = "import sys, gateway.admin.site, gateway.server.gateway; sys.exit('aiohttp' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0

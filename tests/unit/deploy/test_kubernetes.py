@@ -1,0 +1,237 @@
+"""Kubernetes' manifests, against Kubernetes' own schemas, the gateway's configuration and each other; no cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from gateway import __version__
+from gateway.config import GatewayConfig, parse
+
+_ROOT = Path(__file__).parents[3]
+_FILES = _ROOT / "deploy/kubernetes"
+_VARIANTS = ("standalone", "sidecar")
+_OLDEST = "1.27"
+_IMAGE = "stomp-gateway"
+# The capacity of a termination, in seconds, that is left for what takes a moment.
+_RESERVE = 5
+
+Document = dict[str, Any]
+
+every_variant = pytest.mark.parametrize("variant", _VARIANTS)
+
+
+def _documents(variant: str) -> list[Document]:
+    texts = [file.read_text() for name in _kustomization(variant)["resources"] if (file := _FILES / variant / name)]
+    return [document for text in texts for document in yaml.safe_load_all(text)]
+
+
+def _kustomization(variant: str) -> Document:
+    document: Document = yaml.safe_load((_FILES / variant / "kustomization.yaml").read_text())
+    return document
+
+
+def _one(variant: str, *kinds: str) -> Document:
+    [found] = [document for document in _documents(variant) if document["kind"] in kinds]
+    return found
+
+
+def _pod(variant: str) -> Document:
+    pod: Document = _one(variant, "Deployment", "StatefulSet")["spec"]["template"]["spec"]
+    return pod
+
+
+def _gateway(variant: str) -> Document:
+    [container] = [each for each in _pod(variant)["containers"] if each["name"] == "stomp-gateway"]
+    return dict(container)
+
+
+def _ports(variant: str) -> dict[str, int]:
+    return {
+        port["name"]: port["containerPort"] for container in _pod(variant)["containers"] for port in container["ports"]
+    }
+
+
+def _config(variant: str, folder: Path) -> GatewayConfig:
+    """The gateway's configuration, with the secret where it is looked for."""
+    text = (_FILES / variant / "gateway.yaml").read_text()
+    [mount] = [mount for mount in _gateway(variant)["volumeMounts"] if mount["name"] == "secrets"]
+    for key in ("passcode", "password"):
+        (folder / key).write_text("s3cret\n")
+    text = text.replace(mount["mountPath"], str(folder))
+    return parse(text, directory=folder, name="gateway.yaml", environment={"RABBITMQ_USER": "stomp"})
+
+
+@every_variant
+@pytest.mark.parametrize("version", [_OLDEST, kubernetes_validate.latest_version()])
+def test_every_manifest_is_what_kubernetes_takes(variant: str, version: str) -> None:
+    documents = _documents(variant)
+    assert documents
+    for document in documents:
+        kubernetes_validate.validate(document, version, strict=True)
+
+
+def test_a_mistake_in_a_manifest_would_be_noticed() -> None:
+    deployment = _one("standalone", "Deployment")
+    deployment["spec"]["template"]["spec"]["containers"][0]["livenessprobe"] = {}
+
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(deployment, _OLDEST, strict=True)
+
+
+@every_variant
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not here, which puts the parts together")
+def test_kubectl_puts_them_together(variant: str) -> None:
+    done = subprocess.run(["kubectl", "kustomize", _FILES / variant], capture_output=True, text=True, check=True)
+    documents = list(yaml.safe_load_all(done.stdout))
+    for document in documents:
+        kubernetes_validate.validate(document, _OLDEST, strict=True)
+
+    [configuration] = [document for document in documents if document["kind"] == "ConfigMap"]
+    assert configuration["data"]["gateway.yaml"] == (_FILES / variant / "gateway.yaml").read_text()
+    assert f"name: {configuration['metadata']['name']}\n" in done.stdout.partition("containers:")[2]
+    assert f"image: registry.example.org/stomp-gateway:{__version__}\n" in done.stdout
+
+
+@every_variant
+def test_the_image_is_this_version(variant: str) -> None:
+    [image] = [image for image in _kustomization(variant)["images"] if image["name"] == _IMAGE]
+
+    assert image["newTag"] == __version__
+    assert _gateway(variant)["image"] == f"{_IMAGE}:{__version__}"
+
+
+@every_variant
+def test_the_gateway_listens_where_the_pod_says(variant: str, tmp_path: Path) -> None:
+    config, ports = _config(variant, tmp_path), _ports(variant)
+    listeners = {listener.address.port for listener in config.listeners}
+    admin = config.admin.address
+    assert admin is not None
+
+    assert listeners == {ports["stomp"], ports["websocket"]}
+    assert {listener.address.host for listener in config.listeners} | {admin.host} == {"0.0.0.0"}  # noqa: S104
+    assert {port["containerPort"] for port in _gateway(variant)["ports"]} == listeners | {admin.port}
+
+
+@every_variant
+def test_containers_of_a_pod_share_no_port(variant: str) -> None:
+    numbers = [port["containerPort"] for container in _pod(variant)["containers"] for port in container["ports"]]
+
+    assert len(set(numbers)) == len(numbers)
+
+
+@every_variant
+def test_probes_ask_the_admin_listener(variant: str, tmp_path: Path) -> None:
+    gateway, admin = _gateway(variant), _config(variant, tmp_path).admin.address
+    assert admin is not None
+    paths = {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}
+
+    assert {probe: gateway[probe]["httpGet"]["path"] for probe in paths} == paths
+    assert {_ports(variant)[gateway[probe]["httpGet"]["port"]] for probe in paths} == {admin.port}
+
+
+@every_variant
+def test_a_pod_that_ends_has_time_for_the_drain(variant: str, tmp_path: Path) -> None:
+    patience = _pod(variant)["terminationGracePeriodSeconds"]
+    [python, option, script] = _gateway(variant)["lifecycle"]["preStop"]["exec"]["command"]
+    assert [python, option] == ["python", "-c"]
+    slept = float(script.removeprefix("import time; time.sleep(").removesuffix(")"))
+
+    assert slept + _config(variant, tmp_path).drain_timeout + _RESERVE <= patience
+
+
+@every_variant
+def test_the_gateway_may_do_nothing_that_it_need_not(variant: str) -> None:
+    pod, gateway = _pod(variant), _gateway(variant)
+    rights = pod["securityContext"] | gateway["securityContext"]
+
+    assert rights["runAsNonRoot"] is True
+    assert rights["runAsUser"] == rights["runAsGroup"] == 10001
+    assert f"USER {rights['runAsUser']}:{rights['runAsGroup']}\n" in (_ROOT / "Dockerfile").read_text()
+    assert rights["readOnlyRootFilesystem"] is True
+    assert rights["allowPrivilegeEscalation"] is False
+    assert rights["capabilities"] == {"drop": ["ALL"]}
+    assert rights["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    assert set(gateway["resources"]) == {"requests", "limits"}
+
+
+@every_variant
+def test_what_is_mounted_is_there_and_the_journal_can_be_written(variant: str) -> None:
+    workload = _one(variant, "Deployment", "StatefulSet")["spec"]
+    volumes = {volume["name"] for volume in _pod(variant)["volumes"]}
+    volumes |= {claim["metadata"]["name"] for claim in workload.get("volumeClaimTemplates", ())}
+    mounts = [mount for container in _pod(variant)["containers"] for mount in container["volumeMounts"]]
+    writable = [mount["mountPath"] for mount in _gateway(variant)["volumeMounts"] if not mount.get("readOnly")]
+
+    assert {mount["name"] for mount in mounts} == volumes
+    assert writable == ["/var/lib/stomp-gateway"]
+    assert f"ENV STATE_DIRECTORY={writable[0]} " in (_ROOT / "Dockerfile").read_text()
+
+
+@every_variant
+def test_labels_find_the_pods(variant: str) -> None:
+    workload = _one(variant, "Deployment", "StatefulSet")["spec"]
+    labels = workload["template"]["metadata"]["labels"]
+    policy = _one(variant, "NetworkPolicy")["spec"]
+    services = [document["spec"] for document in _documents(variant) if document["kind"] == "Service"]
+
+    assert workload["selector"]["matchLabels"] == labels == policy["podSelector"]["matchLabels"]
+    assert all(service["selector"] == labels for service in services)
+    asked = [port["targetPort"] for service in services for port in service["ports"]]
+    allowed = [port["port"] for rule in policy["ingress"] for port in rule["ports"]]
+    assert {*asked, *allowed} <= set(_ports(variant))
+
+
+@every_variant
+def test_only_prometheus_reaches_the_admin_listener(variant: str, tmp_path: Path) -> None:
+    """It has no users in there, so the network has to keep others away."""
+    config = _config(variant, tmp_path)
+    assert config.admin.users == ()
+    policy = _one(variant, "NetworkPolicy")["spec"]
+    [admin] = [
+        name for name, port in _ports(variant).items() if config.admin.address and port == config.admin.address.port
+    ]
+
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    for rule in policy["ingress"]:
+        if admin in [port["port"] for port in rule["ports"]]:
+            [source] = rule["from"]
+            assert source["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "monitoring"}
+
+
+@every_variant
+def test_no_secret_is_in_the_files(variant: str) -> None:
+    assert not [document for document in _documents(variant) if document["kind"] == "Secret"]
+    assert "passcode:" not in (_FILES / variant / "gateway.yaml").read_text()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="RabbitMQ's image has bash; here there is none")
+async def test_rabbitmq_waits_until_the_gateway_beside_it_has_drained() -> None:
+    """Its preStop command, with a port of our own, while something listens there and when nothing does any more."""
+    [rabbitmq] = [each for each in _pod("sidecar")["containers"] if each["name"] == "rabbitmq"]
+    command = rabbitmq["lifecycle"]["preStop"]["exec"]["command"]
+    asked = asyncio.Event()
+
+    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+        asked.set()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    script = command[-1].replace(str(_ports("sidecar")["gateway-admin"]), str(port))
+    assert str(port) in script
+    waiting = await asyncio.create_subprocess_exec(*command[:-1], script)
+    await asked.wait()
+    assert waiting.returncode is None
+    server.close()
+    await server.wait_closed()
+
+    assert await waiting.wait() == 0

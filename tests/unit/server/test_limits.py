@@ -1,0 +1,243 @@
+"""Sessions and rates, counted on a clock that is set by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+
+from gateway.config import VirtualHost, parse
+from gateway.server.limits import Bucket, Entrance, LimitReachedError, SessionLimits, network_of
+from gateway.server.throttle import Throttle
+from gateway.session.conversation import Hold
+from tests.support.playbook import Playbook, stomp
+
+
+@dataclass
+class Clock:
+    now: float = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def virtual_host(limits: str = "{}", name: str = "/") -> VirtualHost:
+    found = parse(f"defaults: {{limits: {limits}}}", environment={}).virtual_host("/")
+    assert found is not None
+    return found.model_copy(update={"name": name})
+
+
+# Buckets.
+
+
+def test_a_bucket_gives_a_burst_and_then_its_rate() -> None:
+    bucket = Bucket(10, burst=2, now=0.0)
+    assert [bucket.take(10, 0.0), bucket.take(10, 0.0)] == [0.0, 0.0]
+    assert bucket.take(5, 0.0) == 0.5
+    # The debt is paid after half a second, and from then on there is something again.
+    assert bucket.take(0, 0.25) == 0.25
+    assert bucket.take(0, 0.5) == 0.0
+    assert bucket.take(5, 1.0) == 0.0
+    assert bucket.take(1, 1.0) == pytest.approx(0.1)
+
+
+def test_a_bucket_holds_no_more_than_its_burst_however_long_it_rests() -> None:
+    bucket = Bucket(10, burst=0.5, now=0.0)
+    assert bucket.take(5, 1_000.0) == 0.0
+    assert bucket.take(1, 1_000.0) == pytest.approx(0.1)
+
+
+def test_a_debt_may_be_larger_than_the_burst() -> None:
+    bucket = Bucket(1000, burst=0.001, now=0.0)
+    assert bucket.take(4_000_001, 0.0) == pytest.approx(4000.0)
+    assert not bucket.is_full(4000.0)
+    assert bucket.is_full(4000.002)
+
+
+def test_whoever_is_held_for_the_own_debt_takes_turns_and_keeps_to_the_rate() -> None:
+    """Ten sessions that always have much to say: each is served, and together they send at the rate."""
+    bucket = Bucket(100, burst=1, now=0.0)
+    due = dict.fromkeys(range(10), 0.0)
+    sent = dict.fromkeys(range(10), 0)
+    while (now := min(due.values())) < 100:
+        session = min(due, key=lambda each: due[each])
+        sent[session] += 20
+        due[session] = now + bucket.take(20, now)
+    assert 100 * 100 <= sum(sent.values()) <= 100 * 100 + 100 + 10 * 20
+    # The burst is whoever's comes first.
+    assert max(sent.values()) - min(sent.values()) <= 100 + 20
+
+
+# Addresses.
+
+
+@pytest.mark.parametrize(
+    ("host", "network"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::1", "::/64"),
+        ("unknown", "unknown"),
+    ],
+)
+def test_what_counts_as_one_address(host: str, network: str) -> None:
+    assert network_of(host) == network
+
+
+# Sessions.
+
+
+def test_sessions_are_counted_whether_limited_or_not() -> None:
+    limits, plain = SessionLimits(Clock()), virtual_host()
+    places = [limits.enter(plain, login, host) for login, host in (("a", "::1"), ("a", "10.0.0.1"), ("b", "10.0.0.1"))]
+    assert limits.sessions("/") == 3
+    assert (limits.sessions("/", login="a"), limits.sessions("/", login="b")) == (2, 1)
+    assert (limits.sessions("/", host="10.0.0.1"), limits.sessions("/", host="::2")) == (2, 1)
+    assert limits.sessions("other") == limits.sessions("other", login="a") == 0
+    assert not any(place.has_rates for place in places)
+    for place in places:
+        place.release()
+        place.release()
+    assert limits.sessions("/") == limits.sessions("/", login="a") == limits.sessions("/", host="10.0.0.1") == 0
+    limits.forget_idle()
+    assert limits.parties == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "whose"),
+    [
+        ("{sessions: 2}", "The virtual host '/'"),
+        ("{user: {sessions: 2}}", "The user 'a'"),
+        ("{address: {sessions: 2}}", "The address 10.0.0.1"),
+    ],
+)
+def test_one_session_too_many_is_refused_until_another_ends(config: str, whose: str) -> None:
+    limits, limited = SessionLimits(Clock()), virtual_host(config)
+    first = limits.enter(limited, "a", "10.0.0.1")
+    limits.enter(limited, "a", "10.0.0.1")
+    with pytest.raises(LimitReachedError) as refusal:
+        limits.enter(limited, "a", "10.0.0.1")
+    assert (refusal.value.whose, refusal.value.limit) == (whose, 2)
+    # What was refused counts for nobody, and other virtual hosts have numbers of their own.
+    assert limits.sessions("/") == 2
+    limits.enter(virtual_host(config, "other"), "a", "10.0.0.1")
+    first.release()
+    limits.enter(limited, "a", "10.0.0.1")
+
+
+def test_others_have_sessions_of_their_own() -> None:
+    limits, limited = SessionLimits(Clock()), virtual_host("{user: {sessions: 1}, address: {sessions: 1}}")
+    for number in range(1, 5):
+        limits.enter(limited, f"user-{number}", f"10.0.0.{number}")
+    assert limits.sessions("/") == 4
+
+
+def test_before_the_login_a_user_is_not_looked_at() -> None:
+    """Else anybody could ask how many sessions somebody has."""
+    limits, limited = SessionLimits(Clock()), virtual_host("{user: {sessions: 1}, address: {sessions: 2}}")
+    limits.enter(limited, "a", "10.0.0.1")
+    limits.check(limited, "10.0.0.1")
+    limits.enter(limited, "b", "10.0.0.1")
+    with pytest.raises(LimitReachedError):
+        limits.check(limited, "10.0.0.1")
+
+
+def test_a_client_that_logs_in_again_has_one_place() -> None:
+    limits, limited = SessionLimits(Clock()), virtual_host("{user: {sessions: 1}}")
+    entrance = Entrance(limits, "10.0.0.1")
+    entrance.enter(limited, "a")
+    entrance.leave()
+    entrance.leave()
+    entrance.enter(limited, "a")
+    assert limits.sessions("/", login="a") == 1
+
+
+# Rates.
+
+
+def test_all_sessions_of_a_user_and_all_from_an_address_pay_into_one_bucket() -> None:
+    clock = Clock()
+    limits = SessionLimits(clock)
+    limited = virtual_host("{user: {messages_per_second: 10, burst: 1}, address: {bytes_per_second: 1000, burst: 1s}}")
+    mine, also_mine = limits.enter(limited, "a", "10.0.0.1"), limits.enter(limited, "a", "10.0.0.2")
+    neighbour, stranger = limits.enter(limited, "b", "10.0.0.2"), limits.enter(limited, "c", "10.0.0.3")
+    assert mine.pay(10, 0) == 0
+    assert also_mine.pay(5, 0) == 0.5
+    assert neighbour.pay(10, 1000) == 0
+    # The longer of both waits counts.
+    assert also_mine.pay(0, 2000) == 2.0
+    assert stranger.pay(10, 1000) == 0
+    clock.now += 2.0
+    assert (mine.pay(0, 0), also_mine.pay(0, 0), neighbour.pay(0, 0)) == (0, 0, 0)
+
+
+def test_a_debt_outlives_the_session() -> None:
+    clock = Clock()
+    limits, limited = SessionLimits(clock), virtual_host("{user: {messages_per_second: 1, burst: 1}}")
+    place = limits.enter(limited, "a", "10.0.0.1")
+    assert place.pay(11, 0) == 10.0
+    place.release()
+    limits.forget_idle()
+    again = limits.enter(limited, "a", "10.0.0.1")
+    assert again.pay(0, 0) == 10.0
+    again.release()
+    clock.now += 10.9
+    limits.forget_idle()
+    assert limits.parties == 1
+    clock.now += 0.2
+    limits.forget_idle()
+    assert limits.parties == 0
+
+
+# The throttle of one client.
+
+
+async def test_a_session_in_debt_is_not_read_until_it_is_paid() -> None:
+    clock = Clock()
+    limits = SessionLimits(clock)
+    play, resumed = Playbook(), asyncio.Event()
+    play.connect()
+    play.client("SEND", "destination:/topic/t")
+    play.prepare()
+    throttle = Throttle(play.session, resumed.set)
+    throttle.start(limits.enter(virtual_host("{user: {messages_per_second: 100, burst: 20ms}}"), "a", "10.0.0.1"))
+    # What was sent before is paid for, too: one message, of the two that may come at once.
+    throttle.charge(100)
+    assert play.session.holds == set()
+    play.octets(stomp("SEND", "destination:/topic/t") * 3 + stomp("ACK", "id:nothing"))
+    throttle.charge(200)
+    assert play.session.holds == {Hold.RATE_LIMIT}
+    play.client("SEND", "destination:/topic/t", body="held")
+    assert "amq.topic t held" not in play.published()
+    await asyncio.wait_for(resumed.wait(), 10)
+    assert play.session.holds == set()
+    play.go_on()
+    assert play.published() == ["amq.topic t held"]
+
+
+async def test_a_client_that_is_gone_is_held_no_longer() -> None:
+    limits = SessionLimits(Clock())
+    play = Playbook()
+    play.connect()
+    throttle = Throttle(play.session, lambda: None)
+    throttle.start(limits.enter(virtual_host("{address: {bytes_per_second: 1, burst: 1}}"), "a", "10.0.0.1"))
+    throttle.charge(10_000)
+    assert play.session.holds == {Hold.RATE_LIMIT}
+    throttle.end()
+    assert play.session.holds == set()
+    throttle.charge(20_000)
+    assert play.session.holds == set()
+
+
+async def test_a_client_without_rates_is_never_held() -> None:
+    limits = SessionLimits(Clock())
+    play = Playbook()
+    play.connect()
+    throttle = Throttle(play.session, lambda: None)
+    throttle.start(limits.enter(virtual_host("{user: {sessions: 5}}"), "a", "10.0.0.1"))
+    throttle.charge(1 << 40)
+    assert play.session.holds == set()

@@ -1,0 +1,135 @@
+"""What a session counts of itself adds up, whatever its client does with its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.session.destinations import Kind
+from gateway.session.subscription import AckMode, Subscription
+from gateway.session.traffic import OTHER, Deliveries, Sends
+
+ROUTE = b"\0\x01q"
+NO_PROPERTIES = b"\0\0"
+
+
+def _subscription(mode: AckMode) -> Subscription:
+    subscription = Subscription(b"T_1", b"1", mode, b"session-x")
+    subscription.destination, subscription.kind = b"/queue/q", Kind.QUEUE
+    return subscription
+
+
+def _delivered(mode: AckMode, count: int) -> Subscription:
+    subscription = _subscription(mode)
+    for tag in range(1, count + 1):
+        subscription.deliver(tag, tag == 1, ROUTE, NO_PROPERTIES, b"xx")
+    return subscription
+
+
+@pytest.mark.parametrize(
+    ("mode", "settle", "expected"),
+    [
+        (AckMode.CLIENT, lambda each: each.acknowledge(3), (3, 0, 0)),
+        (AckMode.CLIENT, lambda each: each.refuse(3, requeue=True), (0, 3, 0)),
+        (AckMode.CLIENT, lambda each: each.refuse(0, requeue=False), (0, 0, 5)),
+        (AckMode.CLIENT_INDIVIDUAL, lambda each: each.acknowledge(3), (1, 0, 0)),
+        (AckMode.CLIENT_INDIVIDUAL, lambda each: each.refuse(3, requeue=True), (0, 1, 0)),
+        (AckMode.CLIENT_INDIVIDUAL, lambda each: each.refuse(3, requeue=False), (0, 0, 1)),
+        (AckMode.AUTO, lambda each: each.settle_delivered(), (5, 0, 0)),
+    ],
+)
+def test_what_became_of_messages_is_known(
+    mode: AckMode, settle: Callable[[Subscription], object], expected: tuple[int, int, int]
+) -> None:
+    subscription = _delivered(mode, 5)
+    settle(subscription)
+    figures = subscription.figures
+    assert figures[:3] == (5, 10, 1)
+    assert (figures.acknowledged, figures.requeued, figures.discarded) == expected
+    assert figures.outstanding == 5 - sum(expected)
+
+
+def test_what_a_client_settled_before_it_went_is_counted_after_it() -> None:
+    subscription = _delivered(AckMode.CLIENT_INDIVIDUAL, 3)
+    subscription.silence()
+    subscription.deliver(4, False, ROUTE, NO_PROPERTIES, b"to nobody")
+    subscription.acknowledge(1)
+    subscription.refuse(2, requeue=False)
+    figures = subscription.figures
+    assert figures.delivered == 3
+    assert (figures.acknowledged, figures.requeued, figures.discarded, figures.outstanding) == (1, 0, 1, 1)
+
+
+def test_what_is_shed_was_neither_delivered_nor_acknowledged() -> None:
+    subscription = _delivered(AckMode.AUTO, 2)
+    subscription.shed(3, False, ROUTE, NO_PROPERTIES, b"xx")
+    assert (subscription.figures.delivered, subscription.figures.acknowledged) == (2, 0)
+    subscription.give_back()
+    subscription.settle_delivered()
+    assert (subscription.figures.delivered, subscription.figures.acknowledged) == (2, 2)
+    assert subscription.figures.requeued == 0
+
+
+_STEPS = st.lists(
+    st.one_of(
+        st.just(("deliver", 0)),
+        st.tuples(st.sampled_from(("acknowledge", "requeue", "discard", "shed")), st.integers(1, 30)),
+        st.just(("give back", 0)),
+    ),
+    max_size=60,
+)
+
+
+@given(st.sampled_from((AckMode.CLIENT, AckMode.CLIENT_INDIVIDUAL)), _STEPS)
+def test_no_message_is_counted_twice(mode: AckMode, steps: list[tuple[str, int]]) -> None:
+    subscription, tag, returned = _subscription(mode), 0, 0
+    shedding = False
+    for step, number in steps:
+        if step == "deliver" and not shedding:
+            tag += 1
+            subscription.deliver(tag, False, ROUTE, NO_PROPERTIES, b"")
+        elif step == "shed":
+            tag += 1
+            returned += 1
+            shedding = True
+            subscription.shed(tag, False, ROUTE, NO_PROPERTIES, b"")
+        elif step == "give back":
+            shedding = False
+            subscription.give_back()
+        elif subscription.holds(number):
+            if step == "acknowledge":
+                subscription.acknowledge(number)
+            else:
+                subscription.refuse(number, requeue=step == "requeue")
+    subscription.give_back()
+    figures = subscription.figures
+    assert figures.delivered == tag - returned
+    settled = figures.acknowledged + figures.requeued + figures.discarded
+    assert min(figures.acknowledged, figures.requeued, figures.discarded) >= 0
+    assert settled + figures.outstanding == figures.delivered
+
+
+def test_counts_of_a_destination_are_shared_and_bounded() -> None:
+    sends = Sends()
+    assert sends.count(b"/queue/a", Kind.QUEUE) is sends.count(b"/queue/a", Kind.QUEUE)
+    for number in range(3000):
+        for kind in (Kind.QUEUE, Kind.TOPIC):
+            sends.count(b"/%b/%d" % (kind.value, number), kind).messages += 1
+    counts = list(sends.all)
+    assert len(counts) == 1024 + 2
+    assert sum(count.messages for count in counts) == 6000
+    assert {count.kind for count in counts if count.destination == OTHER} == {Kind.QUEUE, Kind.TOPIC}
+
+
+def test_what_subscriptions_brought_is_kept_by_destination() -> None:
+    deliveries = Deliveries()
+    for _ in range(2):
+        subscription = _delivered(AckMode.CLIENT, 2)
+        subscription.acknowledge(1)
+        deliveries.ended(subscription)
+    [count] = deliveries.all
+    assert (count.destination, count.kind) == (b"/queue/q", Kind.QUEUE)
+    assert (count.messages, count.octets, count.redelivered, count.acknowledged) == (4, 8, 2, 2)
