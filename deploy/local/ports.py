@@ -1,5 +1,6 @@
 """Free TCP ports on loopback."""
 
+import atexit
 import random
 import socket
 from contextlib import ExitStack
@@ -12,7 +13,8 @@ _FIRST_EPHEMERAL = 32_768
 _ATTEMPTS = 1_000
 # A broker takes seconds until it listens on the ports that were chosen for it, and may be started again. Meanwhile a
 # datagram socket of the same number, which is in nobody's way, shows others who choose that the port is taken.
-_claims: list[socket.socket] = []
+_claims = ExitStack()
+atexit.register(_claims.close)
 
 
 def free_ports(count: int) -> list[int]:
@@ -45,7 +47,7 @@ def free_ports(count: int) -> list[int]:
             except OSError:
                 claim.close()
                 continue
-            _claims.append(claim)
+            _claims.enter_context(claim)
             ports.append(port)
     raise OSError(f"no {count} free TCP ports between {_LOWEST} and {highest}")
 

@@ -8,9 +8,9 @@ from typing import Final
 
 from gateway import __version__
 
-# Characters of each thing that clients choose. A login may be long, and RabbitMQ hangs up on long frames before it has
-# accepted one.
-_LONGEST: Final = 100
+# Octets of each thing that is not ours. A login may be long, and RabbitMQ hangs up on long frames before it has
+# accepted one: of its 4096 octets at least 3000 are left for login and passcode.
+_LONGEST: Final = 80
 
 _PRODUCT: Final = {
     "product": "stomp-gateway",
@@ -37,19 +37,24 @@ class Nameplate:
     @property
     def connection_name(self) -> str:
         """The name that the broker shows beside the connection."""
-        words = (self.purpose, self.virtual_host[:_LONGEST], self.login[:_LONGEST], self.client, self.session)
+        words = (self.purpose, _cut(self.virtual_host), _cut(self.login), self.client, self.session)
         return " ".join(("stomp-gateway", *filter(None, words)))
 
     @property
     def client_properties(self) -> dict[str, str]:
         """What else the broker shows of it."""
         known = {
-            "gateway_node": self.node,
-            "gateway_virtual_host": self.virtual_host[:_LONGEST],
+            "information": f"STOMP gateway on {_cut(self.node)}",
+            "gateway_node": _cut(self.node),
+            "gateway_virtual_host": _cut(self.virtual_host),
             "gateway_purpose": self.purpose,
             "stomp_client": self.client,
             # Of a link for all sessions of a login the broker shows the user anyway.
-            "stomp_login": self.login[:_LONGEST] if self.session else "",
+            "stomp_login": _cut(self.login) if self.session else "",
             "stomp_session": self.session,
         }
         return {**_PRODUCT, "connection_name": self.connection_name, **{k: v for k, v in known.items() if v}}
+
+
+def _cut(text: str) -> str:
+    return text.encode()[:_LONGEST].decode(errors="ignore")

@@ -139,6 +139,20 @@ async def test_compressed_messages(doors: Doors, queue: str) -> None:
             await client.expect("MESSAGE", body)
 
 
+async def test_compressed_input_waits_while_the_session_is_busy(doors: Doors, queue: str) -> None:
+    """All in one write: the gateway stops in the middle of it, logs in, and goes on."""
+    bodies = [os.urandom(20_000) for _ in range(5)]
+    async with WebSocketClient.dialled(doors.at["compressed"], compression=True) as client:
+        client.protocol.send_binary(CONNECT)
+        client.protocol.send_binary(encoded("SUBSCRIBE", id="0", destination=f"/queue/{queue}"))
+        for body in bodies:
+            client.protocol.send_binary(encoded("SEND", body, destination=f"/queue/{queue}"))
+        client.writer.write(b"".join(client.protocol.data_to_send()))
+        await client.expect("CONNECTED")
+        for body in bodies:
+            await client.expect("MESSAGE", body)
+
+
 async def test_compression_is_off_unless_asked_for(plain: Address) -> None:
     async with WebSocketClient.logged_in(plain, compression=True) as client:
         assert client.response is not None

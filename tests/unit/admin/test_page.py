@@ -225,8 +225,9 @@ def test_it_says_that_the_gateway_does_not_answer_and_recovers(browser: Browser,
 # ---- looks ----
 
 
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [SMALL_PHONE, 800, DESKTOP, 2200])
+@pytest.mark.parametrize(
+    ("width", "dark"), [(SMALL_PHONE, False), (SMALL_PHONE, True), (800, True), (DESKTOP, False), (2200, True)]
+)
 def test_it_fits_and_can_be_read(browser: Browser, api: AdminApi, width: int, dark: bool) -> None:
     api.overview |= {"ready": False, "reasons": ["because"], "holds": {"client-write": 1}, "errors": {"no-route": 1}}
     api.lists["sessions"][0] |= {"login": "x" * 200, "peer": "y" * 200}

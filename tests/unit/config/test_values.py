@@ -53,7 +53,7 @@ def test_urls_have_the_ports_of_their_schemes(url: str, parsed: str) -> None:
 
 
 def test_ipv6_listeners_stand_in_brackets() -> None:
-    address = parse('listeners: [{tcp: "[::1]:61613"}]').listeners[0].tcp
+    address = parse('listeners: [{tcp: "[::1]:61613"}]').listeners[0].address
     assert (address.host, address.port) == ("::1", 61613)
 
 
@@ -166,3 +166,13 @@ def test_text_that_yaml_takes_for_a_date_or_for_base_sixty_stays_text() -> None:
     config = parse("virtual_hosts: {/: {aliases: [2024-01-31, 10:30]}, 2024-02-01: }")
     assert config.virtual_hosts["/"].aliases == ("2024-01-31", "10:30")
     assert config.virtual_host("2024-02-01")
+
+
+@pytest.mark.parametrize("text", ["admin: off", "admin: 'off'", "admin: {address: null}"])
+def test_the_admin_listener_can_be_switched_off(text: str) -> None:
+    assert parse(text).admin.address is None
+
+
+@pytest.mark.parametrize("text", ["", "admin:", "admin: {users: []}"])
+def test_the_admin_listener_is_on_unless_somebody_says_otherwise(text: str) -> None:
+    assert str(parse(text).admin.address) == "127.0.0.1:15692"
