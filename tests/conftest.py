@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING
@@ -19,6 +20,12 @@ from tests.support.leaks import leaks
 if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadScopeScheduling
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    """All workers see sets in the same order, by chance as ever: else they could disagree on which tests there are."""
+    os.environ.setdefault("PYTHONHASHSEED", str(secrets.randbits(32)))
 
 
 @pytest.hookimpl(optionalhook=True)

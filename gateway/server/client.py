@@ -10,97 +10,33 @@ import asyncio
 import secrets
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final, cast
 
-import structlog
-
-from gateway.config import Listener, VirtualHost
+from gateway.config import Listener
 from gateway.errors import CloseReason, FrameError, StompError
-from gateway.journal.journal import Journal
 from gateway.server.bridge import Bridge
-from gateway.server.figures import Figures
-from gateway.server.limits import Entrance, SessionLimits
+from gateway.server.client_log import ClientLog
+from gateway.server.limits import Entrance
 from gateway.server.observation import Observation
 from gateway.server.peer import Arrival, Peer
-from gateway.server.pool import LinkPool
+from gateway.server.pulse import Pulse
 from gateway.server.throttle import Throttle
 from gateway.server.tls import login_name
 from gateway.server.websocket_transport import WebSocketTransport
+from gateway.server.workshop import Workshop
 from gateway.session import refusals
 from gateway.session.conversation import Hold
 from gateway.session.session import Session
-from gateway.session.settings import Resolve
 from gateway.session.transitions import State
 from gateway.session.whole_frames import whole_frames
 from gateway.stomp.decoder import Decoder, Limits
-from gateway.stomp.heartbeat import HeartbeatMonitor
-
-log = structlog.get_logger("gateway.session")
-
-# Automatic acknowledgements wait for the settler's next round, in seconds: a write to the broker for each message would
-# cost more than the message.
-_SETTLE_WITHIN: Final = 0.01
-
-# Characters of an ERROR's body in the log.
-_LOGGED: Final = 300
 
 # With this many times its buffer waiting, a client's further messages go back to their queues until it has caught up.
 # The prefetch bounds messages and not octets, so without it large messages for a slow client would fill the memory.
 _SHED_AT: Final = 16
 
-TLS_HINT: Final = "give this listener a tls section, or let the client connect without TLS"
-
 # How long a client may take to fetch its last frame and to close before the socket is cut, in seconds.
 _LINGER: Final = 5.0
-
-
-class Settler:
-    """Settles automatic acknowledgements of all clients in rounds, so that no message needs a timer of its own.
-
-    Args:
-        loop: whose clock is used.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._waiting: set[ClientConnection] = set()
-
-    def soon(self, client: ClientConnection) -> None:
-        """Settle for a client in the next round."""
-        if not self._waiting:
-            self._loop.call_later(_SETTLE_WITHIN, self._round)
-        self._waiting.add(client)
-
-    def _round(self) -> None:
-        waiting, self._waiting = self._waiting, set()
-        for client in waiting:
-            client.settle()
-
-
-@dataclass(frozen=True, slots=True)
-class Workshop:
-    """What all clients of a gateway share.
-
-    ``clock`` gives seconds, only going forward; ``spawn`` starts a background task and keeps hold of it; ``settler``
-    settles automatic acknowledgements a moment later; ``journal`` is told of all traffic, ``figures`` of what it comes
-    to; ``clients`` holds every open connection, ``handshakes`` those of WebSocket that have no client yet.
-    """
-
-    server: bytes
-    resolve: Resolve
-    find_virtual_host: Callable[[str], VirtualHost | None]
-    pool: LinkPool
-    clock: Callable[[], float]
-    spawn: Callable[..., asyncio.Task[None]]
-    settler: Settler
-    journal: Journal
-    figures: Figures
-    limits: SessionLimits
-    clients: set[ClientConnection]
-    closing: set[ClientConnection]
-    handshakes: set[asyncio.Transport] = field(default_factory=set)
 
 
 class ClientConnection(asyncio.Protocol):
@@ -137,12 +73,12 @@ class ClientConnection(asyncio.Protocol):
         self._gone = False
         self._closing = False
         self._started = False
-        self._heard = True
-        self._spoke = False
         self._full_since = 0.0
-        self._timers: list[asyncio.TimerHandle] = []
+        self._cutter: asyncio.TimerHandle | None = None
         self._clock = workshop.journal.clock
         self.observation = Observation(workshop.figures, workshop.journal, self.session, listener)
+        self._log = ClientLog(self.session, self.observation, arrival, str(listener.address))
+        self._pulse = Pulse(self._beat, lambda: self._reading, self._unheard)
         self._bridge: Bridge
         self._entrance: Entrance
         self._throttle = Throttle(self.session, self._resume)
@@ -176,7 +112,7 @@ class ClientConnection(asyncio.Protocol):
         """Octets from the client. HOT: once per read."""
         if self._closing:
             return
-        self._heard = True
+        self._pulse.heard = True
         self.observation.octets_in += len(data)
         try:
             self._decoder.feed(data)
@@ -198,7 +134,9 @@ class ClientConnection(asyncio.Protocol):
         """The client is gone; what it sent is still carried out."""
         self._ended = self._gone = True
         self._arrival.leave()
-        self._stop_timers()
+        self._pulse.stop()
+        if self._cutter is not None:
+            self._cutter.cancel()
         self._throttle.end()
         self._workshop.closing.discard(self)
         # Nobody takes messages any more, so none may be settled.
@@ -270,12 +208,12 @@ class ClientConnection(asyncio.Protocol):
         # Settlements that the client asked for go before the receipts that tell of them.
         self._bridge.flush()
         if session.complaints:
-            self._log_complaints()
+            self._log.complaints()
         if session.output:
             if self._gone:
                 session.output.clear()
             else:
-                self._spoke = True
+                self._pulse.spoke = True
                 self._write()
             if not self._writable and self._transport.get_write_buffer_size() > _SHED_AT * self._buffer:
                 self._shedding = True
@@ -358,15 +296,8 @@ class ClientConnection(asyncio.Protocol):
             details["certificate"] = certificate
         if self._websocket is not None:
             details["transport"] = self.observation.transport
-        self._log("session started", journal=self.observation.journal_name, **details)
-        if session.heartbeats.send:
-            # What was said before does not count: the first beat is due half an interval from now.
-            self._spoke = False
-            self._every(session.heartbeats.send / 2, self._beat)
-        if session.heartbeats.expect:
-            monitor = HeartbeatMonitor()
-            # The second look in a row without an octet ends it: one grace after the last octet, or up to a half more.
-            self._every(session.heartbeats.expect * self._grace / 2, lambda: self._listen(monitor))
+        self._log.started(**details)
+        self._pulse.start(session.heartbeats, self._grace)
         # A user who is in debt is so with every new session, too.
         self._throttle.start(self._entrance.place)
         self._throttle.charge(self.observation.octets_in)
@@ -374,7 +305,7 @@ class ClientConnection(asyncio.Protocol):
 
     def failed(self, error: BaseException) -> None:
         """A fault of the gateway: the client learns that there was one, the log learns everything."""
-        log.error("internal error", session=self.session.identity.decode(), peer=self.observation.peer, exc_info=error)
+        self._log.failed(error)
         body = "Processing error\n"
         self.session.close(StompError("Processing error", body, close=CloseReason.INTERNAL_ERROR))
         self._write_last()
@@ -382,29 +313,14 @@ class ClientConnection(asyncio.Protocol):
 
     # Time.
 
-    def _every(self, seconds: float, action: Callable[[], None]) -> None:
-        loop = asyncio.get_running_loop()
-        place = len(self._timers)
-
-        def fire() -> None:
-            self._timers[place] = loop.call_later(seconds, fire)
-            action()
-
-        self._timers.append(loop.call_later(seconds, fire))
-
     def _beat(self) -> None:
-        """Send a heart-beat unless something else went out."""
-        if not self._spoke and not self._gone:
+        if not self._gone:
             self._transport.write(b"\n")
-        self._spoke = False
 
-    def _listen(self, monitor: HeartbeatMonitor) -> None:
-        """Close a client that promised heart-beats and is silent. One that we do not read cannot be heard."""
-        silent = monitor.tick(heard=self._heard or not self._reading)
-        self._heard = False
-        if silent:
-            text = f"Nothing was heard for {self._grace * self.session.heartbeats.expect:g} seconds and more.\n"
-            self._end(refusals.closing("Heart-beat timeout", text, CloseReason.HEART_BEAT_TIMEOUT))
+    def _unheard(self) -> None:
+        """The client promised heart-beats and is silent."""
+        text = f"Nothing was heard for {self._grace * self.session.heartbeats.expect:g} seconds and more.\n"
+        self._end(refusals.closing("Heart-beat timeout", text, CloseReason.HEART_BEAT_TIMEOUT))
 
     def time_passed(self, now: float) -> None:
         """Called about once a second: deadlines that need no timer of their own.
@@ -462,22 +378,21 @@ class ClientConnection(asyncio.Protocol):
             self.session.output.clear()
         elif self.session.output:
             self._write()
-        self._log_complaints()
+        self._log.complaints()
 
     def _close(self) -> None:
         """Close once: give the links back, and throw away what the client says until it closes too."""
         if self._closing:
             return
         self._closing = True
-        self._stop_timers()
+        self._pulse.stop()
         self._throttle.end()
         self._bridge.flush()
         self._bridge.release()
         self._workshop.clients.discard(self)
         reason = self.session.close_reason
         self.observation.ended(reason)
-        if reason is not CloseReason.TLS_ON_PLAIN_PORT or self._log_tls():
-            self._log("session ended", reason=reason.value if reason else "unknown")
+        self._log.ended(reason)
         if self._gone:
             return
         self._workshop.closing.add(self)
@@ -488,7 +403,7 @@ class ClientConnection(asyncio.Protocol):
         else:
             # Closing at once would answer what the client still sends with a reset, which may overtake the last frame.
             self._half_close()
-        self._timers.append(asyncio.get_running_loop().call_later(_LINGER, self._transport.abort))
+        self._cutter = asyncio.get_running_loop().call_later(_LINGER, self._transport.abort)
 
     def _half_close(self) -> None:
         try:
@@ -522,41 +437,6 @@ class ClientConnection(asyncio.Protocol):
         text = "The gateway is stopping, and not everything could be finished.\n"
         self._end(refusals.closing("Shutting down", text, CloseReason.SHUTDOWN))
         self._transport.close()
-
-    def _stop_timers(self) -> None:
-        for timer in self._timers:
-            timer.cancel()
-        self._timers.clear()
-
-    def _log_complaints(self) -> None:
-        complaints, self.session.complaints = self.session.complaints, []
-        for error in complaints:
-            self.observation.failed(error)
-            text = error.body.decode(errors="replace").strip()
-            self._log("error sent", message=error.message, text=text[:_LOGGED], closes=error.close is not None)
-
-    def _log_tls(self) -> bool:
-        """Complain that the client began with TLS, unless there were too many complaints; whether it was done."""
-        left_out = self._arrival.complaints.left_out()
-        if left_out is None:
-            return False
-        address = str(self._listener.address)
-        log.info("tls on a plain port", address=address, peer=self.observation.peer, hint=TLS_HINT, left_out=left_out)
-        return True
-
-    def _log(self, event: str, **details: object) -> None:
-        """One line at a session's start and end. Who never logged in, a health check for instance, is not worth one."""
-        session = self.session
-        quiet = session.login is None and session.close_reason is CloseReason.CLIENT_GONE
-        (log.debug if quiet else log.info)(
-            event,
-            session=session.identity.decode(),
-            peer=self.observation.peer,
-            virtual_host=session.settings.virtual_host or None,
-            login=session.login.decode(errors="replace") if session.login else None,
-            version=session.version.decode() if session.login else None,
-            **details,
-        )
 
 
 _NO_TRANSPORT: Final = asyncio.Transport()

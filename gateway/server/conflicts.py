@@ -47,8 +47,10 @@ class TakenQueues:
 async def declared_or_found(
     queue: QueueSpec, link: Link, declare: Callable[[LinkChannel], Awaitable[str]]
 ) -> UpstreamError | None:
-    """Declare a queue that has a name, or see that it exists. The broker closes the channel of a declaration that it
-    refuses, and with it would be lost what else is on that channel; so this has one of its own.
+    """Declare a queue that has a name, or see that it exists.
+
+    The broker closes the channel of a declaration that it refuses, and with it would be lost what else is on that
+    channel; so this has one of its own.
 
     Args:
         queue: what is asked for.

@@ -13,7 +13,7 @@ from gateway import __version__
 from gateway.config import GatewayConfig, Listener, User, VirtualHost
 from gateway.errors import GatewayError, ListenError
 from gateway.journal.journal import Journal, node_name
-from gateway.server.client import ClientConnection, Settler, Workshop
+from gateway.server.client import ClientConnection
 from gateway.server.figures import Figures
 from gateway.server.inventory import Inventory
 from gateway.server.lag import Lag
@@ -23,7 +23,9 @@ from gateway.server.notify import Notifier
 from gateway.server.policy import defaults_of, rule_of
 from gateway.server.pool import LinkPool
 from gateway.server.readiness import Lookout, Readiness
+from gateway.server.settler import Settler
 from gateway.server.websocket import WebSocketConnection
+from gateway.server.workshop import Workshop
 from gateway.session.settings import Settings, TransactionLimits
 from gateway.session.settings import User as SessionUser
 

@@ -19,10 +19,12 @@ from websockets.server import ServerProtocol
 from websockets.typing import BytesLike
 
 from gateway.config import Listener
-from gateway.server.client import TLS_HINT, ClientConnection, Workshop
+from gateway.server.client import ClientConnection
+from gateway.server.client_log import TLS_HINT
 from gateway.server.peer import Arrival, Peer
 from gateway.server.websocket_handshake import Handshake, Verdict, message_limit, select_subprotocol
 from gateway.server.websocket_transport import WebSocketTransport
+from gateway.server.workshop import Workshop
 
 log = structlog.get_logger("gateway.listening")
 

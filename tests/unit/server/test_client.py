@@ -14,7 +14,7 @@ import structlog
 
 from gateway.config import GatewayConfig, parse
 from gateway.journal.journal import Journal
-from gateway.server.client import ClientConnection, Settler, Workshop
+from gateway.server.client import ClientConnection
 from gateway.server.complaints import Complaints
 from gateway.server.figures import Figures
 from gateway.server.gateway import Gateway
@@ -22,6 +22,8 @@ from gateway.server.inventory import Inventory
 from gateway.server.limits import SessionLimits
 from gateway.server.peer import Arrival, Peer
 from gateway.server.pool import LinkPool
+from gateway.server.settler import Settler
+from gateway.server.workshop import Workshop
 from tests.support.deadline import PATIENCE, until, within
 from tests.support.stomp_client import StompClient, encoded
 
