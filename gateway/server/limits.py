@@ -16,6 +16,7 @@ from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import GatewayError
+from gateway.session.conversation import NO_STRIDE
 
 if TYPE_CHECKING:
     from gateway.config import Limit, VirtualHost
@@ -25,6 +26,9 @@ _ADDRESS: Final = "address"
 
 # What one customer of a network is given, and may change its address within at will.
 _PREFIX: Final = 64
+
+# A client whose messages are limited goes in steps of so many seconds' worth.
+_STRIDE: Final = 0.1
 
 _PartyKey = tuple[str, str, str]
 """The virtual host, the kind of party, and its name."""
@@ -70,10 +74,10 @@ class Bucket:
         now: seconds on the clock of ``take``.
     """
 
-    __slots__ = ("_at", "_left", "_rate", "_size")
+    __slots__ = ("_at", "_left", "_size", "rate")
 
     def __init__(self, rate: float, burst: float, now: float) -> None:
-        self._rate = rate
+        self.rate = rate
         self._size = self._left = rate * burst
         self._at = now
 
@@ -85,14 +89,14 @@ class Bucket:
         """
         self._left = self._filled(now) - amount
         self._at = now
-        return -self._left / self._rate if self._left < 0 else 0.0
+        return -self._left / self.rate if self._left < 0 else 0.0
 
     def is_full(self, now: float) -> bool:
         """Whether it is as a new one."""
         return self._filled(now) >= self._size
 
     def _filled(self, now: float) -> float:
-        return min(self._size, self._left + (now - self._at) * self._rate)
+        return min(self._size, self._left + (now - self._at) * self.rate)
 
 
 class _Party:
@@ -136,13 +140,19 @@ class Place:
         self._limits = limits
         self._virtual_host = virtual_host
         self._parties = parties
-        self._rated = tuple(each for each in parties if each.messages is not None or each.octets is not None)
+        self.rated = tuple(each for each in parties if each.messages is not None or each.octets is not None)
         self._clock = clock
 
     @property
     def has_rates(self) -> bool:
         """Whether what the session sends is to be paid for."""
-        return bool(self._rated)
+        return bool(self.rated)
+
+    @property
+    def stride(self) -> int:
+        """Frames of the session to be carried out at one go: a read may hold the messages of many seconds."""
+        rates = [party.messages.rate for party in self.rated if party.messages is not None]
+        return max(1, int(min(rates) * _STRIDE)) if rates else NO_STRIDE
 
     def pay(self, messages: int, octets: int) -> float:
         """Pay for what was read from the session. HOT: once per read of a client whose rate is limited.
@@ -151,7 +161,7 @@ class Place:
             For how many seconds it must not be read; 0 where it may.
         """
         now = self._clock()
-        return max((party.take(messages, octets, now) for party in self._rated), default=0.0)
+        return max((party.take(messages, octets, now) for party in self.rated), default=0.0)
 
     def release(self) -> None:
         """The session is over."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gateway.session.conversation import Hold
+from gateway.session.conversation import NO_STRIDE, Hold
 
 if TYPE_CHECKING:
     from gateway.server.limits import Place
@@ -26,12 +26,13 @@ class Throttle:
         self._resume = resume
         self._place: Place | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._messages = self._octets = 0
+        self._frames = self._messages = self._octets = 0
 
     def start(self, place: Place | None) -> None:
         """The client has logged in, and has this place."""
         if place is not None and place.has_rates:
             self._place = place
+            self._session.stride = place.stride
 
     def charge(self, octets: int) -> None:
         """Charge a client for what it has sent since the last time. HOT: once per read.
@@ -43,13 +44,16 @@ class Throttle:
         if place is None:
             return
         session = self._session
+        # More frames may wait in the decoder, and no read will come to remind of them.
+        has_more = session.frames_received - self._frames >= session.stride
+        self._frames = session.frames_received
         # All frames that are counted by no other name were SENDs.
         messages = session.frames_received - sum(session.commands.values())
-        if messages == self._messages and octets == self._octets:
+        if messages == self._messages and octets == self._octets and not has_more:
             return
         wait = place.pay(messages - self._messages, octets - self._octets)
         self._messages, self._octets = messages, octets
-        if wait > 0 and self._timer is None:
+        if (wait > 0 or has_more) and self._timer is None:
             session.holds.add(Hold.RATE_LIMIT)
             self._timer = asyncio.get_running_loop().call_later(wait, self._paid)
 
@@ -67,4 +71,5 @@ class Throttle:
     def end(self) -> None:
         """Nothing more is read from the client: what it has sent is carried out now."""
         self._place = None
+        self._session.stride = NO_STRIDE
         self.stop()

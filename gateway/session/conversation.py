@@ -26,6 +26,9 @@ from gateway.stomp.frame import Frame
 # Until a client has logged in there is no virtual host, and nothing that would look at its settings.
 NO_SETTINGS: Final = Settings("")
 
+NO_STRIDE: Final = 1 << 62
+"""As many frames at one go as there are."""
+
 
 class Hold(Enum):
     """Why a session does not read."""
@@ -73,6 +76,8 @@ class Conversation:
         self.observe: Callable[[], Witness | None] = lambda: None
         # What there was to count: frames in all and, but for SEND, by command; messages sent and the broker's answers.
         self.frames_received = 0
+        # Frames that are carried out at one go; the owner of a client that is to be slow looks at it in between.
+        self.stride = NO_STRIDE
         self.commands: dict[bytes, int] = {}
         self.receipts_sent = 0
         self.errors_sent = 0

@@ -87,7 +87,7 @@ class Session(Conversation):
     # Frames from the client.
 
     def run(self, decoder: Decoder) -> None:
-        """Carry out the client's frames until the decoder has no more, or the session is held.
+        """Carry out the client's frames until the decoder has no more, or the session is held, or has made its stride.
 
         HOT: the loop of every message to the broker.
 
@@ -102,8 +102,9 @@ class Session(Conversation):
                 self._carry_out(waiting)
             self._drain_when_idle()
         received = 0
+        stride = self.stride
         try:
-            while not holds and self.state in READING:
+            while not holds and self.state in READING and received < stride:
                 frame = decoder.next_frame()
                 if frame is None:
                     return

@@ -241,3 +241,44 @@ async def test_a_client_without_rates_is_never_held() -> None:
     throttle.start(limits.enter(virtual_host("{user: {sessions: 5}}"), "a", "10.0.0.1"))
     throttle.charge(1 << 40)
     assert play.session.holds == set()
+
+
+async def test_what_comes_in_one_read_goes_out_in_steps() -> None:
+    """However much a client sends at once, no more than the burst and a step of it reach the broker at once."""
+    clock = Clock()
+    limits = SessionLimits(clock)
+    play, resumed = Playbook(), asyncio.Event()
+    play.connect()
+    play.client("SEND", "destination:/topic/t")
+    play.prepare()
+    play.published()
+    throttle = Throttle(play.session, resumed.set)
+    throttle.start(limits.enter(virtual_host("{user: {messages_per_second: 1000, burst: 100ms}}"), "a", "10.0.0.1"))
+    throttle.charge(1)
+    play.octets(stomp("SEND", "destination:/topic/t") * 1000)
+    steps = [len(play.published())]
+    while sum(steps) < 1000:
+        throttle.charge(2)
+        assert play.session.holds == {Hold.RATE_LIMIT}
+        await asyncio.wait_for(resumed.wait(), 10)
+        resumed.clear()
+        play.go_on()
+        steps.append(len(play.published()))
+    assert steps == [100] * 10
+
+
+async def test_the_end_of_a_client_lets_all_through_that_it_sent() -> None:
+    limits = SessionLimits(Clock())
+    play = Playbook()
+    play.connect()
+    play.client("SEND", "destination:/topic/t")
+    play.prepare()
+    play.published()
+    throttle = Throttle(play.session, lambda: None)
+    throttle.start(limits.enter(virtual_host("{user: {messages_per_second: 10}}"), "a", "10.0.0.1"))
+    play.octets(stomp("SEND", "destination:/topic/t") * 50)
+    throttle.charge(1)
+    throttle.end()
+    before = len(play.published())
+    play.go_on()
+    assert before + len(play.published()) == 50
