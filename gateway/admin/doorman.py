@@ -1,12 +1,10 @@
-"""The doorman of the admin listener: bounds how many connections there are, and how long each may take for anything."""
+"""The doorman of the admin listener: bounds how long a connection may take for anything."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from typing import Final, cast
-
-_MOST: Final = 64
 
 # Seconds: until the first request is there; for an answer to be put together; for it to be fetched and another request
 # to be there.
@@ -16,7 +14,7 @@ _TO_FETCH: Final = 30.0
 
 
 class Doorman:
-    """Lets connections in, and shows them out when they take too long.
+    """Shows connections out when they take too long.
 
     Args:
         make_protocol: makes the HTTP library's end of a connection.
@@ -26,22 +24,22 @@ class Doorman:
         self._make_protocol = make_protocol
         self._guests: dict[asyncio.BaseTransport, Guest] = {}
 
-    def connection(self) -> asyncio.Protocol:
-        """The protocol of a new connection."""
-        return Guest(self, self._make_protocol())
+    def connection(self, leave: Callable[[], None]) -> asyncio.Protocol:
+        """The protocol of a new connection.
 
-    def arrived(self, guest: Guest, transport: asyncio.Transport) -> bool:
-        """Whether there is room for another connection."""
-        if len(self._guests) >= _MOST:
-            return False
+        Args:
+            leave: called when it has ended.
+        """
+        return Guest(self, self._make_protocol(), leave)
+
+    def arrived(self, guest: Guest, transport: asyncio.Transport) -> None:
+        """A connection is open, and its TLS handshake done."""
         self._guests[transport] = guest
         guest.allow(_TO_ASK)
-        return True
 
-    def gone(self, transport: asyncio.BaseTransport | None) -> None:
+    def gone(self, transport: asyncio.BaseTransport) -> None:
         """A connection has ended."""
-        if transport is not None:
-            self._guests.pop(transport, None)
+        self._guests.pop(transport, None)
 
     def asked(self, transport: asyncio.BaseTransport | None) -> None:
         """A request is there as a whole."""
@@ -63,11 +61,13 @@ class Guest(asyncio.Protocol):
     Args:
         doorman: who watches the time.
         inner: the HTTP library's end.
+        leave: called when it has ended.
     """
 
-    def __init__(self, doorman: Doorman, inner: asyncio.Protocol) -> None:
+    def __init__(self, doorman: Doorman, inner: asyncio.Protocol, leave: Callable[[], None]) -> None:
         self._doorman = doorman
         self._inner = inner
+        self._leave = leave
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -85,20 +85,16 @@ class Guest(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Somebody has connected."""
         self._transport = cast(asyncio.Transport, transport)
-        if not self._doorman.arrived(self, self._transport):
-            self._transport.abort()
-            self._transport = None
-            return
+        self._doorman.arrived(self, self._transport)
         self._inner.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
         """Octets of a request."""
-        if self._transport is not None:
-            self._inner.data_received(data)
+        self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
         """No further request will come."""
-        return self._inner.eof_received() if self._transport is not None else None
+        return self._inner.eof_received()
 
     def pause_writing(self) -> None:
         """The answer is not fetched as fast as it is written."""
@@ -111,6 +107,7 @@ class Guest(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection has ended."""
         self._stop_timer()
+        self._leave()
         if self._transport is not None:
             self._doorman.gone(self._transport)
             self._inner.connection_lost(exc)

@@ -1,31 +1,31 @@
 """The admin listener: where operators look into a running gateway.
 
-The HTTP library is loaded only when there is such a listener, and after clients can connect already.
+The HTTP library is loaded only when there is to be such a listener, and after clients can connect already.
 """
 
 from __future__ import annotations
 
 import asyncio
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from gateway.config import Admin
+from gateway.config import Admin, Listener, ListenerTls
 from gateway.errors import ListenError
-from gateway.server.listening import bound
-from gateway.server.tls import listener_tls_context
+from gateway.server.listening import OpenListener
 
 if TYPE_CHECKING:
-    import socket
-    import ssl
-
     from gateway.admin.web import Web
+    from gateway.config import SocketAddress
     from gateway.server.gateway import Gateway
 
 log = structlog.get_logger("gateway.admin")
 
-_BACKLOG = 100
+# Connections at once, TLS handshakes among them, and the seconds that one of those may take.
+_MOST: Final = 64
+_TO_SHAKE_HANDS: Final = 10.0
+_BACKLOG: Final = 100
 
 
 class AdminSite:
@@ -37,9 +37,8 @@ class AdminSite:
 
     def __init__(self, settings: Admin) -> None:
         self._settings = settings
-        self._servers: list[asyncio.Server] = []
+        self._door: OpenListener | None = None
         self._web: Web | None = None
-        self.addresses: list[tuple[str, int]] = []
 
     async def start(self, gateway: Gateway) -> None:
         """Listen, unless that is switched off.
@@ -50,9 +49,14 @@ class AdminSite:
         address = self._settings.address
         if address is None:
             return
+        # It takes a moment, which is spent only where somebody may look in, and which nobody else has to wait for.
+        library = await asyncio.to_thread(import_module, "gateway.admin.web")
+        web: Web = library.Web(gateway, self._settings)
+        door = OpenListener(self._listener(address), web.connection)
+        await web.start()
+        self._web = web
         try:
-            context = None if self._settings.tls is None else listener_tls_context(self._settings.tls)
-            doors = await bound(address, _BACKLOG)
+            await door.open()
         except OSError as error:
             if self._settings.model_fields_set:
                 raise ListenError(str(address), error, "admin") from error
@@ -62,27 +66,28 @@ class AdminSite:
                 hint="give another address under admin in the configuration, or address: null",
             )  # fmt: skip
             return
-        await self._open(gateway, doors, context)
+        self._door = door
         scheme = "http" if self._settings.tls is None else "https"
-        for host, port in self.addresses:
+        for host, port in door.addresses:
             shown = f"[{host}]" if ":" in host else host
             log.info("admin listening", url=f"{scheme}://{shown}:{port}/")
 
-    async def _open(self, gateway: Gateway, doors: list[socket.socket], context: ssl.SSLContext | None) -> None:
-        # It takes a moment, which is spent only where somebody may look in, and which nobody else has to wait for.
-        library = await asyncio.to_thread(import_module, "gateway.admin.web")
-        web: Web = library.Web(gateway, self._settings)
-        self._web = web
-        await web.start()
-        loop = asyncio.get_running_loop()
-        self._servers = [await loop.create_server(web.connection, sock=door, ssl=context) for door in doors]
-        self.addresses = [door.getsockname()[:2] for door in doors]
+    def _listener(self, address: SocketAddress) -> Listener:
+        """The same as for STOMP clients: strangers are to harm the gateway no more here than there."""
+        tls = self._settings.tls
+        return Listener(
+            tcp=address,
+            tls=None if tls is None else ListenerTls.model_construct(**dict(tls)),
+            max_connections=_MOST,
+            login_timeout=_TO_SHAKE_HANDS,
+            backlog=_BACKLOG,
+        )
 
     async def stop(self) -> None:
         """Close it, after what is under way."""
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
+        if self._door is not None:
+            self._door.close()
+            self._door = None
         if self._web is not None:
             await self._web.stop()
             self._web = None

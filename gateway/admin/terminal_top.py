@@ -22,8 +22,11 @@ from gateway.admin.terminal_text import NOTHING, clean, count, cut, duration, la
 from gateway.errors import ExitCode, UsageError
 
 _SHORTEST: Final = 0.1
+_LONGEST: Final = 86_400
 _BATCH_ROWS: Final = 20
 _BATCH_WIDTH: Final = 200
+_USUAL_COLUMNS: Final = 80
+_USUAL_LINES: Final = 24
 _BUSIEST: Final = ("-messages_published", "-messages_delivered")
 
 _BEGIN: Final = "\x1b[?1049h\x1b[?25l"  # the alternative screen, without a cursor
@@ -73,8 +76,8 @@ def top(options: Namespace) -> None:
         UsageError: an option cannot be meant so.
         AdminError: the gateway does not answer at the beginning, or to the one look.
     """
-    if options.interval < _SHORTEST or (options.limit is not None and options.limit < 0):
-        raise UsageError(f"give an --interval of at least {_SHORTEST:g} seconds, and a --limit of 0 or more.")
+    if not _SHORTEST <= options.interval <= _LONGEST or (options.limit is not None and options.limit < 0):
+        raise UsageError(f"give an --interval of {_SHORTEST:g} to {_LONGEST} seconds, and a --limit of 0 or more.")
     api = AdminApi.of(options)
     first = look(api, options)
     if options.once or not sys.stdout.isatty():
@@ -214,6 +217,8 @@ def _watch(api: AdminApi, options: Namespace, first: Look) -> None:
 
 def _draw(before: Look, now: Look, trouble: AdminError | None, limit: int | None) -> None:
     columns, height = os.get_terminal_size(sys.stdout.fileno())  # now: the window may have changed
+    # Some do not know their size, like the serial console of a machine, or a container's without a window yet.
+    columns, height = columns or _USUAL_COLUMNS, height or _USUAL_LINES
     warning = [cut(f"NO ANSWER, what follows is old: {trouble}", columns)] if trouble else []
     fit = max(0, height - 10 - len(warning))
     lines = (warning + frame(before, now, fit if limit is None else min(limit, fit), columns))[: height - 1]

@@ -29,7 +29,7 @@ from gateway.admin.overview import (
 )
 from gateway.admin.sessions import SESSIONS, detail
 from gateway.server.complaints import Complaints
-from gateway.server.peer import Peer
+from gateway.server.peer import Arrival, Peer
 
 if TYPE_CHECKING:
     from gateway.config import Admin
@@ -124,9 +124,9 @@ class Web:
         """Close every connection, after what is under way."""
         await self._runner.cleanup()
 
-    def connection(self) -> asyncio.Protocol:
+    def connection(self, arrival: Arrival) -> asyncio.Protocol:
         """The protocol of a new connection."""
-        return self._doorman.connection()
+        return self._doorman.connection(arrival.leave)
 
     def _protocol(self) -> asyncio.Protocol:
         server = self._runner.server
@@ -157,8 +157,9 @@ class Web:
         return response
 
     def _refusal(self, request: web.Request) -> web.Response | None:
-        path = request.path
-        if path not in _WITHOUT_HOST and not self._access.is_host_known(request.headers.get("Host", "")):
+        path, host = request.path, request.headers.get("Host")
+        # Every browser says a name. A balancer's plain health check may say none.
+        if path not in _WITHOUT_HOST and host is not None and not self._access.is_host_known(host):
             return _problem(
                 403, "This name is not known here: ask by an IP address, or list the name under admin.allowed_hosts."
             )

@@ -17,6 +17,8 @@ _QUOTED: Final = re.compile(r"'(?P<inside>[^']*)'[ \t]*(?:#.*)?")
 _INCLUDE: Final = re.compile(r"[ \t]*include[ \t]+(?P<file>[^ \t#]+)[ \t]*(?:#.*)?")
 _REFERENCE: Final = re.compile(r"\$\((?P<name>[^()]*)\)")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LONGEST: Final = 64 << 10
+"""Values that name others can grow without end."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,10 @@ def settled(lines: Iterable[ConfLine]) -> tuple[list[ConfLine], list[tuple[ConfL
 
 def _expanded(line: ConfLine, lines: Mapping[str, ConfLine], mistakes: list[tuple[ConfLine, str]]) -> str:
     """The value with the values of other keys in it."""
+    others = [lines[name] for name in variables(line.value) if name in lines]
+    if sum(len(other.value) for other in others) > _LONGEST:
+        mistakes.append((line, "With the values of the keys that it refers to, it is too long."))
+        return ""
 
     def replacement(match: re.Match[str]) -> str:
         name = match["name"].strip()

@@ -8,7 +8,7 @@ from typing import Final
 from gateway.migrate.keys import RABBIT, STOMP
 from gateway.migrate.settings import Given, Template
 from gateway.migrate.sheet import Sheet, Variable, key_text
-from gateway.migrate.terms import Tuple
+from gateway.migrate.terms import Atom, Tuple
 from gateway.migrate.values import DEFAULT, Reading, because, is_encrypted
 
 _GUEST: Final = "guest"
@@ -119,8 +119,11 @@ class Defaults:
         text += "fill in defaults.certificate_users. Until then clients with a certificate and no login are refused."
         self._reading.remarks.needed(login, text)
         self._sheet.add(1, "certificate_users", "", because(login))
-        self._sheet.add(2, "users", {}, "for each name: login and passcode")
-        self._sheet.remark('"CN=app,O=Example": {login: app, passcode_file: app.passcode}', 3)
+        source = self._reading.get(RABBIT, "ssl_cert_login_from")
+        is_whole = source is None or source.value == Atom("distinguished_name")
+        name = '"CN=app,O=Example"' if is_whole else "app"
+        example = f"{{{name}: {{login: app, passcode_file: app.passcode}}}}"
+        self._sheet.add(2, "users", {}, f"who each name is, as in {example}")
 
     def _loopback_users(self) -> None:
         given = self._reading.get(RABBIT, "loopback_users")

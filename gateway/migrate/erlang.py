@@ -91,11 +91,15 @@ class _Reader:
         if self._token.kind == closing:
             self._next()
             return []
+        found = self._several()
+        self._take(closing)
+        return found
+
+    def _several(self) -> list[Term]:
         found = [self._term()]
         while self._token.kind == ",":
             self._next()
             found.append(self._term())
-        self._take(closing)
         return found
 
     def _list(self) -> Term:
@@ -103,10 +107,7 @@ class _Reader:
         if self._token.kind == "]":
             self._next()
             return []
-        found = [self._term()]
-        while self._token.kind == ",":
-            self._next()
-            found.append(self._term())
+        found = self._several()
         if self._token.kind != "|":
             self._take("]")
             return found
@@ -188,7 +189,7 @@ class _Reader:
         if token.kind == "string":
             value = self._strings()
         elif token.kind == "<<":
-            value = self._binary()
+            value = self._term()
         else:
             value = self._number()
         size = self._size()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from gateway.migrate.conf import ConfLine, read_conf, settled, variables, with_variables
-from gateway.migrate.keys import PLACES, Place, is_ours, last_word, place_of
+from gateway.migrate.conf import Conf, ConfLine, read_conf, settled, variables, with_variables
+from gateway.migrate.keys import PLACES, RABBIT, Place, is_ours, last_word, place_of
 from gateway.migrate.remarks import Remarks
 from gateway.migrate.settings import Given, Origin, Settings, Template, shown
 from gateway.migrate.terms import Atom, Term, Tuple
@@ -16,6 +17,7 @@ from gateway.migrate.terms import Atom, Term, Tuple
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _ADDRESS: Final = re.compile(r"(?P<ip>.+):(?P<port>[0-9]{1,5})")
 _IP: Final = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:%[A-Za-z0-9_.-]+)?")
+_UNIX: Final = re.compile(r"(?:unix|local):/.*:0")
 _INFINITE: Final = ("max_connections",)
 _CREDENTIALS: Final = ("login", "passcode")
 
@@ -31,7 +33,11 @@ def from_conf(
         environment: variables that `$(NAME)` may refer to.
         lenient: unknown keys are a remark, and no mistake.
     """
-    lines, mistakes = settled(line for name, text in files for line in _lines(text, name, remarks, lenient=lenient))
+    confs = [read_conf(text, name) for name, text in files]
+    for (name, _), conf in zip(files, confs, strict=True):
+        others = [os.path.basename(other) for other, _ in files if other != name]
+        _remark(conf, name, others, remarks, lenient=lenient)
+    lines, mistakes = settled(line for conf in confs for line in conf.lines)
     for line, sentence in mistakes:
         remarks.mistake(Origin(line.file, line.line, line.key), sentence)
     settings = Settings()
@@ -42,7 +48,7 @@ def from_conf(
         if place is None:
             settings.foreign += not is_ours(line.key)
             if is_ours(line.key):
-                _unknown(origin, remarks, lenient=lenient)
+                remarks.unknown(origin, lenient=lenient)
             continue
         before = len(remarks.mistakes)
         given = Given(_term(line, place, origin, remarks, environment), origin)
@@ -54,23 +60,16 @@ def from_conf(
     return settings
 
 
-def _lines(text: str, file: str, remarks: Remarks, *, lenient: bool) -> tuple[ConfLine, ...]:
-    conf = read_conf(text, file)
+def _remark(conf: Conf, file: str, others: Sequence[str], remarks: Remarks, *, lenient: bool) -> None:
+    """Lines that are none, and files that it includes and nobody has given."""
     for number, sentence in conf.mistakes:
         remarks.mistake(f"{file}:{number}", sentence)
     for number, included in conf.includes:
+        if fnmatch.filter(others, os.path.basename(included)):
+            continue
         about, sentence = f"{file}:{number} include", "This is not followed. "
-        name = os.path.basename(included)
-        advice = f"Give {shown(name)} on the command line as well; with --lenient it is passed over."
+        advice = f"Give {shown(included)} on the command line as well; with --lenient it is passed over."
         (remarks.note if lenient else remarks.mistake)(about, sentence + advice)
-    return conf.lines
-
-
-def _unknown(origin: Origin, remarks: Remarks, *, lenient: bool) -> None:
-    if lenient:
-        remarks.lost(origin, "This key is not known. Find out what it does, and whether clients need it.")
-    else:
-        remarks.mistake(origin, "This key is not known. Delete it, or go on without it by --lenient.")
 
 
 def _term(line: ConfLine, place: Place, origin: Origin, remarks: Remarks, environment: Mapping[str, str]) -> Term:
@@ -96,7 +95,7 @@ def _converted(value: str, place: Place, origin: Origin, remarks: Remarks) -> Te
     if place.kind in ("address", "none") and value == "none":
         return Atom("none")
     if place.kind == "address":
-        return _address(value, origin, remarks)
+        return _address(value, place, origin, remarks)
     if place.kind == "none":
         remarks.mistake(origin, "The only value here is none; anything else has a name behind another dot.")
     elif place.kind in ("switch", "name") and value not in ("true", "false"):
@@ -113,11 +112,12 @@ def _number(value: str, place: Place, origin: Origin, remarks: Remarks) -> Term:
     return 0
 
 
-def _address(value: str, origin: Origin, remarks: Remarks) -> Term:
+def _address(value: str, place: Place, origin: Origin, remarks: Remarks) -> Term:
     if _WHOLE.fullmatch(value):
         return int(value)
     match = _ADDRESS.fullmatch(value)
-    if match is None or not _IP.fullmatch(match["ip"]):
+    is_unix = place.app == RABBIT and _UNIX.fullmatch(value)
+    if match is None or not (is_unix or _IP.fullmatch(match["ip"])):
         remarks.mistake(origin, "A port or ip:port belongs here; an IPv6 address without brackets, as in ::1:61613.")
         return Atom("none")
     return Tuple((match["ip"], int(match["port"])), origin.line)

@@ -64,7 +64,7 @@ def from_terms(terms: list[Term], file: str, remarks: Remarks, *, lenient: bool)
             elif name == RABBIT:
                 settings.foreign += 1
             else:
-                _unknown(value.origin, remarks, lenient=lenient)
+                remarks.unknown(value.origin, lenient=lenient)
         if odd:
             remarks.mistake(Origin(file, line, name), "In this list is something that is not of the form {key, value}.")
     return settings
@@ -76,13 +76,6 @@ def _application(term: Term) -> tuple[str, list[Term], int] | None:
         if isinstance(name, Atom) and (isinstance(entries, list) or entries == ""):
             return name.name, entries if isinstance(entries, list) else [], term.line
     return None
-
-
-def _unknown(origin: Origin, remarks: Remarks, *, lenient: bool) -> None:
-    if lenient:
-        remarks.lost(origin, "This key is not known. Find out what it does, and whether clients need it.")
-    else:
-        remarks.mistake(origin, "This key is not known. Delete it, or go on without it by --lenient.")
 
 
 def _structured(app: str, key: str, given: Given, remarks: Remarks) -> Given:

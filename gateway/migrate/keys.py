@@ -37,6 +37,8 @@ def _entries() -> dict[str, Place]:
     found["loopback_users.$"] = Place(RABBIT, "loopback_users", "name", listed=True)
     for name in ("ssl_cert_login_from", "ssl_cert_login_san_type"):
         found[name] = Place(RABBIT, name, "word")
+    found["proxy_protocol"] = Place(RABBIT, "proxy_protocol", "switch")
+    found["auth_mechanisms.$"] = Place(RABBIT, "auth_mechanisms", "word", listed=True)
     found["ssl_cert_login_san_index"] = Place(RABBIT, "ssl_cert_login_san_index", "number")
     return found
 

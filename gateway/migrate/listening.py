@@ -68,9 +68,7 @@ class Listeners:
         if given is None:
             origin = f"{DEFAULT}: every address"
             addresses = [SocketAddress("0.0.0.0", _PORT), SocketAddress("::", _PORT)]  # noqa: S104 - as the plugin
-            comments = (origin, f"{origin}; without IPv6 on the machine, delete this entry")
-            spots = [Spot(address, comment) for address, comment in zip(addresses, comments, strict=True)]
-            self.add(spots, "tcp", "the plugin's default", self._common)
+            self.add([Spot(address, origin) for address in addresses], "tcp", "the plugin's default", self._common)
             return
         for entry in _entries(given):
             self.add(spots_of(entry, self.reading.remarks), "tcp", entry, self._common)

@@ -64,6 +64,13 @@ class Remarks:
         if line not in self.mistakes:
             self.mistakes.append(line)
 
+    def unknown(self, about: object, *, lenient: bool) -> None:
+        """A key of a plugin that is not known: a mistake, unless they are told to be lenient about it."""
+        if lenient:
+            self.lost(about, "This key is not known. Find out what it does, and whether clients need it.")
+        else:
+            self.mistake(about, "This key is not known. Delete it, or go on without it by --lenient.")
+
     def of(self, weight: Weight) -> Iterator[Remark]:
         """Those of a weight."""
         return (remark for remark in self.found if remark.weight is weight)

@@ -90,9 +90,9 @@ class _Scanner:
             match = _TOKEN.match(self._text, self._at)
             if match is None:
                 self._fail("This character cannot stand here.")
-            line, column = self._line, self._at - self._line_start + 1
+            line, column, start = self._line, self._at - self._line_start + 1, self._at
             kind, value = self._token(match)
-            self._pass_over(self._at)
+            self._pass_over(start)
             if kind:
                 yield Token(kind, value, line, column)
         yield Token("", "", self._line, self._at - self._line_start + 1)
@@ -177,11 +177,11 @@ class _Scanner:
             self._fail("There is no character of this number.")
         return chr(code), match.end()
 
-    def _pass_over(self, end: int) -> None:
-        """Count the lines up to a position."""
-        newline = self._text.rfind("\n", self._line_start, end)
+    def _pass_over(self, start: int) -> None:
+        """Count the lines from where a token began to where the next one does."""
+        newline = self._text.rfind("\n", start, self._at)
         if newline >= 0:
-            self._line += self._text.count("\n", self._line_start, end)
+            self._line += self._text.count("\n", start, self._at)
             self._line_start = newline + 1
 
     def _fail(self, sentence: str) -> NoReturn:

@@ -44,9 +44,9 @@ class Sheet:
         written = "" if value == "" else f" {scalar(value)}"
         self.lines.append(_Line(f"{'  ' * indent}{key}:{written}", comment))
 
-    def remark(self, text: str = "", indent: int = 0) -> None:
+    def remark(self, text: str = "") -> None:
         """A line that is a comment; an empty one is an empty line."""
-        self.lines.append(_Line(f"{'  ' * indent}# {text}" if text else "", ""))
+        self.lines.append(_Line(f"# {text}" if text else "", ""))
 
     def text(self) -> str:
         """The whole file."""

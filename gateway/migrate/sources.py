@@ -67,11 +67,11 @@ def read_sources(
     for name, terms in later:
         sources.settings.lay_over(from_terms(terms, name, remarks, lenient=lenient))
     if enabled_plugins is not None:
-        terms = terms_of(_text(enabled_plugins), _name(enabled_plugins, files), remarks) or []
-        sources.plugins = plugins_of(terms)
-        if sources.plugins is None:
-            raise UsageError(f"{shown(str(enabled_plugins))} is no list of plugins like [rabbitmq_stomp].")
         sources.names.append(_name(enabled_plugins, files))
+        found = terms_of(_text(enabled_plugins), sources.names[-1], remarks)
+        sources.plugins = None if found is None else plugins_of(found)
+        if found is not None and sources.plugins is None:
+            raise UsageError(f"{shown(str(enabled_plugins))} is no list of plugins like [rabbitmq_stomp].")
     return sources
 
 
@@ -91,7 +91,9 @@ def _text(file: Path) -> str:
     try:
         return octets.decode("latin-1" if _LATIN_1.match(octets) else "utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{shown(str(file))} is not UTF-8 text: byte {error.start}.") from None
+        line, column = octets.count(b"\n", 0, error.start) + 1, error.start - octets.rfind(b"\n", 0, error.start)
+        place = f"{shown(str(file))}: line {line}, octet {column}"
+        raise UsageError(f"{place}: This is not UTF-8. Save the file as UTF-8.") from None
 
 
 def _octets(file: Path) -> bytes:
@@ -106,5 +108,5 @@ def _is_erlang(text: str, file: Path) -> bool:
         if bare.startswith("%"):
             return True
         if bare and not bare.startswith("#"):
-            return bare.startswith("[")
+            return bare.startswith(("[", "{", "<", '"'))
     return file.suffix == ".config"

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 RESERVED: Final = frozenset(
-    "after and andalso band begin bnot bor bsl bsr bxor case catch cond div else end fun if let maybe not of or orelse "
-    "receive rem try when xor".split()
+    "after and andalso band begin bnot bor bsl bsr bxor case catch cond div end fun if let not of or orelse receive "
+    "rem try when xor".split()
 )
-"""Words that are no atoms unless quoted."""
+"""Words that are no atoms unless quoted; without `maybe` and `else`, which not all releases of Erlang reserve."""
 
 _PLAIN_ATOM: Final = re.compile(r"[a-zß-öø-ÿ][A-Za-z0-9_@À-ÖØ-öø-ÿ]*")
 _ESCAPES: Final = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\\": "\\\\"}

@@ -12,7 +12,7 @@ from gateway.migrate.defaults import Defaults
 from gateway.migrate.keys import STOMP, WEB
 from gateway.migrate.listening import Listeners
 from gateway.migrate.losses import remark_losses
-from gateway.migrate.remarks import MigrateError, Remark, Remarks, Weight
+from gateway.migrate.remarks import Remark, Remarks, Weight
 from gateway.migrate.settings import Settings
 from gateway.migrate.sheet import Sheet, wrapped
 from gateway.migrate.upstream import write_upstream
@@ -110,7 +110,7 @@ def _web_runs(settings: Settings, plugins: frozenset[str] | None, remarks: Remar
         remarks.note("", text + ("too, because it is configured." if has_web else "not, because it is not configured."))
         return has_web
     if not plugins & {STOMP, WEB}:
-        raise MigrateError([f"neither {STOMP} nor {WEB} is among the enabled plugins: there is nothing to migrate"])
+        remarks.mistake("enabled plugins", f"Neither {STOMP} nor {WEB} is among them: there is nothing to migrate.")
     if WEB in plugins and STOMP not in plugins:
         remarks.note("", f"{WEB} brings {STOMP} along, which listens too.")
     if has_web and WEB not in plugins:

@@ -10,7 +10,9 @@ from pydantic_core import PydanticCustomError
 from gateway.config import BrokerUrl
 from gateway.errors import UsageError
 from gateway.migrate.keys import RABBIT
+from gateway.migrate.settings import Given
 from gateway.migrate.sheet import Sheet
+from gateway.migrate.terms import Atom, Tuple
 from gateway.migrate.tls import verifies
 from gateway.migrate.values import Reading
 from gateway.migrate.where import EVERY_IPV4, EVERY_IPV6, spots_of
@@ -31,6 +33,7 @@ def write_upstream(sheet: Sheet, reading: Reading, urls: Sequence[str]) -> None:
     found, comment = _given(urls) if urls else _derived(reading)
     sheet.add(0, "upstream")
     sheet.add(1, "urls", [str(url) for url in found], comment)
+    _remark_closed_doors(reading)
     if not any(url.tls for url in found):
         return
     authority = reading.tls_part("cacertfile")
@@ -42,6 +45,18 @@ def write_upstream(sheet: Sheet, reading: Reading, urls: Sequence[str]) -> None:
     if verifies(reading.settings.parts(RABBIT, "ssl_options"), reading) and reading.switch(strict, default=False):
         text = "The broker asks for a certificate: add cert_file and key_file of one to upstream.tls."
         reading.remarks.needed(strict, text)
+
+
+def _remark_closed_doors(reading: Reading) -> None:
+    """What lets the plugin in, which is part of the broker, and not an AMQP client like the gateway."""
+    proxy, mechanisms = reading.get(RABBIT, "proxy_protocol"), reading.get(RABBIT, "auth_mechanisms")
+    if reading.switch(proxy, default=False):
+        text = "The broker takes no AMQP connection without a PROXY header, and the gateway sends none. "
+        reading.remarks.needed(proxy, text + "In upstream.urls name the proxy that does.")
+    offered = mechanisms.value if mechanisms is not None and isinstance(mechanisms.value, tuple) else ()
+    if mechanisms is not None and Atom("PLAIN") not in [entry.value for entry in offered]:
+        text = "The gateway logs in by PLAIN only, which is not among these. Add it; the plugin did without."
+        reading.remarks.needed(mechanisms, text)
 
 
 def _given(urls: Sequence[str]) -> tuple[list[BrokerUrl], str]:
@@ -56,14 +71,20 @@ def _derived(reading: Reading) -> tuple[list[BrokerUrl], str]:
     plain, encrypted = reading.get(RABBIT, "tcp_listeners"), reading.get(RABBIT, "ssl_listeners")
     for scheme, given in (("amqp", plain), ("amqps", encrypted)):
         for entry in given.value if given is not None and isinstance(given.value, tuple) else ():
-            for spot in spots_of(entry, reading.remarks)[:1]:
+            for spot in [] if _is_unix(entry) else spots_of(entry, reading.remarks)[:1]:
                 reading.remarks.note("upstream", _HERE)
                 return [BrokerUrl(scheme, _seen(spot.address.host), spot.address.port)], str(entry.origin)
     if plain is not None:
-        reading.remarks.needed(plain, "The broker has no AMQP listener, and the gateway needs one. Open one.")
+        reading.remarks.needed(plain, "The broker has no AMQP listener on TCP, and the gateway needs one. Open one.")
     else:
         reading.remarks.note("upstream", _HERE)
     return [BrokerUrl("amqp", _LOOPBACK, _AMQP)], "RabbitMQ's default"
+
+
+def _is_unix(entry: Given) -> bool:
+    """Whether it is a socket in the file system, which the gateway does not dial."""
+    host = entry.value.items[0] if isinstance(entry.value, Tuple) and entry.value.items else None
+    return isinstance(host, str) and host.startswith(("unix:", "local:"))
 
 
 def _seen(host: str) -> str:

@@ -60,15 +60,8 @@ def _is_ip(name: str) -> bool:
 
 
 def _spots(hosts: Iterable[str], port: int, given: Given, remarks: Remarks) -> list[Spot]:
-    found = []
-    for host in hosts:
-        comment = str(given.origin)
-        if host == EVERY_IPV6:
-            comment += "; without IPv6 on the machine, delete this entry"
-        address = checked(host, port, given, remarks)
-        if address is not None:
-            found.append(Spot(address, comment))
-    return found
+    comment = str(given.origin)
+    return [Spot(found, comment) for host in hosts if (found := checked(host, port, given, remarks)) is not None]
 
 
 def checked(host: str, port: int, given: Given, remarks: Remarks) -> SocketAddress | None:
@@ -103,7 +96,6 @@ def web_spots(
     """Where Web-STOMP listens: without an ip, on every IPv4 address."""
     ip = parts.get("ip")
     given = parts.get("port") or ip or origin
-    comment = default if given is None else str(given.origin)
     hosts: tuple[str, ...] = (EVERY_IPV4,)
     if ip is not None:
         name = "".join(host_text(ip.value).split()) if isinstance(ip.value, (str, bytes, Tuple)) else ""
@@ -112,8 +104,8 @@ def web_spots(
             return []
         hosts = _BOTH if name == EVERY_IPV6 else (name,)
     if given is None:
-        return [Spot(SocketAddress(host, port), comment) for host in hosts]
-    return [Spot(found, comment) for host in hosts if (found := checked(host, port, given, remarks)) is not None]
+        return [Spot(SocketAddress(host, port), default) for host in hosts]
+    return _spots(hosts, port, given, remarks)
 
 
 def moved(spot: Spot, offset: int) -> Spot:

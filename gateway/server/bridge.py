@@ -10,15 +10,13 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-import structlog
-
 from gateway.amqp.splitter import Sink
 from gateway.server.channel import LinkChannel
 from gateway.server.conflicts import declared_or_found
 from gateway.server.exclusive import ExclusiveQueues
-from gateway.server.limits import Entrance, LimitReachedError
-from gateway.server.link import Credentials, Link
-from gateway.server.upstream import ACCESS_REFUSED, LinkDownError, UpstreamError
+from gateway.server.own_link import OwnLink
+from gateway.server.reception import Reception
+from gateway.server.upstream import LinkDownError, UpstreamError
 from gateway.session import ops
 from gateway.session.conversation import Hold
 from gateway.session.session import Session
@@ -27,17 +25,12 @@ from gateway.session.transitions import State
 
 if TYPE_CHECKING:
     from gateway.config import VirtualHost
-    from gateway.server.pool import Lease, LinkPool, Links
+    from gateway.server.limits import Entrance
+    from gateway.server.link import Link
+    from gateway.server.pool import LinkPool, Links
     from gateway.session.queues import QueueSpec
 
-log = structlog.get_logger("gateway.session")
-
-
-_NOT_ALLOWED = 530
 _NOT_FOUND = 404
-
-# Characters of a login that nobody has accepted yet in the log.
-_LOGGED = 100
 
 
 class Owner(Protocol):
@@ -74,18 +67,16 @@ class Bridge:
         entrance: Entrance,
     ) -> None:
         self._session = session
-        self._entrance = entrance
         self._owner = owner
         self._pool = pool
-        self._find_virtual_host = find_virtual_host
         self._client = client
         self._spawn = spawn
         self._task: asyncio.Task[None] | None = None
-        self._lease: Lease | None = None
         self._publishing: LinkChannel | None = None
         self._consuming: dict[Subscription, LinkChannel] = {}
-        self._own_link: Link | None = None
-        self._writable = True
+        identity = session.identity.decode()
+        self._reception = Reception(pool, find_virtual_host, entrance, client, identity)
+        self._own = OwnLink(client, identity)
         # Queues that this session alone may use, and which of its subscriptions consume them.
         self._exclusive = ExclusiveQueues()
         self._exclusive_consumers: dict[Subscription, str] = {}
@@ -118,33 +109,33 @@ class Bridge:
 
     def client_writable(self, writable: bool) -> None:
         """Whether the client takes octets; a link that serves it alone pauses with it."""
-        self._writable = writable
+        self._own.client_writable = writable
         self._match_own_link()
 
     def _match_own_link(self) -> None:
-        link = self._own_link
-        if link is None:
-            return
-        if self._writable or not any(channel.link is link for channel in self._consuming.values()):
-            link.resume_reading()
-        else:
-            link.pause_reading()
+        self._own.match(self._consuming.values())
+
+    def client_gone(self) -> None:
+        """Nobody takes messages any more: throw them away, and let no answer of the broker's wait behind them."""
+        self._own.client_gone = True
+        for channel in self._consuming.values():
+            channel.tap(Sink(_no_deliveries, _no_confirms, self))
+        self._match_own_link()
 
     def time_passed(self) -> None:
         """Called about once a second: the AMQP library must not take a paused link for dead."""
-        if self._own_link is not None and not self._writable:
-            self._own_link.show_life()
+        self._own.time_passed()
 
     def shed_deliveries(self) -> None:
         """The client has far too much waiting: keep only the tags of what else arrives for it."""
         for subscription, channel in self._consuming.items():
-            if channel.link is not self._own_link:
+            if not self._own.has(channel):
                 channel.tap(Sink(subscription.shed, _no_confirms, self))
 
     def resume_deliveries(self) -> None:
         """The client has caught up: return what was shed to the queues, and take deliveries again."""
         for subscription, channel in self._consuming.items():
-            if channel.link is not self._own_link:
+            if not self._own.has(channel):
                 channel.tap(Sink(subscription.deliver, _no_confirms, self))
                 subscription.give_back()
                 channel.write(subscription.take_settlements())
@@ -155,7 +146,7 @@ class Bridge:
         try:
             self._session.handle(await self._outcome(operation))
             if self._session.state is State.CONNECTING:
-                self._entrance.leave()
+                self._reception.leave()
         except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
             self._owner.failed(error)
             return
@@ -171,7 +162,7 @@ class Bridge:
 
     async def _perform(self, operation: ops.Operation) -> ops.Event:
         if isinstance(operation, ops.Login):
-            return await self._log_in(operation)
+            return await self._reception.log_in(operation)
         if isinstance(operation, ops.PreparePublisher):
             return await self._prepare_publisher(operation)
         if isinstance(operation, ops.Subscribe):
@@ -182,51 +173,6 @@ class Bridge:
             return await self._renew_token(operation)
         await self._close_channels()
         return ops.UpstreamClosed()
-
-    async def _log_in(self, operation: ops.Login) -> ops.Event:
-        self._return_lease()
-        virtual_host = self._find_virtual_host(operation.settings.virtual_host)
-        try:
-            credentials = Credentials(operation.login.decode(), operation.passcode.decode())
-        except UnicodeDecodeError:
-            credentials = Credentials("", "")
-        if not credentials.login or not credentials.passcode:
-            # RabbitMQ refuses both, and the AMQP library would put guest in their place.
-            return ops.LoginFailed(ACCESS_REFUSED, "ACCESS_REFUSED")
-        if virtual_host is None:
-            return ops.LoginFailed(_NOT_ALLOWED, "NOT_ALLOWED")
-        try:
-            self._entrance.check(virtual_host)
-            session = self._session.identity.decode()
-            self._lease = await self._pool.log_in(virtual_host, credentials, self._client, session)
-            if not self._released:
-                self._entrance.enter(virtual_host, credentials.login)
-        except LimitReachedError as full:
-            self._return_lease()
-            log.info(
-                "login refused",
-                peer=self._client,
-                virtual_host=virtual_host.name,
-                login=credentials.login[:_LOGGED],
-                reason=str(full),
-            )
-            return ops.SessionRefused(full.whose, full.limit)
-        except LinkDownError as down:
-            log.warning("upstream unreachable", virtual_host=virtual_host.name, reason=down.detail)
-            return ops.BrokerUnreachable()
-        except UpstreamError as refusal:
-            log.info(
-                "login refused",
-                peer=self._client,
-                virtual_host=virtual_host.name,
-                login=credentials.login[:_LOGGED],
-                reason=refusal.text,
-            )
-            return ops.LoginFailed(refusal.code, refusal.text)
-        version = self._lease.links.broker_version
-        if self._released:
-            self._return_lease()
-        return ops.LoggedIn(version)
 
     async def _prepare_publisher(self, operation: ops.PreparePublisher) -> ops.Event:
         channel = self._publishing
@@ -327,16 +273,9 @@ class Bridge:
         elif not operation.needs_own_link:
             return await self._links.consuming_channel()
         else:
-            link = await self._own()
+            link = await self._own.opened(self._links)
         link.reserve()
         return await link.channel()
-
-    async def _own(self) -> Link:
-        if self._own_link is None or self._own_link.end is not None:
-            self._own_link = await self._links.open_own(self._client, self._session.identity.decode())
-        # The answers to what is asked there now must be read; ``_subscribe`` pauses it again.
-        self._own_link.resume_reading()
-        return self._own_link
 
     async def _unsubscribe(self, operation: ops.Unsubscribe) -> ops.Event:
         channel = self._consuming.pop(operation.subscription, None)
@@ -371,12 +310,7 @@ class Bridge:
             return ops.TokenRefused("the broker cannot be reached")
         except UpstreamError as refusal:
             return ops.TokenRefused(refusal.text)
-        renewals = [self._links.renew(token)]
-        own = self._own_link
-        if own is not None and own.end is None:
-            # Paused, it answers when the client has caught up, or is closed with it.
-            renewals.append(own.update_secret(token))
-        await asyncio.gather(*renewals)
+        await asyncio.gather(self._links.renew(token), self._own.update_secret(token))
         return ops.TokenRenewed()
 
     # What happens at the broker.
@@ -429,9 +363,7 @@ class Bridge:
 
     @property
     def _links(self) -> Links:
-        if self._lease is None:
-            raise LinkDownError(320, "CONNECTION_FORCED - the session is over")
-        return self._lease.links
+        return self._reception.links
 
     @property
     def _vhost(self) -> str:
@@ -450,11 +382,11 @@ class Bridge:
     async def _close_channel(self, channel: LinkChannel) -> None:
         self._leave(channel.link)
         channel.silence(self)
-        if channel.link is self._own_link:
+        if self._own.has(channel):
             # The answer must be read, and what else arrives costs nothing any more.
             channel.link.resume_reading()
         await channel.close()
-        if channel.link is self._own_link:
+        if self._own.has(channel):
             self._match_own_link()
 
     async def _close_channels(self) -> None:
@@ -487,7 +419,8 @@ class Bridge:
             return
         self._released = True
         # At once: the client may be back before its channels are closed.
-        self._entrance.leave()
+        self._reception.close()
+        self.client_gone()
         _ = self._spawn(self._release(), name=f"stomp-release {self._client}")
 
     async def _release(self) -> None:
@@ -499,19 +432,12 @@ class Bridge:
         except UpstreamError:
             pass
         finally:
-            if self._own_link is not None:
-                await self._own_link.close()
-            self._return_lease()
-
-    def _return_lease(self) -> None:
-        """Give back the links: at the end, or when a client that was let in has to log in once more."""
-        lease, self._lease = self._lease, None
-        if lease is not None:
-            lease.release()
+            await self._own.close()
+            self._reception.return_lease()
 
 
 def _no_deliveries(tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
-    """A publishing channel has no consumers."""
+    """A publishing channel has no consumers, and a client that is gone takes nothing."""
 
 
 def _no_confirms(sequence: int, multiple: bool, accepted: bool) -> None:

@@ -142,6 +142,8 @@ class ClientConnection(asyncio.Protocol):
         # Nobody takes messages any more, so none may be settled.
         self.session.subscriptions.silence()
         if not self._closing:
+            self._bridge.client_gone()
+            self.session.holds.discard(Hold.CLIENT_WRITE)
             self._advance()
 
     def violated(self, reason: str) -> None:
@@ -315,6 +317,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _beat(self) -> None:
         if not self._gone:
+            self.observation.octets_out += 1
             self._transport.write(b"\n")
 
     def _unheard(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final, Protocol
@@ -10,7 +11,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from gateway import __version__
-from gateway.config import GatewayConfig, Listener, User, VirtualHost
+from gateway.config import GatewayConfig, Listener, SocketAddress, User, VirtualHost
 from gateway.errors import GatewayError, ListenError
 from gateway.journal.journal import Journal, node_name
 from gateway.server.client import ClientConnection
@@ -136,6 +137,9 @@ class Gateway:
             try:
                 await self._listen(listener)
             except OSError as error:
+                if error.errno == errno.EAFNOSUPPORT and self._is_served_by_ipv4(listener.address):
+                    log.warning("no ipv6", address=str(listener.address))
+                    continue
                 self._stop_listening()
                 self._journal.close()
                 raise ListenError(str(listener.address), error) from error
@@ -152,6 +156,11 @@ class Gateway:
         opened = OpenListener(listener, lambda arrival: protocol(self._workshop, listener, arrival))
         await opened.open()
         self._listeners.append(opened)
+
+    def _is_served_by_ipv4(self, address: SocketAddress) -> bool:
+        """Whether it is every IPv6 address, and a listener on the same port has every IPv4 address."""
+        ipv4 = SocketAddress("0.0.0.0", address.port)  # noqa: S104 - nothing is listened on here
+        return address.host == "::" and any(listener.address == ipv4 for listener in self._config.listeners)
 
     def _sweep(self) -> None:
         self._sweeper = self._loop.call_later(_SWEEP, self._sweep)

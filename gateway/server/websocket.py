@@ -14,7 +14,7 @@ from typing import Final, cast
 import structlog
 from websockets.exceptions import PayloadTooBig, ProtocolError
 from websockets.frames import CloseCode, Frame, Opcode
-from websockets.protocol import OPEN
+from websockets.protocol import OPEN, Event
 from websockets.server import ServerProtocol
 from websockets.typing import BytesLike
 
@@ -37,9 +37,15 @@ _FIRST_OF_TLS: Final = 0x16
 # How long somebody who was refused may take to read that and to close, in seconds.
 _LINGER: Final = 5.0
 
-# Compressed input is taken in slices: deflate makes up to a thousand octets of one, and all that one slice holds is in
-# memory at once.
-_SLICE: Final = 4096
+# Input is taken in slices, since the frames of one slice are in memory all at once. Those of compressed input are
+# smaller: deflate makes up to a thousand octets of one.
+_SLICE: Final = 16 << 10
+_COMPRESSED_SLICE: Final = 4 << 10
+
+# When slices have held this much, other clients have their turn before the next: octets, and for each frame what it
+# costs to read. A read may hold forty thousand frames, and the event loop may read one client many times in a row.
+_IN_ONE_TURN: Final = 64 << 10
+_FOR_A_FRAME: Final = 128
 
 
 class WebSocketConnection(asyncio.Protocol):
@@ -69,7 +75,7 @@ class WebSocketConnection(asyncio.Protocol):
         # Reads a text that comes in fragments.
         self._text: codecs.IncrementalDecoder | None = None
         self._violation = ""
-        # Input put off, since the session takes no more.
+        # Input put off, since the session takes no more, or others have their turn. Nothing more is read meanwhile.
         self._rest = b""
 
     # The socket.
@@ -86,10 +92,7 @@ class WebSocketConnection(asyncio.Protocol):
         client = self._client
         if client is not None:
             self._transport.heard = True
-            if self._protocol.extensions:
-                self._take_in_slices(client, self._rest + data)
-            else:
-                self._take(client, data)
+            self._take_in_slices(client, self._rest + data)
         elif self._handshake is not None:
             self._shake_hands(self._handshake, data)
 
@@ -185,49 +188,72 @@ class WebSocketConnection(asyncio.Protocol):
 
     # Messages.
 
-    def _take(self, client: ClientConnection, data: bytes) -> None:
-        """Read frames of WebSocket, and hand on what they hold. HOT: once per read."""
+    def _take_in_slices(self, client: ClientConnection, data: bytes) -> None:
+        """HOT: once per read."""
+        transport = self._transport
+        size = _COMPRESSED_SLICE if self._protocol.extensions else _SLICE
+        position = taken = 0
+        while position < len(data) and taken < _IN_ONE_TURN and not transport.is_paused:
+            taken += self._take(client, data[position : position + size])
+            position += size
+        self._rest = data[position:]
+        if (self._rest or taken >= _IN_ONE_TURN) and not self._below.is_closing():
+            self._below.pause_reading()
+            if not transport.is_paused:
+                asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if self._client is not None and self._rest and not self._transport.is_paused:
+            self._take_in_slices(self._client, self._rest)
+        self._read_on()
+
+    def _resumed(self) -> None:
+        """The session takes input again. It is in the middle of something now."""
+        if self._rest:
+            asyncio.get_running_loop().call_soon(self._go_on)
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if not self._rest and not self._transport.is_paused and not self._below.is_closing():
+            self._below.resume_reading()
+
+    def _take(self, client: ClientConnection, data: bytes) -> int:
+        """Read frames of WebSocket, and hand on what they hold.
+
+        HOT: once per read.
+
+        Returns:
+            How much that was, as `_IN_ONE_TURN` has it.
+        """
         protocol = self._protocol
         if not self._is_trusted and client.session.login is not None:
             self._is_trusted = True
             protocol.max_message_size = message_limit(client.session.settings.max_frame_size)
         protocol.receive_data(data)
-        contents = self._contents()
-        if contents:
-            client.data_received(b"".join(contents))
+        events = protocol.events_received()
+        octets = b"".join(self._contents(events))
+        if octets:
+            client.data_received(octets)
         transport = self._transport
         if transport.has_failed:
             # It has been told, and nothing that follows means anything.
-            return
-        if protocol.state is OPEN:
+            pass
+        elif protocol.state is OPEN:
             transport.flush_pongs()
         elif self._violation or protocol.parser_exc is not None:
             transport.has_failed = True
             client.violated(self._violation or _named(protocol.parser_exc))
-        elif protocol.close_rcvd is not None and not client.eof_received():
+        elif protocol.close_rcvd is None:
+            # The close frame has gone out; whoever sends pings instead of an answer has no pongs.
+            transport.flush()
+        elif not client.eof_received():
             transport.close()
+        return _FOR_A_FRAME * len(events) + len(octets)
 
-    def _take_in_slices(self, client: ClientConnection, data: bytes) -> None:
-        position = 0
-        while position < len(data) and not self._transport.is_paused:
-            self._take(client, data[position : position + _SLICE])
-            position += _SLICE
-        self._rest = data[position:]
-
-    def _resumed(self) -> None:
-        """The session takes input again. It is in the middle of something now."""
-        if self._rest:
-            asyncio.get_running_loop().call_soon(self._take_rest)
-
-    def _take_rest(self) -> None:
-        rest, self._rest = self._rest, b""
-        if self._client is not None and rest:
-            self._take_in_slices(self._client, rest)
-
-    def _contents(self) -> list[BytesLike]:
+    def _contents(self, events: list[Event]) -> list[BytesLike]:
         """What came of STOMP, up to the first text that is not UTF-8."""
         contents: list[BytesLike] = []
-        for event in self._protocol.events_received():
+        for event in events:
             frame = cast(Frame, event)
             opcode = frame.opcode
             if opcode is Opcode.BINARY or (opcode is Opcode.CONT and self._text is None):

@@ -167,7 +167,7 @@ def select_subprotocol(protocol: ServerProtocol, offered: Sequence[Subprotocol])
 
 def _is_path(target: str, path: str) -> bool:
     asked = unquote(target.partition("?")[0])
-    return asked.removesuffix("/") == path.removesuffix("/")
+    return asked.removesuffix("/") == unquote(path).removesuffix("/")
 
 
 def _origins(listener: Listener) -> list[Origin | None] | None:

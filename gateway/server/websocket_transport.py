@@ -200,9 +200,8 @@ class WebSocketTransport(asyncio.Transport):
         self._below.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again."""
+        """Read again, once what was put off has been taken."""
         self.is_paused = False
-        self._below.resume_reading()
         self.resumed()
 
     def get_write_buffer_size(self) -> int:

@@ -33,6 +33,9 @@ NO_STRIDE: Final = 1 << 62
 class Hold(Enum):
     """Why a session does not read."""
 
+    # It is looked up for every confirm, and the hash of Enum is written in Python.
+    __hash__ = object.__hash__
+
     OPERATION = "operation"
     """The broker is carrying out what the frame in front needs."""
     COMMIT = "commit"

@@ -143,9 +143,11 @@ def spellings(destination: Destination, topic_exchange: bytes) -> tuple[bytes, .
         return (own, _STARTS[Kind.QUEUE] + name) if kind in (Kind.AMQ_QUEUE, Kind.REPLY_QUEUE) else (own,)
     key = _without_slashes(destination.key)
     exchange, _ = destination.route(topic_exchange)
-    names = dict.fromkeys((name, _without_slashes(exchange)))
-    own_ones = tuple(b"/exchange/%b/%b" % (each, key) if key else b"/exchange/" + each for each in names)
-    return (*own_ones, _STARTS[Kind.TOPIC] + key) if exchange == topic_exchange and key else own_ones
+    own_ones = [b"/exchange/%b/%b" % (each, key) for each in dict.fromkeys((name, _without_slashes(exchange)))]
+    if not key:
+        # A slash behind the exchange means nothing to a client, but to a pattern.
+        own_ones = [each for own in own_ones for each in (own[:-1], own)]
+    return (*own_ones, _STARTS[Kind.TOPIC] + key) if exchange == topic_exchange else tuple(own_ones)
 
 
 def _without_slashes(part: bytes) -> bytes:

@@ -13,10 +13,13 @@ from typing import Final, NamedTuple
 from gateway.errors import StompError
 from gateway.patterns import Pattern
 from gateway.session import refusals
+from gateway.session.arguments import Argument
 from gateway.session.destinations import Destination, Kind, parse, spellings
 from gateway.session.settings import DestinationRule, Settings
 
 LOGIN: Final = b"{login}"
+_DEAD_LETTER_EXCHANGE: Final = "x-dead-letter-exchange"
+_DEAD_LETTER_KEY: Final = "x-dead-letter-routing-key"
 _SPECIAL: Final = re.compile(rb"[^A-Za-z0-9_@+=~-]")
 
 
@@ -82,19 +85,20 @@ class DestinationRules:
         """
         self._check(b"SUBSCRIBE", Destination(Kind.QUEUE, name), self._subscribe)
 
-    def check_dead_letters(self, headers: Mapping[bytes, bytes]) -> None:
+    def check_dead_letters(self, headers: Mapping[bytes, bytes], arguments: Mapping[str, Argument]) -> None:
         """See whether a queue may hand on what it drops: as if the client sent there.
 
         Args:
-            headers: of the frame that declares the queue.
+            headers: of the frame that declares the queue; where they say nothing of it, it is not the client's doing.
+            arguments: of the queue, the client's with the operator's below them.
 
         Raises:
             StompError: that is denied, or another destination is meant by it.
         """
-        exchange = headers.get(b"x-dead-letter-exchange")
-        if exchange is None:
+        exchange = arguments.get(_DEAD_LETTER_EXCHANGE)
+        if exchange is None or not any(name.encode() in headers for name in (_DEAD_LETTER_EXCHANGE, _DEAD_LETTER_KEY)):
             return
-        name, key = exchange.strip(b" "), headers.get(b"x-dead-letter-routing-key", b"").strip(b" ")
+        name, key = str(exchange).encode(), str(arguments.get(_DEAD_LETTER_KEY, "")).encode()
         goal = Destination(Kind.EXCHANGE, name, key) if name else Destination(Kind.QUEUE, key)
         self._check(b"SEND", goal, self._send)
 

@@ -157,15 +157,16 @@ class Publisher:
                 return []
             self.unconfirmed_bytes -= entry[2]
             return [entry]
-        struck: list[Unconfirmed] = []
-        # The account is in publishing order, so what a multiple means stands in front.
-        while unconfirmed:
-            first = next(iter(unconfirmed))
+        # The account is in publishing order, so what a multiple means stands in front. It is taken out afterwards: to look
+        # for the first one again and again would mean to pass all that were taken out before, every time.
+        struck: list[int] = []
+        for first in unconfirmed:
             if first > sequence:
                 break
-            struck.append(entry := unconfirmed.pop(first))
-            self.unconfirmed_bytes -= entry[2]
-        return struck
+            struck.append(first)
+        entries = [unconfirmed.pop(first) for first in struck]
+        self.unconfirmed_bytes -= sum([entry[2] for entry in entries])
+        return entries
 
     def take_returned(self, returned: Return) -> Unconfirmed | None:
         """Find the message that the broker returned, and let its confirm, which follows, mean nothing to anybody.

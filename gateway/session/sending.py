@@ -76,7 +76,7 @@ class SendPlan:
                 raise refusals.too_long(b"destination", len(name))
         self.queue = self._queue(parsed, headers, rules)
         if self.queue is not None:
-            destinations.check_dead_letters(headers)
+            destinations.check_dead_letters(headers, self.queue.arguments)
         self.temp_queue = _temp_queue(headers)
         self.transaction = headers.get(b"transaction")
         self.mandatory = read_boolean(headers.get(b"mandatory")) is True or (

@@ -99,7 +99,7 @@ class Session(Conversation):
             self.again = False
             waiting, self.waiting = self.waiting, None
             if waiting is not None:
-                self._carry_out(waiting)
+                self._carry_out(waiting, is_new=False)
             self._drain_when_idle()
         received = 0
         stride = self.stride
@@ -109,8 +109,6 @@ class Session(Conversation):
                 if frame is None:
                     return
                 received += 1
-                if frame.head.command != b"SEND":
-                    self.note_command(frame.head.command)
                 self._carry_out(frame)
         except FrameError as error:
             self.malformed(error)
@@ -125,13 +123,15 @@ class Session(Conversation):
         else:
             self.fail(refusals.malformed(str(error)), None)
 
-    def _carry_out(self, frame: Frame) -> None:
+    def _carry_out(self, frame: Frame, *, is_new: bool = True) -> None:
         command = frame.head.command
         try:
             if command == b"SEND" and self.state is State.CONNECTED:
                 # The table says the same, at the price of a look-up for each message.
                 self.sender.send(frame)
                 return
+            if is_new and command != b"SEND":
+                self.note_command(command)
             name = HANDLERS.get((self.state, command))
             if name is not None:
                 handler: Callable[[Frame], None] = getattr(self, name)

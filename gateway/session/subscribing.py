@@ -105,7 +105,7 @@ def read_subscribe(
         destinations.check_queue(headers[b"x-queue-name"])
     queue = subscribed_queue(destination, headers, fresh_queue_name, settings, rules)
     if queue is not None:
-        destinations.check_dead_letters(headers)
+        destinations.check_dead_letters(headers, queue.arguments)
     queue_name, binding = _consumed(destination, queue, settings.default_topic_exchange)
     return SubscribeRequest(tag, identifier, text, mode, queue, queue_name, binding, prefetch, arguments)
 

@@ -23,6 +23,9 @@ from typing import Final
 class State(Enum):
     """Where a session is in its life."""
 
+    # It is looked up for every message, and the hash of Enum is written in Python.
+    __hash__ = object.__hash__
+
     CONNECTING = "connecting"
     AUTHENTICATING = "authenticating"
     CONNECTED = "connected"

@@ -117,6 +117,15 @@ async def test_octets_links_and_confirms_are_counted(gateway: GatewayProcess, ad
         assert found["holds_begun_total operation"] >= 2
 
 
+async def test_heart_beats_are_octets_to_the_client(gateway: GatewayProcess, admin: AdminClient) -> None:
+    async with within(), StompClient.dialled(gateway.address) as client:
+        client.write("CONNECT", accept_version="1.2", host="shown", heart_beat="0,100")
+        connected = await client.reader.readuntil(b"\0\n")
+        assert await client.reader.readexactly(2) == b"\n\n"
+        session = connected.partition(b"\nsession:")[2].partition(b"\n")[0].decode()
+        assert (await admin.json(f"/api/sessions/{session}"))["bytes_sent"] >= len(connected) + 2
+
+
 async def test_metrics_speak_both_formats(admin: AdminClient) -> None:
     plain = await admin.ask("/metrics")
     assert plain.headers["Content-Type"].startswith("text/plain; version=")

@@ -122,6 +122,16 @@ async def test_only_by_its_own_names_can_it_be_reached(
     assert (await admin.ask("/healthz", Host=host)).status == 200
 
 
+async def test_a_health_check_without_a_name_is_answered(unguarded: GatewayProcess) -> None:
+    """No browser leaves the name out; a balancer that speaks HTTP/1.0 does."""
+    async with within():
+        reader, writer = await asyncio.open_connection("127.0.0.1", unguarded.admin[1])
+        writer.write(b"GET /readyz HTTP/1.0\r\n\r\n")
+        assert (await reader.readline()).split()[1] == b"200"
+        writer.close()
+        await writer.wait_closed()
+
+
 # From where.
 
 
@@ -194,7 +204,10 @@ async def test_a_usual_port_that_is_taken_is_no_obstacle(broker_url: str) -> Non
         process = stack.enter_context(gateway_process(document))
         async with StompClient.logged_in(process.address) as client:
             await client.ask("SEND", b"x", destination="/topic/admin")
-        [line] = process.logged("no admin listener")
+        # It says so a moment after the first client can connect.
+        [line] = await until(
+            lambda: asyncio.to_thread(process.logged, "no admin listener"), lambda lines: len(lines) > 0
+        )
         assert line["address"] == str(DEFAULT_ADDRESS)
         assert line["level"] == "warning"
 
@@ -222,6 +235,16 @@ async def test_connections_are_bounded(unguarded: GatewayProcess) -> None:
             # Those beyond the bound are closed at once.
             assert idle[-1].recv(1) == b""
         await until(lambda: _asked(admin), lambda status: status == 200)
+
+
+async def test_connections_that_never_shake_hands_are_bounded_too(guarded: GatewayProcess, tls: ssl.SSLContext) -> None:
+    address: Address = ("127.0.0.1", guarded.admin[1])
+    async with within():
+        with contextlib.ExitStack() as stack:
+            silent = [stack.enter_context(socket.create_connection(address, timeout=5)) for _ in range(80)]
+            assert await asyncio.to_thread(silent[-1].recv, 1) == b""
+        await until(lambda: _asked(AdminClient(address, tls=tls)), lambda status: status == 200)
+    assert guarded.logged("too many connections")
 
 
 async def _asked(admin: AdminClient) -> int | None:

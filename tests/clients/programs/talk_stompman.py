@@ -36,22 +36,34 @@ class Talker:
         self._arrived: dict[str, stompman.AckableMessageFrame] = {}
         self._subscriptions: dict[str, stompman.ManualAckSubscription] = {}
         self._transactions: dict[str, tuple[contextlib.AsyncExitStack, stompman.Transaction]] = {}
-        self._client = stompman.Client(
-            [stompman.ConnectionParameters(host, port, request["login"], request["passcode"])],
-            heartbeat=stompman.Heartbeat(*request["heart_beat"]),
+        self._parameters = stompman.ConnectionParameters(host, port, request["login"], request["passcode"])
+        self._heartbeat = stompman.Heartbeat(*request["heart_beat"])
+        self._client = self._made(patience=1)
+
+    def _made(self, patience: int) -> stompman.Client:
+        return stompman.Client(
+            [self._parameters],
+            heartbeat=self._heartbeat,
             on_error_frame=self._errors.put_nowait,
             connect_retry_attempts=1,
             connect_retry_interval=0,
-            connection_confirmation_timeout=1,  # that long the library waits after a refusal, too
+            connect_timeout=20,
+            connection_confirmation_timeout=patience,
             connection_class=listening(self.heard),
         )
 
     async def connect(self) -> Shown:
-        """Log in. The library shows CONNECTED to nobody."""
+        """Log in. The library shows CONNECTED to nobody.
+
+        It waits out its time after a refusal, too; so it is given little, and more if the server said nothing in that.
+        """
         try:
             await self._client.__aenter__()
         except stompman.FailedAllConnectAttemptsError as failure:
-            return {"refused": refusal(failure)}
+            if refused := refusal(failure):
+                return {"refused": refused}
+            self._client = self._made(patience=20)
+            await self._client.__aenter__()
         return {"connected": {}}
 
     async def subscribe(self, request: Request) -> Shown:
@@ -126,12 +138,12 @@ class Talker:
         return {"receipt": True}
 
 
-def refusal(failure: stompman.FailedAllConnectAttemptsError) -> Shown:
-    """The ERROR in answer to CONNECT, which the library keeps in its exception."""
+def refusal(failure: stompman.FailedAllConnectAttemptsError) -> Shown | None:
+    """The ERROR in answer to CONNECT, which the library keeps in its exception; None if there was no answer in time."""
     (issue,) = failure.issues
     assert isinstance(issue, stompman.ConnectionConfirmationTimeout)
-    (error,) = [frame for frame in issue.frames if isinstance(frame, stompman.ErrorFrame)]
-    return shown(error)
+    errors = [frame for frame in issue.frames if isinstance(frame, stompman.ErrorFrame)]
+    return shown(errors[0]) if errors else None
 
 
 def listening(heard: asyncio.Queue[stompman.HeartbeatFrame]) -> type[Connection]:

@@ -40,7 +40,7 @@ class _Door:
 
     async def __aenter__(self) -> tuple[str, int]:
         loop = asyncio.get_running_loop()
-        self.server = await loop.create_server(self.doorman.connection, "127.0.0.1", 0)
+        self.server = await loop.create_server(lambda: self.doorman.connection(lambda: None), "127.0.0.1", 0)
         host, port = self.server.sockets[0].getsockname()[:2]
         return host, port
 

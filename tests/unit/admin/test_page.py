@@ -222,6 +222,13 @@ def test_it_says_that_the_gateway_does_not_answer_and_recovers(browser: Browser,
     browser.until("document.getElementById('lost').hidden && document.getElementById('pulse').innerText === 'Live'")
 
 
+def test_it_says_that_nobody_is_there_any_more(browser: Browser) -> None:
+    with serving(AdminApi()) as api:
+        browser.open(api.url, DESKTOP)
+        browser.until("document.getElementById('empty').innerText === 'No client is connected.'")
+    browser.until("document.getElementById('lost').innerText.includes('no connection')")
+
+
 # ---- looks ----
 
 

@@ -337,17 +337,23 @@ def test_top_once_prints_rates_and_the_busiest_first(
     assert [line.split()[0] for line in lines[8:]] == ["audit", "billing", "-"]
 
 
+@pytest.mark.parametrize("interval", ["0", "-1", "nan", "inf", "1e9"])
+def test_top_looks_neither_without_a_pause_nor_never(interval: str, capsys: pytest.CaptureFixture[str]) -> None:
+    error = refused(capsys, "top", f"--interval={interval}", code=ExitCode.CONFIGURATION)
+    assert "--interval of 0.1 to 86400 seconds" in error
+
+
 def test_top_says_why_a_gateway_is_not_ready(busy: AdminApi, capsys: pytest.CaptureFixture[str]) -> None:
     busy.overview |= {"ready": False, "reasons": ["no broker can be reached"]}
     assert "NOT READY: no broker can be reached" in printed(capsys, "top", "--once", "--interval", "0.1")[0]
 
 
 class Terminal:
-    """`stomp-gateway top` on a terminal of so many columns."""
+    """`stomp-gateway top` on a terminal of so many columns; with 0 it does not know its size."""
 
     def __init__(self, columns: int, url: str) -> None:
         self._end, inner = pty.openpty()
-        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24 if columns else 0, columns, 0, 0))
         self.settings = termios.tcgetattr(inner)
         self._inner = inner
         command = [sys.executable, "-m", "gateway", "top", "--interval", "0.1", "--url", url]
@@ -390,12 +396,13 @@ class Terminal:
         return self.child.returncode
 
 
-def test_top_ends_with_q(busy: AdminApi) -> None:
-    with Terminal(60, busy.url) as terminal:
+@pytest.mark.parametrize(("columns", "fit"), [(60, 60), (0, 80)])
+def test_top_ends_with_q(columns: int, fit: int, busy: AdminApi) -> None:
+    with Terminal(columns, busy.url) as terminal:
         terminal.until(ALTERNATIVE)
         terminal.until(b"audit")
         lines = re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", terminal.shown.decode()).split("\r\n")
-        assert max(map(len, lines)) <= 60
+        assert max(map(len, lines)) <= fit
         terminal.press(b"q")
         assert terminal.ended() == ExitCode.OK
 

@@ -60,13 +60,9 @@ def _ports(variant: str) -> dict[str, int]:
 
 
 def _config(variant: str, folder: Path) -> GatewayConfig:
-    """The gateway's configuration, with the secret where it is looked for."""
+    """The gateway's configuration, which finds no secret and no variable anywhere."""
     text = (_FILES / variant / "gateway.yaml").read_text()
-    [mount] = [mount for mount in _gateway(variant)["volumeMounts"] if mount["name"] == "secrets"]
-    for key in ("passcode", "password"):
-        (folder / key).write_text("s3cret\n")
-    text = text.replace(mount["mountPath"], str(folder))
-    return parse(text, directory=folder, name="gateway.yaml", environment={"RABBITMQ_USER": "stomp"})
+    return parse(text, directory=folder, name="gateway.yaml", environment={})
 
 
 @every_variant
@@ -205,6 +201,12 @@ def test_only_prometheus_reaches_the_admin_listener(variant: str, tmp_path: Path
         if admin in [port["port"] for port in rule["ports"]]:
             [source] = rule["from"]
             assert source["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "monitoring"}
+
+
+@every_variant
+def test_nobody_comes_in_without_a_login(variant: str, tmp_path: Path) -> None:
+    """Clients may come from wherever they are."""
+    assert [host.default_user for host in _config(variant, tmp_path).resolved_virtual_hosts()] == [None]
 
 
 @every_variant

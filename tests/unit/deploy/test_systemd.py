@@ -99,6 +99,7 @@ def test_the_example_configuration_takes_every_secret_from_the_credentials(tmp_p
 
     assert sorted(re.findall(r"\$\{CREDENTIALS_DIRECTORY}/(\S+)", example)) == sorted(credentials)
     assert config.listeners[1].tls is not None
+    assert [host.default_user for host in config.resolved_virtual_hosts()] == [None]
     assert config.admin.address is not None
     assert config.admin.address.port != 15692  # RabbitMQ's own metrics are there
 

@@ -183,6 +183,14 @@ include more.conf
     assert SECRET not in "".join(found)
 
 
+def test_files_that_are_included_are_to_be_given_as_well(files: Files, migrate: Migrate) -> None:
+    conf = "include conf.d/*.conf\n"
+    main_file, other = files(rabbitmq__conf=conf, stomp__conf="stomp.default_vhost = shop\n")
+    assert "Give conf.d/*.conf on the command line as well" in refused(migrate(main_file))[0]
+    outcome = migrate(main_file, other)
+    assert (outcome.code, outcome.config.default_vhost) == (ExitCode.OK, "shop")
+
+
 def test_what_the_gateway_cannot_have_is_said_with_its_place(files: Files, migrate: Migrate) -> None:
     found = refused(migrate(*files(rabbitmq__conf="web_stomp.allow_origins.1 = https://example.org/page\n")))
     assert found[0].startswith("rabbitmq.conf:1 web_stomp.allow_origins.1: the gateway cannot have this. An origin is")
@@ -197,7 +205,8 @@ def test_a_term_that_does_not_end_is_a_mistake_with_line_and_column(files: Files
     "text", ["{rabbitmq_stomp, []}.", "[{rabbitmq_stomp, x}].", '["other.config"].', "[]. [].", "[{a, b, c}]."]
 )
 def test_terms_that_are_no_configuration_are_refused(text: str, files: Files, migrate: Migrate) -> None:
-    assert refused(migrate(*files(rabbitmq__config=text)))
+    (mistake,) = refused(migrate(*files(rabbitmq__config=text)))
+    assert "key = value" not in mistake
 
 
 def test_files_are_recognised_by_what_is_in_them(files: Files, migrate: Migrate) -> None:
@@ -227,6 +236,9 @@ def test_without_either_plugin_there_is_nothing_to_migrate(files: Files, migrate
     assert "nothing to migrate" in refused(migrate(conf, "--enabled-plugins", enabled))[0]
     conf, enabled = files(rabbitmq__conf="", enabled_plugins="[{rabbitmq_stomp, 1}].")
     assert "no list of plugins" in migrate(conf, "--enabled-plugins", enabled).err
+    conf, enabled = files(rabbitmq__conf="stomp.x = 1", enabled_plugins="[rabbitmq_stomp")
+    found = refused(migrate(conf, "--enabled-plugins", enabled))
+    assert [line.partition(": ")[0] for line in found] == ["rabbitmq.conf:1 stomp.x", "enabled_plugins:1"]
 
 
 @pytest.mark.parametrize("content", [None, b"stomp.default_user = \xff\xfe\n", b"#" * (5 << 20)])
@@ -237,6 +249,12 @@ def test_a_file_that_cannot_be_read_is_named(content: bytes | None, migrate: Mig
     outcome = migrate(str(file))
     assert (outcome.code, outcome.made.exists()) == (ExitCode.CONFIGURATION, False)
     assert str(file) in outcome.err
+
+
+def test_an_octet_that_is_not_utf8_has_a_place(migrate: Migrate, tmp_path: Path) -> None:
+    file = tmp_path / "rabbitmq.conf"
+    file.write_bytes(b"# Caf\xc3\xa9\nstomp.default_user = caf\xe9\n")
+    assert "rabbitmq.conf: line 2, octet 25: This is not UTF-8. Save the file as UTF-8." in migrate(str(file)).err
 
 
 def test_ports_can_be_moved_out_of_the_plugins_way(files: Files, migrate: Migrate) -> None:
@@ -256,6 +274,31 @@ def test_the_upstream_can_be_named(files: Files, migrate: Migrate) -> None:
     assert outcome.code == ExitCode.CONFIGURATION
     assert "no credentials" in outcome.err
     assert SECRET not in outcome.err
+
+
+def test_sockets_in_the_file_system_are_no_upstream(files: Files, migrate: Migrate) -> None:
+    unix = "listeners.tcp.1 = unix:/run/rabbitmq.sock:0\n"
+    outcome = migrate(*files(rabbitmq__conf=f"{unix}listeners.tcp.2 = 5673\n"))
+    assert [str(url) for url in outcome.config.upstream.urls] == ["amqp://127.0.0.1:5673"]
+    outcome = migrate(*files(rabbitmq__conf=unix), "--force")
+    assert outcome.code == ExitCode.FAILURE
+    assert outcome.said("rabbitmq.conf:1 listeners.tcp.1: The broker has no AMQP listener on TCP")
+
+
+@pytest.mark.parametrize(
+    ("conf", "terms", "said"),
+    [
+        ("proxy_protocol = true", "{proxy_protocol, true}", "proxy_protocol: The broker takes no AMQP connection"),
+        ("auth_mechanisms.1 = EXTERNAL", "{auth_mechanisms, ['EXTERNAL']}", "The gateway logs in by PLAIN only"),
+        ("auth_mechanisms.1 = PLAIN\nproxy_protocol = false", "{auth_mechanisms, ['AMQPLAIN', 'PLAIN']}", ""),
+    ],
+)
+def test_what_keeps_amqp_clients_out_keeps_the_gateway_out(
+    conf: str, terms: str, said: str, files: Files, migrate: Migrate
+) -> None:
+    for names in (files(rabbitmq__conf=conf), files(rabbitmq__config=f"[{{rabbit, [{terms}]}}].")):
+        outcome = migrate(*names, "--force")
+        assert (outcome.code, outcome.said(said)) == (ExitCode.FAILURE if said else ExitCode.OK, True)
 
 
 def test_of_equal_names_the_one_counts_that_counts_in_the_broker(files: Files, migrate: Migrate) -> None:

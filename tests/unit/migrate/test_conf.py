@@ -64,6 +64,15 @@ def test_references_in_circles_are_mistakes() -> None:
     ]
 
 
+def test_references_cannot_make_a_value_as_long_as_they_like() -> None:
+    conf = read_conf(f"a = {'x' * 1000}\nb = {'$(a)' * 100}\nc = {'$(a)' * 10}", "rabbitmq.conf")
+    lines, mistakes = settled(conf.lines)
+    assert [(line.key, len(line.value)) for line in lines] == [("a", 1000), ("b", 0), ("c", 10000)]
+    assert [(line.key, sentence) for line, sentence in mistakes] == [
+        ("b", "With the values of the keys that it refers to, it is too long.")
+    ]
+
+
 @pytest.mark.parametrize("line", ["a.b", "a b = 1", "= 1", "a..b = 1", "a. = 1", "[{a, b}].", "a.b =", "a.b = # none"])
 def test_what_is_no_setting_is_a_mistake_in_its_line(line: str) -> None:
     conf = read_conf(f"x = 1\n{line}\ny = 2", "rabbitmq.conf")

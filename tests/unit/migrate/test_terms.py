@@ -100,6 +100,7 @@ def test_any_text_is_terms_or_a_mistake_with_a_place(text: str) -> None:
         ('<<<<"abc">>:2/binary, <<>>/binary>>', b"ab"),
         ("<<1:2/unit:8>>", b"\0\x01"),
         ("{}", Tuple(())),
+        ("{maybe, else}", Tuple((Atom("maybe"), Atom("else")))),
         ("{a, [b, {c}]}", Tuple((Atom("a"), [Atom("b"), Tuple((Atom("c"),))]))),
         ("[a | [b, c]]", [Atom("a"), Atom("b"), Atom("c")]),
         ("[a | [b | c]]", Improper((Atom("a"), Atom("b")), Atom("c"))),
@@ -152,6 +153,7 @@ def test_lines_are_remembered() -> None:
         ('{a, """\nx\n"""}.', (1, 5), "three quotes"),
         ("- a.", (1, 3), "A number belongs behind the sign"),
         ("[" * 200, (1, 101), "nested too deeply"),
+        ("<<" * 200, (1, 201), "nested too deeply"),
     ],
 )
 def test_mistakes_have_a_place_and_quote_no_secret(text: str, place: tuple[int, int], sentence: str) -> None:

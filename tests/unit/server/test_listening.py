@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import json
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -13,11 +14,13 @@ from typing import Any, Final
 import pytest
 import structlog
 
-from gateway.config import parse
+from gateway.config import GatewayConfig, parse
+from gateway.errors import ListenError
 from gateway.server import listening
 from gateway.server.listening import OpenListener
 from gateway.server.peer import Arrival
 from tests.support.deadline import PATIENCE, within
+from tests.support.gateway import gateway_here
 
 Address = tuple[str, int]
 
@@ -203,6 +206,42 @@ async def test_a_name_without_an_address_here_cannot_be_listened_on(
         async with opened(Reception(), host="several.example"):
             pytest.fail("it is open")
     assert caught.value.errno == number
+
+
+def _without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    create = socket.create_server
+
+    def refused(name: tuple[str, int], *, family: socket.AddressFamily, backlog: int) -> socket.socket:
+        if family is socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return create(name, family=family, backlog=backlog)
+
+    monkeypatch.setattr(socket, "create_server", refused)
+
+
+def _listening_at(*addresses: str) -> GatewayConfig:
+    listeners = [{"tcp": address} for address in addresses]
+    return parse(json.dumps({"listeners": listeners, "defaults": {"journal": {"level": "off"}}}), environment={})
+
+
+async def test_without_ipv6_every_address_is_every_ipv4_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _without_ipv6(monkeypatch)
+    with structlog.testing.capture_logs() as lines:
+        async with gateway_here(_listening_at("[::]:0", "0.0.0.0:0")) as gateway:
+            assert [host for host, _ in gateway.addresses] == ["0.0.0.0"]  # noqa: S104 - on purpose
+    assert [line["address"] for line in lines if line["event"] == "no ipv6"] == ["[::]:0"]
+
+
+@pytest.mark.parametrize("addresses", [["[::]:0"], ["[::1]:0", "0.0.0.0:0"], ["127.0.0.1:0", "[::]:0"]])
+async def test_without_ipv6_an_address_that_nothing_stands_for_cannot_be_listened_on(
+    monkeypatch: pytest.MonkeyPatch, addresses: list[str]
+) -> None:
+    _without_ipv6(monkeypatch)
+    with pytest.raises(ListenError, match=r"cannot listen on \[::1?\]:0"):
+        async with gateway_here(_listening_at(*addresses)):
+            pytest.fail("it is open")
 
 
 async def test_an_address_that_is_taken_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from gateway.patterns import Pattern
 from gateway.session import ops
 from gateway.session.destinations import parse, spellings
 from gateway.session.policy import DestinationRules, spelled_login
-from gateway.session.settings import DestinationRule, Settings
+from gateway.session.settings import DestinationRule, QueueDefaults, Settings
 from gateway.session.transitions import State
 from tests.support.playbook import Playbook
 
@@ -107,6 +107,15 @@ def test_a_topic_is_denied_however_it_is_spelt(destination: str) -> None:
 @pytest.mark.parametrize("destination", ["/exchange/news/a", "/exchange/amq.topic/a"])
 def test_an_exchange_is_denied_under_the_name_that_it_really_has(destination: str) -> None:
     assert not is_allowed(rules_for("bob", rule(DENY, "/exchange/news*"), topic_exchange=b"news"), destination)
+
+
+@pytest.mark.parametrize("end", ["", "/"])
+def test_an_exchange_without_a_key_has_an_empty_one(end: str) -> None:
+    """Whoever sends so reaches all queues of a fanout exchange, and those that are bound to `#`."""
+    rules = rules_for("bob", rule(DENY, "/exchange/news/*"), rule(DENY, "/exchange/logs"), rule(DENY, "/topic/*"))
+    for exchange in ("news", "logs", "amq.topic"):
+        assert not is_allowed(rules, f"/exchange/{exchange}{end}")
+    assert is_allowed(rules, f"/exchange/other{end}")
 
 
 def test_what_is_said_of_reply_queues_alone_does_not_hold_for_queues() -> None:
@@ -334,6 +343,28 @@ def test_a_queue_cannot_hand_on_to_where_its_client_may_not_send(
     play.client(command, "id:1", "destination:/queue/mine", *lines)
     if shown is None:
         assert play.asked() is not None
+    else:
+        assert play.said() == [f"ERROR {REFUSED} SEND to '{shown}' for user 'guest'"]
+    play.finish()
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("x-dead-letter-routing-key:secret", "/queue/secret"),
+        ("x-dead-letter-exchange:e", "/exchange/e/dead"),
+        ("x-dead-letter-routing-key:mine", None),
+        ("x-message-ttl:1", None),
+    ],
+)
+def test_what_the_operator_says_of_dead_letters_is_not_the_clients_to_bend(line: str, shown: str | None) -> None:
+    defaults = QueueDefaults(Pattern(b"/queue/*"), {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    denied = (rule(DENY, "/queue/secret"), rule(DENY, "/exchange/*"), rule(DENY, "/queue/dead", on="send"))
+    play = Playbook(Settings("/", destination_rules=denied, queue_defaults=(defaults,)))
+    play.connect()
+    play.client("SUBSCRIBE", "id:1", "destination:/queue/q", line)
+    if shown is None:
+        assert isinstance(play.asked(), ops.Subscribe)
     else:
         assert play.said() == [f"ERROR {REFUSED} SEND to '{shown}' for user 'guest'"]
     play.finish()
