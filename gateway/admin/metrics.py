@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
 _PREFIX: Final = "stomp_gateway_"
 _HOST: Final = "virtual_host"
+
+# Of Prometheus's text format and of OpenMetrics.
+_VERSIONS: Final = frozenset(("0.0.1", "0.0.4", "1.0.0"))
+_VERSION: Final = re.compile(r";\s*version=([^;]*)")
 
 Labels = tuple[str, ...]
 Counts = Mapping[Labels, float]
@@ -227,5 +232,11 @@ class Metrics:
         census = await Census(self._gateway).take()
         # Nobody else can ask in between.
         self._collector.is_ready, self._collector.census = readiness.is_ready, census
-        encode, content_type = choose_encoder(accept)
+        encode, content_type = choose_encoder(_known(accept))
         return encode(self._registry), content_type
+
+
+def _known(accept: str) -> str:
+    """An Accept header without unheard-of versions: the library falls over some, and claims to speak others."""
+    choices = accept.split(",")
+    return ",".join(each for each in choices if all(version in _VERSIONS for version in _VERSION.findall(each)))

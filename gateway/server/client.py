@@ -21,7 +21,7 @@ from gateway.server.observation import Observation
 from gateway.server.peer import Arrival, Peer
 from gateway.server.pulse import Pulse
 from gateway.server.throttle import Throttle
-from gateway.server.tls import login_name
+from gateway.server.tls import kept_back, login_name
 from gateway.server.websocket_transport import WebSocketTransport
 from gateway.server.workshop import Workshop
 from gateway.session import refusals
@@ -192,7 +192,7 @@ class ClientConnection(asyncio.Protocol):
             self._close()
         elif self._ended and session.wants_read and (self._gone or not session.publisher.owes_receipts):
             # Nothing is held and the decoder has run dry: that was all the client had to say, and it has its receipts.
-            if not self._gone and not self._transport.get_write_buffer_size():
+            if not self._gone and not self._unwritten():
                 session.subscriptions.settle_auto()
             if self._violation is None:
                 session.client_gone()
@@ -250,7 +250,7 @@ class ClientConnection(asyncio.Protocol):
         self._settles_soon = False
         if not self._writable or self._closing or self._gone:
             return
-        kept = self._transport.get_write_buffer_size()
+        kept = self._unwritten()
         if not kept:
             self.session.subscriptions.settle_auto()
             self._bridge.flush()
@@ -259,6 +259,10 @@ class ClientConnection(asyncio.Protocol):
             self._workshop.settler.soon(self)
         # A client that took nothing since the last look is looked at again as time passes.
         self._kept = kept
+
+    def _unwritten(self) -> int:
+        """Whether the kernel has everything: 0 when it does, more when it does not."""
+        return self.write_buffer or (0 if self._listener.tls is None else kept_back(self._transport))
 
     def _read_or_pause(self) -> None:
         self.observation.batch_done()
@@ -365,7 +369,7 @@ class ClientConnection(asyncio.Protocol):
     def _drain(self) -> None:
         if self._closing:
             return
-        if self._transport.get_write_buffer_size():
+        if self._unwritten():
             self.session.client_writable = False
         self._throttle.end()
         self.session.shut_down()

@@ -35,9 +35,6 @@ KINDS: Final = {
 }
 """The words of figures for kinds of destinations."""
 
-# A client may be let in without one of these, and is not told CONNECTED then.
-_CONNECT: Final = frozenset((b"CONNECT", b"STOMP"))
-
 NOT_LOGGED_IN: Final = ""
 """Stands for the virtual host of connections that never logged in."""
 
@@ -112,8 +109,7 @@ class Totals:
             self.commands[command] += count
             sends -= count
         self.sends += sends
-        if observation.is_started and session.commands.keys() & _CONNECT:
-            self.connected += 1
+        self.connected += observation.is_greeted
         for send in session.sends.all:
             self.published[send.kind] += send.messages
             self.published_octets[send.kind] += send.octets

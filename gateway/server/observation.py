@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gateway.session.session import Session
 
 _NOBODY: Final = ""
+_CONNECT: Final = frozenset((b"CONNECT", b"STOMP"))
 
 
 class Observation:
@@ -33,8 +34,8 @@ class Observation:
     """
 
     __slots__ = (
-        "_clock", "_figures", "_held", "_host", "_journal", "_timed", "_timed_at", "born", "connected_at", "is_started",
-        "label", "listener", "octets_in", "octets_out", "peer", "recorder", "session",
+        "_clock", "_figures", "_held", "_host", "_journal", "_timed", "_timed_at", "born", "connected_at", "is_greeted",
+        "is_started", "label", "listener", "octets_in", "octets_out", "peer", "recorder", "session",
     )  # fmt: skip
 
     def __init__(self, figures: Figures, journal: Journal, session: Session, listener: Listener) -> None:
@@ -44,7 +45,7 @@ class Observation:
         self.octets_in = self.octets_out = 0
         self.recorder: Recorder | None = None
         self.label = NOT_LOGGED_IN
-        self.is_started = False
+        self.is_started = self.is_greeted = False
         self._figures = figures
         self._journal = journal
         self._held: frozenset[Hold] | set[Hold] = frozenset()
@@ -82,6 +83,8 @@ class Observation:
         """
         session = self.session
         self.is_started = True
+        # Who was let in without one of these is not told CONNECTED, whatever comes later.
+        self.is_greeted = not session.commands.keys().isdisjoint(_CONNECT)
         self.label = self._figures.label(session.settings.virtual_host)
         self._figures.host(self.label).started[session.version.decode(), self.transport] += 1
         self.recorder = self._journal.recorder(session, self.born, self._host, tls=self.is_encrypted)

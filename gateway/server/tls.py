@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import select
 import ssl
+import struct
+import termios
 from asyncio import BaseTransport
 from typing import Final
 
@@ -77,6 +81,29 @@ def login_name(transport: BaseTransport, listener: Listener) -> str | None:
     from gateway.server.certificates import certificate_name  # noqa: PLC0415
 
     return certificate_name(certificate, listener.tls.certificate_login)
+
+
+def kept_back(transport: BaseTransport) -> int:
+    """Octets that wait for a peer who takes none, where a transport over TLS says that nothing waits.
+
+    The event loop has a transport beneath it, which keeps what the kernel has no room for and shows it to nobody. While
+    it keeps anything, the socket is full.
+
+    Args:
+        transport: one over TLS.
+
+    Returns:
+        0 when the kernel has room; else how much it holds, which changes as the peer takes it.
+    """
+    descriptor = transport.get_extra_info("socket").fileno()
+    if descriptor < 0:
+        return 1
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    if [happening for _, happening in poll.poll(0)] == [select.POLLOUT]:
+        return 0
+    (held,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)))
+    return max(1, int(held))
 
 
 # What OpenSSL calls the mistakes that people make, in plainer words.

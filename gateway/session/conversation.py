@@ -91,6 +91,8 @@ class Conversation:
         self.subscriptions = Subscriptions(identity, self.output)
         self.operation: ops.Operation | None = None
         self._taken: ops.Operation | None = None
+        # Whether the client takes its messages about as fast as they come; the owner knows.
+        self.client_writable = True
         # The frame whose operation is under way, and whether it is to be looked at again once that is done.
         self.waiting: Frame | None = None
         self.again = False
@@ -151,6 +153,11 @@ class Conversation:
         if self.witness is not None:
             operation.subscription.account = self.witness.subscribing(operation, queue)
         return operation
+
+    def settle_taken(self) -> None:
+        """Settle what ack:auto delivered, unless the client is behind: then it goes back to its queue."""
+        if self.client_writable:
+            self.subscriptions.settle_auto()
 
     # Operations.
 

@@ -16,7 +16,6 @@ hold is a named reason not to read, so a stalled client can be explained by look
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from hashlib import md5
 from typing import Final
 
 from gateway.amqp.splitter import Return
@@ -24,15 +23,13 @@ from gateway.errors import CloseReason, CodecError, FrameError, StompError, TlsO
 from gateway.session import ops, refusals
 from gateway.session.authentication import Authentication
 from gateway.session.conversation import Conversation, Hold
-from gateway.session.destinations import TEMP_QUEUE, parse, subscription_queue_name
-from gateway.session.policy import NO_DESTINATION_RULES, DestinationRules
+from gateway.session.policy import DestinationRules
 from gateway.session.publisher import Publisher
 from gateway.session.queues import QueueRules
 from gateway.session.renewal import Renewal
 from gateway.session.sender import Sender, octets
 from gateway.session.settings import Resolve
-from gateway.session.subscribing import queue_to_delete, read_subscribe, read_unsubscribe
-from gateway.session.subscription import AckMode
+from gateway.session.subscriber import Subscriber
 from gateway.session.transitions import HANDLERS, READING, State
 from gateway.stomp.decoder import Decoder, Limits
 from gateway.stomp.frame import Frame
@@ -58,16 +55,12 @@ class Session(Conversation):
         super().__init__(identity, strict=default is not None and default.strict)
         self.authentication = Authentication(self, server, resolve)
         self.sender = Sender(self)
+        self.subscriber = Subscriber(self, self.sender)
         self.renewal = Renewal(self)
-        # Whether the client takes its messages about as fast as they come; the owner knows.
-        self.client_writable = True
         self._limits = limits
         self._now = now
-        self._rules = QueueRules()
-        self._destinations = NO_DESTINATION_RULES
         self._farewell: Callable[[], None] | None = None
         self._stopping: Callable[[], None] | None = None
-        self._queues_named = 0
 
     @property
     def publisher(self) -> Publisher:
@@ -159,10 +152,11 @@ class Session(Conversation):
             if isinstance(operation, ops.Login):
                 self.renewal.start(operation.passcode)
             settings = self.settings
-            self._rules = QueueRules.of(event.broker_version, settings)
-            self._destinations = DestinationRules(settings, self.login or b"")
-            self.sender.start(self._rules, self._destinations)
-            self.subscriptions.streams_take_nack = self._rules.streams_take_nack
+            rules = QueueRules.of(event.broker_version, settings)
+            destinations = DestinationRules(settings, self.login or b"")
+            self.sender.start(rules, destinations)
+            self.subscriber.start(rules, destinations)
+            self.subscriptions.streams_take_nack = rules.streams_take_nack
             self._limits.frame = settings.max_frame_size
 
     def _on_login_failed(self, event: ops.LoginFailed) -> None:
@@ -236,86 +230,19 @@ class Session(Conversation):
     # SUBSCRIBE and UNSUBSCRIBE.
 
     def _on_subscribe(self, frame: Frame) -> None:
-        headers, fresh = self.headers(frame), self._fresh_queue_name()
-        request = read_subscribe(headers, fresh, self.settings, self._rules, self._destinations)
-        if request.tag in self.subscriptions:
-            raise refusals.duplicate_subscription(request.tag)
-        subscription = self.new_subscription(request.tag, request.identifier, request.mode)
-        subscription.destination = request.text
-        subscription.kind = parse(request.text).kind
-        # A queue is declared once per session, by whichever frame touches it first; one of a topic every time.
-        known = request.binding is None and self.sender.has_declared(request.queue_name)
-        prefetch = self.settings.auto_ack_window if request.mode is AckMode.AUTO else request.prefetch
-        queue = None if known else request.queue
-        operation = ops.Subscribe(
-            subscription,
-            queue,
-            request.queue_name,
-            request.binding,
-            prefetch,
-            request.arguments,
-            is_stream=request.is_stream,
-        )
-        self.ask(self.witnessed(operation, request.queue), frame)
-
-    def _fresh_queue_name(self) -> bytes:
-        """A name for the queue of a subscription that nobody shares; unguessable, because the session's identity is."""
-        self._queues_named += 1
-        seed = b"%b %d" % (self.identity, self._queues_named)
-        return subscription_queue_name(md5(seed, usedforsecurity=False).digest())
+        self.subscriber.subscribe(frame)
 
     def _on_subscribed(self, event: ops.Subscribed) -> None:
-        subscription = event.subscription
-        operation = self.operation
-        if isinstance(operation, ops.Subscribe) and operation.queue is not None and operation.binding is None:
-            self.sender.note_declared(event.queue_name)
-        self.subscriptions.add(subscription, event.queue_name)
-        if self.witness is not None and isinstance(operation, ops.Subscribe):
-            self.witness.subscribed(operation, event.queue_name)
-        frame = self.answered()
-        # The RECEIPT precedes the first MESSAGE, though the broker may deliver earlier.
-        if frame is not None:
-            self.send_receipt(frame)
-        self.subscriptions.start(subscription)
+        self.subscriber.subscribed(event)
 
     def _on_unsubscribe(self, frame: Frame) -> None:
-        headers = self.headers(frame)
-        request = read_unsubscribe(headers)
-        subscription = self.subscriptions.get(request.tag)
-        if subscription is None:
-            raise refusals.no_subscription(request.description)
-        delete = queue_to_delete(subscription.destination, headers, self.settings, self._destinations)
-        self._settle_taken()
-        if self.witness is not None:
-            self.witness.unsubscribed(subscription, "unsubscribe" if delete is None else "deleted")
-        self.subscriptions.forget(subscription)
-        self.ask(ops.Unsubscribe(subscription, delete), frame)
+        self.subscriber.unsubscribe(frame)
 
     def _on_unsubscribed(self, event: ops.Unsubscribed) -> None:
-        frame = self.answered()
-        if frame is not None:
-            self.send_receipt(frame)
+        self.subscriber.unsubscribed()
 
     def _on_consumer_cancelled(self, event: ops.ConsumerCancelled) -> None:
-        subscription = event.subscription
-        if not self.subscriptions.is_current(subscription):
-            return
-        if self.witness is not None:
-            self.witness.unsubscribed(subscription, "cancelled")
-        self.subscriptions.forget(subscription)
-        description: bytes | None
-        if subscription.subscription is None:
-            shown, description = subscription.destination, b"destination='%b'" % subscription.destination
-        elif subscription.subscription.startswith(TEMP_QUEUE):
-            shown, description = subscription.subscription, None
-        else:
-            shown, description = subscription.subscription, b"id='%b'" % subscription.subscription
-        self.fail(refusals.subscription_cancelled(description, shown), None)
-
-    def _settle_taken(self) -> None:
-        """Settle what ack:auto delivered, unless the client is behind: then it goes back to its queue."""
-        if self.client_writable:
-            self.subscriptions.settle_auto()
+        self.subscriber.cancelled(event)
 
     # ACK and NACK.
 
@@ -375,7 +302,7 @@ class Session(Conversation):
 
     def _drain(self, farewell: Callable[[], None]) -> None:
         """Wait for what is unconfirmed and under way, close the channels, then say good-bye."""
-        self._settle_taken()
+        self.settle_taken()
         self.move(State.DRAINING)
         self._farewell = farewell
         self._close_upstream_when_quiet()

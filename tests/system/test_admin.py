@@ -14,19 +14,25 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from tests.support.admin import AdminClient, of_host
 from tests.support.chaos import Direction, chaos
 from tests.support.deadline import until, within
-from tests.support.gateway import GatewayProcess, configuration, gateway_process
+from tests.support.gateway import GatewayProcess, configuration, gateway_process, listening
 from tests.support.stomp_client import StompClient
 
 pytestmark = pytest.mark.system
 
 # Each test has a virtual host of its own, which all mean the same one of the broker.
-HOSTS = ("counted", "listed", "paged", "shown", "closed", "sampled", "broken", "*")
+HOSTS = ("counted", "implicit", "listed", "paged", "shown", "closed", "sampled", "broken", "*")
 
 
 @pytest.fixture(scope="module")
 def gateway(broker_url: str) -> Iterator[GatewayProcess]:
     hosts = {name: {"amqp_vhost": "/"} for name in HOSTS}
-    document = configuration(broker_url, admin="127.0.0.1:0", virtual_hosts={"/": {}, **hosts})
+    document = configuration(
+        broker_url,
+        listeners=[{"tcp": "127.0.0.1:0"}, {"tcp": "127.0.0.1:0", "implicit_connect": True}],
+        admin="127.0.0.1:0",
+        virtual_hosts={"/": {}, **hosts},
+        default_vhost="implicit",
+    )
     with gateway_process(document) as process:
         yield process
 
@@ -126,6 +132,16 @@ async def test_heart_beats_are_octets_to_the_client(gateway: GatewayProcess, adm
         assert (await admin.json(f"/api/sessions/{session}"))["bytes_sent"] >= len(connected) + 2
 
 
+async def test_who_is_let_in_without_connect_was_sent_no_connected(gateway: GatewayProcess, admin: AdminClient) -> None:
+    async with StompClient.dialled(listening(gateway, 2)[1]) as client:
+        await client.ask("SEND", b"x", destination="/topic/implicit")
+        client.write("CONNECT", accept_version="1.2")
+        await client.expect("ERROR", message="Illegal command")
+    found = of_host(await admin.samples(), "implicit", [*_OF_LINKS, *_OF_TIME])
+    assert found["sessions_started_total tcp 1.0"] == found["frames_received_total CONNECT"] == 1
+    assert "frames_sent_total CONNECTED" not in found
+
+
 async def test_metrics_speak_both_formats(admin: AdminClient) -> None:
     plain = await admin.ask("/metrics")
     assert plain.headers["Content-Type"].startswith("text/plain; version=")
@@ -133,6 +149,17 @@ async def test_metrics_speak_both_formats(admin: AdminClient) -> None:
     assert modern.headers["Content-Type"].startswith("application/openmetrics-text")
     names = {family.name for family in open_metrics(modern.text)}  # type: ignore[no-untyped-call]
     assert {"stomp_gateway", "stomp_gateway_sessions_started", "process_cpu_seconds"} <= names
+
+
+@pytest.mark.parametrize("version", ["abc", "9", "1.0.0.0", "x y"])
+async def test_a_form_that_nobody_knows_is_neither_spoken_nor_claimed(
+    gateway: GatewayProcess, admin: AdminClient, version: str
+) -> None:
+    for kind in ("text/plain", "application/openmetrics-text"):
+        answer = await admin.ask("/metrics", Accept=f"{kind};version={version}")
+        assert answer.status == 200
+        assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert not gateway.logged("admin request failed")
 
 
 async def test_many_sessions_make_no_more_metrics(gateway: GatewayProcess, admin: AdminClient) -> None:

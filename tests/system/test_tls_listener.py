@@ -13,10 +13,20 @@ from typing import Any
 
 import pytest
 
+from gateway.errors import ExitCode
+from gateway.parity import AmqpBroker
 from tests.support.certificates import Authority, Identity
 from tests.support.deadline import PATIENCE, until, within
-from tests.support.gateway import Address, GatewayProcess, configuration, gateway_here, gateway_process, parsed
-from tests.support.stomp_client import ConnectionOverError, StompClient
+from tests.support.gateway import (
+    Address,
+    GatewayProcess,
+    configuration,
+    gateway_here,
+    gateway_process,
+    listening,
+    parsed,
+)
+from tests.support.stomp_client import ConnectionOverError, StompClient, encoded
 
 pytestmark = pytest.mark.system
 
@@ -143,6 +153,38 @@ async def test_a_stop_says_goodbye_and_does_not_wait_for_handshakes(files: Files
                 await client.expect("ERROR", message="Shutting down")
                 await client.closed()
             assert await process.exit_code(PATIENCE) == 0
+
+
+async def test_nothing_is_lost_under_auto_when_the_gateway_stops_before_a_slow_client(
+    files: Files, broker_url: str, amqp: AmqpBroker, queue: str
+) -> None:
+    """Messages that come one by one, so that each finds the buffers of TLS empty and waits beneath them."""
+    bodies = [b"%08d" % number * 512 for number in range(1200)]
+    listeners = [files.listener(), {"tcp": "127.0.0.1:0"}]
+    with gateway_process(configuration(broker_url, listeners=listeners, drain_timeout=1)) as process:
+        encrypted, plain = listening(process, 2)
+        with socket.socket() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 * 1024)
+            connection.settimeout(PATIENCE)
+            connection.connect(encrypted)
+            with files.client().wrap_socket(connection, server_hostname="localhost") as slow:
+                slow.sendall(encoded("CONNECT", accept_version="1.2", host="/", login="guest", passcode="guest"))
+                assert slow.recv(4096).startswith(b"CONNECTED")
+                slow.sendall(encoded("SUBSCRIBE", id="0", destination=f"/queue/{queue}", receipt="0"))
+                assert slow.recv(4096).startswith(b"RECEIPT")
+                async with within(40), StompClient.logged_in(plain, login="guest", passcode="guest") as sender:
+                    for body in bodies:
+                        await sender.ask("SEND", body, destination=f"/queue/{queue}")
+                process.terminate()
+                assert await process.exit_code(12) == ExitCode.OK
+                received = b""
+                with contextlib.suppress(OSError):
+                    while octets := slow.recv(1 << 20):
+                        received += octets
+    missing = {body for body in bodies if body + b"\0\n" not in received}
+    while (message := await amqp.take(queue)) is not None:
+        missing.discard(message.body)
+    assert not missing
 
 
 @pytest.mark.parametrize("options", [{}, {"proxy_protocol": True}])

@@ -414,6 +414,38 @@ async def test_pings_of_a_client_that_reads_nothing_pile_up_nowhere(doors: Doors
         assert grown < 10 << 20, grown
 
 
+async def test_pings_instead_of_an_answer_to_the_close_frame_pile_up_nowhere(doors: Doors) -> None:
+    pings = Piece(Opcode.PING, b"x" * 125).serialize(mask=True) * 2000
+    async with WebSocketClient.logged_in(doors.at["plain"]) as client:
+        before = doors.process.memory
+        client.protocol.send_binary(encoded("DISCONNECT", receipt="last"))
+        client.writer.writelines(client.protocol.data_to_send())
+        for _ in range(60):
+            client.writer.write(pings)
+            async with within(20):
+                await client.writer.drain()
+        grown = doors.process.memory - before
+        assert grown < 10 << 20, grown
+        await client.expect("RECEIPT", receipt_id="last")
+
+
+async def test_whoever_sends_very_many_small_messages_does_not_hold_up_the_others(doors: Doors) -> None:
+    """Hundreds of thousands of WebSocket's frames take the gateway a while; meanwhile others have their answers."""
+    async with (
+        WebSocketClient.logged_in(doors.at["plain"]) as busy,
+        WebSocketClient.logged_in(doors.at["plain"]) as other,
+    ):
+        busy.writer.write(Piece(Opcode.TEXT, b"").serialize(mask=True) * 300_000)
+        done = asyncio.create_task(busy.ask("BEGIN", transaction="t"))
+        answers = 0
+        while not done.done():
+            await other.ask("BEGIN", transaction=f"t{answers}")
+            await other.ask("ABORT", transaction=f"t{answers}")
+            answers += 1
+        await done
+        assert answers > 5
+
+
 # All of it together.
 
 
