@@ -266,7 +266,7 @@ class GatewayConfig(Group):
         json_schema_extra={"type": ["object", "null"]},
     )
     admin: Admin = Field(
-        default_factory=Admin, description="Metrics, health, the API and the status page: only an address, or more, or off."
+        default_factory=Admin, description="Metrics, health, the API and the status page: an address, or more, or off."
     )
     logging: Logging = Field(default_factory=Logging, description="What is logged, and how.")
     drain_timeout: Annotated[float, Duration()] = Field(

@@ -157,8 +157,8 @@ class Publisher:
                 return []
             self.unconfirmed_bytes -= entry[2]
             return [entry]
-        # The account is in publishing order, so what a multiple means stands in front. It is taken out afterwards: whoever
-        # looks for the first one again and again passes all that were taken out before, every time.
+        # The account is in publishing order, so what a multiple means stands in front. It is taken out afterwards: to
+        # look for the first one anew each time would mean to pass all that were taken out before.
         struck: list[int] = []
         for first in unconfirmed:
             if first > sequence:
