@@ -46,6 +46,7 @@ _COMPRESSED_SLICE: Final = 4 << 10
 # costs to read. A read may hold forty thousand frames, and the event loop may read one client many times in a row.
 _IN_ONE_TURN: Final = 64 << 10
 _FOR_A_FRAME: Final = 128
+_WITHOUT_END: Final = 1 << 62
 
 
 class WebSocketConnection(asyncio.Protocol):
@@ -75,6 +76,9 @@ class WebSocketConnection(asyncio.Protocol):
         # Reads a text that comes in fragments.
         self._text: codecs.IncrementalDecoder | None = None
         self._violation = ""
+        # Over TLS nothing is put off for others: what the event loop has not decrypted by then is lost when the client
+        # closes without a word.
+        self._in_one_turn = _IN_ONE_TURN if listener.tls is None else _WITHOUT_END
         # Input put off, since the session takes no more, or others have their turn. Nothing more is read meanwhile.
         self._rest = b""
 
@@ -99,6 +103,7 @@ class WebSocketConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """The client is gone: WebSocket has another way to say that one sends no more."""
         if self._client is not None:
+            self._take_what_is_left(self._client)
             self._protocol.receive_eof()
             self._client.eof_received()
         return False
@@ -106,9 +111,11 @@ class WebSocketConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed, by whichever side."""
         self._let_go()
-        self._rest = b""
         self._arrival.leave()
         if self._client is not None:
+            # There is nobody to write to.
+            self._transport.abort()
+            self._take_what_is_left(self._client)
             self._client.connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -193,11 +200,11 @@ class WebSocketConnection(asyncio.Protocol):
         transport = self._transport
         size = _COMPRESSED_SLICE if self._protocol.extensions else _SLICE
         position = taken = 0
-        while position < len(data) and taken < _IN_ONE_TURN and not transport.is_paused:
+        while position < len(data) and taken < self._in_one_turn and not transport.is_paused:
             taken += self._take(client, data[position : position + size])
             position += size
         self._rest = data[position:]
-        if (self._rest or taken >= _IN_ONE_TURN) and not self._below.is_closing():
+        if (self._rest or taken >= self._in_one_turn) and not self._below.is_closing():
             self._below.pause_reading()
             if not transport.is_paused:
                 asyncio.get_running_loop().call_soon(self._go_on)
@@ -206,6 +213,12 @@ class WebSocketConnection(asyncio.Protocol):
         if self._client is not None and self._rest and not self._transport.is_paused:
             self._take_in_slices(self._client, self._rest)
         self._read_on()
+
+    def _take_what_is_left(self, client: ClientConnection) -> None:
+        """The client is gone, and there is no other turn; compressed it may hold a thousand times as much."""
+        rest, self._rest = self._rest, b""
+        if rest and not self._protocol.extensions:
+            self._take(client, rest)
 
     def _resumed(self) -> None:
         """The session takes input again. It is in the middle of something now."""

@@ -197,7 +197,8 @@ class WebSocketTransport(asyncio.Transport):
     def pause_reading(self) -> None:
         """Leave what the client sends where it is."""
         self.is_paused = True
-        self._below.pause_reading()
+        if not self._below.is_closing():
+            self._below.pause_reading()
 
     def resume_reading(self) -> None:
         """Read again, once what was put off has been taken."""

@@ -274,6 +274,24 @@ async def test_tls_and_login_by_a_certificate(stage: Stage, tmp_path: Path) -> N
         assert await last.closed() == 1007
 
 
+async def test_what_was_sent_before_the_client_closed_is_published(stage: Stage) -> None:
+    """Behind very much else, over TLS, where the end comes while that is still being read."""
+    destination = "/queue/before-the-end"
+    async with (
+        within(),
+        WebSocketClient.logged_in(stage.tls, frame={"login": "guest", "passcode": "guest"}, tls=stage.client) as client,
+    ):
+        for _ in range(20_000):
+            client.protocol.send_text(b"")
+        client.protocol.send_text(encoded("SEND", b"last", destination=destination))
+        client.writer.write(b"".join(client.protocol.data_to_send()))
+        client.writer.close()
+        await client.writer.wait_closed()
+    async with WebSocketClient.logged_in(stage.plain, frame={"login": "guest", "passcode": "guest"}) as reader:
+        reader.write("SUBSCRIBE", id="0", destination=destination)
+        await reader.expect("MESSAGE", b"last")
+
+
 async def test_the_proxy_protocol(stage: Stage) -> None:
     async with WebSocketClient.dialled(stage.proxied, preface=PREFACE) as client:
         await client.connect(login="guest", passcode="guest")
