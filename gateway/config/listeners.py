@@ -29,8 +29,13 @@ def _path(value: str) -> str:
     return value
 
 
+def is_origin(value: str) -> bool:
+    """Whether a browser could send this as the origin of a page."""
+    return value == "null" or _ORIGIN.fullmatch(value) is not None
+
+
 def _origin(value: str) -> str:
-    if value != "null" and not _ORIGIN.fullmatch(value):
+    if not is_origin(value):
         raise mistake(
             "An origin is a scheme, a host, and a port if it is not the usual one, as browsers write it: in small "
             "letters, without a slash or a path behind it. For example https://example.org or http://localhost:8080."

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gateway.config import SocketAddress
+from gateway.config.listeners import is_origin
 from gateway.errors import UsageError
 from gateway.migrate.keys import RABBIT, STOMP, WEB
 from gateway.migrate.settings import Given
@@ -22,6 +23,9 @@ _LOGIN_TIMEOUT: Final = 10_000
 _WEB_IDLE_TIMEOUT: Final = 60_000
 _BACKLOG: Final = 128
 _BACKLOG_OF_RANCH: Final = 1024
+
+# An origin that no page can have (RFC 2606).
+_NOBODY: Final = "https://nobody.invalid"
 
 
 @dataclass
@@ -186,10 +190,22 @@ class Listeners:
             self.reading.remarks.mistake(given or "ws_path", "A path begins with / and has no ?, # or space.")
         return path
 
+    def _origins(self, given: Given) -> None:
+        """Without those that no browser can have, which never let anybody in; but an empty list would let all in."""
+        texts = [text for entry in _entries(given) if (text := self.reading.text(entry, ""))]
+        useless = ", ".join(text for text in texts if not is_origin(text))
+        if useless:
+            self.reading.remarks.needed(
+                given,
+                f"No browser has such an origin, so with the plugin it let nobody in: {useless}. Left out; if it is "
+                "needed, add it to allowed_origins in small letters and without a slash or a path behind it.",
+            )
+        origins = [text for text in texts if is_origin(text)]
+        self.sheet.add(2, "allowed_origins", origins or [_NOBODY] * bool(texts), because(given))
+
     def _web_if_given(self) -> None:
         if origins := self.reading.get(WEB, "allow_origins"):
-            texts = [self.reading.text(entry, "") for entry in _entries(origins)]
-            self.sheet.add(2, "allowed_origins", [text for text in texts if text], because(origins))
+            self._origins(origins)
         if policy := self.reading.get(WEB, "strict_transport_security"):
             self.sheet.add(2, "strict_transport_security", self.reading.text(policy, "") or None, because(policy))
         if most := self.reading.get(WEB, "max_connections"):

@@ -192,8 +192,20 @@ def test_files_that_are_included_are_to_be_given_as_well(files: Files, migrate: 
 
 
 def test_what_the_gateway_cannot_have_is_said_with_its_place(files: Files, migrate: Migrate) -> None:
-    found = refused(migrate(*files(rabbitmq__conf="web_stomp.allow_origins.1 = https://example.org/page\n")))
-    assert found[0].startswith("rabbitmq.conf:1 web_stomp.allow_origins.1: the gateway cannot have this. An origin is")
+    found = refused(migrate(*files(rabbitmq__conf="web_stomp.hsts.policy = max-age=1é\n")))
+    assert found[0].startswith("rabbitmq.conf:1 web_stomp.hsts.policy: the gateway cannot have this. ")
+
+
+@pytest.mark.parametrize("useless", ["*", "https://example.org/", "https://Example.org", "https://example.org/page"])
+def test_an_origin_that_no_browser_has_is_left_out_and_said(files: Files, migrate: Migrate, useless: str) -> None:
+    conf = f"web_stomp.allow_origins.1 = {useless}\nweb_stomp.allow_origins.2 = https://shop.example.org\n"
+    outcome = migrate(*files(rabbitmq__conf=conf))
+    assert outcome.code == ExitCode.FAILURE
+    assert outcome.said(f"it let nobody in: {useless}. Left out")
+    assert outcome.config.listeners[-1].allowed_origins == ("https://shop.example.org",)
+    # An empty list would let everybody in.
+    alone = migrate(*files(rabbitmq__conf=f"web_stomp.allow_origins.1 = {useless}\n"), "--force")
+    assert alone.config.listeners[-1].allowed_origins == ("https://nobody.invalid",)
 
 
 def test_a_term_that_does_not_end_is_a_mistake_with_line_and_column(files: Files, migrate: Migrate) -> None:
