@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,10 @@ from tests.support.leaks import leaks
 if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadScopeScheduling
+
+
+# A shell lets its background jobs ignore Ctrl-C, and so would whatever the tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)

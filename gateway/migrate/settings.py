@@ -108,5 +108,10 @@ def _property(term: Term) -> tuple[str | None, Term, int]:
 
 def shown(name: str) -> str:
     """A name from a file, fit to be shown in one line."""
-    text = "".join(character if character.isprintable() else "?" for character in name)
+    text = printable(name)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def printable(name: str) -> str:
+    """The whole of a name, without what would do something to a terminal."""
+    return "".join(character if character.isprintable() else "?" for character in name)

@@ -12,7 +12,7 @@ from gateway.errors import UsageError
 from gateway.migrate.from_conf import from_conf
 from gateway.migrate.from_terms import from_terms, plugins_of, terms_of
 from gateway.migrate.remarks import Remarks
-from gateway.migrate.settings import Settings, shown
+from gateway.migrate.settings import Settings, printable
 from gateway.migrate.terms import Term
 
 _LARGEST: Final = 4 << 20
@@ -71,28 +71,28 @@ def read_sources(
         found = terms_of(_text(enabled_plugins), sources.names[-1], remarks)
         sources.plugins = None if found is None else plugins_of(found)
         if found is not None and sources.plugins is None:
-            raise UsageError(f"{shown(str(enabled_plugins))} is no list of plugins like [rabbitmq_stomp].")
+            raise UsageError(f"{printable(str(enabled_plugins))} is no list of plugins like [rabbitmq_stomp].")
     return sources
 
 
 def _name(file: Path, files: Sequence[Path]) -> str:
     """A file's own name, or with its directory where that is not enough."""
     alone = sum(other.name == file.name for other in files) <= 1
-    return shown(file.name if alone else str(file))
+    return printable(file.name if alone else str(file))
 
 
 def _text(file: Path) -> str:
     try:
         octets = _octets(file)
     except OSError as error:
-        raise UsageError(f"{shown(str(file))} cannot be read: {error.strerror or error}.") from None
+        raise UsageError(f"{printable(str(file))} cannot be read: {error.strerror or error}.") from None
     if len(octets) > _LARGEST:
-        raise UsageError(f"{shown(str(file))} is larger than any configuration ({_LARGEST >> 20} MiB).")
+        raise UsageError(f"{printable(str(file))} is larger than any configuration ({_LARGEST >> 20} MiB).")
     try:
         return octets.decode("latin-1" if _LATIN_1.match(octets) else "utf-8-sig")
     except UnicodeDecodeError as error:
         line, column = octets.count(b"\n", 0, error.start) + 1, error.start - octets.rfind(b"\n", 0, error.start)
-        place = f"{shown(str(file))}: line {line}, octet {column}"
+        place = f"{printable(str(file))}: line {line}, octet {column}"
         raise UsageError(f"{place}: This is not UTF-8. Save the file as UTF-8.") from None
 
 

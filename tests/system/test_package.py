@@ -68,7 +68,7 @@ def sdist(backend: Path, folder: Path) -> Path:
 def wheel(backend: Path, sdist: Path, folder: Path) -> Path:
     """The wheel, built of nothing but the sdist."""
     with tarfile.open(sdist) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extractall(folder)  # noqa: S202 - our own, and Python 3.11.2 knows no filter
     return _build(backend, "wheel", folder / _NAME, folder / "dist")
 
 
