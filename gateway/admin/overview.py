@@ -11,7 +11,8 @@ from gateway import __version__
 from gateway.admin.census import Census
 from gateway.admin.listing import Listing, contains, is_exactly
 from gateway.admin.text import moment, shown
-from gateway.server.figures import KINDS, NOT_LOGGED_IN
+from gateway.server.figures import NOT_LOGGED_IN
+from gateway.session.destinations import KIND_NAMES
 from gateway.session.traffic import OTHER
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ DESTINATIONS: Final[Listing[_Destination]] = Listing(
         "q": contains(lambda each: each.destination),
     },
     "destination",
-    choices={"kind": tuple(KINDS.values())},
+    choices={"kind": tuple(KIND_NAMES.values())},
 )
 
 
@@ -221,7 +222,7 @@ class _Destinations:
             return known
         if len(self.found) >= _MOST_DESTINATIONS:
             key = ("", OTHER, kind)
-        return self.found.setdefault(key, _Destination(key[0], shown(key[1]), KINDS[kind]))
+        return self.found.setdefault(key, _Destination(key[0], shown(key[1]), KIND_NAMES[kind]))
 
     def add(self, client: ClientConnection) -> None:
         """Add one session."""

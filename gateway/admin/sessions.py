@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.admin.listing import Listing, contains, is_exactly
 from gateway.admin.text import moment, shown
-from gateway.server.figures import KINDS
 from gateway.session.conversation import Hold
+from gateway.session.destinations import KIND_NAMES
 
 if TYPE_CHECKING:
     from gateway.server.client import ClientConnection
@@ -110,7 +110,7 @@ def detail(client: ClientConnection) -> dict[str, Any]:
         "sends": [
             {
                 "destination": shown(send.destination),
-                "kind": KINDS[send.kind],
+                "kind": KIND_NAMES[send.kind],
                 "messages": send.messages,
                 "bytes": send.octets,
             }

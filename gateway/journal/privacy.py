@@ -19,7 +19,7 @@ from gateway.journal.schema import OTHER
 from gateway.patterns import Pattern
 from gateway.session.destinations import Kind
 
-KIND_NAMES: Final = {
+KIND_CODES: Final = {
     Kind.QUEUE: "queue",
     Kind.TOPIC: "topic",
     Kind.EXCHANGE: "exchange",
@@ -27,7 +27,7 @@ KIND_NAMES: Final = {
     Kind.REPLY_QUEUE: "reply",
     Kind.TEMP_QUEUE: "temp",
 }
-"""The journal's words for kinds of destinations."""
+"""The journal's short words for kinds of destinations."""
 
 # Names that brokers and gateways generate: there is no end of them, and they say nothing.
 _GENERATED: Final = re.compile(

@@ -9,7 +9,7 @@ from gateway.errors import CloseReason, StompError
 from gateway.journal import schema
 from gateway.journal.codes import code_of
 from gateway.journal.detail import DeliveryDetail, SendDetail
-from gateway.journal.privacy import KIND_NAMES, shown
+from gateway.journal.privacy import KIND_CODES, shown
 from gateway.journal.sample import Sample
 from gateway.journal.tally import About, DeliveryTally, SendTally
 from gateway.journal.use import of_send, of_subscribe
@@ -98,7 +98,7 @@ class Recorder:
     def sends(self, plan: SendPlan, headers: Mapping[bytes, bytes]) -> SendAccount:
         """See `Witness`."""
         self._use_all(of_send(plan, headers))
-        name, kind = self._book.destinations.name(plan.destination), KIND_NAMES[plan.kind]
+        name, kind = self._book.destinations.name(plan.destination), KIND_CODES[plan.kind]
         if self._book.detailed:
             allowed = {
                 each: shown(headers[each.encode()]) for each in self._book.header_values if each.encode() in headers
@@ -133,7 +133,7 @@ class Recorder:
             identifier = shown(text if subscription.subscription is None else subscription.subscription)
         about = About(
             self._book.destinations.name(text),
-            KIND_NAMES[_kind_of(operation)],
+            KIND_CODES[_kind_of(operation)],
             identifier,
             subscription.mode.value.decode(),
             None,

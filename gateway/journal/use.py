@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from gateway.session.arguments import QUEUE_ARGUMENTS
-from gateway.session.destinations import REPLY_QUEUE, Kind
+from gateway.session.destinations import KIND_NAMES, REPLY_QUEUE, Kind
 from gateway.session.subscription import AckMode
 from gateway.stomp.frame import RECEIPT
 from gateway.stomp.headers import read_boolean
@@ -16,14 +16,6 @@ if TYPE_CHECKING:
     from gateway.session import ops
     from gateway.session.sending import SendPlan
 
-_KINDS: Final = {
-    Kind.QUEUE: "queue",
-    Kind.TOPIC: "topic",
-    Kind.EXCHANGE: "exchange",
-    Kind.AMQ_QUEUE: "amq-queue",
-    Kind.REPLY_QUEUE: "reply-queue",
-    Kind.TEMP_QUEUE: "temp-queue",
-}
 _HEADERS: Final = {
     RECEIPT: "receipt",
     b"priority": "priority",
@@ -52,7 +44,7 @@ def of_send(plan: SendPlan, headers: Mapping[bytes, bytes]) -> Iterator[str]:
         plan: its meaning.
         headers: of the frame.
     """
-    yield _KINDS[plan.kind]
+    yield KIND_NAMES[plan.kind]
     for name in headers:
         if name in _HEADERS:
             yield _HEADERS[name]
@@ -78,7 +70,7 @@ def of_subscribe(operation: ops.Subscribe, kind: Kind, about: About) -> Iterator
         about: the subscription, as the journal shows it.
     """
     subscription = operation.subscription
-    yield _KINDS[kind]
+    yield KIND_NAMES[kind]
     if about.exclusive and kind is Kind.QUEUE:
         # Those of topics and reply queues are exclusive without being asked.
         yield "exclusive"

@@ -19,21 +19,12 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.config import PASS_THROUGH
 from gateway.journal.histogram import bucket_of, percentile
-from gateway.session.destinations import Kind
+from gateway.session.destinations import KIND_NAMES, Kind
 from gateway.session.traffic import DeliveryCount
 
 if TYPE_CHECKING:
     from gateway.server.observation import Observation
 
-KINDS: Final = {
-    Kind.QUEUE: "queue",
-    Kind.TOPIC: "topic",
-    Kind.EXCHANGE: "exchange",
-    Kind.AMQ_QUEUE: "amq-queue",
-    Kind.REPLY_QUEUE: "reply-queue",
-    Kind.TEMP_QUEUE: "temp-queue",
-}
-"""The words of figures for kinds of destinations."""
 
 NOT_LOGGED_IN: Final = ""
 """Stands for the virtual host of connections that never logged in."""
@@ -156,7 +147,7 @@ class Totals:
 
 def by_kind(counts: Mapping[Kind, int]) -> dict[str, int]:
     """Counts by the words of figures for kinds of destinations."""
-    return {KINDS[kind]: count for kind, count in counts.items()}
+    return {KIND_NAMES[kind]: count for kind, count in counts.items()}
 
 
 class HostFigures:

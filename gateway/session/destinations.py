@@ -36,6 +36,16 @@ class Kind(Enum):
     TEMP_QUEUE = b"temp_queue"
 
 
+KIND_NAMES: Final = {
+    Kind.QUEUE: "queue",
+    Kind.TOPIC: "topic",
+    Kind.EXCHANGE: "exchange",
+    Kind.AMQ_QUEUE: "amq-queue",
+    Kind.REPLY_QUEUE: "reply-queue",
+    Kind.TEMP_QUEUE: "temp-queue",
+}
+"""The words of figures and features for the kinds: their prefixes, written with a hyphen."""
+
 _PREFIXES: Final = (
     (b"/queue", Kind.QUEUE),
     (b"/topic", Kind.TOPIC),

@@ -6,8 +6,8 @@ knows already, and what a subscription brought is kept here when it ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from gateway.session.destinations import Kind
 
@@ -66,54 +66,51 @@ class DeliveryCount:
         self.discarded += figures.discarded
 
 
-class Sends:
-    """What a session sent, by destination."""
+CountT = TypeVar("CountT", SendCount, DeliveryCount)
 
-    __slots__ = ("_by_destination",)
 
-    def __init__(self) -> None:
-        # Of very many destinations the later ones are counted together, by kind.
-        self._by_destination: dict[bytes | Kind, SendCount] = {}
+class _ByDestination(Generic[CountT]):
+    """One count for each destination; of very many the later ones are counted together, by kind."""
 
-    def count(self, destination: bytes, kind: Kind) -> SendCount:
-        """The count for a destination; shared by all plans that send there."""
+    __slots__ = ("_by_destination", "_new")
+
+    def __init__(self, new: Callable[[bytes, Kind], CountT]) -> None:
+        self._new: Callable[[bytes, Kind], CountT] = new
+        self._by_destination: dict[bytes | Kind, CountT] = {}
+
+    def count(self, destination: bytes, kind: Kind) -> CountT:
+        """The count for a destination."""
         known = self._by_destination.get(destination)
         if known is not None:
             return known
         key: bytes | Kind = destination
         if len(self._by_destination) >= _REMEMBERED:
             key, destination = kind, OTHER
-        return self._by_destination.setdefault(key, SendCount(destination, kind))
+        return self._by_destination.setdefault(key, self._new(destination, kind))
 
     @property
-    def all(self) -> Iterable[SendCount]:
+    def all(self) -> Iterable[CountT]:
         """Every count there is."""
         return self._by_destination.values()
 
 
-class Deliveries:
-    """What subscriptions brought that have ended, by destination."""
+class Sends(_ByDestination[SendCount]):
+    """What a session sent, by destination; a count is shared by all plans that send there."""
 
-    __slots__ = ("_by_destination",)
+    __slots__ = ()
 
     def __init__(self) -> None:
-        self._by_destination: dict[bytes | Kind, DeliveryCount] = {}
+        super().__init__(SendCount)
+
+
+class Deliveries(_ByDestination[DeliveryCount]):
+    """What subscriptions brought that have ended, by destination."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(DeliveryCount)
 
     def ended(self, subscription: Subscription) -> None:
         """A subscription has ended: keep what it brought."""
-        self._count(subscription).add(subscription)
-
-    def _count(self, subscription: Subscription) -> DeliveryCount:
-        destination, kind = subscription.address, subscription.kind
-        known = self._by_destination.get(destination)
-        if known is not None:
-            return known
-        key: bytes | Kind = destination
-        if len(self._by_destination) >= _REMEMBERED:
-            key, destination = kind, OTHER
-        return self._by_destination.setdefault(key, DeliveryCount(destination, kind))
-
-    @property
-    def all(self) -> Iterable[DeliveryCount]:
-        """Every count there is."""
-        return self._by_destination.values()
+        self.count(subscription.address, subscription.kind).add(subscription)

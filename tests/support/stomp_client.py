@@ -8,7 +8,7 @@ import itertools
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -59,6 +59,16 @@ def encoded(command: str, body: bytes = b"", /, **headers: str) -> bytes:
     if body:
         lines.append(b"content-length:%d" % len(body))
     return b"\n".join(lines) + b"\n\n" + body + b"\0"
+
+
+def checked(frame: Frame, command: str, body: bytes | None, headers: Mapping[str, str]) -> Frame:
+    """The same frame; see `StompClient.expect`."""
+    assert frame.command == command, frame
+    for name, value in headers.items():
+        assert frame.headers.get(name.replace("_", "-")) == value, frame
+    if body is not None:
+        assert frame.body == body, frame
+    return frame
 
 
 class StompClient:
@@ -189,13 +199,7 @@ class StompClient:
         Raises:
             AssertionError: it is another one.
         """
-        frame = await self.receive()
-        assert frame.command == command, frame
-        for name, value in headers.items():
-            assert frame.headers.get(name.replace("_", "-")) == value, frame
-        if body is not None:
-            assert frame.body == body, frame
-        return frame
+        return checked(await self.receive(), command, body, headers)
 
     async def messages(self, count: int) -> list[Frame]:
         """Receive so many MESSAGE frames."""

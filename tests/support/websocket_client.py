@@ -20,7 +20,7 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from tests.support.deadline import PATIENCE
-from tests.support.stomp_client import Address, ConnectionOverError, Frame, StompClient, encoded
+from tests.support.stomp_client import Address, ConnectionOverError, Frame, StompClient, checked, encoded
 
 _READ: Final = 1 << 16
 
@@ -229,13 +229,7 @@ class WebSocketClient:
         Raises:
             AssertionError: it is another one.
         """
-        frame = await self.receive()
-        assert frame.command == command, frame
-        for name, value in headers.items():
-            assert frame.headers.get(name.replace("_", "-")) == value, frame
-        if body is not None:
-            assert frame.body == body, frame
-        return frame
+        return checked(await self.receive(), command, body, headers)
 
     async def closed(self) -> int:
         """Wait for the server's close frame, before which nothing but heart-beats may come, and the connection's end.
