@@ -117,7 +117,8 @@ class GatewayProcess:
 
     def logged(self, event: str) -> list[dict[str, Any]]:
         """The log lines of an event, with their fields."""
-        lines = self.log.read_text().splitlines()
+        # What is behind the last line's end is a line that is being written.
+        *lines, _ = self.log.read_text().split("\n")
         records = [json.loads(line) for line in lines if line.startswith("{")]
         return [record for record in records if record.get("event") == event]
 
