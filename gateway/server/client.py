@@ -31,6 +31,9 @@ from gateway.session.transitions import State
 from gateway.session.whole_frames import whole_frames
 from gateway.stomp.decoder import Decoder, Limits
 
+# Frames of one client that are carried out before others have their turn: a few milliseconds' worth.
+_STRIDE: Final = 1000
+
 # With this many times its buffer waiting, a client's further messages go back to their queues until it has caught up.
 # The prefetch bounds messages and not octets, so without it large messages for a slow client would fill the memory.
 _SHED_AT: Final = 16
@@ -64,6 +67,7 @@ class ClientConnection(asyncio.Protocol):
         self._reading = True
         self._writable = True
         self._shedding = False
+        self._waits_for_turn = False
         self._settles_soon = False
         self._kept = 0
         self._buffer = 1 << 16
@@ -97,6 +101,9 @@ class ClientConnection(asyncio.Protocol):
         if isinstance(transport, WebSocketTransport):
             self._websocket = transport
             self.session.authentication.credentials = transport.credentials
+        if transport.get_extra_info("sslcontext") is None:
+            # Not with TLS: uvloop loses what a client sent before it closed, if that is not read at once.
+            self.session.stride = _STRIDE
         self.observation.arrived(peer)
         self.session.authentication.is_local = peer.is_local
         self.session.authentication.certificate_name = login_name(transport, self._listener)
@@ -190,8 +197,7 @@ class ClientConnection(asyncio.Protocol):
             self.failed(error)
         if session.state is State.CLOSED:
             self._close()
-        elif self._ended and session.wants_read and (self._gone or not session.publisher.owes_receipts):
-            # Nothing is held and the decoder has run dry: that was all the client had to say, and it has its receipts.
+        elif self._is_done():
             if not self._gone and not self._unwritten():
                 session.subscriptions.settle_auto()
             if self._violation is None:
@@ -201,9 +207,18 @@ class ClientConnection(asyncio.Protocol):
                 self._write_last()
             self._close()
         else:
+            if session.made_stride:
+                self._wait_for_turn()
             self._read_or_pause()
             if not self._started and session.state is State.CONNECTED:
                 self._start()
+
+    def _is_done(self) -> bool:
+        """Nothing is held and the decoder has run dry: that was all the client had to say, and it has its receipts."""
+        session = self.session
+        if not self._ended or not session.wants_read or session.made_stride:
+            return False
+        return self._gone or not session.publisher.owes_receipts
 
     def _flush(self) -> None:
         session = self.session
@@ -264,9 +279,19 @@ class ClientConnection(asyncio.Protocol):
         """Whether the kernel has everything: 0 when it does, more when it does not."""
         return self.write_buffer or (0 if self._listener.tls is None else kept_back(self._transport))
 
+    def _wait_for_turn(self) -> None:
+        """Let others have theirs. What is in the decoder comes first then, so nothing is read until that is done."""
+        if not self._waits_for_turn:
+            self._waits_for_turn = True
+            asyncio.get_running_loop().call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._waits_for_turn = False
+        self._resume()
+
     def _read_or_pause(self) -> None:
         self.observation.batch_done()
-        wanted = self.session.wants_read
+        wanted = self.session.wants_read and not self._waits_for_turn
         if wanted is not self._reading and not self._gone:
             self._reading = wanted
             if wanted:

@@ -26,13 +26,15 @@ class Throttle:
         self._resume = resume
         self._place: Place | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._frames = self._messages = self._octets = 0
+        self._messages = self._octets = 0
+        self._usual = NO_STRIDE
 
     def start(self, place: Place | None) -> None:
         """The client has logged in, and has this place."""
         if place is not None and place.has_rates:
             self._place = place
-            self._session.stride = place.stride
+            self._usual = self._session.stride
+            self._session.stride = min(self._usual, place.stride)
 
     def charge(self, octets: int) -> None:
         """Charge a client for what it has sent since the last time. HOT: once per read.
@@ -45,8 +47,7 @@ class Throttle:
             return
         session = self._session
         # More frames may wait in the decoder, and no read will come to remind of them.
-        has_more = session.frames_received - self._frames >= session.stride
-        self._frames = session.frames_received
+        has_more = session.made_stride
         # All frames that are counted by no other name were SENDs.
         messages = session.frames_received - sum(session.commands.values())
         if messages == self._messages and octets == self._octets and not has_more:
@@ -70,6 +71,7 @@ class Throttle:
 
     def end(self) -> None:
         """Nothing more is read from the client: what it has sent is carried out now."""
-        self._place = None
-        self._session.stride = NO_STRIDE
+        if self._place is not None:
+            self._place = None
+            self._session.stride = self._usual
         self.stop()

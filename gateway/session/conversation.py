@@ -79,8 +79,10 @@ class Conversation:
         self.observe: Callable[[], Witness | None] = lambda: None
         # What there was to count: frames in all and, but for SEND, by command; messages sent and the broker's answers.
         self.frames_received = 0
-        # Frames that are carried out at one go; the owner of a client that is to be slow looks at it in between.
+        # Frames that are carried out at one go, so that the owner can do something else in between; and whether there
+        # were so many in the last one, so that there may be more.
         self.stride = NO_STRIDE
+        self.made_stride = False
         self.commands: dict[bytes, int] = {}
         self.receipts_sent = 0
         self.errors_sent = 0

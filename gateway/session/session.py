@@ -107,6 +107,7 @@ class Session(Conversation):
             self.malformed(error)
         finally:
             self.frames_received += received
+            self.made_stride = received >= stride
 
     def malformed(self, error: FrameError) -> None:
         """Tell the client what is wrong with its octets, and end."""

@@ -273,3 +273,29 @@ async def test_a_frame_cut_off_by_the_end_of_the_connection_is_not_sent(
         with pytest.raises(ConnectionOverError):
             await client.receive()
     assert await amqp.count(queue) == 1
+
+
+async def test_whoever_sends_very_many_frames_does_not_hold_up_others(gateway_address: Address) -> None:
+    """A hundred thousand of them take the gateway a while; meanwhile others have their answers."""
+    async with StompClient.logged_in(gateway_address) as busy, StompClient.logged_in(gateway_address) as other, within():
+        busy.writer.write((encoded("BEGIN", transaction="t") + encoded("ABORT", transaction="t")) * 50_000)
+        done = asyncio.create_task(busy.ask("BEGIN", transaction="last"))
+        answers = 0
+        while not done.done():
+            await other.ask("BEGIN", transaction=f"t{answers}")
+            await other.ask("ABORT", transaction=f"t{answers}")
+            answers += 1
+        await done
+        assert answers > 5
+
+
+async def test_what_was_sent_before_the_end_is_carried_out_however_much_it_is(
+    gateway_address: Address, amqp: AmqpBroker, queue: str
+) -> None:
+    total = 5000
+    async with StompClient.logged_in(gateway_address) as client, within():
+        client.writer.write(encoded("SEND", b"x", destination=f"/queue/{queue}") * total)
+        await client.writer.drain()
+        client.writer.write_eof()
+        await client.closed()
+    await until(lambda: amqp.count(queue), lambda count: count == total)
