@@ -277,7 +277,11 @@ async def test_a_frame_cut_off_by_the_end_of_the_connection_is_not_sent(
 
 async def test_whoever_sends_very_many_frames_does_not_hold_up_others(gateway_address: Address) -> None:
     """A hundred thousand of them take the gateway a while; meanwhile others have their answers."""
-    async with StompClient.logged_in(gateway_address) as busy, StompClient.logged_in(gateway_address) as other, within():
+    async with (
+        StompClient.logged_in(gateway_address) as busy,
+        StompClient.logged_in(gateway_address) as other,
+        within(),
+    ):
         busy.writer.write((encoded("BEGIN", transaction="t") + encoded("ABORT", transaction="t")) * 50_000)
         done = asyncio.create_task(busy.ask("BEGIN", transaction="last"))
         answers = 0
