@@ -9,6 +9,7 @@ import pytest
 from gateway.parity import AmqpBroker
 from tests.support.deadline import until, within
 from tests.support.gateway import Address, configuration, gateway_here, gateway_process, parsed
+from tests.support.neighbour import answers_during
 from tests.support.stomp_client import ConnectionOverError, StompClient, encoded
 
 pytestmark = pytest.mark.system
@@ -283,14 +284,7 @@ async def test_whoever_sends_very_many_frames_does_not_hold_up_others(gateway_ad
         within(),
     ):
         busy.writer.write((encoded("BEGIN", transaction="t") + encoded("ABORT", transaction="t")) * 50_000)
-        done = asyncio.create_task(busy.ask("BEGIN", transaction="last"))
-        answers = 0
-        while not done.done():
-            await other.ask("BEGIN", transaction=f"t{answers}")
-            await other.ask("ABORT", transaction=f"t{answers}")
-            answers += 1
-        await done
-        assert answers > 5
+        assert await answers_during(busy.ask("BEGIN", transaction="last"), other) > 5
 
 
 async def test_what_was_sent_before_the_end_is_carried_out_however_much_it_is(

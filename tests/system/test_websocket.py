@@ -16,6 +16,7 @@ from websockets.frames import Opcode
 from gateway.parity import AmqpBroker
 from tests.support.deadline import until, within
 from tests.support.gateway import Address, GatewayProcess, configuration, gateway_process, listening
+from tests.support.neighbour import answers_during
 from tests.support.stomp_client import ConnectionOverError, StompClient, encoded
 from tests.support.websocket_client import WebSocketClient
 
@@ -436,14 +437,7 @@ async def test_whoever_sends_very_many_small_messages_does_not_hold_up_the_other
         WebSocketClient.logged_in(doors.at["plain"]) as other,
     ):
         busy.writer.write(Piece(Opcode.TEXT, b"").serialize(mask=True) * 300_000)
-        done = asyncio.create_task(busy.ask("BEGIN", transaction="t"))
-        answers = 0
-        while not done.done():
-            await other.ask("BEGIN", transaction=f"t{answers}")
-            await other.ask("ABORT", transaction=f"t{answers}")
-            answers += 1
-        await done
-        assert answers > 5
+        assert await answers_during(busy.ask("BEGIN", transaction="t"), other) > 5
 
 
 # All of it together.

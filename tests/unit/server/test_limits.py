@@ -196,13 +196,19 @@ def test_a_debt_outlives_the_session() -> None:
 # The throttle of one client.
 
 
-async def test_a_session_in_debt_is_not_read_until_it_is_paid() -> None:
-    clock = Clock()
-    limits = SessionLimits(clock)
-    play, resumed = Playbook(), asyncio.Event()
+def a_sender() -> Playbook:
+    """A session that has sent a message."""
+    play = Playbook()
     play.connect()
     play.client("SEND", "destination:/topic/t")
     play.prepare()
+    return play
+
+
+async def test_a_session_in_debt_is_not_read_until_it_is_paid() -> None:
+    clock = Clock()
+    limits = SessionLimits(clock)
+    play, resumed = a_sender(), asyncio.Event()
     throttle = Throttle(play.session, resumed.set)
     throttle.start(limits.enter(virtual_host("{user: {messages_per_second: 100, burst: 20ms}}"), "a", "10.0.0.1"))
     # What was sent before is paid for, too: one message, of the two that may come at once.
@@ -247,10 +253,7 @@ async def test_what_comes_in_one_read_goes_out_in_steps() -> None:
     """However much a client sends at once, no more than the burst and a step of it reach the broker at once."""
     clock = Clock()
     limits = SessionLimits(clock)
-    play, resumed = Playbook(), asyncio.Event()
-    play.connect()
-    play.client("SEND", "destination:/topic/t")
-    play.prepare()
+    play, resumed = a_sender(), asyncio.Event()
     play.published()
     throttle = Throttle(play.session, resumed.set)
     throttle.start(limits.enter(virtual_host("{user: {messages_per_second: 1000, burst: 100ms}}"), "a", "10.0.0.1"))
@@ -269,10 +272,7 @@ async def test_what_comes_in_one_read_goes_out_in_steps() -> None:
 
 async def test_the_end_of_a_client_lets_all_through_that_it_sent() -> None:
     limits = SessionLimits(Clock())
-    play = Playbook()
-    play.connect()
-    play.client("SEND", "destination:/topic/t")
-    play.prepare()
+    play = a_sender()
     play.published()
     throttle = Throttle(play.session, lambda: None)
     throttle.start(limits.enter(virtual_host("{user: {messages_per_second: 10}}"), "a", "10.0.0.1"))
