@@ -220,8 +220,8 @@ def _serve(options: argparse.Namespace) -> ExitCode:
     config = load(options.config)
     # Imported here: `check --offline`, `schema` and a mistake in the file answer without loading the server.
     from gateway.admin.site import AdminSite  # noqa: PLC0415
-    from gateway.server.gateway import serve  # noqa: PLC0415
-    from gateway.server.logs import configure_logs  # noqa: PLC0415
+    from gateway.server.process.gateway import serve  # noqa: PLC0415
+    from gateway.server.process.logs import configure_logs  # noqa: PLC0415
 
     configure_logs(config.logging)
     _run(serve(config, (AdminSite(config.admin),)))
@@ -233,8 +233,8 @@ def _check(options: argparse.Namespace) -> ExitCode:
     print(f"{options.config}: no mistakes ({_contents(config)})")
     if options.offline:
         return ExitCode.OK
-    from gateway.server.probe import probe  # noqa: PLC0415
-    from gateway.server.probe_report import report_lines, unserved  # noqa: PLC0415
+    from gateway.server.broker.probe import probe  # noqa: PLC0415
+    from gateway.server.broker.probe_report import report_lines, unserved  # noqa: PLC0415
 
     reports = _run(probe(config.resolved_virtual_hosts()))
     print("\n".join(report_lines(reports)))

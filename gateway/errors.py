@@ -119,9 +119,9 @@ class PipelineError(GatewayError):
 
 
 class FrameError(GatewayError):
-    """A client's octets break the grammar of STOMP or a limit; the stream cannot be read any further.
+    """A client's bytes break the grammar of STOMP or a limit; the stream cannot be read any further.
 
-    The text names the violation and quotes at most a few octets of it.
+    The text names the violation and quotes at most a few bytes of it.
     """
 
 
@@ -130,7 +130,7 @@ class TlsOctetsError(FrameError):
 
 
 class CodecError(GatewayError):
-    """Octets break AMQP 0-9-1, or a value does not fit into it."""
+    """Bytes break AMQP 0-9-1, or a value does not fit into it."""
 
 
 class CloseReason(Enum):

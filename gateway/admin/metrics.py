@@ -1,4 +1,4 @@
-"""Figures for Prometheus, put together when it asks."""
+"""GatewayStats for Prometheus, put together when it asks."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from gateway import __version__
-from gateway.admin.census import Census
-from gateway.server.figures import LATENCY_BOUNDS, HostFigures, Totals, by_kind
+from gateway.admin.stats_snapshot import StatsSnapshot
+from gateway.server.stats import LATENCY_BOUNDS, Totals, VirtualHostStats, by_kind
 
 if TYPE_CHECKING:
-    from gateway.server.gateway import Gateway
-    from gateway.server.readiness import Readiness
+    from gateway.server.process.gateway import Gateway
+    from gateway.server.process.readiness import Readiness
 
 _PREFIX: Final = "stomp_gateway_"
 _HOST: Final = "virtual_host"
@@ -42,15 +42,15 @@ _SPLIT: Final[tuple[tuple[str, str, str, Callable[[Totals], Mapping[str, int]]],
     ("frames_received", "STOMP frames from clients.", "command", lambda each: each.frames_received),
     ("frames_sent", "STOMP frames to clients.", "command", lambda each: each.frames_sent),
     ("messages_published", "Messages sent to the broker.", "kind", lambda each: by_kind(each.published)),
-    ("messages_published_bytes", "Their bodies.", "kind", lambda each: by_kind(each.published_octets)),
+    ("messages_published_bytes", "Their bodies.", "kind", lambda each: by_kind(each.published_bytes)),
     ("messages_delivered", "Messages from the broker, sent to clients.", "kind", lambda each: by_kind(each.delivered)),
-    ("messages_delivered_bytes", "Their bodies.", "kind", lambda each: by_kind(each.delivered_octets)),
+    ("messages_delivered_bytes", "Their bodies.", "kind", lambda each: by_kind(each.delivered_bytes)),
 )
 
 # Counters by virtual host alone.
 _PLAIN: Final[tuple[tuple[str, str, Callable[[Totals], int]], ...]] = (
-    ("client_received_bytes", "Octets from clients, without TLS.", lambda each: each.octets_in),
-    ("client_sent_bytes", "Octets to clients, without TLS.", lambda each: each.octets_out),
+    ("client_received_bytes", "Octets from clients, without TLS.", lambda each: each.bytes_in),
+    ("client_sent_bytes", "Octets to clients, without TLS.", lambda each: each.bytes_out),
     ("messages_confirmed", "Messages that the broker confirmed.", lambda each: each.confirmed),
     ("messages_rejected", "Messages that the broker refused to take.", lambda each: each.rejected),
     ("messages_returned", "Mandatory messages that reached no queue.", lambda each: each.returned),
@@ -62,7 +62,7 @@ _PLAIN: Final[tuple[tuple[str, str, Callable[[Totals], int]], ...]] = (
 )  # fmt: skip
 
 # What happens seldom, by virtual host and more labels: name, help, labels, values.
-_RARE: Final[tuple[tuple[str, str, Labels, Callable[[HostFigures], Counts]], ...]] = (
+_RARE: Final[tuple[tuple[str, str, Labels, Callable[[VirtualHostStats], Counts]], ...]] = (
     ("sessions_started", "Sessions that have logged in.", ("version", "transport"),
      lambda host: {(version, transport): count for (version, transport), count in host.started.items()}),
     ("sessions_ended", "Connections that ended; those that never logged in have an empty virtual_host.", ("reason",),
@@ -92,7 +92,7 @@ class GatewayCollector(Collector):
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self.is_ready = False
-        self.census = Census(gateway)
+        self.snapshot = StatsSnapshot(gateway)
 
     def describe(self) -> Iterable[Metric]:
         """Nothing in advance: it would be collected, only to learn the names."""
@@ -109,8 +109,8 @@ class GatewayCollector(Collector):
         yield from self._rest()
 
     def _counters(self) -> Iterator[Metric]:
-        figures = self._gateway.figures
-        totals = self.census.totals
+        stats = self._gateway.stats
+        totals = self.snapshot.totals
         for name, text, label, split in _SPLIT:
             yield _counter(
                 name,
@@ -126,13 +126,9 @@ class GatewayCollector(Collector):
                 name,
                 text,
                 (_HOST, *labels),
-                {
-                    (host, *values): count
-                    for host, each in figures.hosts.items()
-                    for values, count in rare(each).items()
-                },
+                {(host, *values): count for host, each in stats.hosts.items() for values, count in rare(each).items()},
             )
-        hosts = figures.hosts.items()
+        hosts = stats.hosts.items()
         opened = _without_nothing({label: host.links_opened for label, host in hosts})
         yield _counter("links_opened", "AMQP connections opened.", (_HOST,), opened)
         lost = _without_nothing({label: host.links_lost for label, host in hosts})
@@ -141,7 +137,7 @@ class GatewayCollector(Collector):
     def _latencies(self) -> Iterator[Metric]:
         text = "How long the broker took to confirm: a sample, at most one message at a time of each session."
         family = HistogramMetricFamily(_PREFIX + "confirm_latency_seconds", text, labels=(_HOST,))
-        for label, host in self._gateway.figures.hosts.items():
+        for label, host in self._gateway.stats.hosts.items():
             if label:
                 buckets, seen = [], 0
                 for bound, count in zip((*LATENCY_BOUNDS, None), host.latencies.counts, strict=True):
@@ -151,27 +147,27 @@ class GatewayCollector(Collector):
         yield family
 
     def _clients(self) -> Iterator[Metric]:
-        census = self.census
+        snapshot = self.snapshot
         text = "Open connections of clients, by the state of the session."
-        yield _gauge("connections", text, ("state",), _by_one(census.states))
+        yield _gauge("connections", text, ("state",), _by_one(snapshot.states))
         text = "Sessions; those that have not logged in yet have an empty virtual_host."
-        yield _gauge("sessions", text, (_HOST,), _by_one(census.sessions))
+        yield _gauge("sessions", text, (_HOST,), _by_one(snapshot.sessions))
         text = "Messages that the broker has yet to confirm."
-        yield _gauge("messages_unconfirmed", text, (_HOST,), _without_nothing(census.unconfirmed))
+        yield _gauge("messages_unconfirmed", text, (_HOST,), _without_nothing(snapshot.unconfirmed))
         text = "Messages that clients have and that are not settled."
-        yield _gauge("messages_unacknowledged", text, (_HOST,), _without_nothing(census.unacknowledged))
+        yield _gauge("messages_unacknowledged", text, (_HOST,), _without_nothing(snapshot.unacknowledged))
         yield _gauge(
-            "subscriptions", "Subscriptions, by their ack header.", (_HOST, "ack"), _by_two(census.subscriptions)
+            "subscriptions", "Subscriptions, by their ack header.", (_HOST, "ack"), _by_two(snapshot.subscriptions)
         )
-        yield _gauge("holds", "Sessions that are not read for a reason.", (_HOST, "reason"), _by_two(census.holds))
+        yield _gauge("holds", "Sessions that are not read for a reason.", (_HOST, "reason"), _by_two(snapshot.holds))
 
     def _links(self) -> Iterator[Metric]:
         gateway = self._gateway
-        blocked = Counter(dict.fromkeys(gateway.figures.hosts, 0))
+        blocked = Counter(dict.fromkeys(gateway.stats.hosts, 0))
         channels = blocked.copy()
         links: Counter[Labels] = Counter()
-        for link in gateway.inventory.links:
-            label = gateway.inventory.label(link)
+        for link in gateway.link_registry.links:
+            label = gateway.link_registry.label(link)
             links[label, link.purpose] += 1
             blocked[label] += link.blocked
             channels[label] += link.channels
@@ -229,9 +225,9 @@ class Metrics:
             accept: the Accept header: OpenMetrics for those who ask for it.
             readiness: as of now.
         """
-        census = await Census(self._gateway).take()
+        snapshot = await StatsSnapshot(self._gateway).take()
         # Nobody else can ask in between.
-        self._collector.is_ready, self._collector.census = readiness.is_ready, census
+        self._collector.is_ready, self._collector.snapshot = readiness.is_ready, snapshot
         encode, content_type = choose_encoder(_known(accept))
         return encode(self._registry), content_type
 

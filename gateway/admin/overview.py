@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway import __version__
-from gateway.admin.census import Census
 from gateway.admin.listing import Listing, contains, is_exactly
+from gateway.admin.stats_snapshot import StatsSnapshot
 from gateway.admin.text import moment, shown
-from gateway.server.figures import NOT_LOGGED_IN
+from gateway.server.stats import NOT_LOGGED_IN
 from gateway.session.destinations import KIND_NAMES
 from gateway.session.traffic import OTHER
 
 if TYPE_CHECKING:
     from gateway.config import VirtualHost
-    from gateway.server.client import ClientConnection
-    from gateway.server.gateway import Gateway
-    from gateway.server.link import Link
-    from gateway.server.readiness import Readiness
+    from gateway.server.broker.link import Link
+    from gateway.server.client.connection import ClientConnection
+    from gateway.server.process.gateway import Gateway
+    from gateway.server.process.readiness import Readiness
     from gateway.session.destinations import Kind
 
 # Destinations of all sessions that are listed by name.
@@ -37,12 +37,12 @@ async def overview(gateway: Gateway, readiness: Readiness) -> dict[str, Any]:
         gateway: it.
         readiness: as of now.
     """
-    census = await Census(gateway).take()
-    figures, links = gateway.figures, gateway.inventory.links
+    snapshot = await StatsSnapshot(gateway).take()
+    stats, links = gateway.stats, gateway.link_registry.links
     now = gateway.journal.clock.time
-    p50, p99 = figures.confirm_latency(0.5), figures.confirm_latency(0.99)
+    p50, p99 = stats.confirm_latency(0.5), stats.confirm_latency(0.99)
     errors: Counter[str] = Counter()
-    for host in figures.hosts.values():
+    for host in stats.hosts.values():
         errors += host.errors
     return {
         "version": __version__,
@@ -51,37 +51,37 @@ async def overview(gateway: Gateway, readiness: Readiness) -> dict[str, Any]:
         "uptime_seconds": round((now - gateway.started_at) / 1e6, 3),
         "ready": readiness.is_ready,
         "reasons": list(readiness.reasons),
-        "totals": _summed(gateway, census, errors.total()),
-        "sessions": census.sessions.total() - census.sessions[NOT_LOGGED_IN],
-        "connections": census.states.total(),
-        "subscriptions": census.subscriptions.total(),
+        "totals": _summed(gateway, snapshot, errors.total()),
+        "sessions": snapshot.sessions.total() - snapshot.sessions[NOT_LOGGED_IN],
+        "connections": snapshot.states.total(),
+        "subscriptions": snapshot.subscriptions.total(),
         "links": len(links),
         "channels": sum(link.channels for link in links),
-        "unconfirmed": census.unconfirmed.total(),
-        "unacknowledged": census.unacknowledged.total(),
-        "holds": census.holds_by_reason(),
+        "unconfirmed": snapshot.unconfirmed.total(),
+        "unacknowledged": snapshot.unacknowledged.total(),
+        "holds": snapshot.holds_by_reason(),
         "errors": dict(errors),
         "confirm_latency_seconds": None if p50 is None else {"p50": p50, "p99": p99},
     }
 
 
-def _summed(gateway: Gateway, census: Census, errors: int) -> dict[str, int]:
-    totals = census.totals.values()
-    hosts = gateway.figures.hosts
+def _summed(gateway: Gateway, snapshot: StatsSnapshot, errors: int) -> dict[str, int]:
+    totals = snapshot.totals.values()
+    hosts = gateway.stats.hosts
     return {
         "frames_received": sum(sum(each.frames_received.values()) for each in totals),
         "messages_published": sum(sum(each.published.values()) for each in totals),
-        "published_bytes": sum(sum(each.published_octets.values()) for each in totals),
+        "published_bytes": sum(sum(each.published_bytes.values()) for each in totals),
         "messages_delivered": sum(sum(each.delivered.values()) for each in totals),
-        "delivered_bytes": sum(sum(each.delivered_octets.values()) for each in totals),
+        "delivered_bytes": sum(sum(each.delivered_bytes.values()) for each in totals),
         "messages_confirmed": sum(each.confirmed for each in totals),
         "messages_redelivered": sum(each.redelivered for each in totals),
         "messages_acknowledged": sum(each.acknowledged for each in totals),
         "errors": errors,
         "sessions_started": sum(host.started.total() for host in hosts.values()),
         "sessions_ended": sum(host.ended.total() for label, host in hosts.items() if label != NOT_LOGGED_IN),
-        "bytes_received": sum(each.octets_in for each in totals),
-        "bytes_sent": sum(each.octets_out for each in totals),
+        "bytes_received": sum(each.bytes_in for each in totals),
+        "bytes_sent": sum(each.bytes_out for each in totals),
     }
 
 
@@ -94,7 +94,7 @@ class _Host:
 
     settings: VirtualHost
     aliases: tuple[str, ...]
-    census: Census
+    snapshot: StatsSnapshot
     links: int
     errors: dict[str, int]
 
@@ -105,15 +105,15 @@ VIRTUAL_HOSTS: Final[Listing[_Host]] = Listing(
         "aliases": lambda host: list(host.aliases),
         "upstream": lambda host: [str(url) for url in host.settings.upstream.urls],
         "amqp_vhost": lambda host: host.settings.amqp_vhost,
-        "sessions": lambda host: host.census.sessions[host.settings.name],
+        "sessions": lambda host: host.snapshot.sessions[host.settings.name],
         "subscriptions": lambda host: sum(
-            count for (label, _), count in host.census.subscriptions.items() if label == host.settings.name
+            count for (label, _), count in host.snapshot.subscriptions.items() if label == host.settings.name
         ),
         "links": lambda host: host.links,
-        "published": lambda host: sum(host.census.totals[host.settings.name].published.values()),
-        "delivered": lambda host: sum(host.census.totals[host.settings.name].delivered.values()),
+        "published": lambda host: sum(host.snapshot.totals[host.settings.name].published.values()),
+        "delivered": lambda host: sum(host.snapshot.totals[host.settings.name].delivered.values()),
         "errors": lambda host: host.errors,
-        "holds": lambda host: host.census.holds_by_reason(host.settings.name),
+        "holds": lambda host: host.snapshot.holds_by_reason(host.settings.name),
         "limits": lambda host: host.settings.limits.model_dump(mode="json"),
     },
     {"q": contains(lambda host: host.settings.name, lambda host: " ".join(host.aliases))},
@@ -124,21 +124,21 @@ VIRTUAL_HOSTS: Final[Listing[_Host]] = Listing(
 
 async def virtual_hosts(gateway: Gateway) -> list[_Host]:
     """Every configured virtual host."""
-    census = await Census(gateway).take()
-    links = Counter(gateway.inventory.label(link) for link in gateway.inventory.links)
+    snapshot = await StatsSnapshot(gateway).take()
+    links = Counter(gateway.link_registry.label(link) for link in gateway.link_registry.links)
     return [
         _Host(
             settings,
             gateway.config.virtual_hosts[settings.name].aliases,
-            census,
+            snapshot,
             links[settings.name],
-            dict(gateway.figures.host(settings.name).errors),
+            dict(gateway.stats.host(settings.name).errors),
         )
         for settings in gateway.config.resolved_virtual_hosts()
     ]
 
 
-# Links.
+# LoginLinks.
 
 
 def _broker(link: Link) -> str:
@@ -148,24 +148,24 @@ def _broker(link: Link) -> str:
 
 LINKS: Final[Listing[Link]] = Listing(
     {
-        "name": lambda link: link.nameplate.connection_name,
+        "name": lambda link: link.client_properties.connection_name,
         "virtual_host": lambda link: link.virtual_host,
-        "login": lambda link: link.nameplate.login,
+        "login": lambda link: link.client_properties.login,
         "purpose": lambda link: link.purpose,
         "broker": _broker,
         "broker_version": lambda link: ".".join(map(str, link.broker_version)) or None,
         "tls": lambda link: link.broker.tls,
         "channels": lambda link: link.channels,
-        "sessions": lambda link: len(link.tenants),
+        "sessions": lambda link: len(link.users),
         "blocked": lambda link: link.blocked,
         "write_buffer_bytes": lambda link: link.write_buffer,
         "opened_at": lambda link: moment(link.opened_at),
     },
     {
         "virtual_host": is_exactly(lambda link: link.virtual_host),
-        "login": is_exactly(lambda link: link.nameplate.login),
+        "login": is_exactly(lambda link: link.client_properties.login),
         "purpose": is_exactly(lambda link: link.purpose),
-        "q": contains(lambda link: link.nameplate.connection_name, _broker),
+        "q": contains(lambda link: link.client_properties.connection_name, _broker),
     },
     "name",
 )
@@ -182,9 +182,9 @@ class _Destination:
     destination: str
     kind: str
     published: int = 0
-    published_octets: int = 0
+    published_bytes: int = 0
     delivered: int = 0
-    delivered_octets: int = 0
+    delivered_bytes: int = 0
     subscriptions: int = 0
 
 
@@ -194,9 +194,9 @@ DESTINATIONS: Final[Listing[_Destination]] = Listing(
         "destination": lambda each: each.destination,
         "kind": lambda each: each.kind,
         "published": lambda each: each.published,
-        "published_bytes": lambda each: each.published_octets,
+        "published_bytes": lambda each: each.published_bytes,
         "delivered": lambda each: each.delivered,
-        "delivered_bytes": lambda each: each.delivered_octets,
+        "delivered_bytes": lambda each: each.delivered_bytes,
         "subscriptions": lambda each: each.subscriptions,
     },
     {
@@ -231,16 +231,16 @@ class _Destinations:
         for send in session.sends.all:
             at = self.at(name, send.destination, send.kind)
             at.published += send.messages
-            at.published_octets += send.octets
+            at.published_bytes += send.octets
         for past in session.subscriptions.past.all:
             at = self.at(name, past.destination, past.kind)
             at.delivered += past.messages
-            at.delivered_octets += past.octets
+            at.delivered_bytes += past.octets
         for subscription in session.subscriptions.all:
-            figures = subscription.figures
+            stats = subscription.stats
             at = self.at(name, subscription.address, subscription.kind)
-            at.delivered += figures.delivered
-            at.delivered_octets += figures.octets
+            at.delivered += stats.delivered
+            at.delivered_bytes += stats.octets
             at.subscriptions += 1
 
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.admin.listing import Listing, contains, is_exactly
 from gateway.admin.text import moment, shown
-from gateway.session.conversation import Hold
+from gateway.session.context import Hold
 from gateway.session.destinations import KIND_NAMES
 
 if TYPE_CHECKING:
-    from gateway.server.client import ClientConnection
+    from gateway.server.client.connection import ClientConnection
     from gateway.session.subscription import Subscription
 
 # Destinations in the account of one session; the most used ones.
@@ -29,7 +29,7 @@ def _virtual_host(client: ClientConnection) -> str | None:
 
 
 def _label(client: ClientConnection) -> str | None:
-    return client.observation.label or None
+    return client.stats.label or None
 
 
 def _login(client: ClientConnection) -> str | None:
@@ -38,7 +38,7 @@ def _login(client: ClientConnection) -> str | None:
 
 
 def _peer(client: ClientConnection) -> str:
-    return client.observation.peer
+    return client.stats.peer
 
 
 def _is_held(client: ClientConnection, wanted: str) -> bool:
@@ -54,12 +54,12 @@ def delivered(client: ClientConnection) -> int:
     """Messages that a session got."""
     subscriptions = client.session.subscriptions
     past = sum(count.messages for count in subscriptions.past.all)
-    return past + sum(subscription.figures.delivered for subscription in subscriptions.all)
+    return past + sum(subscription.stats.delivered for subscription in subscriptions.all)
 
 
 def unacknowledged(client: ClientConnection) -> int:
     """Messages that a session got and that are not settled."""
-    return sum(subscription.figures.outstanding for subscription in client.session.subscriptions.all)
+    return sum(subscription.stats.outstanding for subscription in client.session.subscriptions.all)
 
 
 SESSIONS: Final[Listing[ClientConnection]] = Listing(
@@ -68,13 +68,13 @@ SESSIONS: Final[Listing[ClientConnection]] = Listing(
         "virtual_host": _virtual_host,
         "login": _login,
         "peer": _peer,
-        "transport": lambda client: client.observation.transport,
-        "tls": lambda client: client.observation.is_encrypted,
-        "version": lambda client: client.session.version.decode() if client.observation.is_started else None,
+        "transport": lambda client: client.stats.transport,
+        "tls": lambda client: client.stats.is_encrypted,
+        "version": lambda client: client.session.version.decode() if client.stats.is_started else None,
         "state": lambda client: client.session.state.value,
-        "connected_at": lambda client: moment(client.observation.connected_at),
+        "connected_at": lambda client: moment(client.stats.connected_at),
         "heart_beat": lambda client: client.session.heartbeats.header.decode(),
-        "listener": lambda client: str(client.observation.listener.address),
+        "listener": lambda client: str(client.stats.listener.address),
         "holds": lambda client: sorted(hold.value for hold in client.session.holds),
         "subscriptions": lambda client: len(client.session.subscriptions.all),
         "unacknowledged": unacknowledged,
@@ -83,8 +83,8 @@ SESSIONS: Final[Listing[ClientConnection]] = Listing(
         "frames_received": lambda client: client.session.frames_received,
         "messages_published": published,
         "messages_delivered": delivered,
-        "bytes_received": lambda client: client.observation.octets_in,
-        "bytes_sent": lambda client: client.observation.octets_out,
+        "bytes_received": lambda client: client.stats.bytes_in,
+        "bytes_sent": lambda client: client.stats.bytes_out,
         "write_buffer_bytes": lambda client: client.write_buffer,
     },
     {
@@ -101,7 +101,7 @@ SESSIONS: Final[Listing[ClientConnection]] = Listing(
 
 def detail(client: ClientConnection) -> dict[str, Any]:
     """One session with all that is known of it."""
-    session, recorder = client.session, client.observation.recorder
+    session, recorder = client.session, client.stats.recorder
     sends = sorted(session.sends.all, key=lambda send: send.messages, reverse=True)[:_MOST_SENDS]
     journal = None if recorder is None else {"boot": recorder.writer.boot, "session": recorder.number}
     return {
@@ -121,14 +121,14 @@ def detail(client: ClientConnection) -> dict[str, Any]:
 
 
 def _subscription(subscription: Subscription) -> dict[str, Any]:
-    figures = subscription.figures
+    stats = subscription.stats
     return {
         "id": None if subscription.subscription is None else shown(subscription.subscription),
         "destination": shown(subscription.address),
         "ack": subscription.mode.value.decode(),
         "queue": subscription.queue,
-        "delivered": figures.delivered,
-        "redelivered": figures.redelivered,
-        "unacknowledged": figures.outstanding,
-        "delivered_bytes": figures.octets,
+        "delivered": stats.delivered,
+        "redelivered": stats.redelivered,
+        "unacknowledged": stats.outstanding,
+        "delivered_bytes": stats.octets,
     }

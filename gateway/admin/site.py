@@ -13,12 +13,12 @@ import structlog
 
 from gateway.config import Admin, Listener, ListenerTls
 from gateway.errors import ListenError
-from gateway.server.listening import OpenListener
+from gateway.server.listen.listener import OpenListener
 
 if TYPE_CHECKING:
     from gateway.admin.web import Web
     from gateway.config import SocketAddress
-    from gateway.server.gateway import Gateway
+    from gateway.server.process.gateway import Gateway
 
 log = structlog.get_logger("gateway.admin")
 

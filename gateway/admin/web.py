@@ -16,7 +16,7 @@ import structlog
 from aiohttp import web
 
 from gateway.admin.access import Access
-from gateway.admin.doorman import Doorman
+from gateway.admin.http_timeouts import HttpTimeouts
 from gateway.admin.listing import QueryError
 from gateway.admin.metrics import Metrics
 from gateway.admin.overview import (
@@ -28,17 +28,17 @@ from gateway.admin.overview import (
     virtual_hosts,
 )
 from gateway.admin.sessions import SESSIONS, detail
-from gateway.server.complaints import Complaints
-from gateway.server.peer import Arrival, Peer
+from gateway.server.listen.peer import Arrival, Peer
+from gateway.server.log_rate_limiter import LogRateLimiter
 
 if TYPE_CHECKING:
     from gateway.config import Admin
-    from gateway.server.client import ClientConnection
-    from gateway.server.gateway import Gateway
+    from gateway.server.client.connection import ClientConnection
+    from gateway.server.process.gateway import Gateway
 
 log = structlog.get_logger("gateway.admin")
 
-# Octets of a request's first line and of one header; bodies are never read.
+# Bytes of a request's first line and of one header; bodies are never read.
 _LONGEST_LINE: Final = 4096
 _LONGEST_BODY: Final = 1024
 
@@ -84,7 +84,7 @@ class Web:
     def __init__(self, gateway: Gateway, settings: Admin) -> None:
         self._gateway = gateway
         self._access = Access(settings)
-        self._complaints = Complaints(asyncio.get_running_loop().time)
+        self._complaints = LogRateLimiter(asyncio.get_running_loop().time)
         self._metrics = Metrics(gateway)
         page = files("gateway.admin").joinpath("page.html").read_text("utf-8")
         self._page, self._page_policy = page.encode(), _policy_of(page)
@@ -114,7 +114,7 @@ class Web:
             max_line_size=_LONGEST_LINE,
             max_field_size=_LONGEST_LINE,
         )
-        self._doorman = Doorman(self._protocol)
+        self._doorman = HttpTimeouts(self._protocol)
 
     async def start(self) -> None:
         """Get ready for connections."""
@@ -226,7 +226,7 @@ class Web:
         client = self._session(request)
         reason = _UNPRINTABLE.sub(" ", request.query.get("reason", "")).strip()[:_LONGEST_REASON]
         log.info(
-            "session closed by operator", session=client.session.identity.decode(), client=client.observation.peer,
+            "session closed by operator", session=client.session.identity.decode(), client=client.stats.peer,
             operator=str(peer), user=user, reason=reason or None,
         )  # fmt: skip
         client.close_by_operator(reason)
@@ -245,7 +245,7 @@ class Web:
 
     async def _get_links(self, request: web.Request) -> web.Response:
         query = LINKS.read(request.query)
-        return _json(LINKS.page(self._gateway.inventory.links, query))
+        return _json(LINKS.page(self._gateway.link_registry.links, query))
 
     async def _get_virtual_hosts(self, request: web.Request) -> web.Response:
         query = VIRTUAL_HOSTS.read(request.query)

@@ -19,7 +19,7 @@ BODY: Final = 3
 HEARTBEAT: Final = 8
 FRAME_END: Final = b"\xce"
 
-# type, channel, size: 7 octets, and one at the end.
+# type, channel, size: 7 bytes, and one at the end.
 FRAME_HEADER: Final = struct.Struct(">BHI")
 FRAME_OVERHEAD: Final = 8
 
@@ -82,8 +82,8 @@ def encode_publish(channel: int, exchange: bytes, routing_key: bytes, *, mandato
 
     Args:
         channel: channel number.
-        exchange: name, at most 255 octets.
-        routing_key: at most 255 octets.
+        exchange: name, at most 255 bytes.
+        routing_key: at most 255 bytes.
         mandatory: whether the broker returns a message that reaches no queue.
 
     Returns:
@@ -102,12 +102,12 @@ class Publication:
 
     Args:
         channel: channel number.
-        frame_max: octets of a frame at the most, as agreed with the broker; 0 for no limit.
+        frame_max: bytes of a frame at the most, as agreed with the broker; 0 for no limit.
         method: the basic.publish frame, see ``encode_publish``.
-        before: octets of the properties that stand before the headers table, flags first.
+        before: bytes of the properties that stand before the headers table, flags first.
         table: the table's entries, cut where a value belongs to the single message: behind each piece but the last, the
-            length and the octets of such a value follow.
-        behind: octets of the properties that stand behind the table.
+            length and the bytes of such a value follow.
+        behind: bytes of the properties that stand behind the table.
     """
 
     __slots__ = (
@@ -143,7 +143,7 @@ class Publication:
         HOT. A producer's bodies often have the same length; then everything up to the body is the same as last time.
 
         Args:
-            body: the octets of the body.
+            body: the bytes of the body.
             values: what belongs in the gaps of the table, in order.
 
         Returns:
@@ -166,7 +166,7 @@ class Publication:
         return start + self._body_frames(body)
 
     def _start(self, size: int, values: tuple[bytes, ...]) -> bytes:
-        """Everything up to the body; for a body that fits one frame, with that frame's first octets."""
+        """Everything up to the body; for a body that fits one frame, with that frame's first bytes."""
         table_size = self._table_size
         if len(values) != len(self._pieces):
             raise ValueError(f"{len(values)} values for {len(self._pieces)} gaps")

@@ -1,6 +1,6 @@
 """The properties of a message: basic class, AMQP 0-9-1 section 4.2.6.1, and their table of headers.
 
-Values are octets as received; AMQP does not say what encoding a short string has, and STOMP's headers pass through
+Values are bytes as received; AMQP does not say what encoding a short string has, and STOMP's headers pass through
 untouched.
 """
 
@@ -31,7 +31,7 @@ _APP_ID: Final = 1 << 3
 _CLUSTER_ID: Final = 1 << 2
 _MORE_FLAGS: Final = 1
 
-# Octets of the table's field values whose size is fixed, by type letter. RabbitMQ's dialect: "s" is a signed short, and
+# Bytes of the table's field values whose size is fixed, by type letter. RabbitMQ's dialect: "s" is a signed short, and
 # "l" and "L" are both signed.
 _FIXED_SIZES: Final = {
     ord("t"): 1, ord("b"): 1, ord("B"): 1, ord("s"): 2, ord("u"): 2, ord("I"): 4, ord("i"): 4, ord("f"): 4,
@@ -45,7 +45,7 @@ _SHOWN_NUMBERS: Final = frozenset(b"IlL")
 class Properties:
     """The properties of one message; None where absent.
 
-    ``headers`` holds the entries of the headers table that STOMP can show: long strings as octets, signed 32-bit and
+    ``headers`` holds the entries of the headers table that STOMP can show: long strings as bytes, signed 32-bit and
     64-bit integers as numbers, in table order. ``timestamp`` is in seconds since 1970 (POSIX), unsigned 64 bits.
     """
 
@@ -68,11 +68,11 @@ def short_string(value: bytes, what: str = "text") -> bytes:
     """Encode a short string (AMQP 0-9-1 section 4.2.5.3).
 
     Args:
-        value: at most 255 octets.
+        value: at most 255 bytes.
         what: what it is, for the error.
 
     Returns:
-        The length octet and the value.
+        The length byte and the value.
 
     Raises:
         CodecError: when the value is longer.
@@ -99,10 +99,10 @@ def encode_around_table(properties: Properties) -> tuple[bytes, bytes]:
         properties: their ``headers`` are not looked at.
 
     Returns:
-        The octets that stand before the table's length (flags first), and those behind the table.
+        The bytes that stand before the table's length (flags first), and those behind the table.
 
     Raises:
-        CodecError: when a text is longer than 255 octets or a number does not fit; it names the property.
+        CodecError: when a text is longer than 255 bytes or a number does not fit; it names the property.
     """
     flags = _HEADERS
     before: list[bytes] = []
@@ -148,7 +148,7 @@ def decode(octets: bytes) -> Properties:
         The properties; of the headers table only what STOMP can show.
 
     Raises:
-        CodecError: when the octets end early or hold a type that AMQP and RabbitMQ do not define.
+        CodecError: when the bytes end early or hold a type that AMQP and RabbitMQ do not define.
     """
     try:
         return _Reader(octets).properties()
@@ -157,7 +157,7 @@ def decode(octets: bytes) -> Properties:
 
 
 class _Reader:
-    """Walks over the octets of a property list."""
+    """Walks over the bytes of a property list."""
 
     def __init__(self, octets: bytes) -> None:
         self._octets = octets

@@ -38,7 +38,7 @@ from gateway.errors import CodecError
 
 Deliver = Callable[[int, bool, bytes, bytes, bytes], None]
 """Takes delivery tag, redelivered, route, properties and body. The route is the exchange and the routing key, both as
-short strings, one behind the other; the properties are the octets behind the body size of the content header."""
+short strings, one behind the other; the properties are the bytes behind the body size of the content header."""
 
 Confirm = Callable[[int, bool, bool], None]
 """Takes publish sequence number, multiple, and whether the broker accepted the message."""
@@ -47,7 +47,7 @@ Returned = Callable[["Return"], None]
 """Takes a message that the broker gave back, as soon as its content header is there."""
 
 Watch = Callable[[int, int, bytes], None]
-"""Takes channel number, class and method as one number (see ``gateway.amqp.codec``), and the frame's octets."""
+"""Takes channel number, class and method as one number (see ``gateway.amqp.codec``), and the frame's bytes."""
 
 _FRAME_END: Final = 0xCE
 _CONTENT_START: Final = 19  # of a header frame, up to the property flags
@@ -66,7 +66,7 @@ _WATCHED: Final = frozenset((CANCEL, CHANNEL_CLOSE, CONNECTION_CLOSE, CONNECTION
 class Return:
     """A mandatory message that reached no queue (basic.return): why, where it was to go, and what it looked like.
 
-    ``properties`` are the octets behind the body size of the content header. The body itself is thrown away.
+    ``properties`` are the bytes behind the body size of the content header. The body itself is thrown away.
     """
 
     code: int
@@ -99,7 +99,7 @@ class _Message:
     redelivered: bool
     route: bytes
     properties: bytes = b""
-    missing: int = -1  # octets of the body still to come; -1 before the content header
+    missing: int = -1  # bytes of the body still to come; -1 before the content header
     pieces: list[bytes] = field(default_factory=list)
 
 
@@ -117,7 +117,7 @@ class Splitter:
         self.sinks: dict[int, Sink] = {}
         self.touched: set[object] = set()
         self._messages: dict[int, _Message] = {}
-        # Returned messages whose content is still coming, with the octets of the body to come; -1 before the header.
+        # Returned messages whose content is still coming, with the bytes of the body to come; -1 before the header.
         self._returns: dict[int, tuple[Return, int]] = {}
         self._rest: list[bytes] = []
         self._missing = 0
@@ -147,7 +147,7 @@ class Splitter:
             are in ``touched``; the caller empties it.
 
         Raises:
-            CodecError: when the octets are not AMQP frames, or the frames of a message come in an impossible order.
+            CodecError: when the bytes are not AMQP frames, or the frames of a message come in an impossible order.
         """
         if self._rest:
             self._rest.append(octets)
@@ -309,12 +309,12 @@ def _read_short_string(octets: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _with_readable_text(frame: bytes) -> bytes:
-    """Put a question mark for each octet of a close frame's reply text that is not UTF-8.
+    """Put a question mark for each byte of a close frame's reply text that is not UTF-8.
 
-    RabbitMQ quotes clients' names there as they are and cuts the text at 255 octets, through a character where that
+    RabbitMQ quotes clients' names there as they are and cuts the text at 255 bytes, through a character where that
     happens; the client library gives up the connection, and with it every session, over a text that it cannot decode.
     """
-    start = 14  # behind the reply code and the length octet
+    start = 14  # behind the reply code and the length byte
     end = start + frame[start - 1]
     text = frame[start:end].decode("utf-8", "surrogateescape").encode("utf-8", "replace")
     return frame[:start] + text + frame[end:]

@@ -1,4 +1,4 @@
-"""The journal's clock: read once per batch of octets, since what arrives together happened together."""
+"""The journal's clock: read once per batch of bytes, since what arrives together happened together."""
 
 from __future__ import annotations
 

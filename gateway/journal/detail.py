@@ -42,7 +42,7 @@ class SendDetail:
         self._about = (recorder.number, recorder.virtual_host, recorder.user)
 
     def sent(self, size: int, receipt: bool) -> object:
-        """See `SendAccount`. The ticket is the time and the message's number."""
+        """See `SendCounter`. The ticket is the time and the message's number."""
         recorder = self._recorder
         recorder.sent = message = recorder.sent + 1
         weight = None
@@ -63,11 +63,11 @@ class SendDetail:
             writer.flush()
         return (clock.now, message)
 
-    def confirmed(self, ticket: object, accepted: bool) -> None:
-        """See `SendAccount`."""
-        if not isinstance(ticket, tuple):
+    def confirmed(self, sent_at: object, accepted: bool) -> None:
+        """See `SendCounter`."""
+        if not isinstance(sent_at, tuple):
             return
-        at, message = ticket
+        at, message = sent_at
         writer = self._writer
         clock = writer.clock
         session, virtual_host, user = self._about
@@ -104,7 +104,7 @@ class DeliveryDetail:
         self._session = (recorder.number, recorder.virtual_host, recorder.user)
 
     def delivered(self, tag: int, redelivered: bool, size: int) -> None:
-        """See `DeliveryAccount`."""
+        """See `DeliveryCounter`."""
         recorder = self._recorder
         recorder.delivered += 1
         writer = self._writer
@@ -129,7 +129,7 @@ class DeliveryDetail:
             writer.flush()
 
     def settled(self, tag: int, count: int, requeue: bool | None) -> None:
-        """See `DeliveryAccount`. One line for all messages that were delivered at the same moment."""
+        """See `DeliveryCounter`. One line for all messages that were delivered at the same moment."""
         self._recorder.settled(count, requeue)
         now = self._writer.clock.now
         moments = self._moments

@@ -276,7 +276,7 @@ def _recover_one(path: Path, name: SegmentName) -> Path | None:
 
 
 def _whole_lines(file: int) -> int:
-    """Octets up to the last line feed."""
+    """Bytes up to the last line feed."""
     end = os.fstat(file).st_size
     while end > 0:
         start = max(0, end - (1 << 16))

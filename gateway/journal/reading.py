@@ -1,7 +1,7 @@
 """Reading a journal while gateways write it: every line once, junk as junk, and no mind about renames.
 
-A segment keeps its identity when it is finished and renamed, so a reader that stands at some octet of an open segment
-goes on at that octet of the finished one. Nothing raises on what stands in a file; only a directory that cannot be read
+A segment keeps its identity when it is finished and renamed, so a reader that stands at some byte of an open segment
+goes on at that byte of the finished one. Nothing raises on what stands in a file; only a directory that cannot be read
 at all does.
 """
 
@@ -23,7 +23,7 @@ from gateway.journal.schema import VERSION, Totals
 from gateway.journal.segments import OPEN_SUFFIX, SegmentName
 
 LONGEST_LINE: Final = 1 << 20
-"""Octets of a line that are kept; what is longer is no line of a gateway."""
+"""Bytes of a line that are kept; what is longer is no line of a gateway."""
 
 _BLOCK: Final = 1 << 20
 _BLOCK_BACKWARDS: Final = 1 << 16
@@ -208,15 +208,15 @@ def _list_day(day: Path, listing: Listing) -> None:
 
 
 def raw_lines(file: BinaryIO, *, rest: bool, start: int = 0) -> Iterator[tuple[bytes, int]]:
-    """Read lines from an octet on.
+    """Read lines from an byte on.
 
     Args:
         file: of a segment.
         rest: what stands behind the last LF is a line too, because nothing more will be written behind it.
-        start: octet at which a line begins.
+        start: byte at which a line begins.
 
     Yields:
-        Each line without its LF, cut to `LONGEST_LINE`, and the octet at which the next one begins.
+        Each line without its LF, cut to `LONGEST_LINE`, and the byte at which the next one begins.
     """
     file.seek(start)
     position, held, held_octets = start, b"", 0
@@ -242,7 +242,7 @@ def raw_lines_backwards(file: BinaryIO, end: int) -> Iterator[bytes]:
 
     Args:
         file: of a segment.
-        end: octet behind a line; nothing behind it is looked at.
+        end: byte behind a line; nothing behind it is looked at.
 
     Yields:
         Each line without its LF, cut to `LONGEST_LINE`.
@@ -267,7 +267,7 @@ def raw_lines_backwards(file: BinaryIO, end: int) -> Iterator[bytes]:
 
 
 def end_of_lines(file: BinaryIO) -> int:
-    """The octet behind the last LF of a file."""
+    """The byte behind the last LF of a file."""
     position = file.seek(0, 2)
     while position > 0:
         octets = min(_BLOCK, position)
@@ -300,7 +300,7 @@ class Follower:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._read: dict[Segment, int] = {}  # up to which octet
+        self._read: dict[Segment, int] = {}  # up to which byte
         self._done: set[Segment] = set()
         self._listed: dict[Path, tuple[int, float]] = {}  # days: when they last changed, and when that was seen
         self._last: dict[tuple[str, str, str], int] = {}  # of each boot, the last segment that was seen

@@ -13,17 +13,17 @@ from gateway.journal.privacy import KIND_CODES, shown
 from gateway.journal.sample import Sample
 from gateway.journal.tally import About, DeliveryTally, SendTally
 from gateway.journal.use import of_send, of_subscribe
-from gateway.session.conversation import Hold
+from gateway.session.context import Hold
 from gateway.session.destinations import TEMP_QUEUE, Kind, parse
+from gateway.session.observer import DeliveryCounter, SendCounter
 from gateway.session.subscription import AckMode
-from gateway.session.witness import DeliveryAccount, SendAccount
 from gateway.stomp.headers import read_boolean
 
 if TYPE_CHECKING:
     from gateway.journal.book import Book
     from gateway.session import ops
+    from gateway.session.cached_publish import CachedPublish
     from gateway.session.queues import QueueSpec
-    from gateway.session.sending import SendPlan
     from gateway.session.session import Session
     from gateway.session.subscription import Subscription
 
@@ -95,8 +95,8 @@ class Recorder:
 
     # The witness.
 
-    def sends(self, plan: SendPlan, headers: Mapping[bytes, bytes]) -> SendAccount:
-        """See `Witness`."""
+    def sends(self, plan: CachedPublish, headers: Mapping[bytes, bytes]) -> SendCounter:
+        """See `SessionObserver`."""
         self._use_all(of_send(plan, headers))
         name, kind = self._book.destinations.name(plan.destination), KIND_CODES[plan.kind]
         if self._book.detailed:
@@ -115,8 +115,8 @@ class Recorder:
             tally = self._tallies[name] = SendTally(self, name, kind)
         return tally
 
-    def subscribing(self, operation: ops.Subscribe, queue: QueueSpec | None) -> DeliveryAccount | None:
-        """See `Witness`."""
+    def subscribing(self, operation: ops.Subscribe, queue: QueueSpec | None) -> DeliveryCounter | None:
+        """See `SessionObserver`."""
         subscription, about = operation.subscription, self._about_subscription(operation, queue)
         if self._book.detailed:
             detail = self._accounts[subscription] = DeliveryDetail(self, subscription, about)
@@ -148,7 +148,7 @@ class Recorder:
         return about
 
     def subscribed(self, operation: ops.Subscribe, queue_name: str) -> None:
-        """See `Witness`."""
+        """See `SessionObserver`."""
         account = self._accounts.get(operation.subscription)
         if account is None:
             return
@@ -167,7 +167,7 @@ class Recorder:
         self._use_all(of_subscribe(operation, _kind_of(operation), about))
 
     def unsubscribed(self, subscription: Subscription, how: str) -> None:
-        """See `Witness`."""
+        """See `SessionObserver`."""
         account = self._accounts.get(subscription)
         if account is None:
             return
@@ -175,7 +175,7 @@ class Recorder:
         self.clock.tick()
         if isinstance(account, DeliveryTally):
             self._put(account.take())
-        outstanding = 0 if subscription.mode is AckMode.AUTO else subscription.figures.outstanding
+        outstanding = 0 if subscription.mode is AckMode.AUTO else subscription.stats.outstanding
         self._note_unacked()
         self.unacked -= outstanding
         about = account.about
@@ -186,7 +186,7 @@ class Recorder:
         )
 
     def used(self, feature: str) -> None:
-        """See `Witness`."""
+        """See `SessionObserver`."""
         if feature not in self._used:
             self._used.add(feature)
             self.writer.put(schema.Use(*self._about(), feature, self._version))
@@ -263,13 +263,13 @@ class Recorder:
         if line is not None:
             self.writer.put(line)
 
-    def ended(self, reason: CloseReason | None, octets_in: int, octets_out: int) -> None:
+    def ended(self, reason: CloseReason | None, bytes_in: int, bytes_out: int) -> None:
         """The session is over.
 
         Args:
             reason: why.
-            octets_in: from the client.
-            octets_out: to the client.
+            bytes_in: from the client.
+            bytes_out: to the client.
         """
         self._write_stats()
         self.clock.tick()
@@ -283,8 +283,8 @@ class Recorder:
             frames_in=session.frames_received,
             # CONNECTED, and whatever was said since.
             frames_out=1 + self.delivered + session.receipts_sent + self._errors,
-            bytes_in=octets_in,
-            bytes_out=octets_out,
+            bytes_in=bytes_in,
+            bytes_out=bytes_out,
             unacked=unacked,
             max_unacked=self.max_unacked,
             us=self.clock.now - self._started,

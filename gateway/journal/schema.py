@@ -135,7 +135,7 @@ class Unsub(OfSession, tag="unsub"):
 
 
 class Send(OfSession, tag="send"):
-    """A SEND was published. ``b`` body octets, ``hn`` headers, ``p`` persistent, ``tx`` transaction, ``rc`` receipt.
+    """A SEND was published. ``b`` body bytes, ``hn`` headers, ``p`` persistent, ``tx`` transaction, ``rc`` receipt.
 
     ``hv``: values of headers that the configuration allows.
     """

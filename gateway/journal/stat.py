@@ -136,7 +136,7 @@ class _Progress:
         self._shown = False
 
     def at(self, number: int, total: int, read: int) -> None:
-        """So many segments and octets are read."""
+        """So many segments and bytes are read."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _PROGRESS_EVERY

@@ -290,7 +290,7 @@ def _places(value: float) -> int:
 
 
 def octets(number: float) -> str:
-    """A number of octets for people."""
+    """A number of bytes for people."""
     for unit in ("B", "kB", "MB", "GB"):
         if number < 1000 or unit == "GB":  # noqa: PLR2004
             return f"{number:.0f} B" if unit == "B" else f"{number:.{_places(number)}f} {unit}"

@@ -68,22 +68,22 @@ class SendTally:
         self._latencies = Latencies()
 
     def sent(self, size: int, receipt: bool) -> object:
-        """See `SendAccount`. The ticket is the time."""
+        """See `SendCounter`. The ticket is the time."""
         if not self._is_noted:
             self._note()
         self._count += 1
         self._octets += size
         return self._clock.now
 
-    def confirmed(self, ticket: object, accepted: bool) -> None:
-        """See `SendAccount`."""
+    def confirmed(self, sent_at: object, accepted: bool) -> None:
+        """See `SendCounter`."""
         if not self._is_noted:
             self._note()
         if not accepted:
             self._rejected += 1
-        elif isinstance(ticket, int):
+        elif isinstance(sent_at, int):
             self._confirmed += 1
-            self._latencies.add(self._clock.now - ticket)
+            self._latencies.add(self._clock.now - sent_at)
 
     def _note(self) -> None:
         self._is_noted = True
@@ -107,7 +107,7 @@ class DeliveryTally:
 
     Args:
         recorder: of the session.
-        subscription: it; messages and octets are counted there.
+        subscription: it; messages and bytes are counted there.
         about: it, as the journal shows it.
     """
 
@@ -122,17 +122,17 @@ class DeliveryTally:
         self._moments = moments_for(about.mode)
         self._recorder = recorder
         self._clock: Clock = recorder.clock
-        self._told = subscription.figures
+        self._told = subscription.stats
         self._acked = self._requeued = self._discarded = 0
         self._latencies = Latencies()
 
     def delivered(self, tag: int, redelivered: bool, size: int) -> None:
-        """See `DeliveryAccount`. Not called under ack:auto, where nobody acknowledges."""
+        """See `DeliveryCounter`. Not called under ack:auto, where nobody acknowledges."""
         self._recorder.unacked += 1
         self._moments.note(tag, self._clock.now)
 
     def settled(self, tag: int, count: int, requeue: bool | None) -> None:
-        """See `DeliveryAccount`."""
+        """See `DeliveryCounter`."""
         moments, recorder = self._moments, self._recorder
         if requeue is None and isinstance(moments, Moments):
             # One ACK for one message, with as few calls as can be: the same as below.
@@ -159,16 +159,16 @@ class DeliveryTally:
 
     def take(self) -> Stat | None:
         """The counts since the last time, which begin anew."""
-        figures, told = self.subscription.figures, self._told
+        stats, told = self.subscription.stats, self._told
         counts = {
-            "dlv": figures.delivered - told.delivered,
-            "dlv_bytes": figures.octets - told.octets,
-            "redelivered": figures.redelivered - told.redelivered,
+            "dlv": stats.delivered - told.delivered,
+            "dlv_bytes": stats.octets - told.octets,
+            "redelivered": stats.redelivered - told.redelivered,
             "ack": self._acked,
             "requeue": self._requeued,
             "discard": self._discarded,
         }
-        self._told = figures
+        self._told = stats
         self._acked = self._requeued = self._discarded = 0
         about = self.about
         stat = self._recorder.stat(about.destination, about.kind, counts, self._latencies.take("ack"))

@@ -14,7 +14,7 @@ from gateway.stomp.headers import read_boolean
 if TYPE_CHECKING:
     from gateway.journal.tally import About
     from gateway.session import ops
-    from gateway.session.sending import SendPlan
+    from gateway.session.cached_publish import CachedPublish
 
 _HEADERS: Final = {
     RECEIPT: "receipt",
@@ -37,7 +37,7 @@ _ACKS: Final = {
 }
 
 
-def of_send(plan: SendPlan, headers: Mapping[bytes, bytes]) -> Iterator[str]:
+def of_send(plan: CachedPublish, headers: Mapping[bytes, bytes]) -> Iterator[str]:
     """The features that a SEND uses.
 
     Args:

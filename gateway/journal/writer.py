@@ -3,9 +3,9 @@
 Theory of operation. Events collect in ``events``, a plain list that the hot path appends to. 512 of them, or a quarter
 of a second, are one chunk: numbered, encoded and handed over. A line gets its number only then, so an event that is
 dropped leaves no hole in the numbers: it is counted by the ``drop`` line in front of the next chunk. What is bounded
-is what was handed over and is not written yet, in lines and octets; the loop never waits for a disk.
+is what was handed over and is not written yet, in lines and bytes; the loop never waits for a disk.
 
-Rotation is decided here too, by octets and age, because the first line of a segment needs a number like every other.
+Rotation is decided here too, by bytes and age, because the first line of a segment needs a number like every other.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MICROSECONDS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class WriterSettings:
-    """Where and how: ``rotate_bytes`` octets and ``rotate_after`` seconds to a segment, kept for ``retain`` seconds.
+    """Where and how: ``rotate_bytes`` bytes and ``rotate_after`` seconds to a segment, kept for ``retain`` seconds.
 
     ``gateway`` is the version that writes, ``configuration`` a digest of what it was told.
     """

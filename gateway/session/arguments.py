@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-from gateway.session import refusals
+from gateway.session import error_frames
 from gateway.stomp.headers import read_boolean, read_integer
 
 Argument = str | int | datetime | list[str]
@@ -48,7 +48,7 @@ def queue_arguments(headers: Mapping[bytes, bytes]) -> dict[str, Argument]:
         if name in headers:
             arguments[name.decode()] = _text(name, headers[name].strip(b" "))
     if not _AGE.fullmatch(str(arguments.get("x-max-age", "1s"))):
-        raise refusals.processing_error()
+        raise error_frames.processing_error()
     for name in _NUMBER_ARGUMENTS:
         if name in headers:
             arguments[name.decode()] = _number(headers[name])
@@ -91,7 +91,7 @@ def _stream_offset(text: bytes) -> Argument | None:
 def _bare(number: bytes) -> bytes:
     """A number of an offset, which has no spaces around it as others may."""
     if number != number.strip(b" "):
-        raise refusals.processing_error()
+        raise error_frames.processing_error()
     return number
 
 
@@ -99,11 +99,11 @@ def _text(name: bytes, octets: bytes) -> str:
     try:
         return octets.decode()
     except UnicodeDecodeError as error:
-        raise refusals.not_text(name) from error
+        raise error_frames.not_text(name) from error
 
 
 def _number(text: bytes) -> int:
     number = read_integer(text)
     if number is None or not -_NUMBER_BOUND <= number < _NUMBER_BOUND:
-        raise refusals.processing_error()
+        raise error_frames.processing_error()
     return number

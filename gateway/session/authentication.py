@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.errors import CloseReason, StompError
-from gateway.session import ops, refusals
+from gateway.session import error_frames, ops
 from gateway.session.connecting import Connect, read_connect
-from gateway.session.conversation import Conversation
+from gateway.session.context import SessionContext
 from gateway.session.settings import Resolve
 from gateway.session.transitions import State
 from gateway.stomp.encoder import encode
@@ -19,17 +19,17 @@ class Authentication:
     """Who the client is, and what was agreed with it.
 
     Args:
-        conversation: of the session.
+        context: of the session.
         server: value of the server header.
         resolve: finds the settings of a virtual host.
     """
 
     __slots__ = (
-        "_connect", "_conversation", "_resolve", "_server", "certificate_name", "credentials", "heartbeats",
+        "_connect", "_context", "_resolve", "_server", "certificate_name", "credentials", "heartbeats",
         "implicit_connect", "is_local",
     )  # fmt: skip
 
-    def __init__(self, conversation: Conversation, server: bytes, resolve: Resolve) -> None:
+    def __init__(self, context: SessionContext, server: bytes, resolve: Resolve) -> None:
         self.heartbeats: Heartbeats = _NO_HEARTBEATS
         # About the client, known to the owner: whether it connects from this machine, the name in its certificate where
         # that may stand in for a login, and whether its listener lets it leave out CONNECT.
@@ -38,7 +38,7 @@ class Authentication:
         # Login and passcode that came before CONNECT and count for more, with HTTP.
         self.credentials: tuple[bytes, bytes] | None = None
         self.implicit_connect = False
-        self._conversation = conversation
+        self._context = context
         self._server = server
         self._resolve = resolve
         self._connect: Connect | None = None
@@ -58,21 +58,21 @@ class Authentication:
             StompError: where it does not, or where there is nobody to log in as.
         """
         if not self.implicit_connect:
-            raise refusals.not_connected()
+            raise error_frames.not_connected()
         # The client speaks STOMP 1.0, whether it is let in or not.
-        self._conversation.trims = True
+        self._context.trims = True
         try:
             connect = read_connect({}, self._resolve, self.certificate_name, implicit=True)
         except StompError as error:
-            raise refusals.closed_for(error, CloseReason.BROKER_ERROR) from None
+            raise error_frames.closed_for(error, CloseReason.BROKER_ERROR) from None
         self._ask(connect, frame)
 
     def _ask(self, connect: Connect, frame: Frame) -> None:
         self._connect = connect
-        conversation = self._conversation
-        conversation.strict = connect.login.settings.strict
-        conversation.ask(connect.login, frame, again=connect.implicit)
-        conversation.move(State.AUTHENTICATING)
+        context = self._context
+        context.strict = connect.login.settings.strict
+        context.ask(connect.login, frame, again=connect.implicit)
+        context.move(State.AUTHENTICATING)
 
     def accepted(self) -> bool:
         """The broker accepted the login.
@@ -80,9 +80,9 @@ class Authentication:
         Returns:
             Whether the session is connected now. It is not where the gateway has reasons of its own to refuse.
         """
-        connect, conversation = self._connect, self._conversation
-        if connect is None or conversation.state is not State.AUTHENTICATING:
-            conversation.answered()
+        connect, context = self._connect, self._context
+        if connect is None or context.state is not State.AUTHENTICATING:
+            context.answered()
             return False
         try:
             self.heartbeats = connect.accept(is_local=self.is_local)
@@ -90,22 +90,22 @@ class Authentication:
             self._refuse(error)
             return False
         self._connect = None
-        conversation.answered()
-        conversation.version = connect.version
-        conversation.trims = connect.version == b"1.0"
-        conversation.login = connect.login.login
-        conversation.settings = connect.login.settings
-        conversation.move(State.CONNECTED)
-        conversation.witness = conversation.observe()
+        context.answered()
+        context.version = connect.version
+        context.trims = connect.version == b"1.0"
+        context.login = connect.login.login
+        context.settings = connect.login.settings
+        context.move(State.CONNECTED)
+        context.observer = context.observe()
         if connect.implicit:
-            conversation.used("implicit-connect")
+            context.used("implicit-connect")
         if not connect.implicit:
-            conversation.output.append(self._connected(connect))
+            context.output.append(self._connected(connect))
         return True
 
     def _connected(self, connect: Connect) -> bytes:
         headers = [
-            (b"session", self._conversation.identity),
+            (b"session", self._context.identity),
             (b"heart-beat", self.heartbeats.header),
             (b"version", connect.version),
         ]
@@ -117,11 +117,11 @@ class Authentication:
         """The broker refused the login."""
         if self._connect is not None:
             login = self._connect.login
-            self._refuse(refusals.login_failed(event.code, event.text, login.login, login.settings))
+            self._refuse(error_frames.login_failed(event.code, event.text, login.login, login.settings))
 
     def impossible(self) -> None:
         """No broker answered."""
-        self._refuse(refusals.broker_unreachable())
+        self._refuse(error_frames.broker_unreachable())
 
     def refused(self, error: StompError) -> None:
         """The gateway lets nobody more in."""
@@ -130,16 +130,16 @@ class Authentication:
     def _refuse(self, error: StompError) -> None:
         """The client may send another CONNECT; one that sent none at all has no business here."""
         connect, self._connect = self._connect, None
-        conversation = self._conversation
-        frame = conversation.waiting
-        conversation.again = False
-        conversation.answered()
-        if conversation.state is not State.AUTHENTICATING:
+        context = self._context
+        frame = context.waiting
+        context.again = False
+        context.answered()
+        if context.state is not State.AUTHENTICATING:
             return
-        conversation.move(State.CONNECTING)
+        context.move(State.CONNECTING)
         if connect is not None and connect.implicit and error.close is None:
-            error = refusals.closed_for(error, CloseReason.BROKER_ERROR)
-        conversation.fail(error, conversation.receipt_of(frame) if frame else None)
+            error = error_frames.closed_for(error, CloseReason.BROKER_ERROR)
+        context.fail(error, context.receipt_of(frame) if frame else None)
 
 
 _NO_HEARTBEATS: Final = Heartbeats()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.session import refusals
+from gateway.session import error_frames
 from gateway.session.ops import Login
 from gateway.session.settings import Resolve, Settings
 from gateway.stomp.heartbeat import Heartbeats, negotiate
@@ -40,10 +40,10 @@ class Connect:
             StompError: when the user may not connect from elsewhere, or the heart-beat header makes no sense.
         """
         if not is_local and self.login.login in self.login.settings.loopback_users:
-            raise refusals.bad_connect("non-loopback access denied")
+            raise error_frames.bad_connect("non-loopback access denied")
         heartbeats = negotiate(self.heart_beat)
         if heartbeats is None:
-            raise refusals.processing_error()
+            raise error_frames.processing_error()
         return heartbeats
 
 
@@ -60,7 +60,7 @@ def negotiate_version(headers: Mapping[bytes, bytes]) -> bytes:
     for version in VERSIONS:
         if version in offered:
             return version
-    raise refusals.version_mismatch()
+    raise error_frames.version_mismatch()
 
 
 def trim(headers: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
@@ -96,7 +96,7 @@ def _settings(host: bytes | None, resolve: Resolve) -> Settings:
     except UnicodeDecodeError:
         settings = None
     if settings is None:
-        raise refusals.virtual_host_denied(b"" if host is None else host)
+        raise error_frames.virtual_host_denied(b"" if host is None else host)
     return settings
 
 
@@ -106,18 +106,18 @@ def _credentials(headers: Mapping[bytes, bytes], settings: Settings, certificate
     if login is None and certificate_name is not None:
         user = settings.certificate_users.get(certificate_name, settings.certificate_everyone)
         if user is None:
-            raise refusals.access_refused(certificate_name.encode(), settings)
+            raise error_frames.access_refused(certificate_name.encode(), settings)
         return Login(settings, user.login, user.passcode)
     passcode = headers.get(b"passcode")
     if default is not None:
         login = default.login if login is None else login
         passcode = default.passcode if passcode is None else passcode
     if login is None:
-        raise refusals.bad_connect("Missing login or passcode header(s)")
+        raise error_frames.bad_connect("Missing login or passcode header(s)")
     if passcode is None:
         # The adapter asks the broker, which lets nobody in without one.
-        raise refusals.access_refused(login, settings)
+        raise error_frames.access_refused(login, settings)
     if b"\0" in login + passcode:
         # AMQP's PLAIN separates the two by NUL, so no broker can be asked about them, and none would accept them.
-        raise refusals.access_refused(login, settings)
+        raise error_frames.access_refused(login, settings)
     return Login(settings, login, passcode)

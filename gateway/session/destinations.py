@@ -69,7 +69,7 @@ class Destination:
     """A destination, read.
 
     ``name`` is the queue, the topic's routing key or the exchange; ``key`` the routing key of an exchange destination,
-    empty otherwise. Octets, unescaped.
+    empty otherwise. Bytes, unescaped.
     """
 
     kind: Kind
@@ -202,12 +202,12 @@ def durable_queue_name(routing_key: bytes, subscription_id: bytes, *, next_relea
     """The queue name of a durable topic subscription, the one that RabbitMQ's adapter computes.
 
     It hashes the pair of routing key and id in Erlang's external term format. The exchange and the virtual host play no
-    part. Every released version takes both for lists of octets; the next one takes them for binaries, and so does not
+    part. Every released version takes both for lists of bytes; the next one takes them for binaries, and so does not
     find the queues of any before.
 
     Args:
-        routing_key: octets, unescaped.
-        subscription_id: the id header, octets.
+        routing_key: bytes, unescaped.
+        subscription_id: the id header, bytes.
         next_release: whether to compute the name of the next version.
     """
     encoded = _erlang_binary if next_release else _erlang_string
@@ -217,7 +217,7 @@ def durable_queue_name(routing_key: bytes, subscription_id: bytes, *, next_relea
 
 
 def subscription_queue_name(digest: bytes) -> bytes:
-    """The queue name of a topic subscription: a prefix and 16 octets in the URL-safe alphabet without padding."""
+    """The queue name of a topic subscription: a prefix and 16 bytes in the URL-safe alphabet without padding."""
     return SUBSCRIPTION_PREFIX + urlsafe_b64encode(digest).rstrip(b"=")
 
 
@@ -230,7 +230,7 @@ def _erlang_binary(octets: bytes) -> bytes:
 
 
 def _erlang_string(octets: bytes) -> bytes:
-    """A list of octets in the external term format: NIL_EXT, STRING_EXT, or for a long one LIST_EXT."""
+    """A list of bytes in the external term format: NIL_EXT, STRING_EXT, or for a long one LIST_EXT."""
     size = len(octets)
     if not size:
         return b"j"

@@ -1,7 +1,7 @@
 """Operations that a session asks of the broker, and the events with which they and the broker answer.
 
 A session has at most one operation under way; the frames behind it wait. Publishing, acknowledging and delivering are
-no operations: they are octets, and never wait.
+no operations: they are bytes, and never wait.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Subscribe:
     is_stream: bool = False
 
     @property
-    def needs_own_link(self) -> bool:
+    def needs_pausable_link(self) -> bool:
         """Whether reading from the broker may have to pause for it: nothing else keeps its messages from piling up.
 
         That is so without a limit, and with a stream, which does not take back what a slow client cannot take.
@@ -127,7 +127,7 @@ class SessionRefused:
 
 @dataclass(frozen=True, slots=True)
 class PublisherPrepared:
-    """The publishing channel: its number, the largest frame in octets, and whether it confirms."""
+    """The publishing channel: its number, the largest frame in bytes, and whether it confirms."""
 
     channel: int
     frame_max: int
@@ -177,7 +177,7 @@ class OperationFailed:
 
 @dataclass(frozen=True, slots=True)
 class ChannelClosed:
-    """The broker closed a channel of the session on its own account.
+    """The broker closed a channel of the session on its own counter.
 
     ``publishing`` tells the publishing channel from a subscription's.
     """

@@ -1,4 +1,4 @@
-"""Publishing: octets for the publishing channel, and the account of what the broker has not confirmed.
+"""Publishing: bytes for the publishing channel, and the counter of what the broker has not confirmed.
 
 Confirms are switched on by the first frame that needs one, as in RabbitMQ's adapter: a RECEIPT for SEND is the broker's
 confirm and nothing else. Publish sequence numbers count from 1 from that moment on (RabbitMQ, "Consumer
@@ -14,9 +14,9 @@ from gateway.amqp import properties
 from gateway.amqp.codec import Publication
 from gateway.amqp.splitter import Return
 from gateway.errors import CodecError
+from gateway.session.observer import SendCounter
 from gateway.session.settings import Settings
 from gateway.session.traffic import SendCount
-from gateway.session.witness import SendAccount
 
 
 @dataclass(slots=True, eq=False)
@@ -38,13 +38,13 @@ class Route(Protocol):
     exchange: bytes
     routing_key: bytes
     mandatory: bool
-    account: SendAccount | None
+    counter: SendCounter | None
     count: SendCount
 
 
 Unconfirmed = tuple[bytes | None, Route, int, Commit | None, object]
-"""One published message: its receipt, where it went, the octets of its body, the commit it belongs to, and the ticket
-of its account."""
+"""One published message: its receipt, where it went, the bytes of its body, the commit it belongs to, and the ticket
+of its counter."""
 
 
 class Publisher:
@@ -81,7 +81,7 @@ class Publisher:
 
         Args:
             channel: its number.
-            frame_max: octets of an AMQP frame at the most.
+            frame_max: bytes of an AMQP frame at the most.
             confirms: whether the broker confirms what is published from now on.
         """
         self.channel = channel
@@ -128,16 +128,16 @@ class Publisher:
     ) -> None:
         """Publish one message.
 
-        HOT: an encode, and an entry in the account once confirms are on.
+        HOT: an encode, and an entry in the counter once confirms are on.
         """
         self.output.append(publication.encode(body, values))
-        account, count, size = route.account, route.count, len(body)
+        counter, count, size = route.counter, route.count, len(body)
         count.messages += 1
         count.octets += size
-        ticket = None if account is None else account.sent(size, receipt is not None)
+        sent_at = None if counter is None else counter.sent(size, receipt is not None)
         if self.confirms:
             self._sequence += 1
-            self._unconfirmed[self._sequence] = (receipt, route, size, commit, ticket)
+            self._unconfirmed[self._sequence] = (receipt, route, size, commit, sent_at)
             self.unconfirmed_bytes += size
 
     def confirm(self, sequence: int, *, multiple: bool) -> list[Unconfirmed]:
@@ -157,7 +157,7 @@ class Publisher:
                 return []
             self.unconfirmed_bytes -= entry[2]
             return [entry]
-        # The account is in publishing order, so what a multiple means stands in front. It is taken out afterwards: to
+        # The counter is in publishing order, so what a multiple means stands in front. It is taken out afterwards: to
         # look for the first one anew each time would mean to pass all that were taken out before.
         struck: list[int] = []
         for first in unconfirmed:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from gateway.session.arguments import Argument
-from gateway.session.settings import QueueDefaults
+from gateway.session.settings import QueueArgumentDefaults
 
 TYPE: Final = "x-queue-type"
 REPLICATED: Final = ("quorum", "stream")
@@ -25,8 +25,8 @@ _COMMON_TO_STREAMS: Final = frozenset(("x-max-length-bytes",))
 
 def with_defaults(
     own: Mapping[str, Argument],
-    defaults: tuple[QueueDefaults, ...],
-    spelled: tuple[bytes, ...],
+    defaults: tuple[QueueArgumentDefaults, ...],
+    canonical: tuple[bytes, ...],
     *,
     may_be_replicated: bool,
 ) -> Mapping[str, Argument]:
@@ -38,10 +38,10 @@ def with_defaults(
     Args:
         own: the client's.
         defaults: the operator's, in order.
-        spelled: the destination in all its spellings.
+        canonical: the destination in all its spellings.
         may_be_replicated: whether the queue is durable, not exclusive and not auto-delete.
     """
-    wanted = _first_that_fits(defaults, spelled)
+    wanted = _first_that_fits(defaults, canonical)
     if not wanted:
         return own
     meant = wanted.get(TYPE, _CLASSIC)
@@ -54,8 +54,10 @@ def with_defaults(
     return {**wanted, **own}
 
 
-def _first_that_fits(defaults: tuple[QueueDefaults, ...], spelled: tuple[bytes, ...]) -> Mapping[str, str | int]:
+def _first_that_fits(
+    defaults: tuple[QueueArgumentDefaults, ...], canonical: tuple[bytes, ...]
+) -> Mapping[str, str | int]:
     for entry in defaults:
-        if any(entry.pattern.match(text) is not None for text in spelled):
+        if any(entry.pattern.match(text) is not None for text in canonical):
             return entry.arguments
     return {}

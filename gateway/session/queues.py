@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gateway.session import refusals
+from gateway.session import error_frames
 from gateway.session.arguments import Argument, queue_arguments
 from gateway.session.destinations import Destination, Kind, durable_queue_name, spellings
 from gateway.session.queue_defaults import REPLICATED, TYPE, with_defaults
-from gateway.session.settings import QueueDefaults, Settings
+from gateway.session.settings import QueueArgumentDefaults, Settings
 from gateway.stomp.headers import read_boolean
 
 
@@ -37,7 +37,7 @@ class QueueRules:
     exclusive: bool = False
     replicated: bool = False
     streams_take_nack: bool = False
-    defaults: tuple[QueueDefaults, ...] = ()
+    defaults: tuple[QueueArgumentDefaults, ...] = ()
 
     @classmethod
     def of(cls, broker_version: tuple[int, ...], settings: Settings) -> QueueRules:
@@ -65,14 +65,14 @@ def name_for_broker(header: bytes, octets: bytes) -> str:
         octets: the name.
 
     Raises:
-        StompError: when it has more than 255 octets or is not UTF-8.
+        StompError: when it has more than 255 bytes or is not UTF-8.
     """
     if len(octets) > 255:  # noqa: PLR2004 - AMQP's short string
-        raise refusals.too_long(header, len(octets))
+        raise error_frames.too_long(header, len(octets))
     try:
         return octets.decode()
     except UnicodeDecodeError as error:
-        raise refusals.not_text(header) from error
+        raise error_frames.not_text(header) from error
 
 
 def sent_queue(destination: Destination, headers: Mapping[bytes, bytes], rules: QueueRules) -> QueueSpec:
@@ -83,8 +83,8 @@ def sent_queue(destination: Destination, headers: Mapping[bytes, bytes], rules: 
     """
     durable = _flag(headers, (b"durable",))
     name = name_for_broker(b"destination", destination.name)
-    spelled = rules.spellings(destination)
-    return _spec(name, headers, True if durable is None else durable, {}, rules, spelled)
+    canonical = rules.spellings(destination)
+    return _spec(name, headers, True if durable is None else durable, {}, rules, canonical)
 
 
 def subscribed_queue(
@@ -110,16 +110,16 @@ def subscribed_queue(
     durable = _flag(headers, (b"durable", b"persistent"))
     if destination.kind is Kind.QUEUE:
         durable = True if durable is None else durable
-        spelled = rules.spellings(destination, settings.default_topic_exchange)
-        return _spec(name_for_broker(b"destination", destination.name), headers, durable, {}, rules, spelled)
+        canonical = rules.spellings(destination, settings.default_topic_exchange)
+        return _spec(name_for_broker(b"destination", destination.name), headers, durable, {}, rules, canonical)
     durable = durable or False
     defaults = {b"exclusive": rules.exclusive and not durable, b"auto-delete": True}
     name = subscription_queue(destination, headers, fallback, settings)
     if b"x-queue-name" in headers:
         # Whatever it is bound to: several destinations may share it, and a SEND may declare it.
         destination = Destination(Kind.QUEUE, name)
-    spelled = rules.spellings(destination, settings.default_topic_exchange)
-    return _spec(name_for_broker(b"x-queue-name", name), headers, durable, defaults, rules, spelled)
+    canonical = rules.spellings(destination, settings.default_topic_exchange)
+    return _spec(name_for_broker(b"x-queue-name", name), headers, durable, defaults, rules, canonical)
 
 
 def temporary_queue(identifier: bytes, rules: QueueRules) -> QueueSpec:
@@ -158,7 +158,7 @@ def _flag(headers: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> bool | No
         if name in names:
             value = read_boolean(text)
             if value is None:
-                raise refusals.processing_error()
+                raise error_frames.processing_error()
     return value
 
 
@@ -168,7 +168,7 @@ def _spec(
     durable: bool,
     defaults: dict[bytes, bool],
     rules: QueueRules,
-    spelled: tuple[bytes, ...],
+    canonical: tuple[bytes, ...],
 ) -> QueueSpec:
     def chosen(flag: bytes) -> bool:
         explicit = read_boolean(headers.get(flag))
@@ -185,5 +185,5 @@ def _spec(
         durable=outlives,
         exclusive=exclusive,
         auto_delete=auto_delete,
-        arguments=with_defaults(arguments, rules.defaults, spelled, may_be_replicated=may_be_replicated),
+        arguments=with_defaults(arguments, rules.defaults, canonical, may_be_replicated=may_be_replicated),
     )

@@ -11,8 +11,8 @@ import json
 from base64 import urlsafe_b64decode
 from typing import Final
 
-from gateway.session import ops, refusals
-from gateway.session.conversation import Conversation
+from gateway.session import error_frames, ops
+from gateway.session.context import SessionContext
 from gateway.stomp.frame import Frame
 
 _HEADER: Final = b"token"
@@ -41,19 +41,19 @@ class Renewal:
     """The token of a session.
 
     Args:
-        conversation: of the session.
+        context: of the session.
     """
 
-    __slots__ = ("_conversation", "expires")
+    __slots__ = ("_context", "expires")
 
-    def __init__(self, conversation: Conversation) -> None:
+    def __init__(self, context: SessionContext) -> None:
         # Seconds since the epoch; None where nothing expires.
         self.expires: float | None = None
-        self._conversation = conversation
+        self._context = context
 
     def start(self, passcode: bytes) -> None:
         """The client has logged in with this passcode."""
-        if self._conversation.settings.token_renewal:
+        if self._context.settings.token_renewal:
             self.expires = expiry_of(passcode)
 
     def renew(self, frame: Frame) -> None:
@@ -62,30 +62,30 @@ class Renewal:
         Raises:
             StompError: there is none, or no token in it.
         """
-        conversation = self._conversation
-        if not conversation.settings.token_renewal:
-            raise refusals.bad_command(frame.command)
-        token = conversation.headers(frame).get(_HEADER)
+        context = self._context
+        if not context.settings.token_renewal:
+            raise error_frames.bad_command(frame.command)
+        token = context.headers(frame).get(_HEADER)
         if not token:
-            raise refusals.missing_header(frame.command, _HEADER)
-        conversation.ask(ops.RenewToken(token), frame)
+            raise error_frames.missing_header(frame.command, _HEADER)
+        context.ask(ops.RenewToken(token), frame)
 
     def renewed(self) -> None:
         """The broker took the new token on every link."""
-        conversation = self._conversation
-        operation = conversation.operation
+        context = self._context
+        operation = context.operation
         if isinstance(operation, ops.RenewToken):
             self.expires = expiry_of(operation.token)
-        frame = conversation.answered()
+        frame = context.answered()
         if frame is not None:
-            conversation.send_receipt(frame)
+            context.send_receipt(frame)
 
     def refused(self, event: ops.TokenRefused) -> None:
         """The broker did not take the new token; the old one is good until it expires."""
-        conversation = self._conversation
-        frame = conversation.answered()
-        receipt = None if frame is None else conversation.receipt_of(frame)
-        conversation.fail(refusals.token_refused(event.text), receipt)
+        context = self._context
+        frame = context.answered()
+        receipt = None if frame is None else context.receipt_of(frame)
+        context.fail(error_frames.token_refused(event.text), receipt)
 
     def has_expired(self, now: float) -> bool:
         """Whether the token is past its time, and no other is being tried.
@@ -94,7 +94,7 @@ class Renewal:
             now: seconds since the epoch.
         """
         is_past = self.expires is not None and now >= self.expires
-        return is_past and not isinstance(self._conversation.operation, ops.RenewToken)
+        return is_past and not isinstance(self._context.operation, ops.RenewToken)
 
     def was_cause(self, text: str) -> bool:
         """Whether the broker refused something because the token has expired.
@@ -102,4 +102,4 @@ class Renewal:
         Args:
             text: the broker's reply text.
         """
-        return self._conversation.settings.token_renewal and _EXPIRED in text
+        return self._context.settings.token_renewal and _EXPIRED in text

@@ -1,8 +1,8 @@
-"""One STOMP session: frames, deliveries and events in; octets for client and broker, and operations, out.
+"""One STOMP session: frames, deliveries and events in; bytes for client and broker, and operations, out.
 
 The owner (``gateway.server``) feeds it and carries out what it asks:
 
-* in: ``run`` with the decoder that holds the client's octets; ``confirm`` and ``Subscription.deliver`` from the broker;
+* in: ``run`` with the decoder that holds the client's bytes; ``confirm`` and ``Subscription.deliver`` from the broker;
   ``handle`` for events; ``set_blocked``; ``time_passed``;
 * out: ``output`` for the client, ``publisher.output`` and ``subscriptions.take_settling`` for the broker, and
   ``take_operation``; all collected per batch and never waiting for anything;
@@ -20,10 +20,10 @@ from typing import Final
 
 from gateway.amqp.splitter import Return
 from gateway.errors import CloseReason, CodecError, FrameError, StompError, TlsOctetsError
-from gateway.session import ops, refusals
+from gateway.session import error_frames, ops
 from gateway.session.authentication import Authentication
-from gateway.session.conversation import Conversation, Hold
-from gateway.session.policy import DestinationRules
+from gateway.session.context import Hold, SessionContext
+from gateway.session.destination_rules import DestinationRules
 from gateway.session.publisher import Publisher
 from gateway.session.queues import QueueRules
 from gateway.session.renewal import Renewal
@@ -39,7 +39,7 @@ from gateway.stomp.heartbeat import Heartbeats
 _TOPIC: Final = b"/topic/"
 
 
-class Session(Conversation):
+class Session(SessionContext):
     """One STOMP conversation.
 
     Args:
@@ -59,7 +59,7 @@ class Session(Conversation):
         self.renewal = Renewal(self)
         self._limits = limits
         self._now = now
-        self._farewell: Callable[[], None] | None = None
+        self._on_drained: Callable[[], None] | None = None
         self._stopping: Callable[[], None] | None = None
 
     @property
@@ -95,9 +95,9 @@ class Session(Conversation):
                 self._carry_out(waiting, is_new=False)
             self._drain_when_idle()
         received = 0
-        stride = self.stride
+        max_frames_per_turn = self.max_frames_per_turn
         try:
-            while not holds and self.state in READING and received < stride:
+            while not holds and self.state in READING and received < max_frames_per_turn:
                 frame = decoder.next_frame()
                 if frame is None:
                     return
@@ -107,15 +107,15 @@ class Session(Conversation):
             self.malformed(error)
         finally:
             self.frames_received += received
-            self.made_stride = received >= stride
+            self.reached_turn_limit = received >= max_frames_per_turn
 
     def malformed(self, error: FrameError) -> None:
-        """Tell the client what is wrong with its octets, and end."""
+        """Tell the client what is wrong with its bytes, and end."""
         if isinstance(error, TlsOctetsError) and self.login is None:
             # It waits for a handshake, and would take an ERROR for a broken one.
             self.end(CloseReason.TLS_ON_PLAIN_PORT)
         else:
-            self.fail(refusals.malformed(str(error)), None)
+            self.fail(error_frames.malformed(str(error)), None)
 
     def _carry_out(self, frame: Frame, *, is_new: bool = True) -> None:
         command = frame.head.command
@@ -133,11 +133,11 @@ class Session(Conversation):
             elif self.state is State.CONNECTING:
                 self.authentication.connect_implicitly(frame)
             else:
-                raise refusals.bad_command(command)
+                raise error_frames.bad_command(command)
         except StompError as error:
             self.fail(error, self.receipt_of(frame))
         except CodecError as error:
-            self.fail(refusals.not_for_amqp(str(error)), self.receipt_of(frame))
+            self.fail(error_frames.not_for_amqp(str(error)), self.receipt_of(frame))
 
     # CONNECT.
 
@@ -145,7 +145,7 @@ class Session(Conversation):
         self.authentication.connect(frame)
 
     def _on_second_connect(self, frame: Frame) -> None:
-        raise refusals.already_connected()
+        raise error_frames.already_connected()
 
     def _on_logged_in(self, event: ops.LoggedIn) -> None:
         operation = self.operation
@@ -167,7 +167,7 @@ class Session(Conversation):
         self.authentication.impossible()
 
     def _on_session_refused(self, event: ops.SessionRefused) -> None:
-        self.authentication.refused(refusals.too_many_sessions(event.whose, event.limit))
+        self.authentication.refused(error_frames.too_many_sessions(event.whose, event.limit))
 
     # SEND and transactions.
 
@@ -205,7 +205,7 @@ class Session(Conversation):
         self.sender.confirm(sequence, multiple, accepted)
         if self._stopping is not None:
             self._drain_when_idle()
-        if self._farewell is not None:
+        if self._on_drained is not None:
             self._close_upstream_when_quiet()
 
     def take_return(self, returned: Return) -> None:
@@ -267,7 +267,7 @@ class Session(Conversation):
         else:
             # As with the plugin, where the broker finds out only after the receipt is on its way.
             self.send_receipt(frame)
-            self.fail(refusals.unknown_delivery_tag(settlement.number, self.settings), None)
+            self.fail(error_frames.unknown_delivery_tag(settlement.number, self.settings), None)
             return
         if frame.receipt is not None:
             self.send_receipt(frame)
@@ -275,25 +275,25 @@ class Session(Conversation):
     # The end.
 
     def _on_disconnect(self, frame: Frame) -> None:
-        def farewell() -> None:
+        def on_drained() -> None:
             self.send_receipt(frame)
             self.end(CloseReason.DISCONNECT)
 
-        self._drain(farewell)
+        self._drain(on_drained)
 
     def shut_down(self) -> None:
         """The gateway is stopping: read nothing more, wait for confirms, tell the client, end."""
 
-        def farewell() -> None:
+        def on_drained() -> None:
             text = "The gateway is stopping; connect again.\n"
-            self.fail(refusals.closing("Shutting down", text, CloseReason.SHUTDOWN), None)
+            self.fail(error_frames.closing("Shutting down", text, CloseReason.SHUTDOWN), None)
 
         if self.state is State.CONNECTED:
             self.holds.add(Hold.STOPPING)
-            self._stopping = farewell
+            self._stopping = on_drained
             self._drain_when_idle()
         elif self.state in (State.CONNECTING, State.AUTHENTICATING):
-            farewell()
+            on_drained()
 
     def _drain_when_idle(self) -> None:
         """Start to drain for the gateway's end once the frame under way is done."""
@@ -301,26 +301,26 @@ class Session(Conversation):
         if self._stopping is not None and idle and self.state is State.CONNECTED:
             self._drain(self._stopping)
 
-    def _drain(self, farewell: Callable[[], None]) -> None:
+    def _drain(self, on_drained: Callable[[], None]) -> None:
         """Wait for what is unconfirmed and under way, close the channels, then say good-bye."""
         self.settle_taken()
         self.move(State.DRAINING)
-        self._farewell = farewell
+        self._on_drained = on_drained
         self._close_upstream_when_quiet()
 
     def _close_upstream_when_quiet(self) -> None:
-        if self._farewell is not None and self.operation is None and not self.publisher.unconfirmed:
+        if self._on_drained is not None and self.operation is None and not self.publisher.unconfirmed:
             self.subscriptions.silence()
             self.ask(ops.CloseUpstream(), None)
 
     def _on_upstream_closed(self, event: ops.UpstreamClosed) -> None:
-        farewell, self._farewell = self._farewell, None
-        if farewell is not None:
-            farewell()
+        on_drained, self._on_drained = self._on_drained, None
+        if on_drained is not None:
+            on_drained()
 
     def end(self, reason: CloseReason) -> None:
         """End once: nothing more is said or asked."""
-        self._farewell = None
+        self._on_drained = None
         super().end(reason)
 
     def close(self, error: StompError) -> None:
@@ -355,20 +355,20 @@ class Session(Conversation):
             # Perhaps an earlier message closed the channel, and not what was asked for now.
             receipt = self.publisher.receipt_of_failure(event.text) or receipt
         is_topic = isinstance(operation, ops.Subscribe) and operation.subscription.destination.startswith(_TOPIC)
-        refused = refusals.topic_refused if is_topic else refusals.broker_error
+        refused = error_frames.topic_refused if is_topic else error_frames.broker_error
         self._fail_for(event.text, refused(event.code, event.text, self.settings), receipt)
 
     def _on_channel_closed(self, event: ops.ChannelClosed) -> None:
         receipt = self.sender.receipt_of_failure(event.text) if event.publishing else None
-        self._fail_for(event.text, refusals.broker_error(event.code, event.text, self.settings), receipt)
+        self._fail_for(event.text, error_frames.broker_error(event.code, event.text, self.settings), receipt)
 
     def _on_link_lost(self, event: ops.LinkLost) -> None:
-        error = refusals.broker_error(event.code, event.text, self.settings)
-        self._fail_for(event.text, refusals.closed_for(error, CloseReason.LINK_LOST), None)
+        error = error_frames.broker_error(event.code, event.text, self.settings)
+        self._fail_for(event.text, error_frames.closed_for(error, CloseReason.LINK_LOST), None)
 
     def _fail_for(self, text: str, error: StompError, receipt: bytes | None) -> None:
         """The broker said so: tell the client, in the words for it if its token has expired."""
-        self.fail(refusals.token_expired() if self.renewal.was_cause(text) else error, receipt)
+        self.fail(error_frames.token_expired() if self.renewal.was_cause(text) else error, receipt)
 
     def time_passed(self, now: float) -> None:
         """Take note of the time, and forget transactions that were left open for too long.
@@ -379,7 +379,7 @@ class Session(Conversation):
         self._now = now
         if self.state is State.CONNECTED:
             for identifier in self.sender.transactions.expire(now):
-                self.fail(refusals.transaction_too_old(identifier), None)
+                self.fail(error_frames.transaction_too_old(identifier), None)
 
 
 _EVENT_HANDLERS: Final = {

@@ -10,7 +10,7 @@ from gateway.patterns import Pattern
 
 @dataclass(frozen=True, slots=True)
 class TransactionLimits:
-    """Bounds of the transactions of one session; ``max_bytes`` in octets, ``max_age`` in seconds."""
+    """Bounds of the transactions of one session; ``max_bytes`` in bytes, ``max_age`` in seconds."""
 
     max_open: int = 100
     max_actions: int = 10_000
@@ -45,7 +45,7 @@ class DestinationRule:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueDefaults:
+class QueueArgumentDefaults:
     """Arguments for the queues behind the destinations that fit ``pattern``, unless a client gives its own."""
 
     pattern: Pattern
@@ -62,7 +62,7 @@ class Settings:
     whether queues of subscriptions that are not durable belong to their session alone; None: as the broker's version
     wants it. ``strict`` closes after every ERROR. ``next_release`` uses the names and texts of the plugin's next
     version instead of its released ones. ``confirm_messages`` and ``confirm_bytes`` bound what is published and not yet
-    confirmed, ``auto_ack_window`` the deliveries in hand of a subscription with ack:auto. Sizes in octets.
+    confirmed, ``auto_ack_window`` the deliveries in hand of a subscription with ack:auto. Sizes in bytes.
 
     ``default_prefetch`` is for a SUBSCRIBE without prefetch-count, ``max_prefetch`` the most that one may ask for; 0 is
     no limit. Of ``destination_rules`` and ``queue_defaults`` the first that fits counts. ``takes_existing_queues``: a
@@ -89,7 +89,7 @@ class Settings:
     default_prefetch: int = 0
     max_prefetch: int = 0
     destination_rules: tuple[DestinationRule, ...] = ()
-    queue_defaults: tuple[QueueDefaults, ...] = ()
+    queue_defaults: tuple[QueueArgumentDefaults, ...] = ()
     takes_existing_queues: bool = False
     token_renewal: bool = False
 

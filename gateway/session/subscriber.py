@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hashlib import md5
 
-from gateway.session import ops, refusals
-from gateway.session.conversation import Conversation
+from gateway.session import error_frames, ops
+from gateway.session.context import SessionContext
+from gateway.session.destination_rules import NO_DESTINATION_RULES, DestinationRules
 from gateway.session.destinations import TEMP_QUEUE, parse, subscription_queue_name
-from gateway.session.policy import NO_DESTINATION_RULES, DestinationRules
 from gateway.session.queues import QueueRules
 from gateway.session.sender import Sender
 from gateway.session.subscribing import queue_to_delete, read_subscribe, read_unsubscribe
@@ -19,14 +19,14 @@ class Subscriber:
     """What a session subscribes to.
 
     Args:
-        conversation: of the session.
+        context: of the session.
         sender: knows the queues that the session has declared.
     """
 
-    __slots__ = ("_conversation", "_destinations", "_queues_named", "_rules", "_sender")
+    __slots__ = ("_context", "_destinations", "_queues_named", "_rules", "_sender")
 
-    def __init__(self, conversation: Conversation, sender: Sender) -> None:
-        self._conversation = conversation
+    def __init__(self, context: SessionContext, sender: Sender) -> None:
+        self._context = context
         self._sender = sender
         self._rules = QueueRules()
         self._destinations = NO_DESTINATION_RULES
@@ -44,17 +44,17 @@ class Subscriber:
 
     def subscribe(self, frame: Frame) -> None:
         """SUBSCRIBE."""
-        conversation = self._conversation
-        headers, fresh = conversation.headers(frame), self._fresh_queue_name()
-        request = read_subscribe(headers, fresh, conversation.settings, self._rules, self._destinations)
-        if request.tag in conversation.subscriptions:
-            raise refusals.duplicate_subscription(request.tag)
-        subscription = conversation.new_subscription(request.tag, request.identifier, request.mode)
+        context = self._context
+        headers, fresh = context.headers(frame), self._fresh_queue_name()
+        request = read_subscribe(headers, fresh, context.settings, self._rules, self._destinations)
+        if request.tag in context.subscriptions:
+            raise error_frames.duplicate_subscription(request.tag)
+        subscription = context.new_subscription(request.tag, request.identifier, request.mode)
         subscription.destination = request.text
         subscription.kind = parse(request.text).kind
         # A queue is declared once per session, by whichever frame touches it first; one of a topic every time.
         known = request.binding is None and self._sender.has_declared(request.queue_name)
-        prefetch = conversation.settings.auto_ack_window if request.mode is AckMode.AUTO else request.prefetch
+        prefetch = context.settings.auto_ack_window if request.mode is AckMode.AUTO else request.prefetch
         queue = None if known else request.queue
         operation = ops.Subscribe(
             subscription,
@@ -65,58 +65,58 @@ class Subscriber:
             request.arguments,
             is_stream=request.is_stream,
         )
-        conversation.ask(conversation.witnessed(operation, request.queue), frame)
+        context.ask(context.observed(operation, request.queue), frame)
 
     def _fresh_queue_name(self) -> bytes:
         """A name for the queue of a subscription that nobody shares; unguessable, because the session's identity is."""
         self._queues_named += 1
-        seed = b"%b %d" % (self._conversation.identity, self._queues_named)
+        seed = b"%b %d" % (self._context.identity, self._queues_named)
         return subscription_queue_name(md5(seed, usedforsecurity=False).digest())
 
     def subscribed(self, event: ops.Subscribed) -> None:
         """The consumer runs."""
-        conversation, subscription = self._conversation, event.subscription
-        operation = conversation.operation
+        context, subscription = self._context, event.subscription
+        operation = context.operation
         if isinstance(operation, ops.Subscribe) and operation.queue is not None and operation.binding is None:
             self._sender.note_declared(event.queue_name)
-        conversation.subscriptions.add(subscription, event.queue_name)
-        if conversation.witness is not None and isinstance(operation, ops.Subscribe):
-            conversation.witness.subscribed(operation, event.queue_name)
-        frame = conversation.answered()
+        context.subscriptions.add(subscription, event.queue_name)
+        if context.observer is not None and isinstance(operation, ops.Subscribe):
+            context.observer.subscribed(operation, event.queue_name)
+        frame = context.answered()
         # The RECEIPT precedes the first MESSAGE, though the broker may deliver earlier.
         if frame is not None:
-            conversation.send_receipt(frame)
-        conversation.subscriptions.start(subscription)
+            context.send_receipt(frame)
+        context.subscriptions.start(subscription)
 
     def unsubscribe(self, frame: Frame) -> None:
         """UNSUBSCRIBE."""
-        conversation = self._conversation
-        headers = conversation.headers(frame)
+        context = self._context
+        headers = context.headers(frame)
         request = read_unsubscribe(headers)
-        subscription = conversation.subscriptions.get(request.tag)
+        subscription = context.subscriptions.get(request.tag)
         if subscription is None:
-            raise refusals.no_subscription(request.description)
-        delete = queue_to_delete(subscription.destination, headers, conversation.settings, self._destinations)
-        conversation.settle_taken()
-        if conversation.witness is not None:
-            conversation.witness.unsubscribed(subscription, "unsubscribe" if delete is None else "deleted")
-        conversation.subscriptions.forget(subscription)
-        conversation.ask(ops.Unsubscribe(subscription, delete), frame)
+            raise error_frames.no_subscription(request.description)
+        delete = queue_to_delete(subscription.destination, headers, context.settings, self._destinations)
+        context.settle_taken()
+        if context.observer is not None:
+            context.observer.unsubscribed(subscription, "unsubscribe" if delete is None else "deleted")
+        context.subscriptions.forget(subscription)
+        context.ask(ops.Unsubscribe(subscription, delete), frame)
 
     def unsubscribed(self) -> None:
         """The consumer is gone."""
-        frame = self._conversation.answered()
+        frame = self._context.answered()
         if frame is not None:
-            self._conversation.send_receipt(frame)
+            self._context.send_receipt(frame)
 
     def cancelled(self, event: ops.ConsumerCancelled) -> None:
         """The broker has cancelled a consumer."""
-        conversation, subscription = self._conversation, event.subscription
-        if not conversation.subscriptions.is_current(subscription):
+        context, subscription = self._context, event.subscription
+        if not context.subscriptions.is_current(subscription):
             return
-        if conversation.witness is not None:
-            conversation.witness.unsubscribed(subscription, "cancelled")
-        conversation.subscriptions.forget(subscription)
+        if context.observer is not None:
+            context.observer.unsubscribed(subscription, "cancelled")
+        context.subscriptions.forget(subscription)
         description: bytes | None
         if subscription.subscription is None:
             shown, description = subscription.destination, b"destination='%b'" % subscription.destination
@@ -124,4 +124,4 @@ class Subscriber:
             shown, description = subscription.subscription, None
         else:
             shown, description = subscription.subscription, b"id='%b'" % subscription.subscription
-        conversation.fail(refusals.subscription_cancelled(description, shown), None)
+        context.fail(error_frames.subscription_cancelled(description, shown), None)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.session import refusals
+from gateway.session import error_frames
 from gateway.session.arguments import Argument, consumer_arguments, queue_arguments
+from gateway.session.destination_rules import NO_DESTINATION_RULES, DestinationRules
 from gateway.session.destinations import TEMP_QUEUE, Destination, Kind, not_for
-from gateway.session.policy import NO_DESTINATION_RULES, DestinationRules
 from gateway.session.queue_defaults import TYPE
 from gateway.session.queues import (
     QueueRules,
@@ -83,10 +83,10 @@ def read_subscribe(
     """
     identifier = headers.get(b"id")
     if identifier is None and b"true" in (headers.get(b"durable"), headers.get(b"persistent")):
-        raise refusals.durable_needs_id()
+        raise error_frames.durable_needs_id()
     text = headers.get(b"destination")
     if text is None:
-        raise refusals.missing_destination(b"SUBSCRIBE")
+        raise error_frames.missing_destination(b"SUBSCRIBE")
     admission = destinations.for_subscribe(text)
     destination = admission.destination
     mode = _ack_mode(headers.get(b"ack"))
@@ -96,9 +96,9 @@ def read_subscribe(
         raise not_for(b"SUBSCRIBE", text)
     if identifier is None and destination.kind in (Kind.TOPIC, Kind.EXCHANGE) and is_durable(headers):
         # Spelt "True", which the adapter's first check overlooks: all such clients would share one queue.
-        raise refusals.processing_error()
+        raise error_frames.processing_error()
     if identifier is not None and identifier.startswith(TEMP_QUEUE):
-        raise refusals.processing_error()
+        raise error_frames.processing_error()
     tag = b"Q_" + text if identifier is None else b"T_" + identifier
     arguments = consumer_arguments(headers)
     if destination.kind in (Kind.TOPIC, Kind.EXCHANGE) and b"x-queue-name" in headers:
@@ -133,13 +133,13 @@ def read_unsubscribe(headers: Mapping[bytes, bytes]) -> UnsubscribeRequest:
     text = headers.get(b"destination")
     durable = is_durable(headers)
     if identifier is None and durable:
-        raise refusals.durable_needs_id()
+        raise error_frames.durable_needs_id()
     if identifier is not None:
         if identifier.startswith(TEMP_QUEUE):
-            raise refusals.temporary_unsubscribe()
+            raise error_frames.temporary_unsubscribe()
         return UnsubscribeRequest(b"T_" + identifier, b"id='%b'" % identifier, durable)
     if text is None:
-        raise refusals.missing_subscription_name()
+        raise error_frames.missing_subscription_name()
     return UnsubscribeRequest(b"Q_" + text, b"destination='%b'" % text, durable)
 
 
@@ -172,13 +172,13 @@ def _ack_mode(text: bytes | None) -> AckMode:
     try:
         return AckMode.AUTO if text is None else AckMode(text)
     except ValueError:
-        raise refusals.processing_error() from None
+        raise error_frames.processing_error() from None
 
 
 def _prefetch(text: bytes | None, settings: Settings) -> int:
     number = settings.default_prefetch if text is None else read_integer(text)
     if number is None or number < 0:
-        raise refusals.processing_error()
+        raise error_frames.processing_error()
     most = settings.max_prefetch
     # No limit is more than any.
     return min(number or most, most or _LARGEST_PREFETCH)

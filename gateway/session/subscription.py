@@ -1,6 +1,6 @@
-"""A subscription: encodes its MESSAGE frames and keeps the account of what was delivered and settled.
+"""A subscription: encodes its MESSAGE frames and keeps the counter of what was delivered and settled.
 
-The account. Delivery tags of a channel count 1, 2, 3, ..., and a subscription has its channel to itself. ``_floor`` is
+The counter. Delivery tags of a channel count 1, 2, 3, ..., and a subscription has its channel to itself. ``_floor`` is
 the tag up to which everything is settled, ``_ahead`` holds the settled tags above it, ``_last`` is the last one
 delivered. So delivered = settled + outstanding at any time, and an acknowledgement of nothing is known without asking
 the broker.
@@ -24,7 +24,7 @@ from gateway.amqp import properties as amqp
 from gateway.amqp.codec import encode_ack, encode_nack
 from gateway.session import translate
 from gateway.session.destinations import Kind, show
-from gateway.session.witness import DeliveryAccount
+from gateway.session.observer import DeliveryCounter
 from gateway.stomp.headers import escape
 
 # Messages with the same route and properties share their encoded headers; this many blocks are remembered per
@@ -58,8 +58,8 @@ class Unsettled:
     urgent: bool = False
 
 
-class Figures(NamedTuple):
-    """What a subscription brought its client: messages, octets of bodies, and those redelivered or not settled.
+class SubscriptionStats(NamedTuple):
+    """What a subscription brought its client: messages, bytes of bodies, and those redelivered or not settled.
 
     ``acknowledged``, ``requeued`` and ``discarded`` are what became of those that are settled.
     """
@@ -74,24 +74,24 @@ class Figures(NamedTuple):
 
 
 class _Afterwards:
-    """An account when nothing reaches the client any more: only what the client settles counts."""
+    """An counter when nothing reaches the client any more: only what the client settles counts."""
 
-    __slots__ = ("_account", "acknowledged_since", "settled_since")
+    __slots__ = ("_counter", "acknowledged_since", "settled_since")
 
-    def __init__(self, account: DeliveryAccount | None) -> None:
-        self._account = account
+    def __init__(self, counter: DeliveryCounter | None) -> None:
+        self._counter = counter
         self.settled_since = self.acknowledged_since = 0
 
     def delivered(self, tag: int, redelivered: bool, size: int) -> None:
-        """See `DeliveryAccount`."""
+        """See `DeliveryCounter`."""
 
     def settled(self, tag: int, count: int, requeue: bool | None) -> None:
-        """See `DeliveryAccount`."""
+        """See `DeliveryCounter`."""
         self.settled_since += count
         if requeue is None:
             self.acknowledged_since += count
-        if self._account is not None:
-            self._account.settled(tag, count, requeue)
+        if self._counter is not None:
+            self._counter.settled(tag, count, requeue)
 
 
 class Subscription:
@@ -109,10 +109,40 @@ class Subscription:
     """
 
     __slots__ = (
-        "_ack_prefix", "_afterwards", "_ahead", "_behind", "_discarded", "_early", "_figures", "_floor", "_given",
-        "_heads", "_id_prefix", "_is_noted", "_last", "_notice", "_octets", "_redelivered", "_requeued", "_run",
-        "_settlements", "_shed", "_shed_in_all", "_start", "account", "base", "channel", "destination", "is_stream",
-        "kind", "mode", "output", "queue", "subscription", "tag", "unsettled",
+        "_ack_prefix",
+        "_afterwards",
+        "_ahead",
+        "_behind",
+        "_discarded",
+        "_early",
+        "_figures",
+        "_floor",
+        "_given",
+        "_heads",
+        "_id_prefix",
+        "_is_noted",
+        "_last",
+        "_notice",
+        "_octets",
+        "_redelivered",
+        "_requeued",
+        "_run",
+        "_settlements",
+        "_shed",
+        "_shed_in_all",
+        "_start",
+        "base",
+        "channel",
+        "counter",
+        "destination",
+        "is_stream",
+        "kind",
+        "mode",
+        "output",
+        "queue",
+        "subscription",
+        "tag",
+        "unsettled",
     )  # fmt: skip
 
     def __init__(
@@ -140,11 +170,11 @@ class Subscription:
         # later ones may have such an entry because they came out of a stream once.
         self.is_stream: bool | None = None
         # Who is told of every message, and what is counted anyway.
-        self.account: DeliveryAccount | None = None
+        self.counter: DeliveryCounter | None = None
         self._octets = 0
         self._redelivered = self._requeued = self._discarded = 0
         self._shed_in_all = 0
-        self._figures: Figures | None = None
+        self._figures: SubscriptionStats | None = None
         self._afterwards: _Afterwards | None = None
         # Where MESSAGE frames go, in pieces. Until the subscription is confirmed to the client they collect here.
         self.output: list[bytes] = []
@@ -180,19 +210,19 @@ class Subscription:
         return self.base + self._last
 
     @property
-    def figures(self) -> Figures:
+    def stats(self) -> SubscriptionStats:
         """What went to the client so far."""
-        figures, afterwards = self._figures, self._afterwards
-        if figures is not None and afterwards is not None:
-            return figures._replace(
-                outstanding=max(0, figures.outstanding - afterwards.settled_since),
-                acknowledged=figures.acknowledged + afterwards.acknowledged_since,
+        stats, afterwards = self._figures, self._afterwards
+        if stats is not None and afterwards is not None:
+            return stats._replace(
+                outstanding=max(0, stats.outstanding - afterwards.settled_since),
+                acknowledged=stats.acknowledged + afterwards.acknowledged_since,
                 requeued=self._requeued,
                 discarded=self._discarded,
             )
         delivered, outstanding, returned = self._last - self._shed_in_all, self.outstanding, len(self._shed)
         acknowledged = delivered - (outstanding - returned) - self._requeued - self._discarded
-        return Figures(
+        return SubscriptionStats(
             delivered, self._octets, self._redelivered, outstanding, acknowledged, self._requeued, self._discarded
         )
 
@@ -206,9 +236,9 @@ class Subscription:
         self.output = []
         self.unsettled = Unsettled()
         if self._figures is None:
-            self._figures = self.figures
+            self._figures = self.stats
             # What the client sent before it went is carried out still.
-            self.account = self._afterwards = _Afterwards(self.account)
+            self.counter = self._afterwards = _Afterwards(self.counter)
 
     # Deliveries.
 
@@ -216,7 +246,7 @@ class Subscription:
         """Encode one delivery as MESSAGE, in pieces that are joined once per batch.
 
         HOT. Messages of one publisher share route and properties; their headers are encoded once and found again by the
-        octets of both. ``gateway.stomp.encoder.encode`` is the slow twin.
+        bytes of both. ``gateway.stomp.encoder.encode`` is the slow twin.
 
         Args:
             tag: delivery tag.
@@ -243,8 +273,8 @@ class Subscription:
             self.output += (before, number, flag, middle, number, after)
         else:
             self.output += (before, number, flag, after)
-        if self.account is not None:
-            self.account.delivered(tag, redelivered, len(body))
+        if self.counter is not None:
+            self.counter.delivered(tag, redelivered, len(body))
         if body:
             self.output += (b"content-length:%d\n\n" % len(body), body, b"\0\n")
         else:
@@ -264,12 +294,12 @@ class Subscription:
             self._heads[key] = head
         return head
 
-    def shed(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
+    def drop_for_requeue(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
         """Take a delivery for a client that has more waiting than it may: keep its tag and nothing else.
 
-        It stands in for ``deliver`` until the client has caught up and ``give_back`` returns the messages to their
-        queue. The prefetch bounds how many there can be. What comes from a stream cannot be returned, so that waits for
-        the client all the same.
+        It stands in for ``deliver`` until the client has caught up and ``requeue_dropped`` returns the messages to
+        their queue. The prefetch bounds how many there can be. What comes from a stream cannot be returned, so it waits
+        for the client all the same.
         """
         if self.is_stream is None:
             self.is_stream = _is_from_stream(properties)
@@ -280,25 +310,25 @@ class Subscription:
         self._shed.append(tag)
         self._shed_in_all += 1
 
-    def give_back(self) -> None:
+    def requeue_dropped(self) -> None:
         """Return what was shed to its queue; the broker delivers it again, in its old order.
 
         For that the order matters here: each message returned makes room for one delivery, which is the message just
         returned. An acknowledgement before would make room for messages that stand behind it.
         """
-        shed, self._shed = self._shed, []
-        if not shed:
+        drop_for_requeue, self._shed = self._shed, []
+        if not drop_for_requeue:
             return
         self._end_run()
-        for tag in shed:
+        for tag in drop_for_requeue:
             self._settlements.append(encode_nack(self.channel, tag, multiple=False, requeue=True))
         if self.mode is AckMode.AUTO:
             # What went to the client before is settled with it, in one multiple that names the last of them.
-            if shed[0] - 1 > self._floor:
-                self._run = shed[0] - 1
-            self._floor = shed[-1]
+            if drop_for_requeue[0] - 1 > self._floor:
+                self._run = drop_for_requeue[0] - 1
+            self._floor = drop_for_requeue[-1]
             return
-        self._ahead.update(shed)
+        self._ahead.update(drop_for_requeue)
         self._raise_floor(self._floor)
         self._keep_small()
 
@@ -327,8 +357,8 @@ class Subscription:
         else:
             self._settlements.append(encode_ack(self.channel, tag, multiple=False))
             self._settle_one(tag)
-        if self.account is not None:
-            self.account.settled(tag, 1, None)
+        if self.counter is not None:
+            self.counter.settled(tag, 1, None)
 
     def refuse(self, tag: int, *, requeue: bool) -> None:
         """Give an outstanding delivery back, and in mode client all before it."""
@@ -347,14 +377,14 @@ class Subscription:
             self._requeued += before - self.outstanding
         else:
             self._discarded += before - self.outstanding
-        if not multiple and self.account is not None:
-            self.account.settled(tag, 1, requeue)
+        if not multiple and self.counter is not None:
+            self.counter.settled(tag, 1, requeue)
 
     def settle_delivered(self) -> bool:
         """Mode auto: everything delivered counts as settled.
 
         Returns:
-            False when some of it was shed, so that settling has to wait for ``give_back``.
+            False when some of it was shed, so that settling has to wait for ``requeue_dropped``.
         """
         if self._shed:
             return False
@@ -384,14 +414,14 @@ class Subscription:
         return taken
 
     def _settle_up_to(self, tag: int, requeue: bool | None) -> None:
-        before = 0 if self.account is None else self.outstanding
+        before = 0 if self.counter is None else self.outstanding
         if self._behind:
             self._behind = {behind for behind in self._behind if behind > tag}
         if self._ahead:
             self._ahead = {ahead for ahead in self._ahead if ahead > tag}
         self._raise_floor(max(tag, self._floor))
-        if self.account is not None and before > self.outstanding:
-            self.account.settled(tag, before - self.outstanding, requeue)
+        if self.counter is not None and before > self.outstanding:
+            self.counter.settled(tag, before - self.outstanding, requeue)
 
     def _settle_one(self, tag: int) -> None:
         if tag <= self._floor:

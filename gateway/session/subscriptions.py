@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from gateway.session import refusals
+from gateway.session import error_frames
 from gateway.session.destinations import TEMP_QUEUE
 from gateway.session.subscription import Subscription, Unsettled
 from gateway.session.traffic import Deliveries
@@ -118,23 +118,23 @@ class Subscriptions:
             StompError: when the value is not one of ours, or its subscription is not there.
         """
         if ack_id is None:
-            raise refusals.missing_header(command, name)
+            raise error_frames.missing_header(command, name)
         # From the right, since a subscription's id may hold the separator too.
         parts = ack_id.rsplit(b"@@", 2)
         if len(parts) != 3:  # noqa: PLR2004 - tag, session, number
-            raise refusals.invalid_ack_id(command, name)
+            raise error_frames.invalid_ack_id(command, name)
         tag, session, number = parts
         if not number.isdigit() or len(number) > _LONGEST_NUMBER:
-            raise refusals.processing_error()
+            raise error_frames.processing_error()
         subscription = self._by_tag.get(tag)
         if subscription is None or session != self._identity:
-            raise refusals.message_without_subscription(ack_id)
+            raise error_frames.message_without_subscription(ack_id)
         if requeue is not None and subscription.is_stream and not self.streams_take_nack:
-            raise refusals.stream_takes_nothing_back(subscription.destination)
+            raise error_frames.stream_takes_nothing_back(subscription.destination)
         count, base = int(number), subscription.base
         if 0 < count <= base:
             # It was delivered to an earlier subscription of that name. (0 is no message's number.)
-            raise refusals.message_without_subscription(ack_id)
+            raise error_frames.message_without_subscription(ack_id)
         return Settlement(subscription, max(0, count - base), ack_id, requeue)
 
     def settle(self, settlement: Settlement) -> None:
@@ -145,7 +145,7 @@ class Subscriptions:
             settling.append(settlement.subscription)
 
     def settle_auto(self) -> None:
-        """Count what was delivered under ack:auto as settled, once its octets are on their way to the client."""
+        """Count what was delivered under ack:auto as settled, once its bytes are on their way to the client."""
         unsettled = self.unsettled
         unsettled.urgent = False
         if unsettled.waiting:

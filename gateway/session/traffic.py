@@ -28,7 +28,7 @@ _REMEMBERED: Final = 1024
 
 
 class SendCount:
-    """Messages that a session sent to one destination, and the octets of their bodies."""
+    """Messages that a session sent to one destination, and the bytes of their bodies."""
 
     __slots__ = ("destination", "kind", "messages", "octets")
 
@@ -40,7 +40,7 @@ class SendCount:
 
 
 class DeliveryCount:
-    """Messages that subscriptions to one destination brought, octets of bodies, and what became of them."""
+    """Messages that subscriptions to one destination brought, bytes of bodies, and what became of them."""
 
     __slots__ = (
         "acknowledged", "destination", "discarded", "kind", "messages", "octets", "redelivered", "requeued",
@@ -57,13 +57,13 @@ class DeliveryCount:
 
     def add(self, subscription: Subscription) -> None:
         """Add what a subscription brought."""
-        figures = subscription.figures
-        self.messages += figures.delivered
-        self.octets += figures.octets
-        self.redelivered += figures.redelivered
-        self.acknowledged += figures.acknowledged
-        self.requeued += figures.requeued
-        self.discarded += figures.discarded
+        stats = subscription.stats
+        self.messages += stats.delivered
+        self.octets += stats.octets
+        self.redelivered += stats.redelivered
+        self.acknowledged += stats.acknowledged
+        self.requeued += stats.requeued
+        self.discarded += stats.discarded
 
 
 CountT = TypeVar("CountT", SendCount, DeliveryCount)

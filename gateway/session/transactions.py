@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gateway.session import refusals
+from gateway.session import error_frames
 from gateway.session.settings import TransactionLimits
 from gateway.session.subscription import AckMode, Subscription
 from gateway.stomp.frame import Frame
@@ -47,7 +47,7 @@ class Settlement:
 class Transaction:
     """The frames of an open transaction, in order.
 
-    ``began`` is the time of BEGIN in seconds, ``bytes`` the octets it holds.
+    ``began`` is the time of BEGIN in seconds, ``bytes`` the bytes it holds.
     """
 
     began: float
@@ -84,7 +84,7 @@ class Transactions:
             StompError: when too many are open.
         """
         if identifier not in self._open and len(self._open) >= self._limits.max_open:
-            raise refusals.too_many_transactions(self._limits.max_open)
+            raise error_frames.too_many_transactions(self._limits.max_open)
         self._forget(identifier)
         self._open[identifier] = Transaction(now)
 
@@ -93,16 +93,16 @@ class Transactions:
 
         Args:
             identifier: its name.
-            size: octets that the frame would add.
+            size: bytes that the frame would add.
 
         Raises:
             StompError: when it is not open, or would become too large.
         """
         transaction = self.peek(identifier)
         if transaction.actions >= self._limits.max_actions:
-            raise refusals.transaction_too_large(self._limits.max_actions, "actions")
+            raise error_frames.transaction_too_large(self._limits.max_actions, "actions")
         if self._bytes + size > self._limits.max_bytes:
-            raise refusals.transaction_too_large(self._limits.max_bytes, "bytes")
+            raise error_frames.transaction_too_large(self._limits.max_bytes, "bytes")
         transaction.bytes += size
         self._bytes += size
         return transaction
@@ -115,7 +115,7 @@ class Transactions:
         """
         transaction = self._open.get(identifier)
         if transaction is None:
-            raise refusals.bad_transaction(identifier)
+            raise error_frames.bad_transaction(identifier)
         return transaction
 
     def end(self, identifier: bytes) -> Transaction:

@@ -10,7 +10,7 @@ from typing import Final
 
 from gateway.amqp import properties as amqp
 from gateway.amqp.properties import LONGEST_SHORT_STRING, Properties
-from gateway.session import refusals
+from gateway.session import error_frames
 from gateway.session.destinations import show_reply_to
 from gateway.stomp.encoder import encode_headers
 from gateway.stomp.headers import read_boolean, read_integer
@@ -48,19 +48,19 @@ def properties_of_send(headers: Mapping[bytes, bytes], reply_to: bytes | None) -
     """
     found = Properties(reply_to=reply_to)
     if reply_to is not None and len(reply_to) > LONGEST_SHORT_STRING:
-        raise refusals.too_long(b"reply-to", len(reply_to))
+        raise error_frames.too_long(b"reply-to", len(reply_to))
     for name, text_field in _TEXTS.items():
         value = headers.get(name)
         if value is None:
             continue
         if len(value) > LONGEST_SHORT_STRING:
-            raise refusals.too_long(name, len(value))
+            raise error_frames.too_long(name, len(value))
         setattr(found, text_field, value)
     for name, (number_field, mask) in _NUMBERS.items():
         if name in headers:
             number = read_integer(headers[name])
             if number is None:
-                raise refusals.processing_error()
+                raise error_frames.processing_error()
             # Larger numbers wrap, as they do in RabbitMQ's adapter.
             setattr(found, number_field, number & mask)
     if read_boolean(headers.get(b"persistent")):
@@ -78,7 +78,7 @@ def table_of_send(
         gaps: names of headers whose value belongs to the single message.
 
     Returns:
-        The table's octets cut at the gaps, each piece but the last ending where a length and a value follow; and the
+        The table's bytes cut at the gaps, each piece but the last ending where a length and a value follow; and the
         names of the gaps in the order of the table.
 
     Raises:
@@ -91,7 +91,7 @@ def table_of_send(
         if name in _TEXTS or name in _NUMBERS or name in _OTHERS:
             continue
         if len(name) > LONGEST_SHORT_STRING:
-            raise refusals.name_too_long(name)
+            raise error_frames.name_too_long(name)
         if name in gaps:
             pieces.append(piece + amqp.table_name(name))
             names.append(name)

@@ -2,13 +2,13 @@
 
 How it works. ``feed`` takes what the socket gave, ``next_frame`` hands out one frame after the other until it needs
 more. Whole frames are read straight from the chunk they came in. The rest of a chunk is *parked* in a growing buffer
-together with what is known about it, so that no octet is searched twice however small the pieces are:
+together with what is known about it, so that no byte is searched twice however small the pieces are:
 
 * the header lines so far were read one by one (a bad line is an error at once, not at the end of the frame);
 * with a content-length, the size at which the frame will be complete is known and nothing is searched at all;
-* without one, only the new octets are searched for the NUL.
+* without one, only the new bytes are searched for the NUL.
 
-Speed. A producer repeats its header block, so SEND blocks are looked up by their own octets in two bounded tables: the
+Speed. A producer repeats its header block, so SEND blocks are looked up by their own bytes in two bounded tables: the
 block without the value of ``receipt`` (messages of one size), and, failing that, without the value of
 ``content-length`` either. Everything else takes the slow path, which alone defines the meaning;
 ``tests/property/test_decoder.py`` holds the two equal.
@@ -23,11 +23,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gateway.errors import FrameError, TlsOctetsError
-from gateway.stomp.frame import CONTENT_LENGTH, RECEIPT, Frame, Head
+from gateway.stomp.frame import CONTENT_LENGTH, RECEIPT, Frame, HeaderBlock
 from gateway.stomp.headers import printable, read_integer, split_line
 
 # Between frames any number of NUL, LF and CR LF may stand: heart-beats, and the line's end that may follow a frame.
-# Possessive, since a flood of them would otherwise cost a hundred octets of matcher state for each.
+# Possessive, since a flood of them would otherwise cost a hundred bytes of matcher state for each.
 _BETWEEN_FRAMES: Final = re.compile(rb"(?:[\n\0]++|\r\n)*+")
 _END_OF_HEAD: Final = re.compile(rb"\n\r?\n")
 _CARRIAGE_RETURN: Final = 0x0D
@@ -50,7 +50,7 @@ _LENGTH_LINE: Final = b"\ncontent-length:"
 
 @dataclass(slots=True)
 class Limits:
-    """What a client may send, in octets and in numbers.
+    """What a client may send, in bytes and in numbers.
 
     ``frame`` bounds a whole frame, ``headers`` the distinct headers in it, ``header`` each name and each value. They
     may be raised between frames: a client that has logged in is trusted with more.
@@ -67,7 +67,7 @@ class _Parked:
 
     buffer: bytearray
     line: int = 0  # where the line of the head starts that is not complete yet
-    searched: int = 0  # octets before this hold no end of that line, or no NUL once the head is complete
+    searched: int = 0  # bytes before this hold no end of that line, or no NUL once the head is complete
     needed: int = 0  # size at which the frame is complete; 0 while unknown
     in_body: bool = False
     command: bytes = b""
@@ -90,17 +90,17 @@ class Decoder:
         self._parked: _Parked | None = None
         # Heads by their block without the values of receipt and content-length; and the same once more by the block
         # with its content-length, next to the length's text and number.
-        self._heads: dict[bytes, Head] = {}
-        self._blocks: dict[bytes, tuple[Head, bytes | None, int]] = {}
+        self._heads: dict[bytes, HeaderBlock] = {}
+        self._blocks: dict[bytes, tuple[HeaderBlock, bytes | None, int]] = {}
 
     @property
     def buffered(self) -> int:
-        """Octets received that belong to no frame handed out yet."""
+        """Bytes received that belong to no frame handed out yet."""
         waiting = len(self._chunk) - self._position
         return waiting + (len(self._parked.buffer) if self._parked else 0)
 
     def feed(self, octets: bytes) -> None:
-        """Take octets from the client.
+        """Take bytes from the client.
 
         Args:
             octets: what one read of the socket gave, any length.
@@ -128,7 +128,7 @@ class Decoder:
         slice. ``_slow_frame`` is the slow twin; anything unusual is left to it.
 
         Returns:
-            The frame, or None when more octets are needed.
+            The frame, or None when more bytes are needed.
 
         Raises:
             FrameError: on any violation of the grammar or a limit. The stream cannot be read any further.
@@ -175,7 +175,7 @@ class Decoder:
             raise TlsOctetsError("TLS is not spoken on this port")
         return start
 
-    def _recall(self, block: bytes) -> tuple[Head, bytes | None, int] | None:
+    def _recall(self, block: bytes) -> tuple[HeaderBlock, bytes | None, int] | None:
         """Look up a block without its receipt: head, text of the length, size of the body; None when unknown."""
         at = block.find(_LENGTH_LINE)
         if at < 0:
@@ -190,7 +190,7 @@ class Decoder:
         known = self._blocks[block] = (head, length, int(length or 0))
         return known
 
-    def _remember(self, block: bytes, head: Head) -> None:
+    def _remember(self, block: bytes, head: HeaderBlock) -> None:
         """Keep the head of a SEND for the next one with the same block."""
         for line in (_RECEIPT_LINE, _LENGTH_LINE):
             at = block.find(line)
@@ -228,14 +228,14 @@ class Decoder:
         self._remember(block, head)
         return Frame(head, chunk[body:stop], head.headers.get(RECEIPT), head.headers.get(CONTENT_LENGTH))
 
-    def _read_head(self, block: bytes) -> Head:
+    def _read_head(self, block: bytes) -> HeaderBlock:
         lines = block.split(b"\n")
         command = _command(lines[0])
         headers: dict[bytes, bytes] = {}
         for line in lines[1:]:
             self._read_header(line, headers)
         volatile = [name for name in (RECEIPT, CONTENT_LENGTH) if name in headers] if command == b"SEND" else ()
-        return Head(command, headers, tuple(volatile))
+        return HeaderBlock(command, headers, tuple(volatile))
 
     def _read_header(self, line: bytes, headers: dict[bytes, bytes]) -> None:
         """Add the header of a line, unless there is one of that name."""
@@ -254,7 +254,7 @@ class Decoder:
         """Set aside an incomplete frame."""
         rest = self._chunk[start:]
         if rest == b"\r":
-            # Perhaps half of a line's end between frames; the next octet tells.
+            # Perhaps half of a line's end between frames; the next byte tells.
             self._chunk, self._position = rest, 0
             return
         self._chunk, self._position = b"", 0

@@ -16,7 +16,7 @@ def encode_headers(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Encode header lines, each with its LF.
 
     Args:
-        headers: pairs of name and value, unescaped octets, in the order wanted on the wire.
+        headers: pairs of name and value, unescaped bytes, in the order wanted on the wire.
 
     Returns:
         The lines, escaped.
@@ -30,10 +30,10 @@ def encode(command: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes =
     Args:
         command: for example ``b"CONNECTED"``.
         headers: pairs of name and value, unescaped; without content-length.
-        body: the octets of the body.
+        body: the bytes of the body.
 
     Returns:
-        The frame's octets, with the LF that follows the NUL.
+        The frame's bytes, with the LF that follows the NUL.
     """
     length = b"content-length:%d\n" % len(body) if body else b""
     return b"".join((command, b"\n", encode_headers(headers), length, b"\n", body, b"\0\n"))
@@ -46,6 +46,6 @@ def encode_receipt(receipt: bytes) -> bytes:
         receipt: the header's value, unescaped.
 
     Returns:
-        The frame's octets.
+        The frame's bytes.
     """
     return b"RECEIPT\nreceipt-id:%b\n\n\0\n" % escape(receipt)

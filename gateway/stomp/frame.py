@@ -1,8 +1,9 @@
 """A STOMP frame as the decoder hands it on.
 
 A frame is split into what repeats and what does not. A producer sends the same header block over and over, with only
-the receipt and the length changing, so the decoder parses such a block once and shares its ``Head`` between frames.
-Whoever translates a head may leave the result in ``Head.plan`` and find it there when the block comes again.
+the receipt and the length changing, so the decoder parses such a block once and shares its
+``HeaderBlock`` between frames.
+Whoever translates a head may leave the result in ``HeaderBlock.plan`` and find it there when the block comes again.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ RECEIPT: Final = b"receipt"
 CONTENT_LENGTH: Final = b"content-length"
 
 
-class Head:
+class HeaderBlock:
     """Command and headers of a frame, shared by all frames whose header block is the same.
 
-    ``headers`` maps unescaped names to unescaped values, octets as received, in the order of arrival; of a repeated
+    ``headers`` maps unescaped names to unescaped values, bytes as received, in the order of arrival; of a repeated
     name only the first counts (STOMP 1.2, "Repeated Header Entries"). Headers named in ``volatile`` keep their place
     but not their value, which belongs to the single frame.
 
@@ -59,7 +60,7 @@ class Frame:
     __slots__ = ("body", "head", "length", "receipt")
 
     def __init__(
-        self, head: Head, body: bytes = b"", receipt: bytes | None = None, length: bytes | None = None
+        self, head: HeaderBlock, body: bytes = b"", receipt: bytes | None = None, length: bytes | None = None
     ) -> None:
         self.head = head
         self.body = body
@@ -68,7 +69,7 @@ class Frame:
 
     @property
     def command(self) -> bytes:
-        """The command's octets as received, for example ``b"SEND"``."""
+        """The command's bytes as received, for example ``b"SEND"``."""
         return self.head.command
 
     @property

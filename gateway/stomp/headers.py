@@ -26,10 +26,10 @@ def escape(value: bytes) -> bytes:
     """Encode a header name or value for the wire.
 
     Args:
-        value: octets of a name or a value.
+        value: bytes of a name or a value.
 
     Returns:
-        The octets with colon, backslash, LF and CR replaced by their escapes.
+        The bytes with colon, backslash, LF and CR replaced by their escapes.
     """
     return _SPECIAL.sub(lambda found: _ENCODED[found[0]], value)
 
@@ -38,10 +38,10 @@ def unescape(value: bytes) -> bytes:
     """Decode the escapes of a header name or value.
 
     Args:
-        value: octets as received, without the line's end.
+        value: bytes as received, without the line's end.
 
     Returns:
-        The decoded octets.
+        The decoded bytes.
 
     Raises:
         FrameError: for any escape that STOMP 1.2 does not define ("Undefined escape sequences ... MUST be treated as a
@@ -117,11 +117,11 @@ def read_integer(value: bytes) -> int | None:
 
 
 def printable(octets: bytes, longest: int = 64) -> str:
-    """Show octets from a client inside an error text: quoted, cut, without control characters.
+    """Show bytes from a client inside an error text: quoted, cut, without control characters.
 
     Args:
         octets: anything.
-        longest: octets shown at the most.
+        longest: bytes shown at the most.
 
     Returns:
         A short quoted text.

@@ -11,7 +11,7 @@ from typing import Final
 
 _HEADER: Final = re.compile(rb"([+-]?[0-9]{1,18}),([+-]?[0-9]{1,18})")
 
-# RabbitMQ's adapter closes at the second check in a row without an octet: two to three intervals after the last one.
+# RabbitMQ's adapter closes at the second check in a row without an byte: two to three intervals after the last one.
 SILENT_INTERVALS: Final = 2
 
 
@@ -64,7 +64,7 @@ class HeartbeatMonitor:
         """Take note of one interval.
 
         Args:
-            heard: whether any octet arrived since the tick before.
+            heard: whether any byte arrived since the tick before.
 
         Returns:
             True when the peer counts as gone.

@@ -82,7 +82,7 @@ class Broker:
             raise RowError(f"the queue holds {ready:,} messages where {expected:,} belong")
 
     def allocated_after_collection(self) -> int:
-        """Collect the garbage of every Erlang process and return the octets then allocated, binaries left out.
+        """Collect the garbage of every Erlang process and return the bytes then allocated, binaries left out.
 
         Raises:
             NotMeasurableError: rabbitmqctl is not to be had, or fails.

@@ -34,7 +34,7 @@ class _Memory:
 
 
 def measure_idle(stand: Stand, side: Side, count: int) -> Sample:
-    """Open `count` sessions and divide the growth of memory by them; the figure is in kB (1,024 octets) per session."""
+    """Open `count` sessions and divide the growth of memory by them; the figure is in kB (1,024 bytes) per session."""
     broker = _require_processes(stand, side, count)
     for _ in range(_WARM_UP):  # what a server builds once, at its first sessions, is not a session's cost
         connected_socket(side.account).close()

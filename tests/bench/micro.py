@@ -187,10 +187,10 @@ def best_microseconds(bench: Bench, repetitions: int = _REPETITIONS) -> float:
     return min(timer.repeat(repetitions, calls)) / calls / bench.operations * 1e6
 
 
-def as_text(figures: Mapping[str, float]) -> str:
+def as_text(stats: Mapping[str, float]) -> str:
     """Return a table of `figures`, microseconds by name."""
-    width = max(map(len, figures), default=0)
-    lines = [f"{name:{width}}  {figure:8.2f}  {1e6 / figure:12,.0f}" for name, figure in figures.items()]
+    width = max(map(len, stats), default=0)
+    lines = [f"{name:{width}}  {figure:8.2f}  {1e6 / figure:12,.0f}" for name, figure in stats.items()]
     return "\n".join([f"{'':{width}}  {'us':>8}  {'per second':>12}", *lines])
 
 
@@ -208,11 +208,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = {name: bench for name, bench in BENCHES.items() if _is_chosen(name, options.names)}
     if not chosen:
         parser.error(f"no such benchmark; there are: {', '.join(BENCHES)}")
-    figures = {name: best_microseconds(bench, options.repeat) for name, bench in chosen.items()}
-    print(as_text(figures))
+    stats = {name: best_microseconds(bench, options.repeat) for name, bench in chosen.items()}
+    print(as_text(stats))
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+        options.json.write_text(json.dumps(stats, indent=2) + "\n")
     return 0
 
 

@@ -1,6 +1,6 @@
 """The bytes that the load client sends, encoded before the clock starts, and the check of those that came back.
 
-Every body is 256 octets and begins with its own number, so a lost, doubled, cut or reordered message is found
+Every body is 256 bytes and begins with its own number, so a lost, doubled, cut or reordered message is found
 afterwards.
 No body holds a NUL: the client counts frames by counting NULs.
 """
@@ -15,7 +15,7 @@ _RECEIPT = re.compile(rb"\nreceipt-id:(\d+)\n")
 
 
 def body(number: int) -> bytes:
-    """Return the body of message `number`: 256 octets of ASCII."""
+    """Return the body of message `number`: 256 bytes of ASCII."""
     return b"%010d" % number + _FILLER
 
 

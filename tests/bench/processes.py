@@ -28,7 +28,7 @@ def machine_seconds() -> float:
 
 
 def memory_bytes(pid: int) -> int:
-    """Return the proportional set size of process `pid` in octets, or its resident set where that is not to be had.
+    """Return the proportional set size of process `pid` in bytes, or its resident set where that is not to be had.
 
     Raises:
         OSError: there is no such process.

@@ -173,11 +173,11 @@ def foreign_load(samples: Sequence[Sample]) -> float | None:
 def _ratio_lines(outcomes: Sequence[Outcome]) -> list[list[str]]:
     lines = [["row", "unit", *SIDES, "ratio", "of the rounds", "target", ""]]
     for outcome in outcomes:
-        figures = [_number(outcome.figure(side), outcome, side) for side in SIDES]
+        stats = [_number(outcome.figure(side), outcome, side) for side in SIDES]
         ratio = NOT_MEASURED if outcome.ratio is None else f"{outcome.ratio:.2f}"
         spread = f"{min(ratios):.2f}-{max(ratios):.2f}" if (ratios := outcome.round_ratios) else ""
         verdict = "" if outcome.verdict == NOT_MEASURED else outcome.verdict
-        lines.append([outcome.row.name, outcome.row.unit, *figures, ratio, spread, str(outcome.row.target), verdict])
+        lines.append([outcome.row.name, outcome.row.unit, *stats, ratio, spread, str(outcome.row.target), verdict])
         lines += _further_lines(outcome)
     return lines
 
@@ -196,8 +196,8 @@ def _cpu_lines(outcomes: Sequence[Outcome]) -> list[list[str]]:
         for side in SIDES:
             if samples := outcome.samples.get(side):
                 cpu = cpu_per_operation(samples)
-                figures = (cpu["broker"], cpu["gateway"], servers_cpu(samples), cpu["client"], cpu["elsewhere"])
-                shown = ["-" if figure is None else f"{figure:.1f}" for figure in figures]
+                stats = (cpu["broker"], cpu["gateway"], servers_cpu(samples), cpu["client"], cpu["elsewhere"])
+                shown = ["-" if figure is None else f"{figure:.1f}" for figure in stats]
                 lines.append([outcome.row.name, side, *shown, f"{client_load(samples) or 0:.0%} of a core"])
     return lines
 

@@ -18,7 +18,7 @@ from tests.bench.wire import RowError, Wire, connected_socket, pump, subscribe_f
 Measure = Callable[[Stand, Side, int], Sample]
 
 _MESSAGE_SIZE = 256 + 400
-"""Octets to reserve for one MESSAGE frame."""
+"""Bytes to reserve for one MESSAGE frame."""
 _IN_FLIGHT = 2_000
 _PREFETCH = 200
 _ACK_HASTE = 5

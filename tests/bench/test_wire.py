@@ -53,7 +53,7 @@ def _read_frame(peer: socket.socket) -> bytes:
 def test_messages_cut_into_pieces_are_counted_and_each_is_acknowledged_once(
     serve: Callable[[Conversation], Account],
 ) -> None:
-    count = 2_000  # more octets than the buffer has at first
+    count = 2_000  # more bytes than the buffer has at first
     acknowledged: list[bytes] = []
 
     def conversation(peer: socket.socket) -> None:

@@ -114,7 +114,7 @@ class Wire:
         return self._sent < self._allowed
 
     def expect(self, size: int) -> None:
-        """Forget what was read and make room for about `size` octets, so that no reading has to move the buffer."""
+        """Forget what was read and make room for about `size` bytes, so that no reading has to move the buffer."""
         self._view.release()
         self.buffer = bytearray(size + CHUNK)
         self._view = memoryview(self.buffer)
@@ -122,13 +122,13 @@ class Wire:
         self.frames = 0
 
     def load(self, payload: bytes, allowed: int | None = None) -> None:
-        """Take `payload` as the next thing to write, of which at first only `allowed` octets may go (all, if None)."""
+        """Take `payload` as the next thing to write, of which at first only `allowed` bytes may go (all, if None)."""
         self._payload = memoryview(payload)
         self._sent = 0
         self._allowed = len(payload) if allowed is None else min(allowed, len(payload))
 
     def allow(self, octets: int) -> None:
-        """Let the first `octets` octets of the payload be written."""
+        """Let the first `bytes` bytes of the payload be written."""
         self._allowed = min(octets, len(self._payload))
 
     def append(self, more: bytes) -> None:
@@ -146,7 +146,7 @@ class Wire:
             raise RowError(f"the connection broke while sending ({error}){self.last_words()}") from error
 
     def read(self) -> int:
-        """Read once and return the number of octets.
+        """Read once and return the number of bytes.
 
         Raises:
             RowError: the server closed the connection.

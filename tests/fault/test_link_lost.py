@@ -12,7 +12,7 @@ from deploy.local.broker import PRIVATE, Broker, running
 from deploy.local.errors import LocalError
 from deploy.local.ports import free_ports
 from gateway.parity import AmqpBroker
-from gateway.server.gateway import Gateway
+from gateway.server.process.gateway import Gateway
 from tests.support.chaos import Direction, chaos
 from tests.support.deadline import until, within
 from tests.support.gateway import GatewayProcess, configuration, gateway_here, gateway_process, parsed

@@ -87,13 +87,13 @@ class SteppedBridge(ModelBridge):
         """Let the next operation fail."""
         self._failure = kind
 
-    def shed(self, sheds: bool) -> None:
+    def drop_for_requeue(self, sheds: bool) -> None:
         """Keep only the tags of what is delivered, or return all that and deliver again."""
         self.sheds = sheds
         for subscription, channel in list(self._consuming.items()):
-            channel._deliver = subscription.shed if sheds else subscription.deliver
+            channel._deliver = subscription.drop_for_requeue if sheds else subscription.deliver
             if not sheds:
-                subscription.give_back()
+                subscription.requeue_dropped()
                 channel.write(subscription.take_settlements())
 
     @property
@@ -119,7 +119,7 @@ class SteppedBridge(ModelBridge):
         return prepared
 
     def _make_lenient(self, channel: Channel) -> None:
-        """Pamqp reads text and dates. What is none is refused, though RabbitMQ takes any octets and numbers there."""
+        """Pamqp reads text and dates. What is none is refused, though RabbitMQ takes any bytes and numbers there."""
         original = channel._frames
 
         def frames(octets: bytes) -> Iterator[tuple[Any, bytes]]:
@@ -144,7 +144,7 @@ class SteppedBridge(ModelBridge):
 
 
 def _is_beyond_python(error: BaseException | None) -> bool:
-    """Whether it is about octets that are no UTF-8, or a time stamp after the year 9999."""
+    """Whether it is about bytes that are no UTF-8, or a time stamp after the year 9999."""
     while error is not None:
         if isinstance(error, UnicodeDecodeError | OverflowError) or "year" in str(error):
             return True
@@ -153,7 +153,7 @@ def _is_beyond_python(error: BaseException | None) -> bool:
 
 
 def _check_frames(octets: bytes, channel: int) -> None:
-    """Walk over AMQP frames without pamqp: type, channel, size, and the octet at the end."""
+    """Walk over AMQP frames without pamqp: type, channel, size, and the byte at the end."""
     at = 0
     while at < len(octets):
         size = int.from_bytes(octets[at + 3 : at + 7], "big")

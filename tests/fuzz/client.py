@@ -6,7 +6,7 @@ from typing import Final
 
 from gateway.errors import CloseReason, FrameError
 from gateway.session import ops
-from gateway.session.conversation import Hold
+from gateway.session.context import Hold
 from gateway.session.session import Session
 from gateway.session.settings import Resolve, Settings
 from gateway.session.transitions import READING, State
@@ -42,14 +42,14 @@ class _WatchedDecoder(Decoder):
 
 
 class Client:
-    """A client's connection, as ``gateway.server.client`` handles it: reads, turns, a flush, and one end.
+    """A client's connection, as ``gateway.server.client.connection`` handles it: reads, turns, a flush, and one end.
 
     Args:
         broker: the model that its session is played on.
         number: which client of the conversation it is, for the session header.
         resolve: finds the settings of a virtual host.
         limits: of its frames before the login.
-        read: octets that one read of the socket gives at the most.
+        read: bytes that one read of the socket gives at the most.
         implicit_connect: whether it may leave out CONNECT.
     """
 
@@ -75,7 +75,7 @@ class Client:
         self.is_over = False
 
     def say(self, octets: bytes) -> None:
-        """The client sends octets."""
+        """The client sends bytes."""
         self._sent += octets
 
     def turn(self, *, settles: bool) -> bool:

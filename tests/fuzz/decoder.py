@@ -17,14 +17,14 @@ LIMITS: Final = (Limits(), Limits(frame=200, headers=4, header=40), Limits(frame
 # Header blocks that a decoder may remember; "A connection remembers this many" in gateway/stomp/decoder.py.
 _REMEMBERED: Final = 64
 
-# Reading octet by octet shows the most, and costs the most.
+# Reading byte by byte shows the most, and costs the most.
 _LONGEST_BY_OCTET: Final = 2000
 
 Found = tuple[bytes, tuple[tuple[bytes, bytes], ...], bytes, bytes | None]
 
 
 def check_decoder(octets: bytes) -> None:
-    """Read an input as a stream: as it is cut, in one piece, octet by octet, and without the decoder's memory.
+    """Read an input as a stream: as it is cut, in one piece, byte by byte, and without the decoder's memory.
 
     Args:
         octets: any input; of its events only the cuts matter.

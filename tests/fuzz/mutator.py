@@ -1,4 +1,4 @@
-"""Makes new inputs of known ones: by octets, and by what octets mean, which are lines, frames and events."""
+"""Makes new inputs of known ones: by bytes, and by what bytes mean, which are lines, frames and events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.fuzz.script import EVENTS, MARK
 from tests.fuzz.seeds import WORDS
 
 LONGEST: Final = 8192
-"""Octets of an input at the most: long ones find little and take long."""
+"""Bytes of an input at the most: long ones find little and take long."""
 
 _LINES: Final = tuple(word for word in WORDS if b":" in word and word.endswith(b"\n"))
 _LETTERS: Final = "".join(EVENTS).encode()
@@ -45,7 +45,7 @@ class Mutator:
             octets = self._chance.choice(self._ways)(octets or b"\0")
         return octets[:LONGEST]
 
-    # By what octets mean.
+    # By what bytes mean.
 
     def _insert_word(self, octets: bytes) -> bytes:
         return self._insert(octets, self._place(octets, b"\n"), self._chance.choice(WORDS))
@@ -97,7 +97,7 @@ class Mutator:
     def _change_setting(self, octets: bytes) -> bytes:
         return bytes((self._chance.randrange(8),)) + octets[1:]
 
-    # By octets.
+    # By bytes.
 
     def _change_octets(self, octets: bytes) -> bytes:
         changed = bytearray(octets)
@@ -116,7 +116,7 @@ class Mutator:
         return octets[:at] + what + octets[at:]
 
     def _place(self, octets: bytes, behind: bytes) -> int:
-        """A place behind one of these octets, or any if there is none; never before the setting."""
+        """A place behind one of these bytes, or any if there is none; never before the setting."""
         place = self._chance.randint(min(1, len(octets)), len(octets))
         found = octets.find(behind, place) if behind else -1
         return found + 1 if found >= 0 else place

@@ -1,8 +1,8 @@
-"""How the octets of an input are read: a client's octets, with what else happens written between them.
+"""How the bytes of an input are read: a client's bytes, with what else happens written between them.
 
-An input is one octet of setting and then whatever the client says. ``0xFF`` marks the exception: it and the two octets
+An input is one byte of setting and then whatever the client says. ``0xFF`` marks the exception: it and the two bytes
 behind it are an event, a letter and an argument. So a recorded conversation is an input as it stands, an input can be
-read by eye, and a mutation here changes nothing there. Twice ``0xFF`` is the octet itself.
+read by eye, and a mutation here changes nothing there. Twice ``0xFF`` is the byte itself.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Script:
 
 
 def read_script(octets: bytes) -> Script:
-    """Read an input; any octets are one. A letter that means nothing is left out."""
+    """Read an input; any bytes are one. A letter that means nothing is left out."""
     return Script(octets[0] if octets else 0, tuple(_steps(octets[1:])))
 
 

@@ -133,7 +133,7 @@ class _Recorder:
         await self._peer.close()
 
     def steps(self) -> Iterator[bytes | Event]:
-        """What was noted: octets, the hanging up, and who does it."""
+        """What was noted: bytes, the hanging up, and who does it."""
         speaking = self._clients[0] if self._clients else ""
         for client, octets in self._heard:
             if client != speaking:

@@ -1,4 +1,4 @@
-"""The target for the session: clients' octets and a broker's whims, played on pure sessions and the model broker."""
+"""The target for the session: clients' bytes and a broker's whims, played on pure sessions and the model broker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from pamqp import commands
 
 from gateway.session import ops
-from gateway.session.conversation import Hold
+from gateway.session.context import Hold
 from gateway.session.settings import Settings, TransactionLimits
 from gateway.stomp.decoder import Limits
 from tests.fuzz.client import Client
@@ -194,11 +194,11 @@ class _Stage:
             return
         client.session.client_writable = not argument & 1
         if argument & 1 and argument > 127:
-            client.bridge.shed(True)
+            client.bridge.drop_for_requeue(True)
             client.session.holds.add(Hold.CLIENT_WRITE)
         elif not argument & 1:
             client.session.holds.discard(Hold.CLIENT_WRITE)
-            client.bridge.shed(False)
+            client.bridge.drop_for_requeue(False)
 
     def settle(self, _: int) -> None:
         self._client().turn(settles=True)

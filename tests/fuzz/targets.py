@@ -1,4 +1,4 @@
-"""The targets by name: functions that take any octets and raise when a promise is broken."""
+"""The targets by name: functions that take any bytes and raise when a promise is broken."""
 
 from __future__ import annotations
 

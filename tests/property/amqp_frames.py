@@ -17,7 +17,7 @@ _characters = st.characters(exclude_categories=["Cs"])
 
 
 def texts(longest: int, shortest: int = 0) -> st.SearchStrategy[str]:
-    """Texts of so many octets in UTF-8."""
+    """Texts of so many bytes in UTF-8."""
     return st.text(_characters, min_size=shortest, max_size=min(longest, 20)).filter(
         lambda text: len(text.encode()) <= longest
     ) | st.sampled_from(["x" * longest, "é" * (longest // 2)])
@@ -26,7 +26,7 @@ def texts(longest: int, shortest: int = 0) -> st.SearchStrategy[str]:
 # pamqp takes an empty text for an absent one.
 optional_texts = st.none() | texts(255, shortest=1)
 exchanges = st.text("abz019-_.:@#,/ ", max_size=20) | st.just("x" * 127)
-# pamqp cuts the names of headers at 128 octets.
+# pamqp cuts the names of headers at 128 bytes.
 header_names = texts(128)
 string_tables = st.dictionaries(header_names, texts(2_000), max_size=5)
 

@@ -15,5 +15,5 @@ def cut(stream: bytes, at: Sequence[int]) -> list[bytes]:
 
 
 def one_by_one(stream: bytes) -> list[bytes]:
-    """The stream octet by octet."""
+    """The stream byte by byte."""
     return [stream[at : at + 1] for at in range(len(stream))]

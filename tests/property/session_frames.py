@@ -70,7 +70,7 @@ _any_header = _header | st.tuples(_octets, _octets)
 
 @st.composite
 def frames(draw: st.DrawFn, command: bytes | None = None) -> bytes:
-    """One frame as octets, of this command or of any."""
+    """One frame as bytes, of this command or of any."""
     chosen = draw(st.sampled_from(COMMANDS)) if command is None else command
     headers = [(name, draw(_VALUES[name])) for name in _WANTED.get(chosen, ()) if draw(st.integers(0, 3))]
     headers += draw(st.lists(_any_header, max_size=3))

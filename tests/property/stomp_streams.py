@@ -10,7 +10,7 @@ from gateway.stomp.decoder import Decoder, Limits
 from gateway.stomp.frame import Frame
 from gateway.stomp.headers import escape
 
-# Octets that mean something to the grammar come up as often as all others together.
+# Bytes that mean something to the grammar come up as often as all others together.
 octets = st.lists(st.sampled_from(b'\\:\n\r\0 ncr"a\xff') | st.integers(0, 255), max_size=12).map(bytes)
 names = octets | st.sampled_from([b"", b"destination", b"receipt", b"content-length", b"a:b", b"\\", b"\r\n"])
 header_lists = st.lists(st.tuples(names, octets), max_size=6)
@@ -27,7 +27,7 @@ class Reading:
     frames: list[tuple[bytes, dict[bytes, bytes], bytes, bytes | None]]
     error: str | None
     left: int
-    """Octets that belong to no frame yet; 0 after an error."""
+    """Bytes that belong to no frame yet; 0 after an error."""
 
 
 @dataclass

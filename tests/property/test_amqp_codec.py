@@ -125,7 +125,7 @@ def test_decoding_encoded_properties_gives_them_back_whatever_the_octets(origina
 
 
 def only_headers(table: bytes) -> bytes:
-    """The octets of properties that have nothing but a headers table."""
+    """The bytes of properties that have nothing but a headers table."""
     return b"\x20\x00" + struct.pack(">I", len(table)) + table
 
 

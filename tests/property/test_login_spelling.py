@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.patterns import Pattern
+from gateway.session.destination_rules import DestinationRules, spelled_login
 from gateway.session.destinations import parse
-from gateway.session.policy import DestinationRules, spelled_login
 from gateway.session.settings import DestinationRule, Settings
 
 LOGINS = st.one_of(st.binary(max_size=20), st.text("a./%*#{}", max_size=6).map(str.encode))

@@ -39,7 +39,7 @@ class Ledger(RuleBasedStateMachine):
         self.acked: set[int] = set()
         self.given_back: set[int] = set()
         self.discarded: set[int] = set()
-        self.shed: set[int] = set()
+        self.drop_for_requeue: set[int] = set()
 
     # The broker.
 
@@ -49,8 +49,8 @@ class Ledger(RuleBasedStateMachine):
             self.last += 1
             self.broker.waiting.add(self.last)
             if self.shedding:
-                self.shed.add(self.last)
-                self.subscription.shed(self.last, False, TO_QUEUE, NO_PROPERTIES, b"x")
+                self.drop_for_requeue.add(self.last)
+                self.subscription.drop_for_requeue(self.last, False, TO_QUEUE, NO_PROPERTIES, b"x")
             else:
                 self.held.append(self.last)
                 self.shown += 1
@@ -70,13 +70,13 @@ class Ledger(RuleBasedStateMachine):
     @rule()
     def catch_up(self) -> None:
         self.shedding = False
-        self.subscription.give_back()
-        if self.mode is AckMode.AUTO and self.shed:
+        self.subscription.requeue_dropped()
+        if self.mode is AckMode.AUTO and self.drop_for_requeue:
             # What went out before is settled with what comes back.
             self.acked.update(self.held)
             self.held.clear()
-        self.given_back |= self.shed
-        self.shed.clear()
+        self.given_back |= self.drop_for_requeue
+        self.drop_for_requeue.clear()
         self.broker.apply(self.subscription.take_settlements())
 
     # The client.
@@ -112,13 +112,13 @@ class Ledger(RuleBasedStateMachine):
 
     @rule(tag=st.integers(1, 40))
     def acknowledge_what_is_not_there(self, tag: int) -> None:
-        if tag not in self.held and tag not in self.shed:
+        if tag not in self.held and tag not in self.drop_for_requeue:
             assert not self.subscription.holds(tag)
 
     @rule()
     def settle_auto(self) -> None:
         self.subscriptions.settle_auto()
-        if self.mode is AckMode.AUTO and not self.shed:
+        if self.mode is AckMode.AUTO and not self.drop_for_requeue:
             self.acked.update(self.held)
             self.held.clear()
 
@@ -126,11 +126,13 @@ class Ledger(RuleBasedStateMachine):
 
     @invariant()
     def delivered_is_settled_plus_outstanding(self) -> None:
-        assert self.subscription.outstanding == len(self.held) + len(self.shed)
+        assert self.subscription.outstanding == len(self.held) + len(self.drop_for_requeue)
 
     @invariant()
     def what_the_client_holds_is_what_it_may_settle(self) -> None:
-        possible = [tag for tag in range(1, self.last + 2) if self.subscription.holds(tag) and tag not in self.shed]
+        possible = [
+            tag for tag in range(1, self.last + 2) if self.subscription.holds(tag) and tag not in self.drop_for_requeue
+        ]
         assert possible == self.held
 
     @invariant()
@@ -169,7 +171,7 @@ class GuessingLedger(Ledger):
 
     @rule()
     def acknowledge_what_was_shed(self) -> None:
-        for tag in self.shed:
+        for tag in self.drop_for_requeue:
             assert not self.subscription.holds(tag)
 
 

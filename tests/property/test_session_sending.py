@@ -111,6 +111,6 @@ def test_every_header_of_a_send_arrives_at_the_broker(
 
 
 def as_octets(value: object) -> bytes:
-    """Octets of a table's value, of which pamqp shows UTF-8 as text."""
+    """Bytes of a table's value, of which pamqp shows UTF-8 as text."""
     assert isinstance(value, str | bytes)
     return value.encode() if isinstance(value, str) else value

@@ -7,7 +7,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from gateway.session import ops
-from gateway.session.conversation import Hold
+from gateway.session.context import Hold
 from gateway.session.settings import Settings
 from gateway.session.transitions import HANDLERS, MOVES, READING, State
 from gateway.stomp.frame import CLIENT_COMMANDS
@@ -153,7 +153,7 @@ _sometimes = (
         lambda given: lambda play, _: play.confirm(given[0], multiple=given[1], accepted=given[2])
     )
     | st.tuples(st.sampled_from(["", "amq.topic", "e"]), st.sampled_from(["q", "a.*", "k"]), _receipts).map(
-        lambda given: lambda play, _: play.give_back(given[0], given[1], receipt=given[2])
+        lambda given: lambda play, _: play.requeue_dropped(given[0], given[1], receipt=given[2])
     )
     | _numbers.map(_cancel)
     | st.booleans().map(_set_hold)

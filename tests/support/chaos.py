@@ -18,7 +18,7 @@ _SMALL_BUFFER: Final = 64 * 1024
 
 
 class Direction(Enum):
-    """Which way octets go: ``UP`` from who dialled the proxy to the server behind it, ``DOWN`` back."""
+    """Which way bytes go: ``UP`` from who dialled the proxy to the server behind it, ``DOWN`` back."""
 
     UP = "up"
     DOWN = "down"
@@ -57,7 +57,7 @@ class ChaosProxy:
         return host, port
 
     def passed(self, direction: Direction) -> int:
-        """Octets that went through in one direction."""
+        """Bytes that went through in one direction."""
         return self._gates[direction].passed
 
     async def open(self) -> None:
@@ -87,7 +87,7 @@ class ChaosProxy:
         self._gates[direction].open.set()
 
     def cut_after(self, octets: int, direction: Direction = Direction.UP) -> None:
-        """Let exactly so many more octets through that way, then reset every connection."""
+        """Let exactly so many more bytes through that way, then reset every connection."""
         self._gates[direction].left = octets
 
     def half_close(self, direction: Direction) -> None:
@@ -140,7 +140,7 @@ class ChaosProxy:
             while True:
                 await gate.open.wait()
                 octets = await reader.read(_CHUNK)
-                # A stall that began while we were reading holds for these octets too.
+                # A stall that began while we were reading holds for these bytes too.
                 await gate.open.wait()
                 if not octets:
                     if writer.can_write_eof():

@@ -11,7 +11,7 @@ from prometheus_client.metrics_core import Metric
 
 from gateway.admin.metrics import GatewayCollector
 from gateway.config import parse
-from gateway.server.gateway import Gateway
+from gateway.server.process.gateway import Gateway
 
 _SAMPLES = {
     "counter": ("_total",),

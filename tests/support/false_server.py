@@ -26,7 +26,7 @@ async def false_server(answer: Answer) -> AsyncIterator[Address]:
     """Run a server that answers each frame by what `answer` makes of its command and headers.
 
     Args:
-        answer: returns the octets to send; none at all to close the connection.
+        answer: returns the bytes to send; none at all to close the connection.
     """
 
     async def serve(incoming: asyncio.StreamReader, outgoing: asyncio.StreamWriter) -> None:

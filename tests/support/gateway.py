@@ -21,7 +21,7 @@ import psutil
 import yaml
 
 from gateway.config import GatewayConfig, parse
-from gateway.server.gateway import Gateway
+from gateway.server.process.gateway import Gateway
 
 ROOT = Path(__file__).parents[2]
 Address = tuple[str, int]
@@ -100,7 +100,7 @@ class GatewayProcess:
 
     @property
     def memory(self) -> int:
-        """Octets of memory that it has in use (resident set)."""
+        """Bytes of memory that it has in use (resident set)."""
         return int(psutil.Process(self.pid).memory_info().rss)
 
     @property
@@ -111,7 +111,7 @@ class GatewayProcess:
 
     @property
     def peak_memory(self) -> int:
-        """The most octets that it ever had in use."""
+        """The most bytes that it ever had in use."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         return int(status.partition("VmHWM:")[2].split()[0]) << 10
 

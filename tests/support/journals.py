@@ -1,4 +1,4 @@
-"""Journals made up by chance, to the letter of the schema: the same seed gives the same octets."""
+"""Journals made up by chance, to the letter of the schema: the same seed gives the same bytes."""
 
 from __future__ import annotations
 

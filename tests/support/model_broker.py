@@ -1,6 +1,6 @@
 """A broker in memory: as much of RabbitMQ as the session's output needs to be understood, and nothing that takes time.
 
-What a session writes is read with pamqp, the oracle. Properties stay the octets that they were, as in RabbitMQ; what it
+What a session writes is read with pamqp, the oracle. Properties stay the bytes that they were, as in RabbitMQ; what it
 refuses, it refuses in RabbitMQ's words. Nothing is ever under way: when a call returns, everything has happened.
 """
 

@@ -136,7 +136,7 @@ class Channel:
             self._closed(refusal)
 
     def _frames(self, octets: bytes) -> Iterator[tuple[Any, bytes]]:
-        """The frames, each next to its octets."""
+        """The frames, each next to its bytes."""
         at = 0
         while at < len(octets):
             size, number, found = frame.unmarshal(octets[at:])

@@ -70,7 +70,7 @@ def first_offset(wanted: object, length: int) -> int:
 def with_number(properties: bytes, name: str, number: int) -> bytes:
     """Encoded properties with one more entry in their headers table, a number of 64 bits.
 
-    It is put in by octets, because pamqp cannot encode everything that it decodes.
+    It is put in by bytes, because pamqp cannot encode everything that it decodes.
     """
     flags = int.from_bytes(properties[:2])
     at = 2

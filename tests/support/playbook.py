@@ -2,7 +2,7 @@
 
 What comes out is shown in short words, so that a test reads as a conversation and a difference as a diff: frames for
 the client as ``RECEIPT r1`` or ``MESSAGE 1 #2 hello``, messages for the broker as ``amq.topic a.b hello``, settlements
-as ``ack 3 multiple``. Octets for the broker are read with pamqp.
+as ``ack 3 multiple``. Bytes for the broker are read with pamqp.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Playbook:
         self.octets(stomp(command, *headers, body=body))
 
     def octets(self, octets: bytes) -> None:
-        """The client sends octets."""
+        """The client sends bytes."""
         try:
             self._decoder.feed(octets)
         except FrameError as error:

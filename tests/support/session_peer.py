@@ -58,7 +58,7 @@ PLAIN: Final = Premises()
 
 
 class ModelBridge:
-    """Carries out what one session asks, on the model; the twin of ``gateway.server.bridge``.
+    """Carries out what one session asks, on the model; the twin of ``gateway.server.broker.bridge``.
 
     Args:
         session: whose operations are carried out.
@@ -276,7 +276,7 @@ class SessionPeer:
         self._numbers = iter(range(1, 0x10000))
 
     def say(self, client: str, octets: bytes) -> None:
-        """Send octets on a client's connection, which is opened at the first use of its name."""
+        """Send bytes on a client's connection, which is opened at the first use of its name."""
         self._client(client).feed(octets)
         self._settle_down()
 

@@ -1,4 +1,4 @@
-"""A STOMP client for tests: asynchronous, in charge of every octet, and independent of the gateway's own code."""
+"""A STOMP client for tests: asynchronous, in charge of every byte, and independent of the gateway's own code."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ConnectionOverError(Exception):
 
 
 def encoded(command: str, body: bytes = b"", /, **headers: str) -> bytes:
-    """A frame as octets. A header's name is given with underscores for its hyphens.
+    """A frame as bytes. A header's name is given with underscores for its hyphens.
 
     Args:
         command: the frame's.
@@ -99,7 +99,7 @@ class StompClient:
 
         Args:
             address: of the server.
-            receive_buffer: octets that the kernel may keep for a client that does not read; 0 for the system's default.
+            receive_buffer: bytes that the kernel may keep for a client that does not read; 0 for the system's default.
             preface: sent in the clear before anything else, as a proxy in front of the server does.
             tls: to speak TLS to a server that calls itself localhost.
         """

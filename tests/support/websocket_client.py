@@ -1,4 +1,4 @@
-"""A STOMP client over WebSocket for tests, in charge of every octet; the library judges what the server sends."""
+"""A STOMP client over WebSocket for tests, in charge of every byte; the library judges what the server sends."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class WebSocketClient:
             subprotocols: to be offered.
             headers: more of them, such as the page's Origin.
             compression: whether to offer it.
-            receive_buffer: octets that the kernel may keep for a client that does not read; 0 for the system's default.
+            receive_buffer: bytes that the kernel may keep for a client that does not read; 0 for the system's default.
             preface: sent in the clear before anything else.
             tls: to speak TLS to a server that calls itself localhost.
 

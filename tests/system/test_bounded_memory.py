@@ -198,7 +198,7 @@ async def test_a_fast_writer_is_held_while_the_broker_takes_nothing(
 async def test_unconfirmed_messages_are_bounded(
     broker_url: str, proxy: ChaosProxy, amqp: AmqpBroker, queue: str
 ) -> None:
-    """The broker takes every octet and confirms nothing."""
+    """The broker takes every byte and confirms nothing."""
     destination = f"/queue/{queue}"
     host, port = proxy.address
     window = {"confirm_window": {"messages": 500, "bytes": "64MiB"}}

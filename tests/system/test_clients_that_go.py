@@ -8,9 +8,9 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from gateway.parity import AmqpBroker
-from gateway.server.client import ClientConnection
-from gateway.server.gateway import Gateway
-from gateway.session.conversation import Hold
+from gateway.server.client.connection import ClientConnection
+from gateway.server.process.gateway import Gateway
+from gateway.session.context import Hold
 from tests.support.deadline import until, within
 from tests.support.gateway import gateway_here, parsed
 from tests.support.stomp_client import StompClient
@@ -67,7 +67,7 @@ async def test_a_client_that_goes_while_a_token_is_tried(
                 await asyncio.sleep(0.01)
             slow.write("TOKEN", token=passcode)
             client = await held(gateway, Hold.OPERATION)
-            while not any(link._updating for link in gateway.inventory.links):  # noqa: ASYNC110 - as above
+            while not any(link._updating for link in gateway.link_registry.links):  # noqa: ASYNC110 - as above
                 await asyncio.sleep(0.01)
             if ends != "gone":
                 client.close_by_operator("")

@@ -1,4 +1,4 @@
-"""How the gateway takes a client's octets: in any pieces, up to the last one, and no more than its limits allow."""
+"""How the gateway takes a client's bytes: in any pieces, up to the last one, and no more than its limits allow."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gateway.parity import AmqpBroker
-from gateway.server.gateway import Gateway
-from gateway.session.conversation import Hold
+from gateway.server.process.gateway import Gateway
+from gateway.session.context import Hold
 from tests.support.deadline import within
 from tests.support.gateway import Address, gateway_here, parsed
 from tests.support.stomp_client import StompClient, encoded
@@ -40,7 +40,7 @@ def come_from(host: str) -> bytes:
 
 def holds(gateway: Gateway, virtual_host: str) -> int:
     """How often a session of a virtual host was held for its rate."""
-    return gateway.figures.host(virtual_host).holds[Hold.RATE_LIMIT.value]
+    return gateway.stats.host(virtual_host).holds[Hold.RATE_LIMIT.value]
 
 
 async def gone(gateway: Gateway, sessions: int) -> None:

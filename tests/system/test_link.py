@@ -8,10 +8,10 @@ import pytest
 from gateway.amqp.splitter import Sink
 from gateway.config import VirtualHost
 from gateway.parity import AmqpBroker, BrokerMessage
-from gateway.server.channel import LinkChannel
-from gateway.server.link import Credentials, Link
-from gateway.server.nameplate import Nameplate
-from gateway.server.upstream import UpstreamError
+from gateway.server.broker.broker_errors import UpstreamError
+from gateway.server.broker.channel import LinkChannel
+from gateway.server.broker.client_properties import ClientProperties
+from gateway.server.broker.link import Credentials, Link
 from gateway.session.queues import QueueSpec
 from tests.support.gateway import parsed
 
@@ -27,7 +27,7 @@ def _virtual_host(broker_url: str) -> VirtualHost:
 async def _open(broker_url: str) -> Link:
     parts = urlsplit(broker_url)
     credentials = Credentials(unquote(parts.username or "guest"), unquote(parts.password or "guest"))
-    return await Link.open(_virtual_host(broker_url), credentials, Nameplate("test", "/", credentials.login))
+    return await Link.open(_virtual_host(broker_url), credentials, ClientProperties("test", "/", credentials.login))
 
 
 async def _channel(link: Link) -> LinkChannel:

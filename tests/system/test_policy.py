@@ -15,7 +15,7 @@ from deploy.local.broker import Broker
 from gateway.config import GatewayConfig
 from gateway.parity import AmqpBroker
 from gateway.parity.broker import BrokerRefusalError
-from gateway.server.gateway import Gateway
+from gateway.server.process.gateway import Gateway
 from tests.support.deadline import until, within
 from tests.support.gateway import gateway_here, parsed
 from tests.support.last_words import Refusal, last_words

@@ -68,8 +68,8 @@ async def test_the_page_shows_sessions_and_what_they_do(scene: Scene, browser: B
     assert sender in rows[0]
     assert subscriber in rows[1]
     # Subscriptions, unacknowledged messages, in and out, without the rates.
-    figures = [[cell for cell in row.split("reading")[1].split() if cell.isdigit()][:4] for row in rows]
-    assert figures == [["0", "0", "4", "0"], ["1", "3", "0", "3"]]
+    stats = [[cell for cell in row.split("reading")[1].split() if cell.isdigit()][:4] for row in rows]
+    assert stats == [["0", "0", "4", "0"], ["1", "3", "0", "3"]]
     browser.value("document.querySelector('[data-view=destinations]').click()")
     browser.until(f"{ROWS}.some(row => row.includes('/queue/{queue}') && row.includes('6\\u00a0KiB'))")
     browser.until(f"{ROWS}.some(row => row.includes({HOSTILE!r}))")

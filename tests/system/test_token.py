@@ -11,8 +11,8 @@ import pytest_asyncio
 
 from deploy.local.broker import PRIVATE, Broker, running
 from deploy.local.errors import LocalError
-from gateway.server.gateway import Gateway
-from gateway.server.upstream import LinkDownError
+from gateway.server.broker.broker_errors import LinkDownError
+from gateway.server.process.gateway import Gateway
 from tests.support.deadline import PATIENCE, within
 from tests.support.gateway import gateway_here, parsed
 from tests.support.stomp_client import StompClient
@@ -152,7 +152,7 @@ async def test_a_link_that_is_lost_while_it_learns_of_a_token(gateway: Gateway, 
     """The AMQP library would wait for ever."""
     async with StompClient.logged_in(gateway.addresses[0], login="app", passcode=issuer.token()) as client, within():
         await client.ask("SEND", destination="/topic/nobody")
-        (link,) = gateway.inventory.links
+        (link,) = gateway.link_registry.links
         updating = asyncio.ensure_future(link.update_secret(issuer.token()))
         await asyncio.sleep(0)
         assert link._transport is not None

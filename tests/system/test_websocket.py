@@ -97,7 +97,7 @@ async def test_text_and_binary_and_fragments_are_the_same_stream(plain: Address,
         await client.expect("CONNECTED")
         for _ in range(3):
             await client.expect("MESSAGE", body)
-        # One octet to a fragment, umlauts and all, and a ping between them.
+        # One byte to a fragment, umlauts and all, and a ping between them.
         text = encoded("SEND", body, destination=f"/queue/{queue}") * 2
         client.protocol.send_text(text[:1], fin=False)
         for octet in text[1:-1]:
@@ -337,7 +337,7 @@ async def _signs_of_life(doors: Doors) -> None:
 async def _no_answer_to_the_close_frame(doors: Doors) -> None:
     async with WebSocketClient.logged_in(doors.at["plain"]) as client:
         client.write("DISCONNECT")
-        # Its octets are read, and nothing is answered.
+        # Its bytes are read, and nothing is answered.
         await client.reader.read()
 
 

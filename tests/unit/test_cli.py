@@ -116,11 +116,11 @@ def serving(monkeypatch: pytest.MonkeyPatch, error: BaseException | None) -> Non
         if error is not None:
             raise error
 
-    module = types.ModuleType("gateway.server.gateway")
+    module = types.ModuleType("gateway.server.process.gateway")
     module.serve = serve  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "gateway.server.gateway", module)
+    monkeypatch.setitem(sys.modules, "gateway.server.process.gateway", module)
     # Logging is the process's; a test must not set it up for all others.
-    monkeypatch.setattr("gateway.server.logs.configure_logs", lambda settings: None)
+    monkeypatch.setattr("gateway.server.process.logs.configure_logs", lambda settings: None)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_serving_runs_on_uvloop_where_it_is_installed(config_file: Path, monkeyp
         seen.append(type(asyncio.get_running_loop()).__module__)
 
     serving(monkeypatch, None)
-    monkeypatch.setattr(sys.modules["gateway.server.gateway"], "serve", serve)
+    monkeypatch.setattr(sys.modules["gateway.server.process.gateway"], "serve", serve)
     assert main(["serve", "--config", str(config_file)]) == ExitCode.OK
     assert seen == ["uvloop"]
 

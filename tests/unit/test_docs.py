@@ -13,8 +13,8 @@ from deploy.local import address
 from gateway.config import parse
 from gateway.errors import CloseReason, ExitCode
 from gateway.parity import read_conversation
-from gateway.session import refusals
-from gateway.session.conversation import Hold
+from gateway.session import error_frames
+from gateway.session.context import Hold
 from gateway.session.settings import Settings
 from tests.bench.targets import ROWS
 
@@ -110,7 +110,12 @@ def _texts(names: frozenset[str]) -> set[str]:
 def _assigned_bodies() -> set[str]:
     """The literal texts that get the name `body` or `text` before an error is made of them."""
     texts = set()
-    for module in ("session/refusals.py", "session/session.py", "session/destinations.py", "server/client.py"):
+    for module in (
+        "session/error_frames.py",
+        "session/session.py",
+        "session/destinations.py",
+        "server/client/connection.py",
+    ):
         for node in ast.walk(ast.parse((ROOT / "gateway" / module).read_text("utf-8"))):
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 if node.targets[0].id in ("body", "template", "text") and (text := _template(node.value)):
@@ -139,7 +144,7 @@ def test_every_violation_of_the_grammar_is_in_the_contract() -> None:
 
 def test_every_name_of_an_amqp_error_is_in_the_contract() -> None:
     page = BEHAVIOUR.read_text("utf-8")
-    names = {refusals.broker_error(code, "", Settings("/")).message for code in range(300, 600)}
+    names = {error_frames.broker_error(code, "", Settings("/")).message for code in range(300, 600)}
     assert not sorted(name for name in names if f"`{name}`" not in page)
 
 

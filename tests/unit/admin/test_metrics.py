@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.admin.metrics import Metrics
 from gateway.config import parse
 from gateway.errors import StompError
-from gateway.server.figures import LATENCY_BOUNDS, NOT_LOGGED_IN, Figures, Latencies
-from gateway.server.readiness import Readiness
+from gateway.server.process.readiness import Readiness
+from gateway.server.stats import LATENCY_BOUNDS, NOT_LOGGED_IN, GatewayStats, Latencies
 from gateway.session.destinations import Kind
 from tests.support.gateway import gateway_here
 
@@ -28,13 +28,13 @@ async def test_every_metric_is_described_with_its_labels() -> None:
     }
     config = parse("listeners: [{tcp: '127.0.0.1:0'}]\ndefaults: {journal: {level: 'off'}}", environment={})
     async with gateway_here(config) as gateway:
-        host = gateway.figures.host("/")
+        host = gateway.stats.host("/")
         host.started["1.2", "tcp"] += 1
         for counter in (host.ended, host.errors, host.holds):
             counter["x"] += 1
         host.totals.commands[b"ACK"] += 1
         host.totals.receipts += 1
-        for counts in (host.totals.published, host.totals.published_octets, host.totals.delivered_octets):
+        for counts in (host.totals.published, host.totals.published_bytes, host.totals.delivered_bytes):
             counts[Kind.QUEUE] += 1
         host.totals.delivered[Kind.QUEUE] += 1
         host.latencies.add(1)
@@ -54,10 +54,10 @@ async def test_every_metric_is_described_with_its_labels() -> None:
 
 
 def test_names_that_are_passed_through_are_one() -> None:
-    figures = Figures(["/", "*"])
-    assert figures.label("/") == "/"
-    assert {figures.label(f"made-up-{number}") for number in range(10)} == {"*"}
-    assert set(figures.hosts) == {"/", "*", NOT_LOGGED_IN}
+    stats = GatewayStats(["/", "*"])
+    assert stats.label("/") == "/"
+    assert {stats.label(f"made-up-{number}") for number in range(10)} == {"*"}
+    assert set(stats.hosts) == {"/", "*", NOT_LOGGED_IN}
 
 
 def test_latencies_fall_into_their_buckets() -> None:
@@ -88,5 +88,5 @@ def test_codes_of_errors_are_known() -> None:
 
 
 def test_without_an_admin_listener_its_library_is_not_loaded() -> None:
-    program = "import sys, gateway.admin.site, gateway.server.gateway; sys.exit('aiohttp' in sys.modules)"
+    program = "import sys, gateway.admin.site, gateway.server.process.gateway; sys.exit('aiohttp' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0

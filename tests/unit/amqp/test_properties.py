@@ -7,7 +7,7 @@ from gateway.errors import CodecError
 
 
 def with_table(entries: bytes) -> bytes:
-    """The octets of properties that have nothing but a headers table."""
+    """The bytes of properties that have nothing but a headers table."""
     return b"\x20\x00" + struct.pack(">I", len(entries)) + entries
 
 

@@ -54,7 +54,7 @@ def stand() -> Stand:
 
 
 def ways(*frames: bytes) -> list[list[bytes]]:
-    """Frames in one read, each in a read of its own, octet by octet, and cut in the middle of each."""
+    """Frames in one read, each in a read of its own, byte by byte, and cut in the middle of each."""
     stream = b"".join(frames)
     halves = [half for octets in frames for half in (octets[: len(octets) // 2], octets[len(octets) // 2 :])]
     shifted = [halves[0], *map(b"".join, zip(halves[1::2], [*halves[2::2], b""], strict=True))]

@@ -7,8 +7,8 @@ import pytest
 from gateway.config import parse
 from gateway.errors import ConfigError, Mistake
 from gateway.patterns import Pattern
-from gateway.server.gateway import settings_of
-from gateway.session.settings import DestinationRule, QueueDefaults, Settings
+from gateway.server.process.gateway import settings_of
+from gateway.session.settings import DestinationRule, QueueArgumentDefaults, Settings
 
 
 def mistakes(text: str) -> list[Mistake]:
@@ -47,7 +47,7 @@ defaults:
     assert (found.default_prefetch, found.max_prefetch, found.takes_existing_queues) == (20, 100, True)
     (entry,) = found.queue_defaults
     wanted: dict[str, str | int] = {"x-queue-type": "quorum", "x-max-length": 10, "x-single-active-consumer": True}
-    assert entry == QueueDefaults(Pattern(b"/queue/orders.*"), wanted)
+    assert entry == QueueArgumentDefaults(Pattern(b"/queue/orders.*"), wanted)
     assert entry.arguments["x-single-active-consumer"] is True
     assert found.destination_rules == (
         DestinationRule(Pattern(b"/queue/{login}.*"), to=Pattern(b"/queue/*"), on_subscribe=False, mandatory=True),

@@ -10,7 +10,7 @@ import pytest
 import gateway
 from gateway.errors import StompError
 from gateway.journal.codes import CODES, code_of
-from gateway.session import refusals
+from gateway.session import error_frames
 
 _SOURCES = sorted(Path(gateway.__path__[0]).rglob("*.py"))
 
@@ -26,7 +26,7 @@ def _messages() -> set[str]:
             first = node.args[0]
             if name in ("StompError", "closing") and isinstance(first, ast.Constant) and isinstance(first.value, str):
                 found.add(first.value)
-    return found | set(refusals._AMQP_NAMES.values()) | {"broker_error"}
+    return found | set(error_frames._AMQP_NAMES.values()) | {"broker_error"}
 
 
 def test_every_error_has_a_code() -> None:

@@ -18,7 +18,7 @@ from gateway.journal.recorder import Recorder
 from gateway.journal.schema import Line
 from gateway.journal.writer import Writer
 from gateway.session import ops
-from gateway.session.conversation import Hold
+from gateway.session.context import Hold
 from tests.support.playbook import NO_PROPERTIES, TO_QUEUE, Playbook, ack_id, deliver
 
 _START = 1_795_219_200_000_000
@@ -221,8 +221,8 @@ def test_messages_that_were_shed_are_not_delivered(desk: Callable[[str], Desk], 
     at = desk(level)
     subscription = at.play.subscribe("1", "/queue/q", "ack:client")
     deliver(subscription, 1, "12345")
-    subscription.shed(2, False, TO_QUEUE, NO_PROPERTIES, b"12345")
-    subscription.give_back()
+    subscription.drop_for_requeue(2, False, TO_QUEUE, NO_PROPERTIES, b"12345")
+    subscription.requeue_dropped()
     deliver(subscription, 3, "12345", redelivered=True)
     at.end()
     if level == "session":

@@ -130,7 +130,7 @@ def test_only_owner_and_group_may_look(tmp_path: Path, clock: ManualClock) -> No
 
 
 def test_readers_never_see_a_segment_that_is_not_finished(tmp_path: Path, clock: ManualClock) -> None:
-    """A reader lists the directory all the time, and reads whatever it sees: each time the same octets."""
+    """A reader lists the directory all the time, and reads whatever it sees: each time the same bytes."""
     seen: dict[Path, bytes] = {}
     over = threading.Event()
     changed: list[Path] = []
@@ -190,13 +190,13 @@ def test_a_full_disk_loses_nothing_that_was_numbered(
 ) -> None:
     """The disk takes half of a chunk, then nothing twice, then everything again."""
     monkeypatch.setattr(files_module, "_RETRY", 0.01)
-    write, refusals = os.write, [5, 5]
+    write, error_frames = os.write, [5, 5]
 
     def full(file: int, octets: bytes) -> int:
         if len(octets) > 10_000:
             return write(file, octets[:10_000])
-        if refusals and len(octets) < 10_000:
-            refusals.pop()
+        if error_frames and len(octets) < 10_000:
+            error_frames.pop()
             raise OSError(28, "No space left on device")
         return write(file, octets)
 
@@ -204,7 +204,7 @@ def test_a_full_disk_loses_nothing_that_was_numbered(
     writer = writer_in(tmp_path, clock)
     put(writer, 3 * BATCH)
     assert writer.close()
-    assert not refusals
+    assert not error_frames
     found = lines(tmp_path)
     assert [line["q"] for line in found] == list(range(len(found)))
     assert [line["e"] for line in found].count("err") == 3 * BATCH
@@ -232,7 +232,7 @@ def _left_behind(directory: Path, octets: bytes, node: str = "node-1") -> Path:
 
 
 def test_what_a_dead_process_left_is_cut_at_its_last_whole_line(tmp_path: Path) -> None:
-    """At whatever octet of the last line it died."""
+    """At whatever byte of the last line it died."""
     whole, last = b'{"e":"open","t":1,"q":0}\n', b'{"e":"err","t":2,"q":1,"x":"other"}\n'
     for cut in range(len(last) + 1):
         _left_behind(tmp_path, whole + last[:cut])

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config import CertificateLogin
-from gateway.server.certificates import alternative_name, certificate_name, common_name, distinguished_name
+from gateway.server.listen.certificates import alternative_name, certificate_name, common_name, distinguished_name
 from tests.support.certificates import Authority, Rdn
 from tests.support.certificates import distinguished_name as subject
 from tests.support.subjects import SUBJECTS

@@ -14,16 +14,16 @@ import structlog
 
 from gateway.config import GatewayConfig, parse
 from gateway.journal.journal import Journal
-from gateway.server.client import ClientConnection
-from gateway.server.complaints import Complaints
-from gateway.server.figures import Figures
-from gateway.server.gateway import Gateway
-from gateway.server.inventory import Inventory
-from gateway.server.limits import SessionLimits
-from gateway.server.peer import Arrival, Peer
-from gateway.server.pool import LinkPool
-from gateway.server.settler import Settler
-from gateway.server.workshop import Workshop
+from gateway.server.broker.link_pool import LinkPool
+from gateway.server.broker.link_registry import LinkRegistry
+from gateway.server.client.auto_ack_flusher import AutoAckFlusher
+from gateway.server.client.connection import ClientConnection
+from gateway.server.client.session_limits import SessionLimits
+from gateway.server.listen.peer import Arrival, Peer
+from gateway.server.log_rate_limiter import LogRateLimiter
+from gateway.server.process.gateway import Gateway
+from gateway.server.server_context import ServerContext
+from gateway.server.stats import GatewayStats
 from tests.support.deadline import PATIENCE, until, within
 from tests.support.stomp_client import StompClient, encoded
 
@@ -71,18 +71,18 @@ class Room:
 
     def __post_init__(self) -> None:
         self.listener = parse("listeners: [{tcp: '127.0.0.1:0', login_timeout: 10s}]", environment={}).listeners[0]
-        self.complaints = Complaints(self.clock)
-        figures = Figures(("/",))
-        self._workshop = Workshop(
+        self.complaints = LogRateLimiter(self.clock)
+        stats = GatewayStats(("/",))
+        self._context = ServerContext(
             server=b"gateway",
             resolve=lambda _: None,
             find_virtual_host=lambda _: None,
-            pool=LinkPool(self.clock, self._spawn, lambda: None, Inventory(figures, lambda: 0), "node"),
+            pool=LinkPool(self.clock, self._spawn, lambda: None, LinkRegistry(stats, lambda: 0), "node"),
             clock=self.clock,
             spawn=self._spawn,
-            settler=Settler(asyncio.get_running_loop()),
+            settler=AutoAckFlusher(asyncio.get_running_loop()),
             journal=Journal(GatewayConfig()),
-            figures=figures,
+            stats=stats,
             limits=SessionLimits(self.clock),
             clients=set(),
             closing=set(),
@@ -93,9 +93,7 @@ class Room:
 
     def enter(self, since: float) -> tuple[ClientConnection, Wire]:
         wire = Wire()
-        client = ClientConnection(
-            self._workshop, self.listener, Arrival(Peer("10.1.1.1", 1000), since, self.complaints)
-        )
+        client = ClientConnection(self._context, self.listener, Arrival(Peer("10.1.1.1", 1000), since, self.complaints))
         client.connection_made(wire)
         return client, wire
 

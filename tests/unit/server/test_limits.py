@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pytest
 
 from gateway.config import VirtualHost, parse
-from gateway.server.limits import Bucket, Entrance, LimitReachedError, SessionLimits, network_of
-from gateway.server.throttle import Throttle
-from gateway.session.conversation import Hold
+from gateway.server.client.rate_limiter import RateLimiter
+from gateway.server.client.session_limits import Bucket, LimitReachedError, SessionLimits, SessionSlot, network_of
+from gateway.session.context import Hold
 from tests.support.playbook import Playbook, stomp
 
 
@@ -104,7 +104,7 @@ def test_sessions_are_counted_whether_limited_or_not() -> None:
         place.release()
     assert limits.sessions("/") == limits.sessions("/", login="a") == limits.sessions("/", host="10.0.0.1") == 0
     limits.forget_idle()
-    assert limits.parties == 0
+    assert limits.scopes == 0
 
 
 @pytest.mark.parametrize(
@@ -148,11 +148,11 @@ def test_before_the_login_a_user_is_not_looked_at() -> None:
 
 def test_a_client_that_logs_in_again_has_one_place() -> None:
     limits, limited = SessionLimits(Clock()), virtual_host("{user: {sessions: 1}}")
-    entrance = Entrance(limits, "10.0.0.1")
-    entrance.enter(limited, "a")
-    entrance.leave()
-    entrance.leave()
-    entrance.enter(limited, "a")
+    slot = SessionSlot(limits, "10.0.0.1")
+    slot.enter(limited, "a")
+    slot.leave()
+    slot.leave()
+    slot.enter(limited, "a")
     assert limits.sessions("/", login="a") == 1
 
 
@@ -187,10 +187,10 @@ def test_a_debt_outlives_the_session() -> None:
     again.release()
     clock.now += 10.9
     limits.forget_idle()
-    assert limits.parties == 1
+    assert limits.scopes == 1
     clock.now += 0.2
     limits.forget_idle()
-    assert limits.parties == 0
+    assert limits.scopes == 0
 
 
 # The throttle of one client.
@@ -209,7 +209,7 @@ async def test_a_session_in_debt_is_not_read_until_it_is_paid() -> None:
     clock = Clock()
     limits = SessionLimits(clock)
     play, resumed = a_sender(), asyncio.Event()
-    throttle = Throttle(play.session, resumed.set)
+    throttle = RateLimiter(play.session, resumed.set)
     throttle.start(limits.enter(virtual_host("{user: {messages_per_second: 100, burst: 20ms}}"), "a", "10.0.0.1"))
     # What was sent before is paid for, too: one message, of the two that may come at once.
     throttle.charge(100)
@@ -229,7 +229,7 @@ async def test_a_client_that_is_gone_is_held_no_longer() -> None:
     limits = SessionLimits(Clock())
     play = Playbook()
     play.connect()
-    throttle = Throttle(play.session, lambda: None)
+    throttle = RateLimiter(play.session, lambda: None)
     throttle.start(limits.enter(virtual_host("{address: {bytes_per_second: 1, burst: 1}}"), "a", "10.0.0.1"))
     throttle.charge(10_000)
     assert play.session.holds == {Hold.RATE_LIMIT}
@@ -243,7 +243,7 @@ async def test_a_client_without_rates_is_never_held() -> None:
     limits = SessionLimits(Clock())
     play = Playbook()
     play.connect()
-    throttle = Throttle(play.session, lambda: None)
+    throttle = RateLimiter(play.session, lambda: None)
     throttle.start(limits.enter(virtual_host("{user: {sessions: 5}}"), "a", "10.0.0.1"))
     throttle.charge(1 << 40)
     assert play.session.holds == set()
@@ -255,7 +255,7 @@ async def test_what_comes_in_one_read_goes_out_in_steps() -> None:
     limits = SessionLimits(clock)
     play, resumed = a_sender(), asyncio.Event()
     play.published()
-    throttle = Throttle(play.session, resumed.set)
+    throttle = RateLimiter(play.session, resumed.set)
     throttle.start(limits.enter(virtual_host("{user: {messages_per_second: 1000, burst: 100ms}}"), "a", "10.0.0.1"))
     throttle.charge(1)
     play.octets(stomp("SEND", "destination:/topic/t") * 1000)
@@ -274,7 +274,7 @@ async def test_the_end_of_a_client_lets_all_through_that_it_sent() -> None:
     limits = SessionLimits(Clock())
     play = a_sender()
     play.published()
-    throttle = Throttle(play.session, lambda: None)
+    throttle = RateLimiter(play.session, lambda: None)
     throttle.start(limits.enter(virtual_host("{user: {messages_per_second: 10}}"), "a", "10.0.0.1"))
     play.octets(stomp("SEND", "destination:/topic/t") * 50)
     throttle.charge(1)

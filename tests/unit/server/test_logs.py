@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from gateway.config import Logging
-from gateway.server.logs import configure_logs
+from gateway.server.process.logs import configure_logs
 
 SECRET = "correct-horse-battery"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config import parse
-from gateway.server.probe import probe
+from gateway.server.broker.probe import probe
 from tests.support.certificates import Authority
 from tests.support.deadline import within
 

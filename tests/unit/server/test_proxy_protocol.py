@@ -1,4 +1,4 @@
-"""PROXY headers: octets in, an address or an error out, and never an octet too many."""
+"""PROXY headers: bytes in, an address or an error out, and never an byte too many."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.server.peer import Peer
-from gateway.server.proxy_protocol import ProxyHeaderError, claimed_peer, octets_missing
+from gateway.server.listen.peer import Peer
+from gateway.server.listen.proxy_protocol import ProxyHeaderError, claimed_peer, octets_missing
 
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 PORTS = struct.pack("!HH", 1000, 2000)

@@ -6,7 +6,7 @@ import pytest
 from websockets.server import ServerProtocol
 
 from gateway.config import parse
-from gateway.server.websocket_handshake import Handshake
+from gateway.server.listen.websocket_handshake import Handshake
 
 REST = (
     "HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"

@@ -14,7 +14,7 @@ from websockets.uri import parse_uri
 
 from gateway.config import parse
 from gateway.errors import CloseReason
-from gateway.server.websocket_transport import WebSocketTransport
+from gateway.server.listen.websocket_transport import WebSocketTransport
 
 SIZES = (0, 1, 125, 126, 127, 65535, 65536, 70000)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.session import ops
-from gateway.session.conversation import Hold
+from gateway.session.context import Hold
 from gateway.session.settings import Settings, TransactionLimits
 from gateway.session.subscription import Subscription
 from gateway.session.transitions import State

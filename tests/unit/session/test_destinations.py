@@ -189,7 +189,7 @@ def test_durable_queue_names_are_those_of_every_released_plugin(
 def test_erlang_writes_a_long_text_otherwise_from_65536_octets_on() -> None:
     names = {durable_queue_name(b"a" * size, b"z") for size in (65_534, 65_535, 65_536, 65_537)}
     assert len(names) == 4
-    # Computed from the external term format by hand: STRING_EXT up to 65535 octets, LIST_EXT from there on.
+    # Computed from the external term format by hand: STRING_EXT up to 65535 bytes, LIST_EXT from there on.
     longest = b"\x83h\x02k\xff\xff" + b"a" * 65_535 + b"k\0\x01z"
     longer = b"\x83h\x02l\0\x01\0\0" + b"aa" * 65_536 + b"jk\0\x01z"
     for size, term in ((65_535, longest), (65_536, longer)):

@@ -1,7 +1,7 @@
 """Holds: why a session does not read, and what lets it go on."""
 
 from gateway.session import ops
-from gateway.session.conversation import Hold
+from gateway.session.context import Hold
 from gateway.session.settings import Settings
 from tests.support.playbook import Playbook, ack_id, deliver, stomp
 

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.amqp.splitter import Return
 from gateway.errors import CloseReason
-from gateway.session.conversation import Hold
+from gateway.session.context import Hold
 from gateway.session.settings import Settings
 from gateway.session.transitions import State
 from tests.support.playbook import Playbook, ack_id, deliver, stomp

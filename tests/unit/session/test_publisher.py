@@ -4,13 +4,13 @@ import pytest
 
 from gateway.amqp.codec import Publication, encode_publish
 from gateway.amqp.properties import Properties, encode_around_table
+from gateway.session.cached_publish import CachedPublish
 from gateway.session.publisher import Publisher
-from gateway.session.sending import SendPlan
 from gateway.session.settings import Settings
 
 
-def route(destination: str = "/topic/t") -> SendPlan:
-    return SendPlan({b"destination": destination.encode()}, (), b"amq.topic")
+def route(destination: str = "/topic/t") -> CachedPublish:
+    return CachedPublish({b"destination": destination.encode()}, (), b"amq.topic")
 
 
 def publisher(messages: int = 10, octets: int = 1000, *, confirms: bool = True) -> Publisher:

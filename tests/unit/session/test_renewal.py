@@ -9,7 +9,7 @@ import pytest
 
 from gateway.errors import CloseReason
 from gateway.session import ops
-from gateway.session.conversation import Hold
+from gateway.session.context import Hold
 from gateway.session.renewal import expiry_of
 from gateway.session.settings import Settings
 from gateway.session.transitions import State

@@ -6,9 +6,9 @@ import pytest
 from pamqp import body, commands, header
 
 from gateway.errors import StompError
+from gateway.session.cached_publish import CachedPublish
 from gateway.session.publisher import Publisher
 from gateway.session.queues import QueueSpec
-from gateway.session.sending import SendPlan
 from gateway.session.settings import Settings
 from gateway.stomp.decoder import Decoder
 from gateway.stomp.frame import Frame
@@ -23,9 +23,9 @@ def frame(*headers: str, body: bytes = b"") -> Frame:
     return found
 
 
-def plan(*headers: str, topic_exchange: bytes = b"amq.topic") -> SendPlan:
+def plan(*headers: str, topic_exchange: bytes = b"amq.topic") -> CachedPublish:
     sent = frame(*headers)
-    return SendPlan(sent.headers, sent.head.volatile, topic_exchange)
+    return CachedPublish(sent.headers, sent.head.volatile, topic_exchange)
 
 
 def publisher(frame_max: int = 131_072) -> Publisher:
@@ -36,7 +36,7 @@ def publisher(frame_max: int = 131_072) -> Publisher:
 
 def encoded(sent: Frame, reply_queue: bytes | None = None, frame_max: int = 131_072) -> list[Any]:
     """The frames of a message as pamqp reads them."""
-    made = SendPlan(sent.headers, sent.head.volatile, b"amq.topic")
+    made = CachedPublish(sent.headers, sent.head.volatile, b"amq.topic")
     publication = made.build(publisher(frame_max), reply_queue)
     frames = list(amqp_frames(publication.encode(sent.body, made.values(sent.receipt, sent))))
     assert {channel for channel, _ in frames} == {3}
@@ -67,7 +67,7 @@ def test_a_large_message_is_cut_to_the_brokers_frames() -> None:
 
 def test_what_belongs_to_the_single_frame_is_filled_in_for_each() -> None:
     sent = frame("receipt:r1", "a:1", "destination:/queue/q", "content-length:5", body=b"hello")
-    made = SendPlan(sent.headers, sent.head.volatile, b"amq.topic")
+    made = CachedPublish(sent.headers, sent.head.volatile, b"amq.topic")
     publication = made.build(publisher(), None)
     for receipt, text in ((b"r1", b"hello"), (b"another", b"hi"), (b"", b"")):
         each = Frame(sent.head, text, receipt, b"%d" % len(text))
@@ -150,8 +150,8 @@ def test_255_octets_are_not_too_many(text: str) -> None:
 
 def test_a_queue_that_is_no_text_cannot_be_declared_but_a_key_can_be_anything() -> None:
     with pytest.raises(StompError, match="Invalid header"):
-        SendPlan({b"destination": b"/queue/\xff"}, (), b"amq.topic")
-    assert SendPlan({b"destination": b"/topic/\xff"}, (), b"amq.topic").routing_key == b"\xff"
+        CachedPublish({b"destination": b"/queue/\xff"}, (), b"amq.topic")
+    assert CachedPublish({b"destination": b"/topic/\xff"}, (), b"amq.topic").routing_key == b"\xff"
 
 
 def test_the_virtual_hosts_topic_exchange_stands_in_for_amq_topic() -> None:
@@ -161,7 +161,7 @@ def test_the_virtual_hosts_topic_exchange_stands_in_for_amq_topic() -> None:
 
 def test_a_temporary_queue_takes_the_place_of_its_name() -> None:
     sent = frame("destination:/queue/q", "reply-to:/temp-queue/a")
-    made = SendPlan(sent.headers, sent.head.volatile, b"amq.topic")
+    made = CachedPublish(sent.headers, sent.head.volatile, b"amq.topic")
     assert made.temp_queue == b"/temp-queue/a"
     _, content = encoded(sent, b"amq.gen-1")
     assert content.properties.reply_to == "amq.gen-1"
@@ -171,7 +171,7 @@ def test_a_temporary_queue_takes_the_place_of_its_name() -> None:
 @pytest.mark.parametrize("text", ["/queue/answers", "answers", "/reply-queue/a/b", "/exchange/e/k", "/topic/t", ""])
 def test_every_other_destination_to_reply_to_passes_as_it_is(text: str) -> None:
     sent = frame("destination:/queue/q", f"reply-to:{text}")
-    assert SendPlan(sent.headers, sent.head.volatile, b"amq.topic").temp_queue is None
+    assert CachedPublish(sent.headers, sent.head.volatile, b"amq.topic").temp_queue is None
     _, content = encoded(sent)
     assert content.properties.reply_to == text
 

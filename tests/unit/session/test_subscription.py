@@ -267,9 +267,9 @@ def test_who_acknowledges_is_never_settled_by_itself(mode: AckMode) -> None:
 # Messages that a slow client cannot take.
 
 
-def shed(of: Subscription, *tags: int) -> None:
+def drop_for_requeue(of: Subscription, *tags: int) -> None:
     for tag in tags:
-        of.shed(tag, False, TO_QUEUE, NO_PROPERTIES, b"x")
+        of.drop_for_requeue(tag, False, TO_QUEUE, NO_PROPERTIES, b"x")
 
 
 def broker_after(of: Subscription, delivered: int) -> Unacked:
@@ -281,10 +281,10 @@ def broker_after(of: Subscription, delivered: int) -> Unacked:
 
 def test_what_comes_from_a_stream_is_never_shed_since_a_stream_takes_nothing_back() -> None:
     found = subscription(AckMode.AUTO)
-    found.shed(1, False, TO_QUEUE, OF_STREAM, b"x")
+    found.drop_for_requeue(1, False, TO_QUEUE, OF_STREAM, b"x")
     assert b"".join(found.output).endswith(b"\nx-stream-offset:7\ncontent-length:1\n\nx\0\n")
     assert found.settle_delivered()
-    found.give_back()
+    found.requeue_dropped()
     assert settled(found) == ["ack 1 multiple"]
 
 
@@ -307,11 +307,11 @@ def test_the_octets_of_a_streams_header_elsewhere_make_no_stream() -> None:
 
 def test_what_was_shed_under_auto_goes_back_and_what_was_delivered_does_not() -> None:
     found = subscription(AckMode.AUTO, delivered=2)
-    shed(found, 3, 4)
+    drop_for_requeue(found, 3, 4)
     assert found.output == []
     assert not found.settle_delivered()
     assert settled(found) == []
-    found.give_back()
+    found.requeue_dropped()
     assert broker_after(found, 4) == Unacked(acked={1, 2}, requeued={3, 4})
     assert found.outstanding == 0
     found.deliver(5, True, TO_QUEUE, NO_PROPERTIES, b"")
@@ -322,23 +322,23 @@ def test_what_was_shed_under_auto_goes_back_and_what_was_delivered_does_not() ->
 def test_what_was_shed_under_auto_when_all_before_it_is_settled() -> None:
     found = subscription(AckMode.AUTO, delivered=2)
     assert found.settle_delivered()
-    shed(found, 3)
-    found.give_back()
+    drop_for_requeue(found, 3)
+    found.requeue_dropped()
     assert broker_after(found, 3) == Unacked(acked={1, 2}, requeued={3})
 
 
 def test_what_was_shed_goes_back_before_anything_makes_room_for_what_stands_behind_it() -> None:
     found = subscription(AckMode.AUTO, delivered=2)
-    shed(found, 3, 4)
-    found.give_back()
+    drop_for_requeue(found, 3, 4)
+    found.requeue_dropped()
     assert [word.split()[0] for word in settled(found)] == ["nack", "nack", "ack"]
 
 
 @pytest.mark.parametrize("mode", [AckMode.CLIENT, AckMode.CLIENT_INDIVIDUAL])
 def test_what_was_shed_goes_back_where_the_client_acknowledges(mode: AckMode) -> None:
     found = subscription(mode, delivered=2)
-    shed(found, 3, 4)
-    found.give_back()
+    drop_for_requeue(found, 3, 4)
+    found.requeue_dropped()
     assert [tag for tag in range(1, 6) if found.holds(tag)] == [1, 2]
     found.deliver(5, False, TO_QUEUE, NO_PROPERTIES, b"")
     found.acknowledge(1)
@@ -349,23 +349,23 @@ def test_what_was_shed_goes_back_where_the_client_acknowledges(mode: AckMode) ->
 
 def test_nothing_to_give_back() -> None:
     found = subscription(AckMode.CLIENT, delivered=2)
-    found.give_back()
+    found.requeue_dropped()
     assert settled(found) == []
 
 
 def test_number_0_does_not_acknowledge_what_the_client_never_got() -> None:
     found = subscription(AckMode.CLIENT, delivered=2)
-    shed(found, 3)
+    drop_for_requeue(found, 3)
     found.acknowledge(0)
-    found.give_back()
+    found.requeue_dropped()
     assert broker_after(found, 3) == Unacked(acked={1, 2}, requeued={3})
 
 
 @pytest.mark.parametrize("requeue", [None, True, False])
 def test_number_0_means_what_the_client_got_also_when_what_was_shed_has_gone_back(requeue: bool | None) -> None:
     found = subscription(AckMode.CLIENT, delivered=2)
-    shed(found, 3)
-    found.give_back()
+    drop_for_requeue(found, 3)
+    found.requeue_dropped()
     unacked = broker_after(found, 3)
     if requeue is None:
         found.acknowledge(0)
@@ -380,5 +380,5 @@ def test_number_0_means_what_the_client_got_also_when_what_was_shed_has_gone_bac
 @pytest.mark.parametrize("mode", [AckMode.CLIENT, AckMode.CLIENT_INDIVIDUAL])
 def test_a_client_cannot_acknowledge_by_guessing_what_it_never_got(mode: AckMode) -> None:
     found = subscription(mode, delivered=2)
-    shed(found, 3)
+    drop_for_requeue(found, 3)
     assert not found.holds(3)

@@ -129,10 +129,10 @@ def test_auto_is_settled_together() -> None:
 def test_auto_waits_while_some_of_it_is_shed() -> None:
     one = subscription(mode=AckMode.AUTO, delivered=1)
     known = subscriptions(one)
-    one.shed(2, False, b"\0\1q", b"\0\0", b"")
+    one.drop_for_requeue(2, False, b"\0\1q", b"\0\0", b"")
     known.settle_auto()
     assert settled(known) == {}
-    one.give_back()
+    one.requeue_dropped()
     assert sorted(settlements_in_words(one.take_settlements())) == ["ack 1 multiple", "nack 2 requeue"]
     deliver(one, 3)
     known.settle_auto()

@@ -46,10 +46,10 @@ def test_what_became_of_messages_is_known(
 ) -> None:
     subscription = _delivered(mode, 5)
     settle(subscription)
-    figures = subscription.figures
-    assert figures[:3] == (5, 10, 1)
-    assert (figures.acknowledged, figures.requeued, figures.discarded) == expected
-    assert figures.outstanding == 5 - sum(expected)
+    stats = subscription.stats
+    assert stats[:3] == (5, 10, 1)
+    assert (stats.acknowledged, stats.requeued, stats.discarded) == expected
+    assert stats.outstanding == 5 - sum(expected)
 
 
 def test_what_a_client_settled_before_it_went_is_counted_after_it() -> None:
@@ -58,19 +58,19 @@ def test_what_a_client_settled_before_it_went_is_counted_after_it() -> None:
     subscription.deliver(4, False, ROUTE, NO_PROPERTIES, b"to nobody")
     subscription.acknowledge(1)
     subscription.refuse(2, requeue=False)
-    figures = subscription.figures
-    assert figures.delivered == 3
-    assert (figures.acknowledged, figures.requeued, figures.discarded, figures.outstanding) == (1, 0, 1, 1)
+    stats = subscription.stats
+    assert stats.delivered == 3
+    assert (stats.acknowledged, stats.requeued, stats.discarded, stats.outstanding) == (1, 0, 1, 1)
 
 
 def test_what_is_shed_was_neither_delivered_nor_acknowledged() -> None:
     subscription = _delivered(AckMode.AUTO, 2)
-    subscription.shed(3, False, ROUTE, NO_PROPERTIES, b"xx")
-    assert (subscription.figures.delivered, subscription.figures.acknowledged) == (2, 0)
-    subscription.give_back()
+    subscription.drop_for_requeue(3, False, ROUTE, NO_PROPERTIES, b"xx")
+    assert (subscription.stats.delivered, subscription.stats.acknowledged) == (2, 0)
+    subscription.requeue_dropped()
     subscription.settle_delivered()
-    assert (subscription.figures.delivered, subscription.figures.acknowledged) == (2, 2)
-    assert subscription.figures.requeued == 0
+    assert (subscription.stats.delivered, subscription.stats.acknowledged) == (2, 2)
+    assert subscription.stats.requeued == 0
 
 
 _STEPS = st.lists(
@@ -95,21 +95,21 @@ def test_no_message_is_counted_twice(mode: AckMode, steps: list[tuple[str, int]]
             tag += 1
             returned += 1
             shedding = True
-            subscription.shed(tag, False, ROUTE, NO_PROPERTIES, b"")
+            subscription.drop_for_requeue(tag, False, ROUTE, NO_PROPERTIES, b"")
         elif step == "give back":
             shedding = False
-            subscription.give_back()
+            subscription.requeue_dropped()
         elif subscription.holds(number):
             if step == "acknowledge":
                 subscription.acknowledge(number)
             else:
                 subscription.refuse(number, requeue=step == "requeue")
-    subscription.give_back()
-    figures = subscription.figures
-    assert figures.delivered == tag - returned
-    settled = figures.acknowledged + figures.requeued + figures.discarded
-    assert min(figures.acknowledged, figures.requeued, figures.discarded) >= 0
-    assert settled + figures.outstanding == figures.delivered
+    subscription.requeue_dropped()
+    stats = subscription.stats
+    assert stats.delivered == tag - returned
+    settled = stats.acknowledged + stats.requeued + stats.discarded
+    assert min(stats.acknowledged, stats.requeued, stats.discarded) >= 0
+    assert settled + stats.outstanding == stats.delivered
 
 
 def test_counts_of_a_destination_are_shared_and_bounded() -> None:

@@ -6,10 +6,10 @@ from gateway.errors import StompError
 from gateway.session.settings import TransactionLimits
 from gateway.session.subscription import AckMode, Subscription
 from gateway.session.transactions import Settlement, Transactions
-from gateway.stomp.frame import Frame, Head
+from gateway.stomp.frame import Frame, HeaderBlock
 from tests.support.playbook import deliver, settlements_in_words
 
-FRAME = Frame(Head(b"SEND", {}))
+FRAME = Frame(HeaderBlock(b"SEND", {}))
 
 
 def transactions(**limits: int) -> Transactions:

@@ -1,4 +1,4 @@
-"""The grammar of what clients send, rule by rule, as RabbitMQ's adapter reads it; each stream whole and in octets."""
+"""The grammar of what clients send, rule by rule, as RabbitMQ's adapter reads it; each stream whole and in bytes."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def octets_of(stream: bytes) -> list[bytes]:
 
 
 def only_frame(stream: bytes) -> Frame:
-    """The one frame of a stream, read whole and octet by octet."""
+    """The one frame of a stream, read whole and byte by byte."""
     (whole,) = frames_of(stream)
     (split,) = frames_of(*octets_of(stream))
     assert (whole.command, whole.headers, whole.body, whole.receipt, whole.length) == (
@@ -33,7 +33,7 @@ def only_frame(stream: bytes) -> Frame:
 
 
 def violation(stream: bytes) -> str:
-    """What is said against a stream, read whole and octet by octet."""
+    """What is said against a stream, read whole and byte by byte."""
     with pytest.raises(FrameError) as whole:
         frames_of(stream)
     with pytest.raises(FrameError) as split:

@@ -1,4 +1,4 @@
-"""Frames that arrive in pieces: errors come early, and no octet is searched twice."""
+"""Frames that arrive in pieces: errors come early, and no byte is searched twice."""
 
 from typing import SupportsIndex
 
@@ -37,7 +37,7 @@ def test_a_violation_in_a_whole_line_is_an_error_though_the_frame_has_not_ended(
 
 
 class CountingBuffer(bytearray):
-    """A buffer that counts the octets that are searched or copied."""
+    """A buffer that counts the bytes that are searched or copied."""
 
     work = 0
 

@@ -116,7 +116,7 @@ def test_memory_for_header_blocks_is_bounded() -> None:
 
 
 class Counted(bytes):
-    """Octets that count how many of them are looked at, or copied."""
+    """Bytes that count how many of them are looked at, or copied."""
 
     work = 0
 

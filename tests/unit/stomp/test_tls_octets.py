@@ -1,4 +1,4 @@
-"""A TLS handshake where a frame should begin: seen at its first octet, however the octets arrive."""
+"""A TLS handshake where a frame should begin: seen at its first byte, however the bytes arrive."""
 
 from __future__ import annotations
 

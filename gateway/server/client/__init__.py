@@ -1,0 +1,1 @@
+"""One connected client: its socket, its session, its timers and limits."""

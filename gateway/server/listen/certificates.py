@@ -1,0 +1,152 @@
+"""The names in clients' certificates, as RabbitMQ writes them.
+
+Names are how an operator says whose certificate is whose, so they follow RabbitMQ's rules to the byte: existing users
+keep their names. The rules are those of RFC 4514 with more escapes and with other names of types.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import structlog
+from cryptography import x509
+from cryptography.x509.oid import ExtensionOID, NameOID
+
+from gateway.config import CertificateLogin
+
+log = structlog.get_logger("gateway.tls")
+
+_TYPE_NAMES: Final = {
+    NameOID.COMMON_NAME: "CN",
+    NameOID.ORGANIZATION_NAME: "O",
+    NameOID.ORGANIZATIONAL_UNIT_NAME: "OU",
+    NameOID.LOCALITY_NAME: "L",
+    NameOID.STATE_OR_PROVINCE_NAME: "ST",
+    NameOID.COUNTRY_NAME: "C",
+    NameOID.SURNAME: "SN",
+    NameOID.GIVEN_NAME: "GIVENNAME",
+    NameOID.INITIALS: "INITIALS",
+    NameOID.GENERATION_QUALIFIER: "GENERATIONQUALIFIER",
+    NameOID.TITLE: "TITLE",
+    NameOID.SERIAL_NUMBER: "SERIALNUMBER",
+    NameOID.PSEUDONYM: "PSEUDONYM",
+    NameOID.DOMAIN_COMPONENT: "DC",
+    NameOID.EMAIL_ADDRESS: "EMAILADDRESS",
+    NameOID.USER_ID: "UID",
+}
+
+_ESCAPED: Final = frozenset(b'"+,;<>\\')
+_ESCAPED_AT_START: Final = frozenset(b" #")
+_FIRST_PRINTABLE, _BEYOND_PRINTABLE = 32, 126
+
+_SPACE: Final = 32
+_LONG_LENGTH: Final = 128
+
+
+def certificate_name(certificate: bytes, login: CertificateLogin) -> str | None:
+    """The name in a client's certificate that stands in for a login.
+
+    Args:
+        certificate: DER, already checked.
+        login: which name is meant.
+
+    Returns:
+        The name; None when the certificate has none of that kind, an empty one, or cannot be read.
+    """
+    try:
+        return _name(x509.load_der_x509_certificate(certificate), login) or None
+    except Exception as error:  # noqa: BLE001 - the library has many words for what it cannot read
+        log.warning("certificate unreadable", reason=str(error))
+        return None
+
+
+def _name(certificate: x509.Certificate, login: CertificateLogin) -> str | None:
+    if login.name == "distinguished_name":
+        return distinguished_name(certificate.subject)
+    if login.name == "common_name":
+        return common_name(certificate.subject)
+    return alternative_name(certificate, login.san_type, login.san_index)
+
+
+def distinguished_name(subject: x509.Name) -> str:
+    """A whole subject, its last part first (RFC 4514, 2.1), the attributes of one part joined by a plus sign."""
+    return ",".join("+".join(map(_attribute, part)) for part in reversed(subject.rdns))
+
+
+def common_name(subject: x509.Name) -> str | None:
+    """The common names of a subject as they are, in the certificate's order, joined by commas; None without any."""
+    names = [_text(attribute) for attribute in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    return ",".join(names) if names else None
+
+
+def alternative_name(certificate: x509.Certificate, kind: str, index: int) -> str | None:
+    """One of a certificate's alternative names.
+
+    Args:
+        certificate: whose.
+        kind: `dns`, `ip`, `email`, `uri` or `other_name`. An IP address is given as text; another name only where it
+            is a string.
+        index: which one of that kind, from 0.
+
+    Returns:
+        The name, or None when there is no such one.
+    """
+    try:
+        extension = certificate.extensions.get_extension_for_oid(ExtensionOID.SUBJECT_ALTERNATIVE_NAME).value
+    except x509.ExtensionNotFound:
+        return None
+    if not isinstance(extension, x509.SubjectAlternativeName):
+        return None
+    of_kind = [name for name in extension if isinstance(name, _KINDS[kind])]
+    if index >= len(of_kind):
+        return None
+    name = of_kind[index]
+    return _string(name.value) if isinstance(name, x509.OtherName) else str(name.value)
+
+
+_KINDS: Final[dict[str, type[x509.GeneralName]]] = {
+    "dns": x509.DNSName,
+    "ip": x509.IPAddress,
+    "email": x509.RFC822Name,
+    "uri": x509.UniformResourceIdentifier,
+    "other_name": x509.OtherName,
+}
+
+
+def _attribute(attribute: x509.NameAttribute[str | bytes]) -> str:
+    kind = _TYPE_NAMES.get(attribute.oid, attribute.oid.dotted_string)
+    return f"{kind}={_escaped(_text(attribute))}"
+
+
+def _text(attribute: x509.NameAttribute[str | bytes]) -> str:
+    value = attribute.value
+    # Bytes are a string of bits, which RFC 4514 (2.4) shows in hexadecimal.
+    return value if isinstance(value, str) else f"#{value.hex()}"
+
+
+def _escaped(value: str) -> str:
+    octets = value.encode()
+    shown = [_octet(octet) for octet in octets]
+    if octets and octets[0] in _ESCAPED_AT_START:
+        shown[0] = f"\\{chr(octets[0])}"
+    if octets and octets[-1] == _SPACE:
+        shown[-1] = "\\ "
+    return "".join(shown)
+
+
+def _octet(octet: int) -> str:
+    if not _FIRST_PRINTABLE <= octet < _BEYOND_PRINTABLE:
+        return f"\\{octet:02X}"
+    return f"\\{chr(octet)}" if octet in _ESCAPED else chr(octet)
+
+
+# UTF8String, PrintableString and IA5String: the types of ASN.1 whose bytes are UTF-8, by the byte that begins them.
+_STRINGS: Final = frozenset((b"\x0c", b"\x13", b"\x16"))
+
+
+def _string(der: bytes) -> str | None:
+    """The text of a DER string (lengths: X.690, 8.1.3); None for a value of another type."""
+    if der[:1] not in _STRINGS or not der[1:]:
+        return None
+    octets_of_length = max(der[1] - _LONG_LENGTH, 0)
+    return der[2 + octets_of_length :].decode()

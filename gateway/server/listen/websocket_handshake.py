@@ -1,0 +1,196 @@
+"""A WebSocket client's HTTP request: who is let in, and what the others are told.
+
+The library reads the request and makes the answer; here is decided what RabbitMQ's adapter decides, in its order: the
+path, the upgrade, the page's origin, the credentials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final, cast
+from urllib.parse import unquote
+
+from websockets.datastructures import Headers, MultipleValuesError
+from websockets.exceptions import HeaderLineTooLong, InvalidHeader, RequestLineTooLong, TooManyHeaders
+from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
+from websockets.headers import parse_authorization_basic
+from websockets.http11 import Request, Response
+from websockets.server import ServerProtocol
+from websockets.typing import Origin, Subprotocol
+
+from gateway.config import Listener
+from gateway.server.listen.websocket_transport import Credentials
+
+_SUBPROTOCOLS: Final = tuple(Subprotocol(name) for name in ("v12.stomp", "v11.stomp", "v10.stomp"))
+
+# RabbitMQ's adapter takes 4096 bytes above the largest frame.
+_ABOVE_THE_FRAME: Final = 4096
+
+# 4 KiB of history for each direction instead of 32: what a connection costs, for little less compression.
+_WINDOW_BITS: Final = 12
+
+# A request and its headers; browsers send cookies, which may be some kilobytes.
+_LARGEST_REQUEST: Final = 32 << 10
+_END: Final = b"\r\n\r\n"
+
+_SWITCHED: Final = 101
+_OF_REFUSALS: Final = ("Upgrade", "Allow", "Www-Authenticate")
+_REASONS: Final = {
+    HTTPStatus.BAD_REQUEST: "the request is malformed",
+    HTTPStatus.UNAUTHORIZED: "the Authorization header is not HTTP Basic",
+    HTTPStatus.FORBIDDEN: "the origin is not among allowed_origins",
+    HTTPStatus.NOT_FOUND: "the path is another one",
+    HTTPStatus.METHOD_NOT_ALLOWED: "the method is not GET",
+    HTTPStatus.UPGRADE_REQUIRED: "it is no request for a WebSocket",
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: "the request is too large",
+    HTTPStatus.REQUEST_URI_TOO_LONG: "the request is too large",
+    HTTPStatus.HTTP_VERSION_NOT_SUPPORTED: "the version of HTTP is not 1.1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a request is answered, and the credentials in it. ``reason`` is for the log, None when it is accepted."""
+
+    response: Response
+    reason: str | None
+    credentials: Credentials | None = None
+
+
+class Handshake:
+    """Reads the request of a connection, and answers it.
+
+    Args:
+        protocol: the library's, of this connection.
+        listener: where it came in.
+    """
+
+    def __init__(self, protocol: ServerProtocol, listener: Listener) -> None:
+        self._protocol = protocol
+        self._listener = listener
+        self._octets = 0
+        self._tail = b""
+        # What came behind the request, to be read once it has been answered.
+        self.rest = b""
+
+    def receive(self, data: bytes) -> Verdict | None:
+        """Take bytes of the request.
+
+        Args:
+            data: as they came.
+
+        Returns:
+            The answer; None while more of the request is to come.
+        """
+        seen = self._tail + data
+        end = seen.find(_END)
+        size = len(data) if end < 0 else end + len(_END) - len(self._tail)
+        self.rest = data[size:]
+        self._tail = seen[-len(_END) + 1 :]
+        self._octets += size
+        if self._octets > _LARGEST_REQUEST:
+            return refused(self._protocol, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        self._protocol.receive_data(data[:size])
+        events = self._protocol.events_received()
+        if events:
+            return judge(self._protocol, cast(Request, events[0]), self._listener)
+        problem = self._protocol.handshake_exc
+        return None if problem is None else refused(self._protocol, _status_of(problem))
+
+
+def _status_of(problem: Exception) -> HTTPStatus:
+    """What a request is answered that the library cannot read."""
+    if isinstance(problem, RequestLineTooLong):
+        return HTTPStatus.REQUEST_URI_TOO_LONG
+    if isinstance(problem, HeaderLineTooLong | TooManyHeaders):
+        return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+    return HTTPStatus.BAD_REQUEST
+
+
+def message_limit(frame: int) -> int:
+    """The largest WebSocket message where the largest frame has this many bytes."""
+    return frame + _ABOVE_THE_FRAME
+
+
+def judge(protocol: ServerProtocol, request: Request, listener: Listener) -> Verdict:
+    """Answer a request.
+
+    Args:
+        protocol: the library's, of this connection.
+        request: as the library read it.
+        listener: where it came in.
+    """
+    if not _is_path(request.path, listener.path):
+        return refused(protocol, HTTPStatus.NOT_FOUND)
+    protocol.origins = _origins(listener)
+    protocol.available_extensions = _extensions(listener)
+    response = protocol.accept(request)
+    if response.status_code != _SWITCHED:
+        return refused(protocol, response.status_code, response.headers)
+    credentials = None
+    if listener.use_http_auth:
+        try:
+            credentials = _credentials(request.headers)
+        except (InvalidHeader, MultipleValuesError):
+            challenge = Headers({"WWW-Authenticate": 'Basic realm="STOMP", charset="UTF-8"'})
+            return refused(protocol, HTTPStatus.UNAUTHORIZED, challenge)
+    if listener.strict_transport_security is not None:
+        response.headers["Strict-Transport-Security"] = listener.strict_transport_security
+    return Verdict(response, None, credentials)
+
+
+def refused(protocol: ServerProtocol, status: int, headers: Headers | None = None) -> Verdict:
+    """Refuse a request; the answer has no body, as that of RabbitMQ's adapter.
+
+    Args:
+        protocol: the library's, of this connection.
+        status: of HTTP.
+        headers: to be added, those of a body left out.
+    """
+    response = protocol.reject(status, "")
+    del response.headers["Content-Type"]
+    for name, value in (headers or {}).items():
+        if name.title() in _OF_REFUSALS:
+            response.headers[name.title()] = value
+    return Verdict(response, _REASONS.get(HTTPStatus(status), HTTPStatus(status).phrase))
+
+
+def select_subprotocol(protocol: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+    """The highest version among the offered names; none of ours is no reason to refuse.
+
+    It says nothing about the version of STOMP, which CONNECT settles.
+    """
+    return next((name for name in _SUBPROTOCOLS if name in offered), None)
+
+
+def _is_path(target: str, path: str) -> bool:
+    asked = unquote(target.partition("?")[0])
+    return asked.removesuffix("/") == unquote(path).removesuffix("/")
+
+
+def _origins(listener: Listener) -> list[Origin | None] | None:
+    if not listener.allowed_origins:
+        return None
+    return [None, *(cast(Origin, origin) for origin in listener.allowed_origins)]
+
+
+def _extensions(listener: Listener) -> list[ServerPerMessageDeflateFactory]:
+    if not listener.compression:
+        return []
+    return [
+        ServerPerMessageDeflateFactory(
+            server_max_window_bits=_WINDOW_BITS,
+            client_max_window_bits=_WINDOW_BITS,
+            compress_settings={"memLevel": 5},
+        )
+    ]
+
+
+def _credentials(headers: Headers) -> Credentials | None:
+    value = headers.get("Authorization")
+    if value is None:
+        return None
+    login, passcode = parse_authorization_basic(value)
+    return login.encode(errors="surrogateescape"), passcode.encode(errors="surrogateescape")

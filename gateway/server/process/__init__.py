@@ -1,0 +1,1 @@
+"""The process: start, readiness, logs, drain."""

@@ -1,0 +1,169 @@
+"""Destination rules: what an operator lets one login do where, and what other destination is meant by one.
+
+They are looked at once for each head of SEND and each SUBSCRIBE. A destination is looked at as it is spelt canonically,
+and then under the plain name of the queue or the topic that it means, so that no spelling goes round a rule.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from gateway.errors import StompError
+from gateway.patterns import Pattern
+from gateway.session import error_frames
+from gateway.session.arguments import Argument
+from gateway.session.destinations import Destination, Kind, parse, spellings
+from gateway.session.settings import DestinationRule, Settings
+
+LOGIN: Final = b"{login}"
+_DEAD_LETTER_EXCHANGE: Final = "x-dead-letter-exchange"
+_DEAD_LETTER_KEY: Final = "x-dead-letter-routing-key"
+_SPECIAL: Final = re.compile(rb"[^A-Za-z0-9_@+=~-]")
+
+
+def spelled_login(login: bytes) -> bytes:
+    """A login as it stands in a destination: every byte that could mean something there is ``%XX``.
+
+    Dots are among them, since they separate the words of a topic and, by custom, those of a queue's name: without that,
+    the login ``a.b`` would have what begins with ``a.`` in common with the login ``a``.
+    """
+    return _SPECIAL.sub(lambda found: b"%%%02X" % found[0][0], login)
+
+
+class Admission(NamedTuple):
+    """What the rules make of a destination that they let pass.
+
+    ``asked`` is what the client named, ``destination`` what is meant by it, and ``rule`` the one that decided; None
+    where none fits.
+    """
+
+    asked: Destination
+    destination: Destination
+    rule: DestinationRule | None = None
+
+
+class DestinationRules:
+    """The rules of a virtual host for one login.
+
+    Args:
+        settings: of the virtual host.
+        login: the client's.
+    """
+
+    __slots__ = ("_login", "_send", "_subscribe", "_topic_exchange")
+
+    def __init__(self, settings: Settings, login: bytes) -> None:
+        self._login = login
+        self._topic_exchange = settings.default_topic_exchange
+        rules = [_Bound(rule, login) for rule in settings.destination_rules if _concerns(rule.logins, login)]
+        self._send = tuple(bound for bound in rules if bound.rule.on_send)
+        self._subscribe = tuple(bound for bound in rules if bound.rule.on_subscribe)
+
+    def for_send(self, text: bytes) -> Admission:
+        """What a SEND to a destination means.
+
+        Raises:
+            StompError: it is no destination, or denied.
+        """
+        return self._admission(b"SEND", text, self._send)
+
+    def for_subscribe(self, text: bytes) -> Admission:
+        """What a SUBSCRIBE to a destination means.
+
+        Raises:
+            StompError: it is no destination, or denied.
+        """
+        return self._admission(b"SUBSCRIBE", text, self._subscribe)
+
+    def check_queue(self, name: bytes) -> None:
+        """See whether a client may name a queue itself, by x-queue-name: as if it subscribed to ``/queue/<name>``.
+
+        Raises:
+            StompError: that is denied, or another destination is meant by it.
+        """
+        self._check(b"SUBSCRIBE", Destination(Kind.QUEUE, name), self._subscribe)
+
+    def check_dead_letters(self, headers: Mapping[bytes, bytes], arguments: Mapping[str, Argument]) -> None:
+        """See whether a queue may hand on what it drops: as if the client sent there.
+
+        Args:
+            headers: of the frame that declares the queue; where they say nothing of it, it is not the client's doing.
+            arguments: of the queue, the client's with the operator's below them.
+
+        Raises:
+            StompError: that is denied, or another destination is meant by it.
+        """
+        exchange = arguments.get(_DEAD_LETTER_EXCHANGE)
+        if exchange is None or not any(name.encode() in headers for name in (_DEAD_LETTER_EXCHANGE, _DEAD_LETTER_KEY)):
+            return
+        name, key = str(exchange).encode(), str(arguments.get(_DEAD_LETTER_KEY, "")).encode()
+        goal = Destination(Kind.EXCHANGE, name, key) if name else Destination(Kind.QUEUE, key)
+        self._check(b"SEND", goal, self._send)
+
+    def _check(self, command: bytes, destination: Destination, rules: tuple[_Bound, ...]) -> None:
+        """See whether a destination that a client means without naming it so is its to use, and means itself."""
+        if not rules:
+            return
+        canonical = spellings(destination, self._topic_exchange)
+        bound, _ = _first_that_fits(rules, canonical)
+        if bound is not None and (bound.rule.denies or bound.to is not None):
+            raise error_frames.destination_denied(command, canonical[0], self._login)
+
+    def _admission(self, command: bytes, text: bytes, rules: tuple[_Bound, ...]) -> Admission:
+        asked = parse(text)
+        if not rules or asked.kind is Kind.TEMP_QUEUE:
+            return Admission(asked, asked)
+        bound, stood_for = _first_that_fits(rules, spellings(asked, self._topic_exchange))
+        if bound is None:
+            return Admission(asked, asked)
+        if bound.rule.denies:
+            raise error_frames.destination_denied(command, text, self._login)
+        if bound.to is None:
+            return Admission(asked, asked, bound.rule)
+        return Admission(asked, _rewritten(text, bound.to.filled(stood_for)), bound.rule)
+
+
+class _Bound:
+    """A rule with the login put into its patterns."""
+
+    __slots__ = ("pattern", "rule", "to")
+
+    def __init__(self, rule: DestinationRule, login: bytes) -> None:
+        self.rule = rule
+        self.pattern = _bind(rule.pattern, login)
+        self.to = None if rule.to is None else _bind(rule.to, login)
+
+
+def _bind(pattern: Pattern, login: bytes) -> Pattern:
+    if LOGIN not in pattern.text:
+        return pattern
+    return Pattern(pattern.text.replace(LOGIN, spelled_login(login)))
+
+
+def _concerns(logins: tuple[Pattern, ...], login: bytes) -> bool:
+    return not logins or any(pattern.match(login) is not None for pattern in logins)
+
+
+def _first_that_fits(rules: Iterable[_Bound], canonical: tuple[bytes, ...]) -> tuple[_Bound | None, tuple[bytes, ...]]:
+    for bound in rules:
+        for text in canonical:
+            stood_for = bound.pattern.match(text)
+            if stood_for is not None:
+                return bound, stood_for
+    return None, ()
+
+
+def _rewritten(text: bytes, other: bytes) -> Destination:
+    try:
+        destination = parse(other)
+    except StompError as error:
+        raise error_frames.impossible_rewrite(text, other) from error
+    if destination.kind is Kind.TEMP_QUEUE:
+        raise error_frames.impossible_rewrite(text, other)
+    return destination
+
+
+NO_DESTINATION_RULES: Final = DestinationRules(Settings(""), b"")
+"""All is allowed."""

@@ -1,0 +1,384 @@
+"""The words of ERROR frames, equal to those of RabbitMQ's adapter wherever it has some."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from gateway.errors import CloseReason, StompError
+from gateway.session.settings import Settings
+from gateway.stomp.encoder import encode
+
+SUPPORTED_VERSIONS: Final = "1.0,1.1,1.2"
+
+_ACCESS_REFUSED: Final = 403
+_PRECONDITION_FAILED: Final = 406
+_NOT_ALLOWED: Final = 530
+_NOT_IMPLEMENTED: Final = 540
+
+# Bytes of a client's text that an ERROR repeats.
+LONGEST_NAME: Final = 255
+# Where Erlang breaks the lines of a long list.
+_LINE: Final = 78
+_ERLANG_ESCAPES: Final = {
+    8: b"\\b", 9: b"\\t", 10: b"\\n", 11: b"\\v", 12: b"\\f", 13: b"\\r", 27: b"\\e", 34: b'\\"', 92: b"\\\\",
+}  # fmt: skip
+
+# AMQP 0-9-1 reply codes (section 1.2) and the names RabbitMQ gives them.
+_AMQP_NAMES: Final = {
+    311: "content_too_large",
+    312: "no_route",
+    313: "no_consumers",
+    320: "connection_forced",
+    402: "invalid_path",
+    403: "access_refused",
+    404: "not_found",
+    405: "resource_locked",
+    406: "precondition_failed",
+    501: "frame_error",
+    502: "syntax_error",
+    503: "command_invalid",
+    504: "channel_error",
+    505: "unexpected_frame",
+    506: "resource_error",
+    530: "not_allowed",
+    540: "not_implemented",
+    541: "internal_error",
+}
+
+
+# What RabbitMQ writes in front of a reply text: the error's name in capitals.
+_NAME_IN_TEXT: Final = re.compile(r"[A-Z]+(?:_[A-Z]+)* - ")
+# RabbitMQ's adapter asks for the permission to read a topic before everything else, and answers without that name.
+_TOPIC_REFUSED: Final = re.compile(r"ACCESS_REFUSED - (?=(?:read )?access to topic )")
+
+
+def broker_error(code: int, text: str, settings: Settings) -> StompError:
+    """An error of the broker that closed a channel: its name as message, its text as body. Ends the session."""
+    if settings.next_release:
+        text = _NAME_IN_TEXT.sub("", text, count=1) if _NAME_IN_TEXT.match(text) else text
+    return StompError(_AMQP_NAMES.get(code, "broker_error"), text, close=CloseReason.BROKER_ERROR)
+
+
+def topic_refused(code: int, text: str, settings: Settings) -> StompError:
+    """The broker's refusal of a subscription to a topic; not always about the permission to read it."""
+    return broker_error(code, _TOPIC_REFUSED.sub("", text), settings)
+
+
+def unknown_delivery_tag(tag: int, settings: Settings) -> StompError:
+    """The broker's answer to an acknowledgement of nothing, given without asking it."""
+    return broker_error(_PRECONDITION_FAILED, f"PRECONDITION_FAILED - unknown delivery tag {tag}", settings)
+
+
+def processing_error() -> StompError:
+    """A header whose value makes no sense, in the adapter's terse words."""
+    return StompError("Processing error", "Processing error")
+
+
+def version_mismatch() -> StompError:
+    """No common version of STOMP."""
+    return StompError("Version mismatch", f"Supported versions are {SUPPORTED_VERSIONS}\n")
+
+
+def bad_connect(body: str | bytes) -> StompError:
+    """A CONNECT that the broker or the configuration refuses; the client may try again."""
+    return StompError("Bad CONNECT", body)
+
+
+def access_refused(login: bytes, settings: Settings) -> StompError:
+    """A login that the broker does not accept, or a certificate's name that stands for nobody."""
+    return bad_connect(b"Access refused for user '%b'%b" % (login, b"" if settings.next_release else b"\n"))
+
+
+def virtual_host_denied(name: bytes) -> StompError:
+    """A virtual host that is not there, is full, or is not the user's."""
+    return bad_connect(b"Virtual host '%b' access denied" % name)
+
+
+def login_failed(code: int, text: str, login: bytes, settings: Settings) -> StompError:
+    """The broker's refusal of connection.start-ok (403), of connection.open (530), or of anything else.
+
+    Args:
+        code: reply code.
+        text: reply text.
+        login: who wanted to log in.
+        settings: of the virtual host.
+    """
+    if code == _ACCESS_REFUSED:
+        return access_refused(login, settings)
+    if code == _NOT_ALLOWED:
+        return virtual_host_denied(settings.virtual_host.encode())
+    return bad_connect(text)
+
+
+def token_refused(text: str) -> StompError:
+    """The broker does not take another token; the session goes on with the one it has."""
+    return StompError("Token refused", f"The token was not accepted: {text}\n")
+
+
+def token_expired() -> StompError:
+    """The session's token is past its time."""
+    body = "The token that you logged in with, or sent since, has expired; connect again with another.\n"
+    return StompError("Token expired", body, close=CloseReason.TOKEN_EXPIRED)
+
+
+def broker_unreachable() -> StompError:
+    """No broker answers; the client has to connect anew, perhaps to another gateway."""
+    body = "The message broker cannot be reached; try again later.\n"
+    return StompError("Upstream unavailable", body, close=CloseReason.BROKER_ERROR)
+
+
+def too_many_sessions(whose: str, limit: int) -> StompError:
+    """A login beyond what the virtual host allows.
+
+    Args:
+        whose: sessions, for people.
+        limit: how many there may be.
+    """
+    body = f"{whose} has {limit} sessions, as many as are allowed; close one, or try again later.\n"
+    return StompError("Session limit reached", body, close=CloseReason.SESSION_LIMIT)
+
+
+def not_connected() -> StompError:
+    """A command before CONNECT."""
+    return StompError("Illegal command", "You must log in using CONNECT first")
+
+
+def already_connected() -> StompError:
+    """A second CONNECT. The adapter closes without a word."""
+    return StompError("Illegal command", "You are already connected.", close=CloseReason.PROTOCOL_ERROR)
+
+
+def bad_command(command: bytes) -> StompError:
+    """A command that no client may send."""
+    return StompError("Bad command", _with_term(b"Could not interpret command %b\n", command[:LONGEST_NAME]))
+
+
+def missing_destination(command: bytes) -> StompError:
+    """SEND or SUBSCRIBE without destination."""
+    return StompError("Missing destination", b"\"%b\" must include a 'destination' header\n" % command)
+
+
+def missing_header(command: bytes, name: bytes) -> StompError:
+    """ACK or NACK without its identifier."""
+    return StompError("Missing header", b'"%b" must include the "%b" header\n' % (command, name))
+
+
+def invalid_ack_id(command: bytes, name: bytes) -> StompError:
+    """ACK or NACK whose identifier is not one of ours."""
+    return StompError("Invalid header", b'"%b" must include a valid "%b" header\n' % (command, name))
+
+
+def too_long(name: bytes, size: int) -> StompError:
+    """A text that AMQP cannot carry."""
+    body = b"The value of '%b' has %d octets; AMQP carries at most 255 there.\n" % (name[:64], size)
+    return StompError("Invalid header", body)
+
+
+def name_too_long(name: bytes) -> StompError:
+    """A header name that AMQP cannot carry."""
+    body = b"The header name '%b...' has %d octets; AMQP carries at most 255.\n" % (name[:64], len(name))
+    return StompError("Invalid header", body)
+
+
+def not_for_amqp(reason: str) -> StompError:
+    """Headers that AMQP cannot carry as a whole."""
+    return StompError("Invalid header", f"AMQP cannot carry these headers: {reason}.\n")
+
+
+def not_text(name: bytes) -> StompError:
+    """A name for the broker that is not UTF-8."""
+    return StompError(
+        "Invalid header", b"The value of '%b' must be UTF-8 to name something on the broker.\n" % name[:64]
+    )
+
+
+def forbidden_message_id() -> StompError:
+    """SEND with the header that only the server may set."""
+    return StompError("Invalid header", "'message-id' is not allowed on 'SEND'.\n")
+
+
+def durable_needs_id() -> StompError:
+    """A durable subscription without id."""
+    return StompError("Missing Header", "Header 'id' is required for durable subscriptions")
+
+
+def duplicate_subscription(tag: bytes) -> StompError:
+    """A subscription id that is in use."""
+    body = b"A subscription identified by '%b' already exists." % tag
+    return StompError("Duplicated subscription identifier", body, close=CloseReason.PROTOCOL_ERROR)
+
+
+def missing_subscription_name() -> StompError:
+    """UNSUBSCRIBE that names nothing."""
+    return StompError("Missing destination or id", "UNSUBSCRIBE must include a 'destination' or 'id' header")
+
+
+def temporary_unsubscribe() -> StompError:
+    """UNSUBSCRIBE of a reply queue."""
+    return StompError("Invalid id", "UNSUBSCRIBE 'id' may not start with /temp-queue/\n")
+
+
+def no_subscription(description: bytes) -> StompError:
+    """UNSUBSCRIBE of something unknown; ``description`` is for example ``id='x'``."""
+    template = b"UNSUBSCRIBE must refer to an existing subscription.\nSubscription to %b not found.\n"
+    return StompError("No subscription found", _with_term(template, description))
+
+
+def message_without_subscription(ack_id: bytes) -> StompError:
+    """ACK or NACK whose subscription is not there, or of another session."""
+    return StompError("Subscription not found", _with_term(b"Message with id %b has no subscription", ack_id))
+
+
+def stream_takes_nothing_back(destination: bytes) -> StompError:
+    """NACK of a message of a stream, which the broker is not asked about: it would close the whole link."""
+    body = b"NOT_IMPLEMENTED - a stream takes no message back: NACK is not possible for '%b'" % destination[:255]
+    return StompError(_AMQP_NAMES[_NOT_IMPLEMENTED], body, close=CloseReason.BROKER_ERROR)
+
+
+def subscription_cancelled(description: bytes | None, subscription: bytes) -> StompError:
+    """The broker cancelled a consumer, because its queue went away for instance.
+
+    Args:
+        description: for example ``id='x'``; None for the queue of a reply-to, which nobody subscribed to by a frame.
+        subscription: value of the ERROR's header of that name.
+    """
+    template = b"The server has canceled a subscription.\nNo more messages will be delivered for %b.\n"
+    body = template % b"undefined" if description is None else _with_term(template, description)
+    return StompError("Server cancelled subscription", body, subscription=subscription)
+
+
+def missing_transaction(command: bytes) -> StompError:
+    """BEGIN, COMMIT or ABORT without transaction."""
+    return StompError("Missing transaction", b"\"%b\" must include a 'transaction' header\n" % command)
+
+
+def bad_transaction(identifier: bytes) -> StompError:
+    """A transaction that is not open."""
+    return StompError("Bad transaction", _with_term(b"Invalid transaction identifier: %b\n", identifier))
+
+
+def too_many_transactions(limit: int) -> StompError:
+    """More open transactions than one session may have."""
+    return StompError("Transaction limit exceeded", f"Too many concurrent transactions (limit {limit})")
+
+
+def transaction_too_large(limit: int, unit: str) -> StompError:
+    """A transaction that holds more than it may."""
+    return StompError("Transaction too large", f"Too many {unit} in transaction (limit {limit})")
+
+
+def transaction_too_old(identifier: bytes) -> StompError:
+    """A transaction that was left open for too long; it is gone."""
+    body = b'Transaction "%b" was open for too long and has been aborted.\n' % identifier[:255]
+    return StompError("Transaction expired", body)
+
+
+def destination_denied(command: bytes, text: bytes, login: bytes) -> StompError:
+    """A destination that a rule of the operator's denies. Worded and carried out as a refusal by the broker is."""
+    body = b"ACCESS_REFUSED - a destination rule of the gateway denies %b to '%b' for user '%b'" % (
+        command,
+        text[:LONGEST_NAME],
+        login[:LONGEST_NAME],
+    )
+    return StompError(_AMQP_NAMES[_ACCESS_REFUSED], body, close=CloseReason.BROKER_ERROR)
+
+
+def impossible_rewrite(text: bytes, other: bytes) -> StompError:
+    """A destination that a rule of the operator's turns into something that is none."""
+    body = b"A destination rule of the gateway turns '%b' into '%b', which is not a valid destination.\n" % (
+        text[:LONGEST_NAME],
+        other[:LONGEST_NAME],
+    )
+    return StompError("Invalid destination", body)
+
+
+def rejected(destination: bytes) -> StompError:
+    """The broker's basic.nack of a message."""
+    return StompError("Message rejected", b"The broker did not accept the message for '%b'.\n" % destination[:255])
+
+
+def commit_rejected() -> StompError:
+    """A COMMIT of which the broker rejected a message."""
+    body = "The broker did not accept every message of the transaction; nothing was acknowledged.\n"
+    return StompError("Message rejected", body)
+
+
+def unroutable(destination: bytes, text: bytes) -> StompError:
+    """A mandatory message that reached no queue.
+
+    Args:
+        destination: the client's.
+        text: the broker's reply text.
+    """
+    body = b"No queue gets the message for '%b': %b\n" % (destination[:255], text)
+    return StompError("Unroutable message", body)
+
+
+def commit_unroutable() -> StompError:
+    """A COMMIT of which a mandatory message reached no queue."""
+    body = "A message of the transaction reached no queue; nothing was acknowledged.\n"
+    return StompError("Unroutable message", body)
+
+
+def malformed(reason: str) -> StompError:
+    """Bytes that are no frame, or too many of them."""
+    return StompError("Malformed frame", f"{reason}\n", close=CloseReason.MALFORMED_FRAME)
+
+
+def closing(message: str, body: str, reason: CloseReason) -> StompError:
+    """The gateway ends a session on its own counter."""
+    return StompError(message, body, close=reason)
+
+
+def closed_for(error: StompError, reason: CloseReason) -> StompError:
+    """The same error, but the connection closes."""
+    return StompError(error.message, error.body, reason, error.subscription)
+
+
+def _with_term(template: bytes, octets: bytes) -> bytes:
+    """A text in which bytes stand as Erlang prints them, in place of its ``%b``."""
+    before = template.partition(b"%b")[0].rpartition(b"\n")[2]
+    return template % _as_erlang(octets, len(before) + 1)
+
+
+def _as_erlang(octets: bytes, indent: int) -> bytes:
+    """Bytes as Erlang prints a list of them: as text in quotes, or as numbers where one of them is no Latin-1 text.
+
+    Args:
+        octets: what to print.
+        indent: of further lines, in columns; a list that is long has several.
+    """
+    if not octets:
+        return b"[]"
+    if all(octet in _ERLANG_ESCAPES or 32 <= octet <= 126 or octet >= 160 for octet in octets):  # noqa: PLR2004
+        return b'"%b"' % b"".join([_ERLANG_ESCAPES.get(octet) or bytes([octet]) for octet in octets])
+    lines = [""]
+    for octet in octets:
+        if len(lines[-1]) + len(f"{octet},") > _LINE - indent:
+            lines.append("")
+        lines[-1] += f"{octet},"
+    numbers = ("\n" + " " * indent).join(lines)[:-1]
+    return f"[{numbers}]".encode()
+
+
+def encode_error(error: StompError, receipt: bytes | None) -> bytes:
+    """Encode the ERROR frame for an error (STOMP 1.2, "ERROR").
+
+    Args:
+        error: what went wrong.
+        receipt: the receipt header of the frame that caused it, None where there is none.
+
+    Returns:
+        The frame's bytes. The version header names all versions whatever was negotiated, as the adapter's does.
+    """
+    headers = [
+        (b"message", error.message.encode()),
+        (b"content-type", b"text/plain"),
+        (b"version", SUPPORTED_VERSIONS.encode()),
+    ]
+    if error.subscription is not None:
+        headers.append((b"subscription", error.subscription))
+    if receipt is not None:
+        headers.append((b"receipt-id", receipt))
+    return encode(b"ERROR", headers, error.body)
