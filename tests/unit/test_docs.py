@@ -207,11 +207,11 @@ def test_every_field_of_a_log_event_is_explained() -> None:
 
 
 def test_every_variable_and_make_target_is_explained() -> None:
-    operations, development = (DOCS / "operations.md").read_text("utf-8"), (DOCS / "development.md").read_text("utf-8")
+    development = (DOCS / "development.md").read_text("utf-8")
     code = "".join(path.read_text("utf-8") for path in Path(address.__file__).parent.iterdir() if path.is_file())
     for variable in ("STOMP_PORT", "AMQP_URL", "PYTHON"):
         assert variable in code
-        assert f"`{variable}`" in operations
+        assert f"`{variable}`" in development
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     assert "test" in targets
     assert not [target for target in targets if target != "help" and f"`make {target}`" not in development]

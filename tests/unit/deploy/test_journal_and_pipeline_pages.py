@@ -1,4 +1,4 @@
-"""What docs/pipeline.md says of the journal's lines and of the lake's tables is what there is."""
+"""What docs/journal.md says of the journal's lines, and docs/pipeline.md of the lake's tables, is what there is."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,8 @@ from gateway.journal import schema
 from gateway.pipeline.lake import BATCH_TABLES, DAY_TABLES, WHOLE_TABLES, Lake
 from gateway.pipeline.table_schemas import COLUMNS, schema_of
 
-_PAGE = (Path(__file__).parents[3] / "docs" / "pipeline.md").read_text("utf-8")
+_DOCS = Path(__file__).parents[3] / "docs"
+_PAGE = "".join((_DOCS / name).read_text("utf-8") for name in ("journal.md", "pipeline.md"))
 _EVERYWHERE = {"t", "q", "c", "vh", "u"}
 
 
