@@ -18,7 +18,7 @@ import pytest
 from deploy.local.broker import Broker
 from deploy.local.given import GivenBroker
 from gateway.errors import ExitCode
-from gateway.parity.library import conversations
+from gateway.parity.transcript_files import load_transcripts
 from tests.support.gateway import Address, configuration, gateway_process
 from tests.support.transcripts import identity
 
@@ -77,8 +77,8 @@ def whole(before: set[str], plugin_address: Address, gateway_address: Address, b
 def test_no_rule_is_different(whole: Whole) -> None:
     assert (whole.returncode, whole.errors) == (ExitCode.OK, ""), whole.printed
     assert "DIFFERENT  " not in whole.printed
-    plain = [each.name for each in conversations() if each.setup == "plain"]
-    others = [each.name for each in conversations() if each.setup != "plain"]
+    plain = [each.name for each in load_transcripts() if each.setup == "plain"]
+    others = [each.name for each in load_transcripts() if each.setup != "plain"]
     outcomes = {words[1]: words[0] for line in whole.printed.splitlines() if len(words := line.split()) > 1}
     assert {outcomes[name] for name in plain} == {"equal", "departure"}
     assert {outcomes[name] for name in others} <= {"skipped"}

@@ -1,4 +1,4 @@
-"""The conversations that need servers configured otherwise, on RabbitMQ's plugin and on the gateway, both set up so."""
+"""The transcripts that need another configuration, on RabbitMQ's plugin and on the gateway, both set up so."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 
 from deploy.local.broker import running
 from deploy.local.given import GivenBroker
-from gateway.parity import Conversation
+from gateway.parity import Transcript
 from tests.support.setups import Setups
-from tests.support.transcripts import every_conversation, play_on
+from tests.support.transcripts import check_transcript, parametrize_transcripts
 
 pytestmark = pytest.mark.system
 
@@ -28,11 +28,11 @@ def setups() -> Iterator[Setups]:
 # The setups follow each other, since the plugin is started anew for each.
 
 
-@every_conversation("configured", "no-default-user", "restricted-user")
-async def test_plugin(conversation: Conversation, setups: Setups) -> None:
-    await play_on(conversation, setups.plugin(conversation.setup), setups.amqp_url, "plugin")
+@parametrize_transcripts("configured", "no-default-user", "restricted-user")
+async def test_plugin(transcript: Transcript, setups: Setups) -> None:
+    await check_transcript(transcript, setups.plugin(transcript.setup), setups.amqp_url, "plugin")
 
 
-@every_conversation("configured", "no-default-user", "restricted-user")
-async def test_gateway(conversation: Conversation, setups: Setups) -> None:
-    await play_on(conversation, setups.gateway(conversation.setup), setups.amqp_url, "gateway")
+@parametrize_transcripts("configured", "no-default-user", "restricted-user")
+async def test_gateway(transcript: Transcript, setups: Setups) -> None:
+    await check_transcript(transcript, setups.gateway(transcript.setup), setups.amqp_url, "gateway")

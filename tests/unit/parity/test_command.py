@@ -10,12 +10,11 @@ import pytest
 
 from gateway.cli import main
 from gateway.errors import ExitCode
-from gateway.parity.library import conversations, departures
-from gateway.parity.normaliser import Section
-from gateway.parity.recording import Entry, Order
-from gateway.parity.report import Report, side_by_side
-from gateway.parity.script import SETUPS
-from gateway.parity.verdict import Outcome, Verdict
+from gateway.parity.comparison import Outcome, Verdict
+from gateway.parity.recording import EventOrder, NormalisedGroup, RecordedEvent
+from gateway.parity.report import ParityReport, side_by_side
+from gateway.parity.transcript import SETUPS
+from gateway.parity.transcript_files import load_departures, load_transcripts
 from tests.support.false_server import Answer, connected, false_server, receipt
 from tests.support.gateway import Address
 
@@ -219,10 +218,10 @@ def test_the_setups_are_told_alike_wherever_they_are_told(capsys: pytest.Capture
     assert [name for name, text in SETUPS.items() if f"| `{name}` | {text} |" not in page] == []
 
 
-def test_the_list_names_every_conversation_and_its_setup(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_names_every_transcript_and_its_setup(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["parity", "--list"]) == ExitCode.OK
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == [each.name for each in conversations()]
+    assert [line.split()[0] for line in lines] == [each.name for each in load_transcripts()]
     assert {line.split()[1] for line in lines} <= set(SETUPS)
 
 
@@ -234,35 +233,35 @@ def test_the_help_names_every_setup(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_only_chooses_by_part_or_pattern() -> None:
-    assert {each.path.parent.name for each in conversations("connect/*")} == {"connect"}
-    assert all("nack" in each.name for each in conversations("nack"))
-    assert conversations("nack")
+    assert {each.path.parent.name for each in load_transcripts("connect/*")} == {"connect"}
+    assert all("nack" in each.name for each in load_transcripts("nack"))
+    assert load_transcripts("nack")
 
 
 # The report.
 
 
-def _sections(*bodies: str) -> tuple[Section, ...]:
-    return tuple(Section(Order.EXACT, (Entry("S<", "MESSAGE", (), body),)) for body in bodies)
+def _groups(*bodies: str) -> tuple[NormalisedGroup, ...]:
+    return tuple(NormalisedGroup(EventOrder.EXACT, (RecordedEvent("S<", "MESSAGE", (), body),)) for body in bodies)
 
 
 def test_exchanges_stand_beside_each_other_where_there_is_room() -> None:
-    wide = list(side_by_side(_sections("a", "b"), _sections("a", "c"), 120))
+    wide = list(side_by_side(_groups("a", "b"), _groups("a", "c"), 120))
     assert [line.count("|") for line in wide] == [1] * len(wide)
     assert [line.split() for line in wide if ">" in line] == [[">", "b", "|", ">", "c"]]
-    narrow = list(side_by_side(_sections("a", "b"), _sections("a", "c"), 80))
+    narrow = list(side_by_side(_groups("a", "b"), _groups("a", "c"), 80))
     assert not any("|" in line for line in narrow)
     assert [line.split() for line in narrow if "> " in line] == [[">", "b"], [">", "c"]]
 
 
 def test_an_exchange_that_ends_earlier_is_marked_where_it_ends() -> None:
-    assert "    > (nothing more)" in list(side_by_side(_sections("a"), _sections("a", "b"), 80))
+    assert "    > (nothing more)" in list(side_by_side(_groups("a"), _groups("a", "b"), 80))
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_long_lines_are_shortened_and_their_difference_is_still_seen(width: int) -> None:
     same, one, other = "s" * 3000, "x" * 70_000 + "left" + "y" * 300, "x" * 70_000 + "right" + "y" * 300
-    lines = list(side_by_side(_sections(same, one), _sections(same, other), width))
+    lines = list(side_by_side(_groups(same, one), _groups(same, other), width))
     printed = "".join(line.replace(" ", "") for line in lines)
     assert len(printed) < 2500
     assert [part for part in ("left", "right") if part in "".join(_columns(lines))] == ["left", "right"]
@@ -279,40 +278,40 @@ def _columns(lines: list[str]) -> Iterator[str]:
 
 
 def test_the_figures_say_how_many_and_what_makes_them_worth_less() -> None:
-    conversation = conversations()[0]
+    transcript = load_transcripts()[0]
     output = io.StringIO()
-    report = Report(output, None, width=80, departures={}, total=3, verbose=False)
+    report = ParityReport(output, None, width=80, departures={}, total=3, verbose=False)
     for verdict in (
-        Verdict(conversation, Outcome.EQUAL),
-        Verdict(conversation, Outcome.EQUAL, ("neither goes as written in line 7",)),
-        Verdict(conversation, Outcome.DEPARTURE),
+        Verdict(transcript, Outcome.EQUAL),
+        Verdict(transcript, Outcome.EQUAL, ("neither goes as written in line 7",)),
+        Verdict(transcript, Outcome.DEPARTURE),
     ):
-        report.tell(verdict)
-    report.conclude(1.0, ["something is missing"])
+        report.add_verdict(verdict)
+    report.print_summary(1.0, ["something is missing"])
     *_, figures, warning = output.getvalue().splitlines()
     assert figures == "3 rules: 2 equal (1 not as written), 1 departure, 0 DIFFERENT, 0 skipped (1.0 s)"
     assert warning == "warning: something is missing"
 
 
 def test_a_departure_is_printed_with_its_row() -> None:
-    conversation = next(each for each in conversations() if each.departures)
-    row = departures()[conversation.departures[0]]
+    transcript = next(each for each in load_transcripts() if each.departures)
+    row = load_departures()[transcript.departures[0]]
     output = io.StringIO()
-    report = Report(output, None, width=80, departures=departures(), total=1, verbose=False)
-    report.tell(Verdict(conversation, Outcome.DEPARTURE))
+    report = ParityReport(output, None, width=80, departures=load_departures(), total=1, verbose=False)
+    report.add_verdict(Verdict(transcript, Outcome.DEPARTURE))
     assert row.plugin in output.getvalue()
     assert row.gateway in output.getvalue()
 
 
 def test_the_counter_is_shown_while_it_lasts() -> None:
     output, progress = io.StringIO(), io.StringIO()
-    report = Report(output, progress, width=80, departures={}, total=3, verbose=False)
-    report.count()
-    report.conclude(1.0)
+    report = ParityReport(output, progress, width=80, departures={}, total=3, verbose=False)
+    report.add_finished()
+    report.print_summary(1.0)
     assert "1 of 3" in progress.getvalue()
     assert progress.getvalue().endswith("\r\x1b[K")
     assert "of 3" not in output.getvalue()
 
 
 def test_the_conversations_of_a_checkout_are_those_of_the_tests() -> None:
-    assert conversations()[0].path.parents[2] == Path(__file__).parents[2]
+    assert load_transcripts()[0].path.parents[2] == Path(__file__).parents[2]

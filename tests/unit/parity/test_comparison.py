@@ -1,4 +1,4 @@
-"""What two servers' answers to the same conversation mean."""
+"""What two servers' answers to the same transcript mean."""
 
 import asyncio
 from collections.abc import Mapping
@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.parity import Identity, MismatchError, ServerFrame, SocketPeer, parse_conversation, perform
-from gateway.parity.recording import Entry
-from gateway.parity.verdict import Outcome, Verdict, judge
+from gateway.parity import MismatchError, ServerFrame, SocketPeer, play
+from gateway.parity.comparison import Outcome, Verdict, judge
+from gateway.parity.recording import RecordedEvent
+from gateway.parity.transcript_files import parse_transcript
 from tests.support.false_server import Answer, connected, false_server, receipt
 
 HEAD = "title: t\nrule: r\n\n"
@@ -39,13 +40,13 @@ def server(name: str, session: str, *messages: str) -> Answer:
 
 
 async def verdict(text: str, plugin: Answer, gateway: Answer) -> Verdict:
-    conversation = parse_conversation(text, Path("inline.stomp"))
+    transcript = parse_transcript(text, Path("inline.stomp"))
     async with false_server(plugin) as one, false_server(gateway) as other:
-        performances = await asyncio.gather(
-            perform(conversation, SocketPeer(one, 0.2), None, "plugin", Identity()),
-            perform(conversation, SocketPeer(other, 0.2), None, "gateway", Identity()),
+        results = await asyncio.gather(
+            play(transcript, SocketPeer(one, 0.2), None, "plugin"),
+            play(transcript, SocketPeer(other, 0.2), None, "gateway"),
         )
-    return judge(conversation, *performances)
+    return judge(transcript, *results)
 
 
 async def outcome(text: str, plugin: tuple[str, ...], gateway: tuple[str, ...]) -> Outcome:
@@ -112,9 +113,9 @@ async def beating(text: str, announced: str) -> MismatchError | None:
             return connected().replace(b"heart-beat:0,0", f"heart-beat:{announced}".encode())
         return b"\n" + receipt(headers["receipt"])
 
-    conversation = parse_conversation(text, Path("inline.stomp"))
+    transcript = parse_transcript(text, Path("inline.stomp"))
     async with false_server(answer) as address:
-        played = await perform(conversation, SocketPeer(address, 0.2), None, "plugin", Identity())
+        played = await play(transcript, SocketPeer(address, 0.2), None, "plugin")
     return played.mismatch
 
 
@@ -173,13 +174,11 @@ async def test_one_otherwise_than_written_is_different() -> None:
 
 
 async def test_servers_that_cannot_be_reached_are_not_equal() -> None:
-    conversation = parse_conversation(PLAIN, Path("inline.stomp"))
+    transcript = parse_transcript(PLAIN, Path("inline.stomp"))
     async with false_server(server("RabbitMQ", SESSIONS[0])) as gone:
         pass
-    performances = [
-        await perform(conversation, SocketPeer(gone, 0.2), None, side, Identity()) for side in ("plugin", "gateway")
-    ]
-    assert judge(conversation, *performances).outcome is Outcome.DIFFERENT
+    results = [await play(transcript, SocketPeer(gone, 0.2), None, side) for side in ("plugin", "gateway")]
+    assert judge(transcript, *results).outcome is Outcome.DIFFERENT
 
 
 @pytest.mark.parametrize(
@@ -213,5 +212,5 @@ async def test_where_two_depart_they_must_say_the_same_in_all_other_steps(gatewa
 
 @pytest.mark.parametrize(("length", "is_told"), [(b"content-length:2", False), (b"content-length:3", True)])
 def test_a_content_length_is_told_where_it_is_wrong(length: bytes, is_told: bool) -> None:
-    entry = Entry.of_server("C", ServerFrame(b"ERROR", (length, b"message:m"), b"no"))
-    assert (length.decode() in entry.headers) is is_told
+    event = RecordedEvent.from_server("C", ServerFrame(b"ERROR", (length, b"message:m"), b"no"))
+    assert (length.decode() in event.headers) is is_told

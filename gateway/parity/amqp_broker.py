@@ -1,4 +1,4 @@
-"""The broker behind the server's back: what a conversation does to it, and sees in it."""
+"""The broker over AMQP, past the STOMP server: what a transcript does in it, and looks at."""
 
 import asyncio
 import json
@@ -8,21 +8,24 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import md5
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import aiormq
 from aiormq.abc import AbstractChannel, AbstractConnection, ChannelFrame
+from aiormq.exceptions import AMQPError, ChannelClosed
 from pamqp.body import ContentBody
 from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 
-from gateway.parity.release import Release
-from gateway.parity.shelter import uninterrupted
+from gateway.parity.shutdown import uninterrupted
+from gateway.parity.transcript import Release
+
+_NUMBERS = {"priority", "timestamp", "delivery_mode"}
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerMessage:
-    """A message as AMQP has it: properties under their AMQP names, the headers table, the body."""
+    """An AMQP message: properties under their AMQP names, the headers table, the body."""
 
     properties: Mapping[str, str | int] = field(default_factory=dict)
     headers: Mapping[str, Any] = field(default_factory=dict)
@@ -30,14 +33,14 @@ class BrokerMessage:
 
     @property
     def lines(self) -> tuple[bytes, ...]:
-        """The message's properties as lines: `priority:4`, and table entries as `headers.name:<JSON>`."""
+        """The properties as lines: `priority:4`, and entries of the table as `headers.name:<JSON>`."""
         properties = [f"{name}:{value}" for name, value in self.properties.items()]
         table = [f"headers.{name}:{json.dumps(value, ensure_ascii=False)}" for name, value in self.headers.items()]
         return tuple(line.encode("utf-8") for line in properties + table)
 
     @classmethod
-    def from_lines(cls, lines: tuple[bytes, ...], body: bytes) -> "BrokerMessage":
-        """Return the message that `lines` and `body` describe."""
+    def from_lines(cls, lines: tuple[bytes, ...], body: bytes) -> Self:
+        """Return the message with these lines, see `lines`, and this body."""
         properties: dict[str, str | int] = {}
         headers: dict[str, Any] = {}
         for line in lines:
@@ -49,14 +52,11 @@ class BrokerMessage:
         return cls(properties, headers, body)
 
 
-_NUMBERS = {"priority", "timestamp", "delivery_mode"}
-
-
 class Broker(Protocol):
-    """RabbitMQ, or a model of it."""
+    """RabbitMQ, or a model of it. All methods raise BrokerRefusalError and BrokerLostError."""
 
     async def declare_queue(self, name: str, *, durable: bool, auto_delete: bool, arguments: dict[str, Any]) -> None:
-        """Declare a queue; one that exists otherwise raises BrokerRefusalError."""
+        """Declare a queue; the broker refuses if it exists with other properties."""
 
     async def delete_queue(self, name: str) -> None:
         """Delete a queue, if it exists."""
@@ -71,28 +71,29 @@ class Broker(Protocol):
         """Bind a queue to an exchange."""
 
     async def publish(self, exchange: str, routing_key: str, message: BrokerMessage) -> None:
-        """Publish; the broker has taken the message when this returns."""
+        """Publish a message; the broker has it when this returns."""
 
     async def take(self, queue: str) -> BrokerMessage | None:
-        """Take a message out of a queue; None where there is none."""
+        """Remove a message from a queue and return it; None if there is none."""
 
     async def count(self, queue: str) -> int | None:
-        """Return how many messages are ready in a queue; None where there is no such queue."""
+        """Return the number of ready messages; None if there is no such queue."""
 
 
 class BrokerRefusalError(Exception):
-    """The broker refused an operation; the text is its own."""
+    """The broker refused an operation; the text is the broker's."""
 
 
 class BrokerLostError(Exception):
-    """The connection to the broker is gone, or nobody has one."""
+    """There is no connection to the broker, or no longer."""
 
 
 class AmqpBroker:
-    """RabbitMQ over AMQP. Every operation has a channel of its own, since a refusal closes the channel.
+    """RabbitMQ over AMQP.
 
-    A connection that breaks is replaced: what one conversation did to it must not keep others from cleaning up. No
-    operation is broken off when its caller is cancelled: half an opened channel makes RabbitMQ close the connection.
+    Every operation has a channel of its own, since a refusal closes the channel. A connection that breaks is replaced,
+    so that one transcript cannot keep the others from cleaning up. No operation stops when its caller is cancelled:
+    RabbitMQ closes the connection over a channel that is half open.
     """
 
     def __init__(self, url: str, connection: AbstractConnection) -> None:
@@ -102,8 +103,8 @@ class AmqpBroker:
 
     @classmethod
     @asynccontextmanager
-    async def connected(cls, url: str) -> AsyncIterator["AmqpBroker"]:
-        """Connect to the broker at `url` (amqp://...), and disconnect in the end."""
+    async def connected(cls, url: str) -> AsyncIterator[Self]:
+        """Connect to the broker at an `amqp://` URL, and disconnect at the end."""
         broker = cls(url, await aiormq.connect(url))
         try:
             yield broker
@@ -112,10 +113,10 @@ class AmqpBroker:
 
     @property
     def release(self) -> Release | None:
-        """The release of RabbitMQ that the broker says it is; None where it is none, or hides it."""
-        told = getattr(self._connection, "server_properties", {})
-        product, version = (_text(told.get(name)) for name in ("product", "version"))
-        return Release.told_by(f"{product}/{version}")
+        """The release of RabbitMQ in the broker's server properties; None if they have none."""
+        properties = getattr(self._connection, "server_properties", {})
+        product, version = (_text(properties.get(name)) for name in ("product", "version"))
+        return Release.from_server_header(f"{product}/{version}")
 
     async def _open_connection(self) -> AbstractConnection:
         async with self._reconnecting:
@@ -126,22 +127,17 @@ class AmqpBroker:
     @asynccontextmanager
     async def _channel(self) -> AsyncIterator[AbstractChannel]:
         try:
-            async with self._open_channel() as channel:
+            connection = await self._open_connection()
+            channel = await connection.channel(publisher_confirms=False)
+            try:
                 yield channel
-        except (aiormq.exceptions.AMQPError, OSError, RuntimeError) as lost:  # RuntimeError: closed meanwhile
+            except (ChannelClosed, ValueError) as refusal:  # ValueError: pamqp refuses unusual names itself
+                raise BrokerRefusalError(str(refusal)) from None
+            finally:
+                with suppress(AMQPError, RuntimeError):
+                    await channel.close()
+        except (AMQPError, OSError, RuntimeError) as lost:  # RuntimeError: the connection was closed meanwhile
             raise BrokerLostError(f"the connection to the broker is lost: {lost}") from None
-
-    @asynccontextmanager
-    async def _open_channel(self) -> AsyncIterator[AbstractChannel]:
-        connection = await self._open_connection()
-        channel = await connection.channel(publisher_confirms=False)
-        try:
-            yield channel
-        except (aiormq.exceptions.ChannelClosed, ValueError) as refusal:  # pamqp itself refuses unusual names
-            raise BrokerRefusalError(str(refusal)) from None
-        finally:
-            with suppress(aiormq.exceptions.AMQPError, RuntimeError):
-                await channel.close()
 
     @uninterrupted
     async def declare_queue(self, name: str, *, durable: bool, auto_delete: bool, arguments: dict[str, Any]) -> None:
@@ -185,7 +181,7 @@ class AmqpBroker:
         )
         body = [ContentBody(message.body)] if message.body else []
         async with self._channel() as channel:
-            # Not basic_publish: it gives every message an id, and a conversation must know all properties.
+            # Not basic_publish: it adds a message id, and a transcript lists all properties.
             method = Basic.Publish(exchange=exchange, routing_key=routing_key)
             await channel.connection.write_queue.put(ChannelFrame.marshall(channel.number, (method, header, *body)))
 
@@ -201,8 +197,9 @@ class AmqpBroker:
             raise
         if not isinstance(delivery.delivery, Basic.GetOk):
             return None
-        set_ones = {name: value for name, value in dict(delivery.header.properties).items() if value not in (None, "")}
-        properties: dict[str, Any] = dict(set_ones)
+        properties: dict[str, Any] = {
+            name: value for name, value in dict(delivery.header.properties).items() if value not in (None, "")
+        }
         headers: dict[str, Any] = properties.pop("headers", None) or {}
         if "timestamp" in properties:
             properties["timestamp"] = int(properties["timestamp"].timestamp())
@@ -227,12 +224,13 @@ def _text(value: object) -> str:
 def subscription_queue(routing_key: str, subscription_id: str) -> str:
     """Return the name that RabbitMQ's plugin gives to the queue of a durable topic subscription.
 
-    It hashes the pair of both in Erlang's external term format. Written apart from the gateway's own on purpose.
+    It is a hash of the pair in Erlang's external term format. The gateway's own code for it is not used here, so that
+    an error there shows.
     """
 
     def term(text: str) -> bytes:
-        octets = text.encode("utf-8")
-        return b"k" + len(octets).to_bytes(2) + octets if octets else b"j"
+        data = text.encode("utf-8")
+        return b"k" + len(data).to_bytes(2) + data if data else b"j"
 
     digest = md5(b"\x83h\x02" + term(routing_key) + term(subscription_id), usedforsecurity=False).digest()
     return "stomp-subscription-" + urlsafe_b64encode(digest).decode("ascii").rstrip("=")

@@ -4,14 +4,15 @@ import asyncio
 
 import pytest
 
-from gateway.parity import Closed, FrameReader, HeartBeat, ServerFrame, SocketPeer, WireError
-from gateway.parity.text import readable, recorded
+from gateway.parity import Closed, FrameReader, HeartBeat, ServerFrame, SocketPeer
+from gateway.parity.rendering import readable, unambiguous
+from gateway.parity.stomp_peer import ServerFrameError
 from tests.support.false_server import false_server
 
 
 @pytest.mark.parametrize("length", [b"abc", b"-1", b"+2", b"", b"1" * 5000])
 def test_a_content_length_that_is_no_number_is_no_frame(length: bytes) -> None:
-    with pytest.raises(WireError, match="content-length is no number"):
+    with pytest.raises(ServerFrameError, match="content-length is no number"):
         FrameReader().feed(b"MESSAGE\ncontent-length:" + length + b"\n\nx\0\n")
 
 
@@ -39,10 +40,10 @@ def test_a_server_that_is_gone_while_the_client_sends_has_closed() -> None:
         assert runner.run(talk()) == [Closed(), Closed()]
 
 
-def test_octets_are_shown_so_that_no_two_texts_are_taken_for_each_other() -> None:
+def test_bytes_are_shown_so_that_no_two_texts_are_taken_for_each_other() -> None:
     different = [b"\xff", b"\\xff", b"\x85", "\x85".encode(), b"\\", b"\\\\", b"\\n", b"\n", "\u00a0".encode(), b"\xa0"]
-    assert len({recorded(octets) for octets in different}) == len(different)
-    assert [readable(octets) for octets in (b"\xff", "\x85".encode(), b"a\\c", "é".encode())] == [
+    assert len({unambiguous(data) for data in different}) == len(different)
+    assert [readable(data) for data in (b"\xff", "\x85".encode(), b"a\\c", "é".encode())] == [
         "\\xff",
         "\\xc2\\x85",
         "a\\c",

@@ -1,0 +1,197 @@
+"""Plays transcripts on the plugin and on the gateway at the same time, and judges whether both did the same."""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import zip_longest
+
+from gateway.parity.amqp_broker import Broker, BrokerLostError, BrokerRefusalError
+from gateway.parity.broker_fixture import CleanupLog
+from gateway.parity.play_state import Identity
+from gateway.parity.player import PlayResult, play
+from gateway.parity.recording import NormalisedGroup, normalised
+from gateway.parity.shutdown import finish
+from gateway.parity.stomp_peer import Address, SocketPeer
+from gateway.parity.transcript import ORACLE, SETUPS, SIDES, Release, Setup, Side, Transcript
+
+_TIMEOUT = 10.0  # seconds; longer than a server takes for anything, short enough if many transcripts fail
+_SERVER_DELAY = 0.5  # seconds until a server has handled all frames of clients that are gone
+_MAX_DELETIONS = 16  # at the same time
+
+
+class Outcome(Enum):
+    """How a transcript compares on the two servers, in the word that the report prints."""
+
+    EQUAL = "equal"
+    DEPARTURE = "departure"
+    DIFFERENT = "DIFFERENT"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome of one transcript.
+
+    Args:
+        transcript: what was played.
+        outcome: in one word.
+        remarks: anything else to report, a paragraph each.
+        exchanges: what was said, on the plugin and on the gateway; None if nothing was played.
+    """
+
+    transcript: Transcript
+    outcome: Outcome
+    remarks: tuple[str, ...] = ()
+    exchanges: tuple[tuple[NormalisedGroup, ...], tuple[NormalisedGroup, ...]] | None = None
+
+
+def judge(transcript: Transcript, plugin: PlayResult, gateway: PlayResult) -> Verdict:
+    """Compare what one transcript gave on the two servers.
+
+    The servers are equal if they said the same to the letter: what a wildcard accepts of each is not enough. In a
+    departure each server must do what the transcript says for it, and in the steps for both they must say the same.
+
+    Args:
+        transcript: as `Transcript.for_release` returns it. It may name departures that show on other releases only.
+        plugin: what it gave on the plugin.
+        gateway: what it gave on the gateway.
+    """
+    mismatches = [plugin.mismatch, gateway.mismatch]
+    exchanges = normalised(plugin.recording), normalised(gateway.recording)
+    outcome, remarks = Outcome.DIFFERENT, _mismatch_remarks(plugin, gateway)
+    if transcript.expects_departure:
+        if not any(mismatches) and not (remarks := _unexpected_differences(transcript, plugin, gateway)):
+            outcome = Outcome.DEPARTURE
+    elif all(_equal_groups(*exchanges)):
+        if not any(mismatches):
+            outcome = Outcome.EQUAL
+        elif all(mismatch and mismatch.is_answer for mismatch in mismatches):
+            outcome = Outcome.EQUAL
+            line = min(mismatch.line for mismatch in mismatches if mismatch)
+            remarks = (f"neither goes as written in line {line}; up to there both said the same",)
+    elif not any(mismatches):
+        remarks = ("both go as written, but what they said is not the same",)
+    return Verdict(transcript, outcome, remarks, exchanges)
+
+
+def _equal_groups(left: Sequence[NormalisedGroup], right: Sequence[NormalisedGroup]) -> list[bool]:
+    return [bool(one and other and one.equals(other)) for one, other in zip_longest(left, right)]
+
+
+def _unexpected_differences(transcript: Transcript, plugin: PlayResult, gateway: PlayResult) -> tuple[str, ...]:
+    """Return a remark for the first step for both servers in which they differ, although both did as written."""
+    lines = transcript.lines_for_both
+    equal = _equal_groups(normalised(plugin.recording, lines), normalised(gateway.recording, lines))
+    played = [group.line for group in plugin.recording.groups if group.line in lines]
+    for is_equal, line in zip_longest(equal, played):
+        if not is_equal:
+            return (f"both go as written, but what they said in line {line} is not the same",)
+    return ()
+
+
+def _mismatch_remarks(plugin: PlayResult, gateway: PlayResult) -> tuple[str, ...]:
+    return tuple(
+        f"the {side} goes otherwise than written in line {mismatch.line}:\n{mismatch.problem}"
+        for side, mismatch in zip(SIDES, (plugin.mismatch, gateway.mismatch), strict=True)
+        if mismatch
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Plays transcripts on two servers.
+
+    Args:
+        servers: the addresses of the plugin and of the gateway.
+        broker: of both; None if it cannot be reached.
+        release: of the broker; None if it is not known.
+        identity: the user of the clients.
+        setups: those that both servers are configured for.
+        jobs: how many transcripts to play at the same time.
+        cleanup_log: gets what was deleted from the broker, and what could not be.
+    """
+
+    servers: Mapping[Side, Address]
+    broker: Broker | None
+    release: Release | None
+    identity: Identity
+    setups: Collection[Setup]
+    jobs: int
+    cleanup_log: CleanupLog = field(default_factory=CleanupLog)
+
+    async def run(
+        self,
+        transcripts: Sequence[Transcript],
+        on_verdict: Callable[[Verdict], None],
+        on_finished: Callable[[], None],
+    ) -> None:
+        """Play the transcripts, and delete what they made in the broker, also when this is cancelled.
+
+        Args:
+            transcripts: what to play.
+            on_verdict: called with each verdict, in the order of the transcripts.
+            on_finished: called whenever a transcript has been played, in the order in which that happens.
+
+        Raises:
+            BrokenPipeError: `on_verdict` or `on_finished` raised it.
+        """
+        free = asyncio.Semaphore(self.jobs)
+
+        async def compare(transcript: Transcript) -> Verdict:
+            async with free:
+                verdict = await self._compare(transcript)
+            on_finished()
+            return verdict
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for task in [group.create_task(compare(transcript)) for transcript in transcripts]:
+                    on_verdict(await task)
+        except ExceptionGroup as group:
+            if isinstance(group.exceptions[0], BrokenPipeError):
+                raise group.exceptions[0] from None
+            raise
+        finally:
+            await finish(self._delete_queues_again())
+
+    async def _delete_queues_again(self) -> None:
+        """Delete late queues: the plugin declares them without waiting for the broker, perhaps after all else."""
+        broker = self.broker
+        if broker is None:
+            return
+        await asyncio.sleep(_SERVER_DELAY)
+        free = asyncio.Semaphore(_MAX_DELETIONS)
+
+        async def delete(queue: str) -> None:
+            async with free:
+                # What failed before is in the log already.
+                with suppress(BrokerRefusalError, BrokerLostError, OSError):
+                    await broker.delete_queue(queue)
+
+        await asyncio.gather(*map(delete, self.cleanup_log.deleted_queues))
+
+    async def _compare(self, transcript: Transcript) -> Verdict:
+        if reason := self._skip_reason(transcript):
+            return Verdict(transcript, Outcome.SKIPPED, (reason,))
+        # Without a known release only transcripts that do not depend on it get here.
+        transcript = transcript.for_release(self.release or ORACLE)
+        async with asyncio.TaskGroup() as group:
+            plugin, gateway = (group.create_task(self._play(transcript, side)) for side in SIDES)
+        return judge(transcript, plugin.result(), gateway.result())
+
+    async def _play(self, transcript: Transcript, side: Side) -> PlayResult:
+        peer = SocketPeer(self.servers[side], _TIMEOUT)
+        return await play(transcript, peer, self.broker, side, self.identity, self.cleanup_log)
+
+    def _skip_reason(self, transcript: Transcript) -> str | None:
+        if transcript.setup not in self.setups:
+            return f"needs {SETUPS[transcript.setup]} (--setup {transcript.setup})"
+        if self.broker is None and transcript.uses_broker:
+            return "looks at the broker, which cannot be reached over AMQP (--amqp)"
+        if self.broker is None and transcript.leaves_queues:
+            return "leaves queues behind, and the broker cannot be reached over AMQP to remove them (--amqp)"
+        if self.release is None and transcript.depends_on_release:
+            return "depends on the release of RabbitMQ, which neither the plugin nor the broker tells (--amqp)"
+        return None

@@ -1,0 +1,280 @@
+"""A transcript: its steps, and the servers and releases of RabbitMQ that each step holds for.
+
+README.md beside the transcripts describes the format; `transcript_files` reads it.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, Self, TypeVar, get_args
+
+Side = Literal["plugin", "gateway"]
+SIDES: tuple[Side, ...] = get_args(Side)
+_BOTH = set(SIDES)
+
+Setup = Literal["plain", "configured", "no-default-user", "restricted-user"]
+SETUPS: Mapping[Setup, str] = {
+    "plain": 'servers as they come, the gateway without the virtual host "*"',
+    "configured": "servers with implicit connect, a default user, virtual host and topic exchange of their own, NACK "
+    "without requeueing, no server header, a login timeout of 2 seconds",
+    "no-default-user": "servers with implicit connect and without a default user",
+    "restricted-user": "a broker with the user `restricted`, passcode `restricted`, who may do little",
+}
+"""How both servers must be configured for the transcripts of a setup."""
+
+ANY_OTHER_HEADERS = "..."
+
+_RELEASE = re.compile(r"(?P<major>\d+)(?:\.(?P<minor>\d+))?(?:\.(?P<patch>\d+))?")
+_BOUND = re.compile(rf"(?P<sign>>=|<)(?P<release>{_RELEASE.pattern})")
+_LASTING_QUEUE = re.compile(r"(?<!temp-)queue/|x-queue-name:|(?:durable|persistent):true|auto-delete:false")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Release:
+    """A release of RabbitMQ. A missing number is 0, and `4.3.0-rc.1` counts as 4.3.0."""
+
+    major: int
+    minor: int = 0
+    patch: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}.{self.patch}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Return the release at the start of a text; None if the text does not start with a number."""
+        match = _RELEASE.match(text)
+        return cls(*(int(number or 0) for number in match.group("major", "minor", "patch"))) if match else None
+
+    @classmethod
+    def from_server_header(cls, server: str) -> Self | None:
+        """Return the release in a STOMP `server` header like `RabbitMQ/4.3.6`; None if it has none."""
+        name, _, version = server.partition("/")
+        return cls.parse(version) if name == "RabbitMQ" else None
+
+
+ORACLE = Release(3, 10, 8)
+"""The transcripts were written for the plugin of this release, and the tests' model broker imitates it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRange:
+    """The releases from `since` on and before `before`; None leaves that end open."""
+
+    since: Release | None
+    before: Release | None
+
+    def __contains__(self, release: Release) -> bool:
+        return (self.since is None or self.since <= release) and (self.before is None or release < self.before)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the range that a text describes: `>=4.3`, `<4.3.5`, or both, separated by a comma.
+
+        Raises:
+            ValueError: the text is not a range, or no release is in it.
+        """
+        bounds = [_BOUND.fullmatch(part) for part in text.split(",")]
+        releases = {bound["sign"]: Release.parse(bound["release"]) for bound in bounds if bound}
+        if len(releases) < len(bounds):  # a part that is not a bound, or the same sign twice
+            raise ValueError(f"[{text}] is no range of releases; they look like [>=4.3], [<4.3.5] or [>=3.13,<4.3]")
+        since, before = releases.get(">="), releases.get("<")
+        if since and before and before <= since:
+            raise ValueError(f"no release is in [{text}]")
+        return cls(since, before)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameTemplate:
+    """A STOMP frame, or a message in the broker, as the file writes it: with placeholders."""
+
+    command: str
+    headers: tuple[str, ...]
+    body: str
+    release_headers: tuple[tuple[ReleaseRange, str], ...] = ()
+    """Headers that are present on some releases only."""
+
+    def for_release(self, release: Release) -> Self:
+        """Return the frame as it is with a broker of this release."""
+        present = tuple(line for releases, line in self.release_headers if release in releases)
+        return replace(self, headers=self.headers + present, release_headers=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step of a transcript. `side` and `releases` are None if it holds for both servers, or for all releases."""
+
+    line: int
+    side: Side | None = None
+    releases: ReleaseRange | None = None
+
+
+_StepT = TypeVar("_StepT", bound=Step)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientStep(Step):
+    """A step on the connection of one client."""
+
+    client: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendFrame(ClientStep):
+    """The client sends a frame."""
+
+    frame: FrameTemplate
+
+
+@dataclass(frozen=True, slots=True)
+class SendRaw(ClientStep):
+    """The client sends bytes. `text` still has its placeholders and the escapes of a raw block."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogIn(ClientStep):
+    """The client sends CONNECT with version `version` of STOMP, and the server must answer CONNECTED."""
+
+    version: str
+
+
+class HangUp(ClientStep):
+    """The client closes its connection without DISCONNECT."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectFrame(ClientStep):
+    """The server must send this frame next or, with `any_number`, zero or more frames that match."""
+
+    frame: FrameTemplate
+    any_number: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectFramesInAnyOrder(Step):
+    """The server must send each of these frames once."""
+
+    expected: tuple[ExpectFrame, ...]
+
+
+class ExpectHeartBeat(ClientStep):
+    """The server must send a heart-beat."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectClosed(ClientStep):
+    """The server must close the connection without sending anything before; `timed`: because a timeout expired."""
+
+    timed: bool
+
+
+class ExpectOpen(ClientStep):
+    """The connection must still answer, and the server must have sent nothing in between."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStep(Step):
+    """A step over AMQP, past the STOMP server; `message` is empty where the sentence needs none."""
+
+    sentence: str
+    message: FrameTemplate
+
+
+class BrokerAction(BrokerStep):
+    """Change something in the broker."""
+
+
+class ExpectInBroker(BrokerStep):
+    """The broker must be in a certain state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """A parsed transcript file."""
+
+    path: Path
+    title: str
+    rule: str
+    departures: tuple[str, ...]
+    cleanup: tuple[str, ...]
+    setup: Setup
+    steps: tuple[Step, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of the folder and of the file, without its suffix: `connect/version-highest`."""
+        return "/".join(self.path.with_suffix("").parts[-2:])
+
+    @property
+    def depends_on_release(self) -> bool:
+        """True if some steps, or some of their headers, hold for some releases of RabbitMQ only."""
+        return any(
+            step.releases or (isinstance(step, ExpectFrame) and step.frame.release_headers)
+            for step in flattened(self.steps)
+        )
+
+    def for_release(self, release: Release) -> Self:
+        """Return the transcript with the steps and headers for a broker of this release."""
+        return replace(self, steps=tuple(_steps_for(release, self.steps)))
+
+    @property
+    def expects_departure(self) -> bool:
+        """True if a step holds for one of the two servers only. Call `for_release` first."""
+        return any(sides != _BOTH for sides in self._sides().values())
+
+    @property
+    def lines_for_both(self) -> frozenset[int]:
+        """The lines of the steps that hold, with all they contain, for both servers. Call `for_release` first."""
+        sides = self._sides()
+        return frozenset(
+            step.line for step in self.steps if all(sides[each.line] == _BOTH for each in flattened([step]))
+        )
+
+    def _sides(self) -> dict[int, set[Side]]:
+        """Return the servers that the steps of each line hold for: a line that names both makes two steps."""
+        sides: dict[int, set[Side]] = {}
+        for step in flattened(self.steps):
+            sides.setdefault(step.line, set()).update([step.side] if step.side else SIDES)
+        return sides
+
+    @property
+    def uses_broker(self) -> bool:
+        """True if a step needs an AMQP connection to the broker."""
+        return any(isinstance(step, BrokerStep) for step in self.steps)
+
+    @property
+    def leaves_queues(self) -> bool:
+        """True if queues may outlive the clients' connections and have to be deleted."""
+        sent = ("\n".join(step.frame.headers) for step in self.steps if isinstance(step, SendFrame))
+        raw = (step.text for step in self.steps if isinstance(step, SendRaw))
+        return bool(self.cleanup) or any(_LASTING_QUEUE.search(text) for text in (*sent, *raw))
+
+    @property
+    def uses_clock(self) -> bool:
+        """True if a step waits for a heart-beat or a timeout of the server."""
+        return any(
+            isinstance(step, ExpectHeartBeat) or (isinstance(step, ExpectClosed) and step.timed) for step in self.steps
+        )
+
+
+def flattened(steps: Iterable[Step]) -> Iterator[Step]:
+    """Yield every step, and those within `in any order` too."""
+    for step in steps:
+        yield step
+        if isinstance(step, ExpectFramesInAnyOrder):
+            yield from step.expected
+
+
+def _steps_for(release: Release, steps: Iterable[_StepT]) -> Iterator[_StepT]:
+    for step in steps:
+        if step.releases is not None and release not in step.releases:
+            continue
+        kept = replace(step, releases=None)
+        if isinstance(kept, ExpectFramesInAnyOrder):
+            kept = replace(kept, expected=tuple(_steps_for(release, kept.expected)))
+        elif isinstance(kept, ExpectFrame):
+            kept = replace(kept, frame=kept.frame.for_release(release))
+        yield kept
