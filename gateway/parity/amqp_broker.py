@@ -3,12 +3,12 @@
 import asyncio
 import json
 from base64 import urlsafe_b64encode
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import md5
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 import aiormq
 from aiormq.abc import AbstractChannel, AbstractConnection, ChannelFrame
@@ -17,8 +17,10 @@ from pamqp.body import ContentBody
 from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 
-from gateway.parity.shutdown import uninterrupted
+from gateway.parity.shutdown import finish
 from gateway.parity.transcript import Release
+
+_ResultT = TypeVar("_ResultT")
 
 _NUMBERS = {"priority", "timestamp", "delivery_mode"}
 
@@ -92,8 +94,7 @@ class AmqpBroker:
     """RabbitMQ over AMQP.
 
     Every operation has a channel of its own, since a refusal closes the channel. A connection that breaks is replaced,
-    so that one transcript cannot keep the others from cleaning up. No operation stops when its caller is cancelled:
-    RabbitMQ closes the connection over a channel that is half open.
+    so that one transcript cannot keep the others from cleaning up.
     """
 
     def __init__(self, url: str, connection: AbstractConnection) -> None:
@@ -118,58 +119,28 @@ class AmqpBroker:
         product, version = (_text(properties.get(name)) for name in ("product", "version"))
         return Release.from_server_header(f"{product}/{version}")
 
-    async def _open_connection(self) -> AbstractConnection:
-        async with self._reconnecting:
-            if self._connection.is_closed:
-                self._connection = await aiormq.connect(self._url)
-            return self._connection
-
-    @asynccontextmanager
-    async def _channel(self) -> AsyncIterator[AbstractChannel]:
-        try:
-            connection = await self._open_connection()
-            channel = await connection.channel(publisher_confirms=False)
-            try:
-                yield channel
-            except (ChannelClosed, ValueError) as refusal:  # ValueError: pamqp refuses unusual names itself
-                raise BrokerRefusalError(str(refusal)) from None
-            finally:
-                with suppress(AMQPError, RuntimeError):
-                    await channel.close()
-        except (AMQPError, OSError, RuntimeError) as lost:  # RuntimeError: the connection was closed meanwhile
-            raise BrokerLostError(f"the connection to the broker is lost: {lost}") from None
-
-    @uninterrupted
     async def declare_queue(self, name: str, *, durable: bool, auto_delete: bool, arguments: dict[str, Any]) -> None:
         """See Broker."""
-        async with self._channel() as channel:
-            await channel.queue_declare(name, durable=durable, auto_delete=auto_delete, arguments=arguments)
+        await self._call(
+            lambda channel: channel.queue_declare(name, durable=durable, auto_delete=auto_delete, arguments=arguments)
+        )
 
-    @uninterrupted
     async def delete_queue(self, name: str) -> None:
         """See Broker."""
-        async with self._channel() as channel:
-            await channel.queue_delete(name)
+        await self._call(lambda channel: channel.queue_delete(name))
 
-    @uninterrupted
     async def declare_exchange(self, name: str, kind: str, *, internal: bool) -> None:
         """See Broker."""
-        async with self._channel() as channel:
-            await channel.exchange_declare(name, exchange_type=kind, internal=internal)
+        await self._call(lambda channel: channel.exchange_declare(name, exchange_type=kind, internal=internal))
 
-    @uninterrupted
     async def delete_exchange(self, name: str) -> None:
         """See Broker."""
-        async with self._channel() as channel:
-            await channel.exchange_delete(name)
+        await self._call(lambda channel: channel.exchange_delete(name))
 
-    @uninterrupted
     async def bind_queue(self, queue: str, exchange: str, routing_key: str) -> None:
         """See Broker."""
-        async with self._channel() as channel:
-            await channel.queue_bind(queue, exchange, routing_key=routing_key)
+        await self._call(lambda channel: channel.queue_bind(queue, exchange, routing_key=routing_key))
 
-    @uninterrupted
     async def publish(self, exchange: str, routing_key: str, message: BrokerMessage) -> None:
         """See Broker."""
         properties: dict[str, Any] = dict(message.properties)
@@ -180,41 +151,59 @@ class AmqpBroker:
             properties=Basic.Properties(headers=dict(message.headers) or None, **properties),
         )
         body = [ContentBody(message.body)] if message.body else []
-        async with self._channel() as channel:
+
+        async def write(channel: AbstractChannel) -> None:
             # Not basic_publish: it adds a message id, and a transcript lists all properties.
             method = Basic.Publish(exchange=exchange, routing_key=routing_key)
             await channel.connection.write_queue.put(ChannelFrame.marshall(channel.number, (method, header, *body)))
 
-    @uninterrupted
+        await self._call(write)
+
     async def take(self, queue: str) -> BrokerMessage | None:
         """See Broker."""
-        try:
-            async with self._channel() as channel:
-                delivery = await channel.basic_get(queue, no_ack=True)
-        except BrokerRefusalError as refusal:
-            if "NOT_FOUND" in str(refusal):
-                return None
-            raise
-        if not isinstance(delivery.delivery, Basic.GetOk):
+        found = await self._call_if_exists(lambda channel: channel.basic_get(queue, no_ack=True))
+        if found is None or not isinstance(found.delivery, Basic.GetOk):
             return None
         properties: dict[str, Any] = {
-            name: value for name, value in dict(delivery.header.properties).items() if value not in (None, "")
+            name: value for name, value in dict(found.header.properties).items() if value not in (None, "")
         }
         headers: dict[str, Any] = properties.pop("headers", None) or {}
         if "timestamp" in properties:
             properties["timestamp"] = int(properties["timestamp"].timestamp())
-        return BrokerMessage(properties, headers, delivery.body)
+        return BrokerMessage(properties, headers, found.body)
 
-    @uninterrupted
     async def count(self, queue: str) -> int | None:
         """See Broker."""
+        declared = await self._call_if_exists(lambda channel: channel.queue_declare(queue, passive=True))
+        return declared.message_count if declared else None
+
+    async def _call_if_exists(self, operation: Callable[[AbstractChannel], Awaitable[_ResultT]]) -> _ResultT | None:
         try:
-            async with self._channel() as channel:
-                return (await channel.queue_declare(queue, passive=True)).message_count
+            return await self._call(operation)
         except BrokerRefusalError as refusal:
             if "NOT_FOUND" in str(refusal):
                 return None
             raise
+
+    async def _call(self, operation: Callable[[AbstractChannel], Awaitable[_ResultT]]) -> _ResultT:
+        """Run to the end even if the caller is cancelled: RabbitMQ closes a connection with a half-open channel."""
+        return await finish(self._call_on_new_channel(operation))
+
+    async def _call_on_new_channel(self, operation: Callable[[AbstractChannel], Awaitable[_ResultT]]) -> _ResultT:
+        try:
+            async with self._reconnecting:
+                if self._connection.is_closed:
+                    self._connection = await aiormq.connect(self._url)
+            channel = await self._connection.channel(publisher_confirms=False)
+            try:
+                return await operation(channel)
+            except (ChannelClosed, ValueError) as refusal:  # ValueError: pamqp refuses unusual names itself
+                raise BrokerRefusalError(str(refusal)) from None
+            finally:
+                with suppress(AMQPError, RuntimeError):
+                    await channel.close()
+        except (AMQPError, OSError, RuntimeError) as lost:  # RuntimeError: the connection was closed meanwhile
+            raise BrokerLostError(f"the connection to the broker is lost: {lost}") from None
 
 
 def _text(value: object) -> str:

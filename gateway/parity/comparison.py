@@ -11,7 +11,7 @@ from gateway.parity.amqp_broker import Broker, BrokerLostError, BrokerRefusalErr
 from gateway.parity.broker_fixture import CleanupLog
 from gateway.parity.play_state import Identity
 from gateway.parity.player import PlayResult, play
-from gateway.parity.recording import NormalisedGroup, normalised
+from gateway.parity.recording import EventGroup, normalised
 from gateway.parity.shutdown import finish
 from gateway.parity.stomp_peer import Address, SocketPeer
 from gateway.parity.transcript import ORACLE, SETUPS, SIDES, Release, Setup, Side, Transcript
@@ -32,31 +32,21 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of one transcript.
-
-    Args:
-        transcript: what was played.
-        outcome: in one word.
-        remarks: anything else to report, a paragraph each.
-        exchanges: what was said, on the plugin and on the gateway; None if nothing was played.
-    """
+    """The outcome of one transcript; remarks are paragraphs."""
 
     transcript: Transcript
     outcome: Outcome
     remarks: tuple[str, ...] = ()
-    exchanges: tuple[tuple[NormalisedGroup, ...], tuple[NormalisedGroup, ...]] | None = None
+    exchanges: tuple[list[EventGroup], list[EventGroup]] | None = None
+    """What was said on the plugin and on the gateway, normalised; None if nothing was played."""
 
 
 def judge(transcript: Transcript, plugin: PlayResult, gateway: PlayResult) -> Verdict:
     """Compare what one transcript gave on the two servers.
 
-    The servers are equal if they said the same to the letter: what a wildcard accepts of each is not enough. In a
-    departure each server must do what the transcript says for it, and in the steps for both they must say the same.
-
-    Args:
-        transcript: as `Transcript.for_release` returns it. It may name departures that show on other releases only.
-        plugin: what it gave on the plugin.
-        gateway: what it gave on the gateway.
+    The servers are equal if they said the same to the letter: it is not enough that a wildcard accepts both. In a
+    departure each server must do what the transcript says for it, and in the steps for both they must say the same. A
+    transcript may name a departure that shows on other releases only; on this one the servers must then be equal.
     """
     mismatches = [plugin.mismatch, gateway.mismatch]
     exchanges = normalised(plugin.recording), normalised(gateway.recording)
@@ -76,8 +66,8 @@ def judge(transcript: Transcript, plugin: PlayResult, gateway: PlayResult) -> Ve
     return Verdict(transcript, outcome, remarks, exchanges)
 
 
-def _equal_groups(left: Sequence[NormalisedGroup], right: Sequence[NormalisedGroup]) -> list[bool]:
-    return [bool(one and other and one.equals(other)) for one, other in zip_longest(left, right)]
+def _equal_groups(left: Sequence[EventGroup], right: Sequence[EventGroup]) -> list[bool]:
+    return [bool(one and other and one.matches(other)) for one, other in zip_longest(left, right)]
 
 
 def _unexpected_differences(transcript: Transcript, plugin: PlayResult, gateway: PlayResult) -> tuple[str, ...]:
@@ -101,24 +91,18 @@ def _mismatch_remarks(plugin: PlayResult, gateway: PlayResult) -> tuple[str, ...
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Plays transcripts on two servers.
-
-    Args:
-        servers: the addresses of the plugin and of the gateway.
-        broker: of both; None if it cannot be reached.
-        release: of the broker; None if it is not known.
-        identity: the user of the clients.
-        setups: those that both servers are configured for.
-        jobs: how many transcripts to play at the same time.
-        cleanup_log: gets what was deleted from the broker, and what could not be.
-    """
+    """Plays transcripts on two servers."""
 
     servers: Mapping[Side, Address]
     broker: Broker | None
+    """The broker of both servers; None if it cannot be reached."""
     release: Release | None
+    """The broker's; None if it is not known."""
     identity: Identity
     setups: Collection[Setup]
+    """The setups that both servers are configured for."""
     jobs: int
+    """How many transcripts to play at the same time."""
     cleanup_log: CleanupLog = field(default_factory=CleanupLog)
 
     async def run(
@@ -129,13 +113,8 @@ class Comparison:
     ) -> None:
         """Play the transcripts, and delete what they made in the broker, also when this is cancelled.
 
-        Args:
-            transcripts: what to play.
-            on_verdict: called with each verdict, in the order of the transcripts.
-            on_finished: called whenever a transcript has been played, in the order in which that happens.
-
-        Raises:
-            BrokenPipeError: `on_verdict` or `on_finished` raised it.
+        `on_verdict` gets the verdicts in the order of the transcripts; `on_finished` is called for each transcript as
+        soon as it has been played. A BrokenPipeError of theirs ends the comparison.
         """
         free = asyncio.Semaphore(self.jobs)
 

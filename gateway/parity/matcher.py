@@ -1,56 +1,45 @@
 """Compares a server's frame with the frame that a transcript expects."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from gateway.parity.rendering import Scope, fill_known, match_text, readable
 from gateway.parity.stomp_peer import ServerFrame
 from gateway.parity.transcript import ANY_OTHER_HEADERS, FrameTemplate
 
-_LENGTH = b"content-length"
 
-
-@dataclass(frozen=True, slots=True)
 class FrameMatch:
-    """`differences` is empty if the frame matches; `values` are those that its placeholders got."""
-
-    differences: tuple[str, ...]
-    values: Scope
-
-
-def match_frame(expected: FrameTemplate, frame: ServerFrame, scope: Scope) -> FrameMatch:
-    """Compare a frame with the expected one.
+    """The result of comparing a frame with the expected one.
 
     Headers may come in any order, except those of the same name. If `expected` has no content-length, the frame must
     have the one of its body, or none if the body is empty.
 
+    Attributes:
+        differences: sentences without a subject; empty if the frame matches.
+        values: what the placeholders of `expected` got.
+
     Raises:
         PlaceholderError: `expected` has a placeholder that the format does not know.
     """
-    matcher = _FrameMatcher(expected, frame, scope)
-    return FrameMatch(tuple(matcher.differences()), matcher.values)
 
-
-class _FrameMatcher:
     def __init__(self, expected: FrameTemplate, frame: ServerFrame, scope: Scope) -> None:
         self._expected = expected
-        self._frame = frame
         self._scope = scope
         self.values: Scope = {}
+        self.differences = tuple(self._compare(frame))
 
-    def differences(self) -> Iterable[str]:
-        if not self._matches(self._expected.command, self._frame.command):
+    def _compare(self, frame: ServerFrame) -> Iterable[str]:
+        if not self._matches(self._expected.command, frame.command):
             yield f"is not {self._expected.command}"
-        received = list(self._frame.headers)
+        received = frame.headers
         if not any(line.startswith("content-length:") for line in self._expected.headers):
-            if problem := content_length_problem(self._frame):
+            if problem := content_length_problem(frame):
                 yield problem
-            received = [line for line in received if not is_content_length(line)]
-        yield from self._header_differences(received)
-        if not self._matches(self._expected.body, self._frame.body):
+            received = tuple(line for line in received if not is_content_length(line))
+        yield from self._compare_headers(received)
+        if not self._matches(self._expected.body, frame.body):
             yield "has another body"
 
-    def _header_differences(self, received: Sequence[bytes]) -> Iterable[str]:
+    def _compare_headers(self, received: Sequence[bytes]) -> Iterable[str]:
         matched: list[int] = []
         for text in self._expected.headers:
             if text == ANY_OTHER_HEADERS:
@@ -72,29 +61,25 @@ class _FrameMatcher:
         return values is not None
 
 
-def is_content_length(line: bytes) -> bool:
-    """Tell whether a header line is a content-length."""
-    return _name(line) == _LENGTH
-
-
-def content_length_problem(frame: ServerFrame) -> str | None:
-    """Say what is wrong if a frame with a body has not one right content-length, or one without a body has any."""
-    lengths = [line for line in frame.headers if is_content_length(line)]
-    right = [_LENGTH + b":%d" % len(frame.body)] if frame.body else []
-    return None if lengths == right else f"says {lengths} about a body of {len(frame.body)} bytes"
-
-
 def _out_of_order(received: Sequence[bytes], matched: Sequence[int]) -> Iterable[str]:
     last: dict[bytes, int] = {}
     for index in matched:
-        name = _name(received[index])
+        name = received[index].partition(b":")[0]
         if index < last.get(name, -1):
             yield f"has its headers {readable(name)} in another order"
         last[name] = index
 
 
-def _name(line: bytes) -> bytes:
-    return line.partition(b":")[0]
+def is_content_length(line: bytes) -> bool:
+    """Tell whether a header line is a content-length."""
+    return line.partition(b":")[0] == b"content-length"
+
+
+def content_length_problem(frame: ServerFrame) -> str | None:
+    """Say what is wrong if a frame with a body has not one right content-length, or one without a body has any."""
+    lengths = [line for line in frame.headers if is_content_length(line)]
+    right = [b"content-length:%d" % len(frame.body)] if frame.body else []
+    return None if lengths == right else f"says {lengths} about a body of {len(frame.body)} bytes"
 
 
 def format_frame(frame: ServerFrame) -> str:

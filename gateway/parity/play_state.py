@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from textwrap import indent
 
-from gateway.parity.matcher import format_expected, format_frame, match_frame
+from gateway.parity.matcher import FrameMatch, format_expected, format_frame
 from gateway.parity.recording import Recording
 from gateway.parity.rendering import Scope, shortened
 from gateway.parity.stomp_peer import ServerFrame
@@ -64,18 +64,13 @@ class MismatchError(Exception):
 class PlayState:
     """The current step, the values of placeholders and the recording.
 
-    Args:
-        transcript: as `Transcript.for_release` returns it.
-        side: which of the two servers this is.
-        identity: the user of the clients.
-
     Raises:
-        ValueError: the transcript depends on the release.
+        ValueError: the transcript depends on the release of RabbitMQ; `Transcript.for_release` makes one that does not.
     """
 
     def __init__(self, transcript: Transcript, side: Side, identity: Identity) -> None:
         if transcript.depends_on_release:
-            raise ValueError(f"{transcript.name} depends on the release of RabbitMQ: play what `for_release` returns")
+            raise ValueError(f"{transcript.name} depends on the release of RabbitMQ")
         self.transcript = transcript
         self.side: Side = side
         self.identity = identity
@@ -87,7 +82,7 @@ class PlayState:
     def begin(self, step: Step) -> None:
         """Make a step the current one."""
         self.step = step
-        self.recording.line = step.line
+        self.recording.begin_step(step.line)
 
     def learn(self, values: Scope) -> None:
         """Keep the values that placeholders got."""
@@ -95,7 +90,7 @@ class PlayState:
 
     def match(self, expected: FrameTemplate, frame: ServerFrame) -> Scope:
         """Return the values that placeholders get from a frame. Raises MismatchError if it does not match."""
-        match = match_frame(expected, frame, self.scope)
+        match = FrameMatch(expected, frame, self.scope)
         if match.differences:
             wanted = format_expected(expected, self.scope)
             raise self.mismatch("expected", wanted, "got", format_frame(frame), "which", *match.differences)

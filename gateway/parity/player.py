@@ -6,7 +6,7 @@ from typing import Any
 
 from gateway.parity.amqp_broker import Broker, BrokerLostError, BrokerRefusalError
 from gateway.parity.broker_fixture import BrokerFixture, CleanupLog
-from gateway.parity.matcher import format_expected, format_frame, match_frame
+from gateway.parity.matcher import FrameMatch, format_expected, format_frame
 from gateway.parity.play_state import Identity, MismatchError, PlayState
 from gateway.parity.recording import EventOrder, RecordedEvent, Recording
 from gateway.parity.rendering import PlaceholderError, Scope, render, render_raw, unambiguous
@@ -73,11 +73,11 @@ async def play(
     Cancellation ends the transcript, but not the clean-up.
 
     Args:
-        transcript: as `Transcript.for_release` returns it.
+        transcript: must not depend on the release, see `Transcript.for_release`.
         peer: the server.
         broker: the server's broker; None if it cannot be reached.
-        side: whose steps to play, where the two servers depart.
-        identity: the user of the clients; guest by default.
+        side: which of the two servers it is.
+        identity: the user of the clients; guest unless given.
         cleanup_log: gets what was deleted, and what could not be.
     """
     state = PlayState(transcript, side, identity or Identity())
@@ -109,7 +109,7 @@ class _Player:
         self._pushed_back: dict[str, Received] = {}  # what ended `any number of` frames, for the client's next step
         self._logged_in: dict[str, bool] = {}  # of each client whose connection is open
         self._heart_beating: set[str] = set()  # clients whose server announced heart-beats
-        self._probes = 0  # in this step
+        self._probes = 0  # in this step: both servers must get the same names, whatever steps only one has
         self._header_scope = state.identity.header_scope
         self._passcode = unambiguous(self._header_scope["passcode"])
         self._handlers: dict[type[Step], Callable[[Any], Awaitable[None]]] = {
@@ -132,7 +132,7 @@ class _Player:
                 self._state.begin(step)
                 self._probes = 0
                 await self._play_step(step)
-        self._state.recording.line = 0
+        self._state.recording.begin_step(0)
         for client, logged_in in list(self._logged_in.items()):
             await (self._probe(client) if logged_in else self._probe_not_logged_in(client))
 
@@ -186,13 +186,13 @@ class _Player:
         with self._state.recording.group(EventOrder.ANY_NUMBER):
             while True:
                 received = await self._receive(step.client)
-                if (
-                    not isinstance(received, ServerFrame)
-                    or match_frame(step.frame, received, self._state.scope).differences
-                ):
+                if not isinstance(received, ServerFrame) or self._differs(step.frame, received):
                     self._pushed_back[step.client] = received
                     return
                 self._record(step.client, received)
+
+    def _differs(self, expected: FrameTemplate, frame: ServerFrame) -> bool:
+        return bool(FrameMatch(expected, frame, self._state.scope).differences)
 
     async def _expect_in_any_order(self, step: ExpectFramesInAnyOrder) -> None:
         missing = [expect for expect in step.expected if expect.side in (None, self._state.side)]
@@ -204,7 +204,7 @@ class _Player:
 
     def _matching(self, frame: ServerFrame, client: str, missing: list[ExpectFrame]) -> ExpectFrame:
         for expect in missing:
-            match = match_frame(expect.frame, frame, self._state.scope)
+            match = FrameMatch(expect.frame, frame, self._state.scope)
             if expect.client == client and not match.differences:
                 self._state.learn(match.values)
                 return expect

@@ -1,7 +1,7 @@
 """What clients, server and broker said while a transcript was played, and a form in which two servers compare."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -72,28 +72,35 @@ class RecordedEvent:
 
 @dataclass(frozen=True, slots=True)
 class EventGroup:
-    """Events that are compared together; `line` is that of their step, 0 after the last step."""
+    """Events that are compared together, and the line of their step; 0 after the last step."""
 
     order: EventOrder
-    line: int
+    line: int = field(compare=False)
     events: list[RecordedEvent] = field(default_factory=list)
+
+    def matches(self, other: Self) -> bool:
+        """Tell whether two servers said the same. One may have said fewer of the events that may repeat."""
+        if self.order is EventOrder.ANY_NUMBER and other.order is EventOrder.ANY_NUMBER:
+            return set(self.events) <= set(other.events) or set(other.events) <= set(self.events)
+        return self == other
 
 
 class Recording:
     """Everything that was said while a transcript was played on one server.
 
-    Two servers that answer as the transcript says have the same groups.
-
-    Args:
-        run: the start of all names that this run has made up.
+    Two servers that answer as the transcript says have the same groups. `run` is the start of all names of this run.
     """
 
     def __init__(self, run: str) -> None:
         self.run = run
         self.groups: list[EventGroup] = []
         self.line = 0
-        """Line of the step that is being played."""
+        """Line of the step that is played."""
         self._order = EventOrder.EXACT
+
+    def begin_step(self, line: int) -> None:
+        """Record what follows as said in the step at this line."""
+        self.line = line
 
     def add(self, event: RecordedEvent) -> None:
         """Record an event, in a group of its own unless `group` has opened one."""
@@ -133,38 +140,16 @@ _MESSAGE_ID = re.compile(r"[QT]_[^\n]*$")
 _QUOTED_BYTES = re.compile(r"\[[0-9]+(?:,\s*[0-9]+)*\]")
 
 
-@dataclass(frozen=True, slots=True)
-class NormalisedGroup:
-    """A group of events in comparable form; `events` are sorted unless their order counts."""
-
-    order: EventOrder
-    events: tuple[RecordedEvent, ...]
-
-    def equals(self, other: Self) -> bool:
-        """Tell whether both servers said the same. One may have said fewer of the events that may repeat."""
-        if self.order is EventOrder.ANY_NUMBER and other.order is EventOrder.ANY_NUMBER:
-            return set(self.events) <= set(other.events) or set(other.events) <= set(self.events)
-        return self == other
-
-
-def normalised(recording: Recording, lines: Collection[int] | None = None) -> tuple[NormalisedGroup, ...]:
-    """Return a recording in a form that is equal for two servers that behave the same.
+def normalised(recording: Recording, lines: Collection[int] | None = None) -> list[EventGroup]:
+    """Return the groups of a recording, or of the steps at some lines, so that servers that behave the same are equal.
 
     Names of the run, sessions, message ids and generated queues become placeholders, numbered in the order in which
-    they first appear, so that different names stay different. Headers are sorted by name. The following is dropped:
-    the value of CONNECTED's server header; the line feed that some releases of the plugin put at the end of an ERROR's
-    body; the line breaks within bytes that an ERROR quotes.
-
-    Args:
-        recording: of one server.
-        lines: return only the groups of the steps at these lines; None for all.
+    they first appear, so that different names stay different. Headers are sorted by name, and so are events unless
+    their order counts. The following is dropped: the value of CONNECTED's server header; the line feed that some
+    releases of the plugin put at the end of an ERROR's body; the line breaks within bytes that an ERROR quotes.
     """
     normaliser = _Normaliser(recording)
-    return tuple(
-        normaliser.group(group.order, group.events)
-        for group in recording.groups
-        if lines is None or group.line in lines
-    )
+    return [normaliser.group(group) for group in recording.groups if lines is None or group.line in lines]
 
 
 class _Normaliser:
@@ -185,15 +170,15 @@ class _Normaliser:
             ordinal = f"{earlier + 1}. " if earlier else ""
             self._known[found[1]] = f"{{{client}.{ordinal}session}}"
 
-    def group(self, order: EventOrder, events: Iterable[RecordedEvent]) -> NormalisedGroup:
-        named = [self._with_known_names(event) for event in events]
-        if order is not EventOrder.EXACT:
-            named.sort(key=lambda event: event.replaced(_GENERATED, _kind_alone).lines)
-        if order is EventOrder.ANY_NUMBER:  # how often they came must not count
-            return NormalisedGroup(
-                order, tuple(dict.fromkeys(each.replaced(_GENERATED, _kind_alone) for each in named))
-            )
-        return NormalisedGroup(order, tuple(event.replaced(_GENERATED, self._numbered) for event in named))
+    def group(self, group: EventGroup) -> EventGroup:
+        events = [self._with_known_names(event) for event in group.events]
+        if group.order is not EventOrder.EXACT:
+            events.sort(key=lambda event: event.replaced(_GENERATED, _kind).lines)
+        if group.order is EventOrder.ANY_NUMBER:  # how often they came must not count
+            events = list(dict.fromkeys(event.replaced(_GENERATED, _kind) for event in events))
+        else:
+            events = [event.replaced(_GENERATED, self._numbered) for event in events]
+        return EventGroup(group.order, group.line, events)
 
     def _with_known_names(self, event: RecordedEvent) -> RecordedEvent:
         headers, body = event.headers, event.body
@@ -223,5 +208,5 @@ class _Normaliser:
         return self._generated[key]
 
 
-def _kind_alone(match: re.Match[str]) -> str:
+def _kind(match: re.Match[str]) -> str:
     return f"{{{match.lastgroup}}}"

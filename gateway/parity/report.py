@@ -7,7 +7,7 @@ from itertools import takewhile, zip_longest
 from typing import TextIO
 
 from gateway.parity.comparison import Outcome, Verdict
-from gateway.parity.recording import NormalisedGroup
+from gateway.parity.recording import EventGroup
 from gateway.parity.rendering import shortened
 from gateway.parity.transcript_files import Departure
 
@@ -25,7 +25,7 @@ class ParityReport:
         output: where to print.
         progress: where to show a counter; None for nowhere.
         width: of the terminal, in characters.
-        departures: the rows of departures.md by their first column.
+        departures: see `load_departures`.
         total: the number of transcripts.
         verbose: print every rule in full, and every exchange.
     """
@@ -119,13 +119,10 @@ class ParityReport:
             self._progress.flush()
 
 
-def side_by_side(plugin: Sequence[NormalisedGroup], gateway: Sequence[NormalisedGroup], width: int) -> Iterator[str]:
+def side_by_side(plugin: Sequence[EventGroup], gateway: Sequence[EventGroup], width: int) -> Iterator[str]:
     """Yield both exchanges as lines, the first difference marked with `>`, long lines shortened.
 
-    Args:
-        plugin: what was said on the plugin.
-        gateway: what was said on the gateway.
-        width: of the terminal, in characters; from 100 on the exchanges stand side by side.
+    The exchanges stand side by side on a terminal of at least 100 characters.
     """
     said = [
         [line for group in groups for event in group.events for line in event.lines] for groups in (plugin, gateway)

@@ -3,14 +3,12 @@
 import asyncio
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
-from functools import wraps
-from typing import ParamSpec, TypeVar
+from collections.abc import Awaitable, Coroutine
+from typing import TypeVar
 
 from gateway.errors import GatewayError
 
 _ResultT = TypeVar("_ResultT")
-_ArgumentsP = ParamSpec("_ArgumentsP")
 
 
 class TerminatedError(GatewayError):
@@ -34,18 +32,6 @@ async def finish(work: Coroutine[object, object, _ResultT]) -> _ResultT:
         task.exception()  # retrieved, or asyncio would log it
         raise asyncio.CancelledError
     return task.result()
-
-
-def uninterrupted(
-    function: Callable[_ArgumentsP, Coroutine[object, object, _ResultT]],
-) -> Callable[_ArgumentsP, Coroutine[object, object, _ResultT]]:
-    """Decorate a coroutine function so that it runs to its end although its caller is cancelled."""
-
-    @wraps(function)
-    async def wrapper(*arguments: _ArgumentsP.args, **keywords: _ArgumentsP.kwargs) -> _ResultT:
-        return await finish(function(*arguments, **keywords))
-
-    return wrapper
 
 
 async def until_terminated(work: Awaitable[_ResultT]) -> _ResultT:

@@ -11,7 +11,6 @@ from typing import Literal, Self, TypeVar, get_args
 
 Side = Literal["plugin", "gateway"]
 SIDES: tuple[Side, ...] = get_args(Side)
-_BOTH = set(SIDES)
 
 Setup = Literal["plain", "configured", "no-default-user", "restricted-user"]
 SETUPS: Mapping[Setup, str] = {
@@ -60,7 +59,7 @@ ORACLE = Release(3, 10, 8)
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRange:
-    """The releases from `since` on and before `before`; None leaves that end open."""
+    """The releases from `since` on and before `before`; None leaves an end open."""
 
     since: Release | None
     before: Release | None
@@ -223,22 +222,17 @@ class Transcript:
     @property
     def expects_departure(self) -> bool:
         """True if a step holds for one of the two servers only. Call `for_release` first."""
-        return any(sides != _BOTH for sides in self._sides().values())
+        return any(step.line not in self.lines_for_both for step in self.steps)
 
     @property
     def lines_for_both(self) -> frozenset[int]:
         """The lines of the steps that hold, with all they contain, for both servers. Call `for_release` first."""
-        sides = self._sides()
-        return frozenset(
-            step.line for step in self.steps if all(sides[each.line] == _BOTH for each in flattened([step]))
-        )
-
-    def _sides(self) -> dict[int, set[Side]]:
-        """Return the servers that the steps of each line hold for: a line that names both makes two steps."""
         sides: dict[int, set[Side]] = {}
-        for step in flattened(self.steps):
+        for step in flattened(self.steps):  # a line that names both servers makes two steps
             sides.setdefault(step.line, set()).update([step.side] if step.side else SIDES)
-        return sides
+        return frozenset(
+            step.line for step in self.steps if all(len(sides[each.line]) == len(SIDES) for each in flattened([step]))
+        )
 
     @property
     def uses_broker(self) -> bool:
@@ -248,16 +242,9 @@ class Transcript:
     @property
     def leaves_queues(self) -> bool:
         """True if queues may outlive the clients' connections and have to be deleted."""
-        sent = ("\n".join(step.frame.headers) for step in self.steps if isinstance(step, SendFrame))
-        raw = (step.text for step in self.steps if isinstance(step, SendRaw))
-        return bool(self.cleanup) or any(_LASTING_QUEUE.search(text) for text in (*sent, *raw))
-
-    @property
-    def uses_clock(self) -> bool:
-        """True if a step waits for a heart-beat or a timeout of the server."""
-        return any(
-            isinstance(step, ExpectHeartBeat) or (isinstance(step, ExpectClosed) and step.timed) for step in self.steps
-        )
+        headers = ["\n".join(step.frame.headers) for step in self.steps if isinstance(step, SendFrame)]
+        raw = [step.text for step in self.steps if isinstance(step, SendRaw)]
+        return bool(self.cleanup) or any(_LASTING_QUEUE.search(text) for text in headers + raw)
 
 
 def flattened(steps: Iterable[Step]) -> Iterator[Step]:

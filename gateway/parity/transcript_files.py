@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from itertools import takewhile
 from pathlib import Path
 
 from gateway.errors import GatewayError
@@ -130,51 +131,46 @@ def parse_transcript(text: str, path: Path) -> Transcript:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A line that starts in the first column, and the indented lines under it without their indentation."""
+    """A line that starts in the first column, and the lines under it."""
 
     line: int
     first: str
-    indented: tuple[str, ...]
+    under: list[str] = field(default_factory=list)
+
+    @property
+    def indented(self) -> list[str]:
+        """The lines under the first, without the indentation of their first one and without empty lines at the end."""
+        first = next((line for line in self.under if line), "")
+        indentation = " " * (len(first) - len(first.lstrip(" ")))
+        lines = [line.removeprefix(indentation) for line in self.under]
+        while lines and not lines[-1].strip():
+            lines.pop()
+        return lines
 
 
-def _blocks(text: str) -> Iterator[_Block]:
-    first: tuple[int, str] | None = None
-    indented: list[str] = []
+def _blocks(text: str) -> list[_Block]:
+    blocks: list[_Block] = []
     for number, line in enumerate(text.splitlines(), start=1):
         if line.startswith("#"):
             continue
-        if not line or line.startswith(" "):
-            indented.append(line)
-            continue
-        if first:
-            yield _Block(*first, _dedented(indented))
-        first, indented = (number, line), []
-    if first:
-        yield _Block(*first, _dedented(indented))
-
-
-def _dedented(lines: Sequence[str]) -> tuple[str, ...]:
-    """Remove the first line's indentation from all lines, and empty lines from the end."""
-    first = next((line for line in lines if line), "")
-    indentation = " " * (len(first) - len(first.lstrip(" ")))
-    kept = [line.removeprefix(indentation) for line in lines]
-    while kept and not kept[-1].strip():
-        kept.pop()
-    return tuple(kept)
+        if line and not line.startswith(" "):
+            blocks.append(_Block(number, line))
+        elif blocks:
+            blocks[-1].under.append(line)
+    return blocks
 
 
 # The head of a file.
 
 
 def _parse(text: str, path: Path) -> Transcript:
-    blocks = list(_blocks(text))
-    is_step = (block.first.partition(":")[0] not in _FILE_KEYS for block in blocks)
-    first_step = next((index for index, found in enumerate(is_step) if found), len(blocks))
+    blocks = _blocks(text)
+    head_blocks = list(takewhile(lambda block: block.first.partition(":")[0] in _FILE_KEYS, blocks))
     head: dict[str, list[str]] = {key: [] for key in _FILE_KEYS}
-    for block in blocks[:first_step]:
+    for block in head_blocks:
         key, _, value = block.first.partition(":")
         head[key].append(" ".join([value.strip(), *(line.strip() for line in block.indented)]).strip())
-    steps = tuple(_steps(iter(blocks[first_step:])))
+    steps = tuple(_steps(iter(blocks[len(head_blocks) :])))
     for step in flattened(steps):
         if step.side and not head["departure"]:
             raise _LineError(step.line, f"only the {step.side} does this, and the file names no departure")
@@ -298,6 +294,6 @@ def _server_sends(block: _Block, client: str, rest: str) -> Step:
 
 
 def _frame(command: str, block: _Block) -> FrameTemplate:
-    lines = list(block.indented)
+    lines = block.indented
     end = lines.index("") if "" in lines else len(lines)
     return FrameTemplate(command, tuple(lines[:end]), "\n".join(lines[end + 1 :]))

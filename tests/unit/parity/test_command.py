@@ -11,7 +11,7 @@ import pytest
 from gateway.cli import main
 from gateway.errors import ExitCode
 from gateway.parity.comparison import Outcome, Verdict
-from gateway.parity.recording import EventOrder, NormalisedGroup, RecordedEvent
+from gateway.parity.recording import EventGroup, EventOrder, RecordedEvent
 from gateway.parity.report import ParityReport, side_by_side
 from gateway.parity.transcript import SETUPS
 from gateway.parity.transcript_files import load_departures, load_transcripts
@@ -241,8 +241,8 @@ def test_only_chooses_by_part_or_pattern() -> None:
 # The report.
 
 
-def _groups(*bodies: str) -> tuple[NormalisedGroup, ...]:
-    return tuple(NormalisedGroup(EventOrder.EXACT, (RecordedEvent("S<", "MESSAGE", (), body),)) for body in bodies)
+def _groups(*bodies: str) -> list[EventGroup]:
+    return [EventGroup(EventOrder.EXACT, 0, [RecordedEvent("S<", "MESSAGE", (), body)]) for body in bodies]
 
 
 def test_exchanges_stand_beside_each_other_where_there_is_room() -> None:
