@@ -22,6 +22,7 @@ from gateway.parity.transcript import Release
 
 _ResultT = TypeVar("_ResultT")
 
+_POLL_INTERVAL = 0.025  # seconds
 _NUMBERS = {"priority", "timestamp", "delivery_mode"}
 
 
@@ -208,6 +209,20 @@ class AmqpBroker:
 
 def _text(value: object) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+async def poll(
+    ask: Callable[[], Awaitable[_ResultT]], is_final: Callable[[_ResultT], bool], attempts: int = 200
+) -> _ResultT:
+    """Ask the broker every 25 ms, and return the first answer that is final, or the last one.
+
+    RabbitMQ may answer a client a moment before the effect shows.
+    """
+    answer = await ask()
+    while not is_final(answer) and (attempts := attempts - 1):
+        await asyncio.sleep(_POLL_INTERVAL)
+        answer = await ask()
+    return answer
 
 
 def subscription_queue(routing_key: str, subscription_id: str) -> str:

@@ -7,15 +7,21 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
-from gateway.parity.amqp_broker import Broker, BrokerLostError, BrokerMessage, BrokerRefusalError, subscription_queue
+from gateway.parity.amqp_broker import (
+    Broker,
+    BrokerLostError,
+    BrokerMessage,
+    BrokerRefusalError,
+    poll,
+    subscription_queue,
+)
 from gateway.parity.play_state import PlayState
 from gateway.parity.recording import RecordedEvent
 from gateway.parity.rendering import PlaceholderError, render, unambiguous
 from gateway.parity.stomp_peer import ServerFrame
 from gateway.parity.transcript import BrokerAction, ExpectInBroker, FrameTemplate
 
-_ATTEMPTS = 200
-_PAUSE = 0.025  # seconds
+_RETRY_INTERVAL = 0.025  # seconds
 _SERVER_DELAYS = (0.3, 1.0)  # seconds, one after the other
 _DELETE_ATTEMPTS = 5
 _ESCAPES = {"n": "\n", "r": "\r", "c": ":", "\\": "\\"}
@@ -110,13 +116,7 @@ class BrokerFixture:
         )
 
     async def _check_queue(self, queue: str, expected: str) -> None:
-        """Ask again and again: the broker may act a moment after its answer to the client."""
-        found = ""
-        for _ in range(_ATTEMPTS):
-            found = await self._queue_state(queue, expected)
-            if found == expected:
-                break
-            await asyncio.sleep(_PAUSE)
+        found = await poll(lambda: self._queue_state(queue, expected), lambda found: found == expected)
         self._record("B<", f"queue {queue} {found}")
         if found != expected:
             raise self._state.mismatch(f"expected queue {queue} {expected}, got", found)
@@ -131,19 +131,13 @@ class BrokerFixture:
         return "is gone" if count is None else "exists" if expected == "exists" else f"holds {count}"
 
     async def _check_message(self, queue: str, expected: FrameTemplate) -> None:
-        message = await self._take(queue)
+        message = await poll(lambda: self._broker.take(queue), lambda message: message is not None)
+        if message is None:
+            self._record("B<", f"no message in {queue}")
+            raise self._state.mismatch(f"there is no message in {queue}")
         self._record("B<", f"message from {queue}", message)
         length = (b"content-length:%d" % len(message.body),) if message.body else ()
         self._state.learn(self._state.match(expected, ServerFrame(b"", (*message.lines, *length), message.body)))
-
-    async def _take(self, queue: str) -> BrokerMessage:
-        for _ in range(_ATTEMPTS):
-            message = await self._broker.take(queue)
-            if message is not None:
-                return message
-            await asyncio.sleep(_PAUSE)
-        self._record("B<", f"no message in {queue}")
-        raise self._state.mismatch(f"there is no message in {queue}")
 
     def _message(self, template: FrameTemplate) -> BrokerMessage:
         lines = tuple(render(line, self._state.scope) for line in template.headers)
@@ -200,7 +194,7 @@ class BrokerFixture:
                     return
                 break
             except (BrokerLostError, OSError):  # perhaps because of another transcript on the same connection
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(_RETRY_INTERVAL)
             else:
                 return
         self._log.leftovers.add(what)

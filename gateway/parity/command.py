@@ -32,6 +32,10 @@ _PASSCODE_VARIABLE = "STOMP_PASSCODE"
 _DEFAULT_PASSCODE = "guest"
 _MAX_JOBS = 64
 _MAX_PORT = 0xFFFF
+_NO_BROKER = (
+    "the broker cannot be reached over AMQP (--amqp): whatever needs that is skipped, and whether "
+    "both servers have the same broker is not known"
+)
 _WRONG_URL = "--amqp must be amqp://USER:PASSWORD@HOST:PORT/VHOST, with %2F for a slash in VHOST"
 _UNQUOTED = (
     "--amqp has an @, a slash, ? or # where none belongs: in USER, PASSWORD and VHOST write %40 for @, %2F for a "
@@ -47,9 +51,6 @@ def list_transcripts(only: str | None) -> None:
 
 async def compare(options: Namespace) -> bool:
     """Play the transcripts on both servers and print the report.
-
-    Args:
-        options: of the command line: `only`, `verbose`, and those of `_checked`.
 
     Returns:
         True if something was played and nothing is different.
@@ -72,45 +73,6 @@ async def compare(options: Namespace) -> bool:
             print(f"stomp-gateway: left in the broker: {', '.join(sorted(cleanup_log.leftovers))}", file=sys.stderr)
 
 
-async def _compare(
-    checked: "_CheckedOptions", transcripts: Sequence[Transcript], cleanup_log: CleanupLog, options: Namespace
-) -> bool:
-    names = {side: await server_name(side, checked.servers[side], checked.identity) for side in SIDES}
-    print(f"plugin   {options.plugin}  {names['plugin']}\ngateway  {options.gateway}  {names['gateway']}")
-    async with AsyncExitStack() as stack:
-        broker = await _connect_to_broker(checked, stack)
-        if broker:
-            leftovers = cleanup_log.leftovers
-            await check_same_broker(checked.servers, broker, checked.amqp_address, checked.identity, leftovers)
-        report = _report(len(transcripts), verbose=options.verbose)
-        comparison = Comparison(
-            checked.servers,
-            broker,
-            # A plugin may hide its release, which is that of its broker.
-            Release.from_server_header(names["plugin"]) or (broker.release if broker else None),
-            checked.identity,
-            checked.setups,
-            checked.jobs,
-            cleanup_log,
-        )
-        started = time.monotonic()
-        await comparison.run(transcripts, report.add_verdict, report.add_finished)
-        report.print_summary(time.monotonic() - started, _warnings(report, broker))
-    return bool(report.played) and not report.outcomes[Outcome.DIFFERENT]
-
-
-def _warnings(report: ParityReport, broker: AmqpBroker | None) -> list[str]:
-    warnings = []
-    if not broker:
-        warnings.append(
-            "the broker cannot be reached over AMQP (--amqp): whatever needs that is skipped, and whether "
-            "both servers have the same broker is not known"
-        )
-    if not report.played:
-        warnings.append("nothing was played")
-    return warnings
-
-
 def _selected(only: str | None) -> list[Transcript]:
     selected = load_transcripts(only)
     if not selected:
@@ -118,15 +80,32 @@ def _selected(only: str | None) -> list[Transcript]:
     return selected
 
 
-def _report(total: int, *, verbose: bool) -> ParityReport:
-    return ParityReport(
+async def _compare(
+    checked: "_CheckedOptions", transcripts: Sequence[Transcript], cleanup_log: CleanupLog, options: Namespace
+) -> bool:
+    names = {side: await server_name(side, checked.servers[side], checked.identity) for side in SIDES}
+    print(f"plugin   {options.plugin}  {names['plugin']}\ngateway  {options.gateway}  {names['gateway']}")
+    report = ParityReport(
         sys.stdout,
         sys.stderr if sys.stderr.isatty() else None,
         width=shutil.get_terminal_size().columns,
         departures=load_departures(),
-        total=total,
-        verbose=verbose,
+        total=len(transcripts),
+        verbose=options.verbose,
     )
+    async with AsyncExitStack() as stack:
+        broker = await _connect_to_broker(checked, stack)
+        if broker:
+            await check_same_broker(checked.servers, broker, checked.amqp_address, checked.identity, cleanup_log)
+        # A plugin may hide its release, which is that of its broker.
+        release = Release.from_server_header(names["plugin"]) or (broker.release if broker else None)
+        comparison = Comparison(
+            checked.servers, broker, release, checked.identity, checked.setups, checked.jobs, cleanup_log
+        )
+        started = time.monotonic()
+        await comparison.run(transcripts, report.add_verdict, report.add_finished)
+        report.print_summary(time.monotonic() - started, () if broker else (_NO_BROKER,))
+    return bool(report.played) and not report.outcomes[Outcome.DIFFERENT]
 
 
 async def _connect_to_broker(checked: "_CheckedOptions", stack: AsyncExitStack) -> AmqpBroker | None:

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from gateway.errors import GatewayError
-from gateway.parity.amqp_broker import Broker, BrokerLostError, BrokerRefusalError
+from gateway.parity.amqp_broker import Broker, BrokerLostError, BrokerRefusalError, poll
+from gateway.parity.broker_fixture import CleanupLog
 from gateway.parity.play_state import SERVER_NAMES, Identity
 from gateway.parity.rendering import readable, render
 from gateway.parity.stomp_peer import Address, Closed, ServerFrame, ServerFrameError, SilenceError, SocketPeer
@@ -14,7 +15,6 @@ from gateway.parity.transcript import Side
 
 _TIMEOUT = 10.0  # seconds
 _ATTEMPTS = 80
-_PAUSE = 0.025  # seconds
 _CONNECT = "CONNECT\naccept-version:1.2\nhost:{host}\nlogin:{login}\npasscode:{passcode}\n\n{nul}"
 _SEND = "SEND\ndestination:/amq/queue/{queue}\nreceipt:sent\n\n{side}{nul}"
 
@@ -34,16 +34,9 @@ async def server_name(side: Side, address: Address, identity: Identity) -> str:
 
 
 async def check_same_broker(
-    servers: Mapping[Side, Address], broker: Broker, broker_address: str, identity: Identity, leftovers: set[str]
+    servers: Mapping[Side, Address], broker: Broker, broker_address: str, identity: Identity, log: CleanupLog
 ) -> None:
-    """Check that a message sent through each server arrives in the broker.
-
-    Args:
-        servers: the addresses of the plugin and of the gateway.
-        broker: the broker that transcripts look at.
-        broker_address: its host and port, for errors.
-        identity: who sends.
-        leftovers: gets what could not be deleted from the broker.
+    """Check that a message sent through each server arrives in the broker; `broker_address` is for error texts.
 
     Raises:
         PreflightError: a message does not arrive, or the user lacks permissions.
@@ -73,16 +66,12 @@ async def check_same_broker(
         except BrokerRefusalError:
             pass  # a user who may not delete it could not declare it
         except BrokerLostError:
-            leftovers.add(f"queue {queue}")
+            log.leftovers.add(f"queue {queue}")
 
 
 async def _arrives(broker: Broker, queue: str, side: Side) -> bool:
-    for _ in range(_ATTEMPTS):
-        message = await broker.take(queue)
-        if message:
-            return message.body == side.encode()
-        await asyncio.sleep(_PAUSE)
-    return False
+    message = await poll(lambda: broker.take(queue), lambda message: message is not None, _ATTEMPTS)
+    return message is not None and message.body == side.encode()
 
 
 @asynccontextmanager

@@ -71,6 +71,8 @@ class ParityReport:
     def print_summary(self, seconds: float, warnings: Sequence[str] = ()) -> None:
         """Print the number of transcripts by outcome, and the warnings under it."""
         self._clear_progress()
+        if not self.played:
+            warnings = (*warnings, "nothing was played")
         counts = ", ".join(map(self._counted, Outcome))
         total = self.outcomes.total()
         summary = f"\n{total} rule{'s'[: total != 1]}: {counts} ({seconds:.1f} s)"
