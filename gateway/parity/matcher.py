@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from gateway.parity.rendering import Scope, fill_known, match_text, readable
-from gateway.parity.stomp_peer import ServerFrame
+from gateway.parity.stomp_peer import Closed, Received, ServerFrame
 from gateway.parity.transcript import ANY_OTHER_HEADERS, FrameTemplate
 
 
@@ -82,10 +82,12 @@ def content_length_problem(frame: ServerFrame) -> str | None:
     return None if lengths == right else f"says {lengths} about a body of {len(frame.body)} bytes"
 
 
-def format_frame(frame: ServerFrame) -> str:
-    """Return a frame in the notation of transcripts."""
-    lines = [readable(frame.command), *map(readable, frame.headers)]
-    return "\n".join([*lines, "", readable(frame.body)] if frame.body else lines)
+def format_received(received: Received) -> str:
+    """Return what a server sent in the notation of transcripts."""
+    if not isinstance(received, ServerFrame):
+        return "(closed)" if isinstance(received, Closed) else "(heart-beat)"
+    lines = [readable(received.command), *map(readable, received.headers)]
+    return "\n".join([*lines, "", readable(received.body)] if received.body else lines)
 
 
 def format_expected(expected: FrameTemplate, scope: Scope) -> str:

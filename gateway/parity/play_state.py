@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from textwrap import indent
 
-from gateway.parity.matcher import FrameMatch, format_expected, format_frame
+from gateway.parity.matcher import FrameMatch, format_expected, format_received
 from gateway.parity.recording import Recording
 from gateway.parity.rendering import Scope, shortened
 from gateway.parity.stomp_peer import ServerFrame
@@ -93,7 +93,7 @@ class PlayState:
         match = FrameMatch(expected, frame, self.scope)
         if match.differences:
             wanted = format_expected(expected, self.scope)
-            raise self.mismatch("expected", wanted, "got", format_frame(frame), "which", *match.differences)
+            raise self.mismatch("expected", wanted, "got", format_received(frame), "which", *match.differences)
         return match.values
 
     def mismatch(self, *paragraphs: str, is_answer: bool = True) -> MismatchError:

@@ -6,7 +6,7 @@ from typing import Any
 
 from gateway.parity.amqp_broker import Broker, BrokerLostError, BrokerRefusalError
 from gateway.parity.broker_fixture import BrokerFixture, CleanupLog
-from gateway.parity.matcher import FrameMatch, format_expected, format_frame
+from gateway.parity.matcher import FrameMatch, format_expected, format_received
 from gateway.parity.play_state import Identity, MismatchError, PlayState
 from gateway.parity.recording import EventOrder, RecordedEvent, Recording
 from gateway.parity.rendering import PlaceholderError, Scope, render, render_raw, unambiguous
@@ -40,7 +40,7 @@ from gateway.parity.transcript import (
 
 _CONNECT = "CONNECT\naccept-version:{version}\nhost:{host}\nlogin:{login}\npasscode:{passcode}"
 _CONNECTED = ("version:{version}", "session:{client_session}", "heart-beat:0,0")
-# Questions to a server that do no harm, and their answers.
+# The answers to BEGIN, and to ABORT.
 _PROBE_ANSWER = FrameTemplate("RECEIPT", ("receipt-id:{probe}",), "")
 _NOT_LOGGED_IN = FrameTemplate("ERROR", ("message:Illegal command", "..."), "{*:lines}")
 _NO_DEFAULT_USER = FrameTemplate("ERROR", ("message:Bad CONNECT", "..."), "{*:lines}")
@@ -106,10 +106,10 @@ class _Player:
         self._state = state
         self._peer = peer
         self._fixture = fixture
-        self._pushed_back: dict[str, Received] = {}  # what ended `any number of` frames, for the client's next step
+        self._pushed_back: dict[str, Received] = {}  # by client: what ended `any number of` frames, for its next step
         self._logged_in: dict[str, bool] = {}  # of each client whose connection is open
         self._heart_beating: set[str] = set()  # clients whose server announced heart-beats
-        self._probes = 0  # in this step: both servers must get the same names, whatever steps only one has
+        self._probes = 0  # in this step: a step for one server only must not change the receipt ids of later steps
         self._header_scope = state.identity.header_scope
         self._passcode = unambiguous(self._header_scope["passcode"])
         self._handlers: dict[type[Step], Callable[[Any], Awaitable[None]]] = {
@@ -209,19 +209,19 @@ class _Player:
                 self._state.learn(match.values)
                 return expect
         expected = [format_expected(expect.frame, self._state.scope) for expect in missing]
-        raise self._state.mismatch("expected, in any order", *expected, "got", format_frame(frame))
+        raise self._state.mismatch("expected, in any order", *expected, "got", format_received(frame))
 
     async def _expect_heart_beat(self, step: ExpectHeartBeat) -> None:
         received = await self._receive(step.client, skip_heart_beats=False)
         self._record(step.client, received)
         if not isinstance(received, HeartBeat):
-            raise self._state.mismatch("expected a heart-beat, got", _format(received))
+            raise self._state.mismatch("expected a heart-beat, got", format_received(received))
 
     async def _expect_closed(self, step: ExpectClosed) -> None:
         received = await self._receive(step.client)
         self._record(step.client, received)
         if not isinstance(received, Closed):
-            raise self._state.mismatch("expected the connection to be closed, got", _format(received))
+            raise self._state.mismatch("expected the connection to be closed, got", format_received(received))
 
     async def _receive_frame(self, client: str, expected: FrameTemplate) -> Scope:
         return self._state.match(expected, await self._next_frame(client, expected))
@@ -231,7 +231,7 @@ class _Player:
         self._record(client, received)
         if not isinstance(received, ServerFrame):
             wanted = format_expected(expected, self._state.scope)
-            raise self._state.mismatch("expected", wanted, "got", _format(received))
+            raise self._state.mismatch("expected", wanted, "got", format_received(received))
         return received
 
     async def _receive(self, client: str, *, skip_heart_beats: bool = True) -> Received:
@@ -276,9 +276,3 @@ class _Player:
             return
         await self._send_text(client, "BEGIN\ntransaction:probe")
         await self._receive_frame(client, _NO_DEFAULT_USER if setup == "no-default-user" else _NOT_LOGGED_IN)
-
-
-def _format(received: Received) -> str:
-    if isinstance(received, ServerFrame):
-        return format_frame(received)
-    return "(closed)" if isinstance(received, Closed) else "(heart-beat)"
