@@ -190,7 +190,7 @@ class BrokerFixture:
             try:
                 await delete(name)
             except BrokerRefusalError as refusal:
-                if "ACCESS_REFUSED" not in str(refusal):  # an exclusive queue, which its connection deletes
+                if "ACCESS_REFUSED" not in str(refusal):  # RESOURCE_LOCKED: deleted with its connection
                     return
                 break
             except (BrokerLostError, OSError):  # perhaps because of another transcript on the same connection

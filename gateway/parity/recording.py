@@ -1,4 +1,4 @@
-"""What clients, server and broker said while a transcript was played, and a form in which two servers compare."""
+"""What clients, server and broker said while a transcript was played, and how recordings of two servers compare."""
 
 import re
 from collections.abc import Callable, Collection, Iterator

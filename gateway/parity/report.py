@@ -3,6 +3,7 @@
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import takewhile, zip_longest
 from typing import TextIO
 
@@ -18,37 +19,23 @@ _NO_MARK = "  "
 _PLURALS = {Outcome.DEPARTURE: "departures"}
 
 
+@dataclass
 class ParityReport:
-    """One line per transcript, both exchanges where they differ, and a summary.
+    """One line per transcript, both exchanges where they differ, and a summary."""
 
-    Args:
-        output: where to print.
-        progress: where to show a counter; None for nowhere.
-        width: of the terminal, in characters.
-        departures: see `load_departures`.
-        total: the number of transcripts.
-        verbose: print every rule in full, and every exchange.
-    """
-
-    def __init__(
-        self,
-        output: TextIO,
-        progress: TextIO | None,
-        *,
-        width: int,
-        departures: Mapping[str, Departure],
-        total: int,
-        verbose: bool,
-    ) -> None:
-        self._output = output
-        self._progress = progress
-        self._width = width
-        self._departures = departures
-        self._total = total
-        self._verbose = verbose
-        self._finished = 0
-        self._not_as_written = 0
-        self.outcomes: Counter[Outcome] = Counter()
+    output: TextIO
+    progress: TextIO | None
+    """Where to show a counter; None for nowhere."""
+    _: KW_ONLY
+    width: int
+    """Of the terminal, in characters."""
+    departures: Mapping[str, Departure]
+    total: int
+    verbose: bool
+    """Print every rule in full, and every exchange."""
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    _finished: int = 0
+    _not_as_written: int = 0
 
     @property
     def played(self) -> int:
@@ -65,7 +52,7 @@ class ParityReport:
         self.outcomes[verdict.outcome] += 1
         self._not_as_written += verdict.outcome is Outcome.EQUAL and bool(verdict.remarks)
         self._clear_progress()
-        print("\n".join(self._lines(verdict)), file=self._output, flush=True)
+        print("\n".join(self._lines(verdict)), file=self.output, flush=True)
         self._show_progress()
 
     def print_summary(self, seconds: float, warnings: Sequence[str] = ()) -> None:
@@ -76,25 +63,25 @@ class ParityReport:
         counts = ", ".join(map(self._counted, Outcome))
         total = self.outcomes.total()
         summary = f"\n{total} rule{'s'[: total != 1]}: {counts} ({seconds:.1f} s)"
-        print("\n".join([summary, *(f"warning: {each}" for each in warnings)]), file=self._output, flush=True)
+        print("\n".join([summary, *(f"warning: {each}" for each in warnings)]), file=self.output, flush=True)
 
     def _counted(self, outcome: Outcome) -> str:
         count = self.outcomes[outcome]
         words = outcome.value if count == 1 else _PLURALS.get(outcome, outcome.value)
-        note = f" ({self._not_as_written} not as written)" if self._not_as_written else ""
-        return f"{count} {words}{note if outcome is Outcome.EQUAL else ''}"
+        has_note = outcome is Outcome.EQUAL and self._not_as_written
+        return f"{count} {words} ({self._not_as_written} not as written)" if has_note else f"{count} {words}"
 
     def _lines(self, verdict: Verdict) -> Iterator[str]:
-        in_full = self._verbose or verdict.outcome is Outcome.DIFFERENT
+        in_full = self.verbose or verdict.outcome is Outcome.DIFFERENT
         yield f"{verdict.outcome.value:<9}  {verdict.transcript.name:<36}  {self._description(verdict)}"
         if in_full:
             rule = f"rule: {verdict.transcript.rule}"
-            yield textwrap.fill(rule, max(40, self._width), initial_indent="    ", subsequent_indent="    ")
+            yield textwrap.fill(rule, max(40, self.width), initial_indent="    ", subsequent_indent="    ")
         if verdict.outcome is Outcome.DIFFERENT:
             for remark in verdict.remarks:
                 yield textwrap.indent(remark, "    ")
         if verdict.exchanges and in_full:
-            yield from side_by_side(*verdict.exchanges, self._width)
+            yield from side_by_side(*verdict.exchanges, self.width)
             yield ""
 
     def _description(self, verdict: Verdict) -> str:
@@ -106,19 +93,19 @@ class ParityReport:
         return f"{title} ({verdict.remarks[0]})" if verdict.outcome is Outcome.EQUAL and verdict.remarks else title
 
     def _departure(self, text: str) -> str:
-        row = self._departures.get(text)
+        row = self.departures.get(text)
         return f"plugin: {text} | gateway: {row.gateway}" if row else text
 
     def _show_progress(self) -> None:
-        self._write_progress(f"\r{self._finished} of {self._total}")
+        self._write_progress(f"\r{self._finished} of {self.total}")
 
     def _clear_progress(self) -> None:
         self._write_progress("\r\x1b[K")
 
     def _write_progress(self, text: str) -> None:
-        if self._progress:
-            self._progress.write(text)
-            self._progress.flush()
+        if self.progress:
+            self.progress.write(text)
+            self.progress.flush()
 
 
 def side_by_side(plugin: Sequence[EventGroup], gateway: Sequence[EventGroup], width: int) -> Iterator[str]:
@@ -146,7 +133,7 @@ def side_by_side(plugin: Sequence[EventGroup], gateway: Sequence[EventGroup], wi
 
 
 def _shortened(said: Sequence[Sequence[str]], first: int | None) -> Iterator[list[str]]:
-    """Yield both sides with long lines shortened; of the first lines that differ, the difference is kept."""
+    """Yield both sides with long lines shortened, but not where the first lines that differ start to differ."""
     around = 0
     if first is not None and all(first < len(lines) for lines in said):
         pairs = zip(*(lines[first] for lines in said), strict=False)  # one line may be the start of the other

@@ -76,18 +76,14 @@ class FrameReader:
     """
 
     def __init__(self) -> None:
-        self._buffer = b""
-        self._complete: deque[ServerFrame | HeartBeat] = deque()
-
-    @property
-    def rest(self) -> bytes:
+        self.rest = b""
         """The bytes of an unfinished frame."""
-        return self._buffer
+        self._complete: deque[ServerFrame | HeartBeat] = deque()
 
     def feed(self, data: bytes) -> None:
         """Add bytes from the server. Raises ServerFrameError."""
-        self._buffer += data
-        while self._buffer and self._split_one():
+        self.rest += data
+        while self.rest and self._split_one():
             pass
 
     def take(self) -> ServerFrame | HeartBeat | None:
@@ -95,11 +91,11 @@ class FrameReader:
         return self._complete.popleft() if self._complete else None
 
     def _split_one(self) -> bool:
-        if self._buffer.startswith(b"\n"):
-            self._buffer = self._buffer[1:]
+        if self.rest.startswith(b"\n"):
+            self.rest = self.rest[1:]
             self._complete.append(HeartBeat())
             return True
-        head, blank_line, rest = self._buffer.partition(b"\n\n")
+        head, blank_line, rest = self.rest.partition(b"\n\n")
         if not blank_line:
             return False
         command, *headers = head.split(b"\n")
@@ -107,9 +103,9 @@ class FrameReader:
         if length is None or len(rest) < length + 2:
             return False
         if rest[length : length + 2] != b"\0\n":
-            raise ServerFrameError(f"the frame is not followed by NUL and a line feed: {self._buffer!r}")
+            raise ServerFrameError(f"the frame is not followed by NUL and a line feed: {self.rest!r}")
         self._complete.append(ServerFrame(command, tuple(headers), rest[:length]))
-        self._buffer = rest[length + 2 :]
+        self.rest = rest[length + 2 :]
         return True
 
 
