@@ -3,9 +3,9 @@
 from gateway.parity.amqp_broker import AmqpBroker, BrokerMessage, BrokerRefusalError
 from gateway.parity.play_state import Identity, MismatchError
 from gateway.parity.player import play
+from gateway.parity.steps import ORACLE, Side
 from gateway.parity.stomp_peer import Closed, FrameReader, HeartBeat, Received, ServerFrame, SilenceError, SocketPeer
-from gateway.parity.transcript import ORACLE, Setup, Side, Transcript
-from gateway.parity.transcript_files import read_transcript
+from gateway.parity.transcript import Setup, Transcript, read_transcript
 
 __all__ = [
     "ORACLE",

@@ -18,7 +18,7 @@ from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 
 from gateway.parity.shutdown import finish
-from gateway.parity.transcript import Release
+from gateway.parity.steps import Release
 
 _ResultT = TypeVar("_ResultT")
 

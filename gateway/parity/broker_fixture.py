@@ -18,8 +18,8 @@ from gateway.parity.amqp_broker import (
 from gateway.parity.play_state import PlayState
 from gateway.parity.recording import RecordedEvent
 from gateway.parity.rendering import PlaceholderError, render, unambiguous
+from gateway.parity.steps import BrokerAction, ExpectInBroker, FrameTemplate
 from gateway.parity.stomp_peer import ServerFrame
-from gateway.parity.transcript import BrokerAction, ExpectInBroker, FrameTemplate
 
 _RETRY_INTERVAL = 0.025  # seconds
 _SERVER_DELAYS = (0.3, 1.0)  # seconds, one after the other

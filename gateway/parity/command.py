@@ -23,9 +23,9 @@ from gateway.parity.play_state import Identity
 from gateway.parity.preflight import check_same_broker, server_name
 from gateway.parity.report import ParityReport
 from gateway.parity.shutdown import until_terminated
+from gateway.parity.steps import SIDES, Release, Side
 from gateway.parity.stomp_peer import Address
-from gateway.parity.transcript import SETUPS, SIDES, Release, Setup, Side, Transcript
-from gateway.parity.transcript_files import load_departures, load_transcripts
+from gateway.parity.transcript import SETUPS, Setup, Transcript, load_departures, load_transcripts
 
 _CONNECT_WITHIN = 10.0  # seconds
 _PASSCODE_VARIABLE = "STOMP_PASSCODE"

@@ -13,8 +13,9 @@ from gateway.parity.play_state import Identity
 from gateway.parity.player import PlayResult, play
 from gateway.parity.recording import EventGroup, normalised
 from gateway.parity.shutdown import finish
+from gateway.parity.steps import ORACLE, SIDES, Release, Side
 from gateway.parity.stomp_peer import Address, SocketPeer
-from gateway.parity.transcript import ORACLE, SETUPS, SIDES, Release, Setup, Side, Transcript
+from gateway.parity.transcript import SETUPS, Setup, Transcript
 
 _TIMEOUT = 10.0  # seconds; longer than a server takes for anything, short enough if many transcripts fail
 _SERVER_DELAY = 0.5  # seconds until a server has handled all frames of clients that are gone

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 from gateway.parity.rendering import Scope, fill_known, match_text, readable
+from gateway.parity.steps import ANY_OTHER_HEADERS, FrameTemplate
 from gateway.parity.stomp_peer import Closed, Received, ServerFrame
-from gateway.parity.transcript import ANY_OTHER_HEADERS, FrameTemplate
 
 
 class FrameMatch:

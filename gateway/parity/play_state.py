@@ -8,8 +8,9 @@ from textwrap import indent
 from gateway.parity.matcher import FrameMatch, format_expected, format_received
 from gateway.parity.recording import Recording
 from gateway.parity.rendering import Scope, shortened
+from gateway.parity.steps import FrameTemplate, Side, Step
 from gateway.parity.stomp_peer import ServerFrame
-from gateway.parity.transcript import FrameTemplate, Side, Step, Transcript
+from gateway.parity.transcript import Transcript
 
 SERVER_NAMES: Mapping[Side, str] = {"plugin": "RabbitMQ", "gateway": "stomp-gateway"}
 """The product names in CONNECTED's server header."""

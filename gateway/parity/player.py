@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.parity import steps
 from gateway.parity.amqp_broker import Broker, BrokerLostError, BrokerRefusalError
 from gateway.parity.broker_fixture import BrokerFixture, CleanupLog
 from gateway.parity.matcher import FrameMatch, format_expected, format_received
@@ -11,6 +12,7 @@ from gateway.parity.play_state import Identity, MismatchError, PlayState
 from gateway.parity.recording import EventOrder, RecordedEvent, Recording
 from gateway.parity.rendering import PlaceholderError, Scope, render, render_raw, unambiguous
 from gateway.parity.shutdown import finish
+from gateway.parity.steps import FrameTemplate, Side, Step
 from gateway.parity.stomp_peer import (
     Closed,
     HeartBeat,
@@ -20,23 +22,7 @@ from gateway.parity.stomp_peer import (
     SilenceError,
     StompPeer,
 )
-from gateway.parity.transcript import (
-    BrokerAction,
-    ExpectClosed,
-    ExpectFrame,
-    ExpectFramesInAnyOrder,
-    ExpectHeartBeat,
-    ExpectInBroker,
-    ExpectOpen,
-    FrameTemplate,
-    HangUp,
-    LogIn,
-    SendFrame,
-    SendRaw,
-    Side,
-    Step,
-    Transcript,
-)
+from gateway.parity.transcript import Transcript
 
 _CONNECT = "CONNECT\naccept-version:{version}\nhost:{host}\nlogin:{login}\npasscode:{passcode}"
 _CONNECTED = ("version:{version}", "session:{client_session}", "heart-beat:0,0")
@@ -86,7 +72,7 @@ async def play(
     server_may_be_busy = True
     try:
         await _Player(state, peer, fixture).play()
-        server_may_be_busy = any(isinstance(step, HangUp) for step in transcript.steps)
+        server_may_be_busy = any(isinstance(step, steps.HangUp) for step in transcript.steps)
     except MismatchError as mismatch:
         return PlayResult(state.recording, mismatch)
     finally:
@@ -113,17 +99,17 @@ class _Player:
         self._header_scope = state.identity.header_scope
         self._passcode = unambiguous(self._header_scope["passcode"])
         self._handlers: dict[type[Step], Callable[[Any], Awaitable[None]]] = {
-            SendFrame: self._send_frame,
-            SendRaw: self._send_raw,
-            LogIn: self._log_in,
-            HangUp: self._hang_up,
-            ExpectFrame: self._expect_frame,
-            ExpectFramesInAnyOrder: self._expect_in_any_order,
-            ExpectHeartBeat: self._expect_heart_beat,
-            ExpectClosed: self._expect_closed,
-            ExpectOpen: self._expect_open,
-            BrokerAction: fixture.run,
-            ExpectInBroker: fixture.check,
+            steps.SendFrame: self._send_frame,
+            steps.SendRaw: self._send_raw,
+            steps.LogIn: self._log_in,
+            steps.HangUp: self._hang_up,
+            steps.ExpectFrame: self._expect_frame,
+            steps.ExpectFramesInAnyOrder: self._expect_in_any_order,
+            steps.ExpectHeartBeat: self._expect_heart_beat,
+            steps.ExpectClosed: self._expect_closed,
+            steps.ExpectOpen: self._expect_open,
+            steps.BrokerAction: fixture.run,
+            steps.ExpectInBroker: fixture.check,
         }
 
     async def play(self) -> None:
@@ -141,13 +127,13 @@ class _Player:
             await self._handlers[type(step)](step)
         except BrokerRefusalError as refusal:
             self._state.recording.add(RecordedEvent("B<", f"(refused: {refusal})"))
-            raise self._state.mismatch(str(refusal), is_answer=isinstance(step, ExpectInBroker)) from None
+            raise self._state.mismatch(str(refusal), is_answer=isinstance(step, steps.ExpectInBroker)) from None
         except (PlaceholderError, BrokerLostError, OSError) as error:
             raise self._state.mismatch(str(error), is_answer=False) from None
 
     # What the client does.
 
-    async def _send_frame(self, step: SendFrame) -> None:
+    async def _send_frame(self, step: steps.SendFrame) -> None:
         head = "\n".join([step.frame.command, *step.frame.headers])
         await self._send_text(step.client, head, render(step.frame.body, self._state.scope))
 
@@ -155,7 +141,7 @@ class _Player:
         head_bytes = render(head, self._state.scope | self._header_scope)
         await self._send(client, head_bytes + b"\n\n" + body + b"\0")
 
-    async def _send_raw(self, step: SendRaw) -> None:
+    async def _send_raw(self, step: steps.SendRaw) -> None:
         await self._send(step.client, render_raw(step.text, self._state.scope | self._header_scope))
 
     async def _send(self, client: str, data: bytes) -> None:
@@ -164,7 +150,7 @@ class _Player:
         self._fixture.note_queues(data)
         await self._peer.send(client, data)
 
-    async def _log_in(self, step: LogIn) -> None:
+    async def _log_in(self, step: steps.LogIn) -> None:
         self._state.learn({"version": step.version.encode("ascii")})
         await self._send_text(step.client, _CONNECT)
         hides_server = self._state.transcript.setup == "configured"
@@ -172,14 +158,14 @@ class _Player:
         values = await self._receive_frame(step.client, FrameTemplate("CONNECTED", headers, ""))
         self._state.learn({f"{step.client}.session": values["client_session"]})
 
-    async def _hang_up(self, step: HangUp) -> None:
+    async def _hang_up(self, step: steps.HangUp) -> None:
         self._state.recording.add(RecordedEvent(f"{step.client}>", "(hangs up)"))
         del self._logged_in[step.client]
         await self._peer.hang_up(step.client)
 
     # What the server does.
 
-    async def _expect_frame(self, step: ExpectFrame) -> None:
+    async def _expect_frame(self, step: steps.ExpectFrame) -> None:
         if not step.any_number:
             self._state.learn(await self._receive_frame(step.client, step.frame))
             return
@@ -194,7 +180,7 @@ class _Player:
     def _differs(self, expected: FrameTemplate, frame: ServerFrame) -> bool:
         return bool(FrameMatch(expected, frame, self._state.scope).differences)
 
-    async def _expect_in_any_order(self, step: ExpectFramesInAnyOrder) -> None:
+    async def _expect_in_any_order(self, step: steps.ExpectFramesInAnyOrder) -> None:
         missing = [expect for expect in step.expected if expect.side in (None, self._state.side)]
         with self._state.recording.group(EventOrder.ANY):
             while missing:
@@ -202,7 +188,7 @@ class _Player:
                 frame = await self._next_frame(client, missing[0].frame)
                 missing.remove(self._matching(frame, client, missing))
 
-    def _matching(self, frame: ServerFrame, client: str, missing: list[ExpectFrame]) -> ExpectFrame:
+    def _matching(self, frame: ServerFrame, client: str, missing: list[steps.ExpectFrame]) -> steps.ExpectFrame:
         for expect in missing:
             match = FrameMatch(expect.frame, frame, self._state.scope)
             if expect.client == client and not match.differences:
@@ -211,13 +197,13 @@ class _Player:
         expected = [format_expected(expect.frame, self._state.scope) for expect in missing]
         raise self._state.mismatch("expected, in any order", *expected, "got", format_received(frame))
 
-    async def _expect_heart_beat(self, step: ExpectHeartBeat) -> None:
+    async def _expect_heart_beat(self, step: steps.ExpectHeartBeat) -> None:
         received = await self._receive(step.client, skip_heart_beats=False)
         self._record(step.client, received)
         if not isinstance(received, HeartBeat):
             raise self._state.mismatch("expected a heart-beat, got", format_received(received))
 
-    async def _expect_closed(self, step: ExpectClosed) -> None:
+    async def _expect_closed(self, step: steps.ExpectClosed) -> None:
         received = await self._receive(step.client)
         self._record(step.client, received)
         if not isinstance(received, Closed):
@@ -259,7 +245,7 @@ class _Player:
 
     # Whether the connection still answers.
 
-    async def _expect_open(self, step: ExpectOpen) -> None:
+    async def _expect_open(self, step: steps.ExpectOpen) -> None:
         await self._probe(step.client)
 
     async def _probe(self, client: str) -> None:

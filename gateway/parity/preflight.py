@@ -10,8 +10,8 @@ from gateway.parity.amqp_broker import Broker, BrokerLostError, BrokerRefusalErr
 from gateway.parity.broker_fixture import CleanupLog
 from gateway.parity.play_state import SERVER_NAMES, Identity
 from gateway.parity.rendering import readable, render
+from gateway.parity.steps import Side
 from gateway.parity.stomp_peer import Address, Closed, ServerFrame, ServerFrameError, SilenceError, SocketPeer
-from gateway.parity.transcript import Side
 
 _TIMEOUT = 10.0  # seconds
 _ATTEMPTS = 80

@@ -10,7 +10,7 @@ from typing import TextIO
 from gateway.parity.comparison import Outcome, Verdict
 from gateway.parity.recording import EventGroup
 from gateway.parity.rendering import shortened
-from gateway.parity.transcript_files import Departure
+from gateway.parity.transcript import Departure
 
 _MIN_TWO_COLUMNS = 100  # characters; a narrower terminal gets one exchange after the other
 _GAP = " | "

@@ -1,16 +1,16 @@
-"""A transcript: its steps, and the servers and releases of RabbitMQ that each step holds for.
-
-README.md beside the transcripts describes the format; `transcript_files` reads it.
-"""
+"""Transcripts and the table of departures, read from their files. README.md beside them describes the format."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from itertools import takewhile
 from pathlib import Path
-from typing import Literal, Self, TypeVar, get_args
+from typing import Literal, Self
 
-Side = Literal["plugin", "gateway"]
-SIDES: tuple[Side, ...] = get_args(Side)
+from gateway.errors import GatewayError
+from gateway.parity import steps
+from gateway.parity.steps import SIDES, FrameTemplate, Release, ReleaseRange, Side, Step
 
 Setup = Literal["plain", "configured", "no-default-user", "restricted-user"]
 SETUPS: Mapping[Setup, str] = {
@@ -22,172 +22,34 @@ SETUPS: Mapping[Setup, str] = {
 }
 """How both servers must be configured for the transcripts of a setup."""
 
-ANY_OTHER_HEADERS = "..."
-
-_RELEASE = re.compile(r"(?P<major>\d+)(?:\.(?P<minor>\d+))?(?:\.(?P<patch>\d+))?")
-_BOUND = re.compile(rf"(?P<sign>>=|<)(?P<release>{_RELEASE.pattern})")
 _LASTING_QUEUE = re.compile(r"(?<!temp-)queue/|x-queue-name:|(?:durable|persistent):true|auto-delete:false")
+_FILE_KEYS = {"title", "rule", "departure", "cleanup", "setup"}
+# The servers and releases a step holds for: nothing for all, `plugin[<4.3]`, `[>=4.3]`, `gateway,plugin[<4.3]`.
+_SCOPE = r"(?P<scope>(?:plugin|gateway|\[[^\]]*\]?)[^ ]*)?"
+_SCOPE_PART = re.compile(r"(?P<side>plugin|gateway)?(?:\[(?P<releases>[^\]]*)\])?")
+_COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")
+_CLIENT_SENDS = re.compile(rf"(?P<client>C\d*)>{_SCOPE}(?: +(?P<rest>.*))?$")
+_SERVER_SENDS = re.compile(rf"S(?P<number>\d*)<{_SCOPE}(?: +(?P<rest>.*))?$")
+_BROKER = re.compile(rf"B(?P<direction>[<>]){_SCOPE} +(?P<rest>.*)$")
+_CLIENT_DOES = re.compile(
+    r"(?P<client>C\d*)(?P<scope>\[[^ ]*)? (?:(?P<hangs_up>hangs up)|is open|connects with (?P<version>1\.[012]))$"
+)
+_RELEASE_HEADER = re.compile(r"\[(?P<releases>[^\]]*)\] +(?P<header>.*)")
+_ANY_NUMBER = "any number of "
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Release:
-    """A release of RabbitMQ. A missing number is 0, and `4.3.0-rc.1` counts as 4.3.0."""
-
-    major: int
-    minor: int = 0
-    patch: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.major}.{self.minor}.{self.patch}"
-
-    @classmethod
-    def parse(cls, text: str) -> Self | None:
-        """Return the release at the start of a text; None if the text does not start with a number."""
-        match = _RELEASE.match(text)
-        return cls(*(int(number or 0) for number in match.group("major", "minor", "patch"))) if match else None
-
-    @classmethod
-    def from_server_header(cls, server: str) -> Self | None:
-        """Return the release in a STOMP `server` header like `RabbitMQ/4.3.6`; None if it has none."""
-        name, _, version = server.partition("/")
-        return cls.parse(version) if name == "RabbitMQ" else None
+class TranscriptError(GatewayError):
+    """A transcript file that breaks the format; the text starts with `file:line:`."""
 
 
-ORACLE = Release(3, 10, 8)
-"""The transcripts were written for the plugin of this release, and the tests' model broker imitates it."""
+class TranscriptsMissingError(GatewayError):
+    """The installation has no transcripts."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseRange:
-    """The releases from `since` on and before `before`; None leaves an end open."""
-
-    since: Release | None
-    before: Release | None
-
-    def __contains__(self, release: Release) -> bool:
-        return (self.since is None or self.since <= release) and (self.before is None or release < self.before)
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Return the range that a text describes: `>=4.3`, `<4.3.5`, or both, separated by a comma.
-
-        Raises:
-            ValueError: the text is not a range, or no release is in it.
-        """
-        bounds = [_BOUND.fullmatch(part) for part in text.split(",")]
-        releases = {bound["sign"]: Release.parse(bound["release"]) for bound in bounds if bound}
-        if len(releases) < len(bounds):  # a part that is not a bound, or the same sign twice
-            raise ValueError(f"[{text}] is no range of releases; they look like [>=4.3], [<4.3.5] or [>=3.13,<4.3]")
-        since, before = releases.get(">="), releases.get("<")
-        if since and before and before <= since:
-            raise ValueError(f"no release is in [{text}]")
-        return cls(since, before)
-
-
-@dataclass(frozen=True, slots=True)
-class FrameTemplate:
-    """A STOMP frame, or a message in the broker, as the file writes it: with placeholders."""
-
-    command: str
-    headers: tuple[str, ...]
-    body: str
-    release_headers: tuple[tuple[ReleaseRange, str], ...] = ()
-    """Headers that are present on some releases only."""
-
-    def for_release(self, release: Release) -> Self:
-        """Return the frame as it is with a broker of this release."""
-        present = tuple(line for releases, line in self.release_headers if release in releases)
-        return replace(self, headers=self.headers + present, release_headers=())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One step of a transcript. `side` and `releases` are None if it holds for both servers, or for all releases."""
-
-    line: int
-    side: Side | None = None
-    releases: ReleaseRange | None = None
-
-
-_StepT = TypeVar("_StepT", bound=Step)
-
-
-@dataclass(frozen=True, slots=True)
-class ClientStep(Step):
-    """A step on the connection of one client."""
-
-    client: str
-
-
-@dataclass(frozen=True, slots=True)
-class SendFrame(ClientStep):
-    """The client sends a frame."""
-
-    frame: FrameTemplate
-
-
-@dataclass(frozen=True, slots=True)
-class SendRaw(ClientStep):
-    """The client sends bytes. `text` still has its placeholders and the escapes of a raw block."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class LogIn(ClientStep):
-    """The client sends CONNECT with version `version` of STOMP, and the server must answer CONNECTED."""
-
-    version: str
-
-
-class HangUp(ClientStep):
-    """The client closes its connection without DISCONNECT."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExpectFrame(ClientStep):
-    """The server must send this frame next or, with `any_number`, zero or more frames that match."""
-
-    frame: FrameTemplate
-    any_number: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ExpectFramesInAnyOrder(Step):
-    """The server must send each of these frames once."""
-
-    expected: tuple[ExpectFrame, ...]
-
-
-class ExpectHeartBeat(ClientStep):
-    """The server must send a heart-beat."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExpectClosed(ClientStep):
-    """The server must close the connection without sending anything before; `timed`: because a timeout expired."""
-
-    timed: bool
-
-
-class ExpectOpen(ClientStep):
-    """The connection must still answer, and the server must have sent nothing in between."""
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerStep(Step):
-    """A step over AMQP, past the STOMP server; `message` is empty where the sentence needs none."""
-
-    sentence: str
-    message: FrameTemplate
-
-
-class BrokerAction(BrokerStep):
-    """Change something in the broker."""
-
-
-class ExpectInBroker(BrokerStep):
-    """The broker must be in a certain state."""
+class _LineError(Exception):
+    def __init__(self, line: int, problem: str) -> None:
+        super().__init__(problem)
+        self.line = line
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,13 +73,13 @@ class Transcript:
     def depends_on_release(self) -> bool:
         """True if some steps, or some of their headers, hold for some releases of RabbitMQ only."""
         return any(
-            step.releases or (isinstance(step, ExpectFrame) and step.frame.release_headers)
-            for step in flattened(self.steps)
+            step.releases or (isinstance(step, steps.ExpectFrame) and step.frame.release_headers)
+            for step in steps.flattened(self.steps)
         )
 
     def for_release(self, release: Release) -> Self:
         """Return the transcript with the steps and headers for a broker of this release."""
-        return replace(self, steps=tuple(_steps_for(release, self.steps)))
+        return replace(self, steps=tuple(steps.steps_for(release, self.steps)))
 
     @property
     def expects_departure(self) -> bool:
@@ -228,40 +90,261 @@ class Transcript:
     def lines_for_both(self) -> frozenset[int]:
         """The lines of the steps that hold, with all they contain, for both servers. Call `for_release` first."""
         sides: dict[int, set[Side]] = {}
-        for step in flattened(self.steps):  # a line that names both servers makes two steps
+        for step in steps.flattened(self.steps):  # a line that names both servers makes two steps
             sides.setdefault(step.line, set()).update([step.side] if step.side else SIDES)
         return frozenset(
-            step.line for step in self.steps if all(len(sides[each.line]) == len(SIDES) for each in flattened([step]))
+            step.line
+            for step in self.steps
+            if all(len(sides[each.line]) == len(SIDES) for each in steps.flattened([step]))
         )
 
     @property
     def uses_broker(self) -> bool:
         """True if a step needs an AMQP connection to the broker."""
-        return any(isinstance(step, BrokerStep) for step in self.steps)
+        return any(isinstance(step, steps.BrokerStep) for step in self.steps)
 
     @property
     def leaves_queues(self) -> bool:
         """True if queues may outlive the clients' connections and have to be deleted."""
-        headers = ["\n".join(step.frame.headers) for step in self.steps if isinstance(step, SendFrame)]
-        raw = [step.text for step in self.steps if isinstance(step, SendRaw)]
+        headers = ["\n".join(step.frame.headers) for step in self.steps if isinstance(step, steps.SendFrame)]
+        raw = [step.text for step in self.steps if isinstance(step, steps.SendRaw)]
         return bool(self.cleanup) or any(_LASTING_QUEUE.search(text) for text in headers + raw)
 
 
-def flattened(steps: Iterable[Step]) -> Iterator[Step]:
-    """Yield every step, and those within `in any order` too."""
-    for step in steps:
-        yield step
-        if isinstance(step, ExpectFramesInAnyOrder):
-            yield from step.expected
+# The files.
 
 
-def _steps_for(release: Release, steps: Iterable[_StepT]) -> Iterator[_StepT]:
-    for step in steps:
-        if step.releases is not None and release not in step.releases:
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """A row of departures.md; `plugin` is also the text by which transcripts name the row."""
+
+    plugin: str
+    gateway: str
+    has_transcript: bool
+
+
+def load_transcripts(only: str | None = None) -> list[Transcript]:
+    """Return the transcripts, sorted by name.
+
+    Args:
+        only: a part of the name, or a pattern with `*`, `?` or `[...]`; None for all.
+
+    Raises:
+        TranscriptsMissingError: the installation has none.
+        TranscriptError: one breaks the format.
+    """
+    transcripts = (read_transcript(path) for path in sorted(_directory().rglob("*.stomp")))
+    return [transcript for transcript in transcripts if only is None or _matches(transcript.name, only)]
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern) if any(sign in pattern for sign in "*?[") else pattern in name
+
+
+def load_departures() -> dict[str, Departure]:
+    """Return the rows of departures.md by their first column. Raises TranscriptsMissingError."""
+    rows = [line for line in (_directory() / "departures.md").read_text("utf-8").splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
+    return {plugin: Departure(plugin, gateway, shown == "yes") for plugin, gateway, shown in cells}
+
+
+def _directory() -> Path:
+    """Return the transcripts beside this module, where they are installed, or those of the tests in a checkout."""
+    here = Path(__file__).parent
+    for candidate in (here / "transcripts", here.parents[1] / "tests" / "transcripts"):
+        if (candidate / "departures.md").is_file():
+            return candidate
+    raise TranscriptsMissingError(
+        f"the conversations are missing in {here / 'transcripts'}. Install stomp-gateway again."
+    )
+
+
+def read_transcript(path: Path) -> Transcript:
+    """Read one transcript file. Raises TranscriptError."""
+    return parse_transcript(path.read_text(encoding="utf-8"), path)
+
+
+def parse_transcript(text: str, path: Path) -> Transcript:
+    """Parse the text of a transcript file; `path` is for its name and for errors.
+
+    Raises:
+        TranscriptError: the text breaks the format, or has different steps for the two servers without naming the
+            departure that allows them.
+    """
+    try:
+        return _parse(text, path)
+    except _LineError as error:
+        raise TranscriptError(f"{path}:{error.line}: {error}") from None
+
+
+# The layout: lines in the first column, and what is indented under them.
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A line that starts in the first column, and the lines under it."""
+
+    line: int
+    first: str
+    under: list[str] = field(default_factory=list)
+
+    @property
+    def indented(self) -> list[str]:
+        """The lines under the first, without the indentation of their first one and without empty lines at the end."""
+        first = next((line for line in self.under if line), "")
+        indentation = " " * (len(first) - len(first.lstrip(" ")))
+        lines = [line.removeprefix(indentation) for line in self.under]
+        while lines and not lines[-1].strip():
+            lines.pop()
+        return lines
+
+
+def _blocks(text: str) -> list[_Block]:
+    blocks: list[_Block] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.startswith("#"):
             continue
-        kept = replace(step, releases=None)
-        if isinstance(kept, ExpectFramesInAnyOrder):
-            kept = replace(kept, expected=tuple(_steps_for(release, kept.expected)))
-        elif isinstance(kept, ExpectFrame):
-            kept = replace(kept, frame=kept.frame.for_release(release))
-        yield kept
+        if line and not line.startswith(" "):
+            blocks.append(_Block(number, line))
+        elif blocks:
+            blocks[-1].under.append(line)
+    return blocks
+
+
+# The head of a file.
+
+
+def _parse(text: str, path: Path) -> Transcript:
+    blocks = _blocks(text)
+    head_blocks = list(takewhile(lambda block: block.first.partition(":")[0] in _FILE_KEYS, blocks))
+    head: dict[str, list[str]] = {key: [] for key in _FILE_KEYS}
+    for block in head_blocks:
+        key, _, value = block.first.partition(":")
+        head[key].append(" ".join([value.strip(), *(line.strip() for line in block.indented)]).strip())
+    parsed = tuple(_steps(iter(blocks[len(head_blocks) :])))
+    for step in steps.flattened(parsed):
+        if step.side and not head["departure"]:
+            raise _LineError(step.line, f"only the {step.side} does this, and the file names no departure")
+    if all(step.releases for step in parsed):
+        raise _LineError(1, "the file has no steps that hold for all releases" if parsed else "the file has no steps")
+    return Transcript(
+        path=path,
+        title=_only(head, "title"),
+        rule=_only(head, "rule"),
+        departures=tuple(head["departure"]),
+        cleanup=tuple(word for line in head["cleanup"] for word in line.split()),
+        setup=_setup(head["setup"]),
+        steps=parsed,
+    )
+
+
+def _only(head: dict[str, list[str]], key: str) -> str:
+    if len(head[key]) != 1 or not head[key][0]:
+        raise _LineError(1, f"the file must have exactly one `{key}:`")
+    return head[key][0]
+
+
+def _setup(names: Sequence[str]) -> Setup:
+    if len(names) > 1:
+        raise _LineError(1, "the file may have one `setup:` at most")
+    name = names[0] if names else "plain"
+    found = next((setup for setup in SETUPS if setup == name), None)
+    if found is None:
+        raise _LineError(1, f"there is no setup {name!r}; there are {', '.join(SETUPS)}")
+    return found
+
+
+# The steps.
+
+
+def _steps(blocks: Iterator[_Block]) -> Iterator[Step]:
+    for block in blocks:
+        if block.first == "in any order":
+            yield _in_any_order(block, blocks)
+        else:
+            yield from _scoped_steps(block)
+
+
+def _in_any_order(start: _Block, blocks: Iterator[_Block]) -> steps.ExpectFramesInAnyOrder:
+    expected: list[steps.ExpectFrame] = []
+    for block in blocks:
+        if block.first == "in order":
+            return steps.ExpectFramesInAnyOrder(tuple(expected), line=start.line)
+        for step in _scoped_steps(block):
+            if not isinstance(step, steps.ExpectFrame) or step.any_number:
+                raise _LineError(block.line, "between `in any order` and `in order` only single frames are expected")
+            expected.append(step)
+    raise _LineError(start.line, "`in any order` lacks its `in order`")
+
+
+def _scoped_steps(block: _Block) -> Iterator[Step]:
+    """Yield the step of a block, once for each server that its scope names."""
+    step, scope = _step(block)
+    if not scope:
+        yield step
+        return
+    seen: list[Side | None] = []
+    for part in _COMMA_OUTSIDE_BRACKETS.split(scope):
+        match = _SCOPE_PART.fullmatch(part)
+        if not part or not match:
+            raise _LineError(block.line, f"{scope!r} is neither a server nor a range of releases, nor several")
+        side = next((side for side in SIDES if side == match["side"]), None)
+        if seen and (side is None or side in seen or None in seen):
+            raise _LineError(block.line, f"{scope!r} names a server twice")
+        seen.append(side)
+        releases = None if match["releases"] is None else _releases(block, match["releases"])
+        yield replace(step, side=side, releases=releases)
+
+
+def _releases(block: _Block, text: str) -> ReleaseRange:
+    try:
+        return ReleaseRange.parse(text)
+    except ValueError as error:
+        raise _LineError(block.line, str(error)) from None
+
+
+def _step(block: _Block) -> tuple[Step, str | None]:
+    """Return the step of a block without its scope, and the text of the scope."""
+    if match := _CLIENT_SENDS.match(block.first):
+        return _client_sends(block, match["client"], match["rest"]), match["scope"]
+    if match := _SERVER_SENDS.match(block.first):
+        return _server_sends(block, "C" + match["number"], match["rest"] or ""), match["scope"]
+    if match := _BROKER.match(block.first):
+        kind = steps.BrokerAction if match["direction"] == ">" else steps.ExpectInBroker
+        return kind(match["rest"], _frame("", block), line=block.line), match["scope"]
+    if block.indented:
+        raise _LineError(block.line, "nothing may stand under this line")
+    if match := _CLIENT_DOES.match(block.first):
+        if match["version"]:
+            return steps.LogIn(match["client"], match["version"], line=block.line), match["scope"]
+        does = steps.HangUp if match["hangs_up"] else steps.ExpectOpen
+        return does(match["client"], line=block.line), match["scope"]
+    raise _LineError(block.line, f"not a step: {block.first!r}")
+
+
+def _client_sends(block: _Block, client: str, rest: str | None) -> Step:
+    if rest == "raw":
+        return steps.SendRaw(client, "\n".join(block.indented), line=block.line)
+    return steps.SendFrame(client, _frame(rest or "", block), line=block.line)
+
+
+def _server_sends(block: _Block, client: str, rest: str) -> Step:
+    if rest in ("closed", "closed in time"):
+        return steps.ExpectClosed(client, rest == "closed in time", line=block.line)
+    if rest == "heart-beat":
+        return steps.ExpectHeartBeat(client, line=block.line)
+    frame = _frame(rest.removeprefix(_ANY_NUMBER), block)
+    always, on_some = [], []
+    for header in frame.headers:
+        if match := _RELEASE_HEADER.match(header):
+            on_some.append((_releases(block, match["releases"]), match["header"]))
+        else:
+            always.append(header)
+    frame = replace(frame, headers=tuple(always), release_headers=tuple(on_some))
+    return steps.ExpectFrame(client, frame, rest.startswith(_ANY_NUMBER), line=block.line)
+
+
+def _frame(command: str, block: _Block) -> FrameTemplate:
+    lines = block.indented
+    end = lines.index("") if "" in lines else len(lines)
+    return FrameTemplate(command, tuple(lines[:end]), "\n".join(lines[end + 1 :]))

@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from gateway.parity import ORACLE, AmqpBroker, Identity, Setup, Side, SocketPeer, Transcript, play
-from gateway.parity.transcript_files import load_transcripts
+from gateway.parity.transcript import load_transcripts
 from tests.support.gateway import Address
 
 TRANSCRIPTS = load_transcripts()

@@ -18,7 +18,7 @@ import pytest
 from deploy.local.broker import Broker
 from deploy.local.given import GivenBroker
 from gateway.errors import ExitCode
-from gateway.parity.transcript_files import load_transcripts
+from gateway.parity.transcript import load_transcripts
 from tests.support.gateway import Address, configuration, gateway_process
 from tests.support.transcripts import identity
 

@@ -13,8 +13,7 @@ from gateway.errors import ExitCode
 from gateway.parity.comparison import Outcome, Verdict
 from gateway.parity.recording import EventGroup, EventOrder, RecordedEvent
 from gateway.parity.report import ParityReport, side_by_side
-from gateway.parity.transcript import SETUPS
-from gateway.parity.transcript_files import load_departures, load_transcripts
+from gateway.parity.transcript import SETUPS, load_departures, load_transcripts
 from tests.support.false_server import Answer, connected, false_server, receipt
 from tests.support.gateway import Address
 

@@ -9,7 +9,7 @@ import pytest
 from gateway.parity import MismatchError, ServerFrame, SocketPeer, play
 from gateway.parity.comparison import Outcome, Verdict, judge
 from gateway.parity.recording import RecordedEvent
-from gateway.parity.transcript_files import parse_transcript
+from gateway.parity.transcript import parse_transcript
 from tests.support.false_server import Answer, connected, false_server, receipt
 
 HEAD = "title: t\nrule: r\n\n"

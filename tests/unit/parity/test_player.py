@@ -9,8 +9,7 @@ import pytest
 from gateway.parity import Identity, MismatchError, Received, ServerFrame, Side, SilenceError, Transcript, play
 from gateway.parity.amqp_broker import BrokerLostError
 from gateway.parity.broker_fixture import CleanupLog
-from gateway.parity.transcript import SETUPS
-from gateway.parity.transcript_files import TranscriptError, parse_transcript
+from gateway.parity.transcript import SETUPS, TranscriptError, parse_transcript
 from tests.support.model_broker import ModelBroker
 from tests.support.scripted_peer import ScriptedPeer
 

@@ -6,8 +6,8 @@ import pytest
 
 from gateway.parity import Identity, MismatchError, ServerFrame, Side, Transcript, play
 from gateway.parity.comparison import Comparison, Outcome, Verdict, judge
-from gateway.parity.transcript import SETUPS, Release, ReleaseRange
-from gateway.parity.transcript_files import TranscriptError, parse_transcript
+from gateway.parity.steps import Release, ReleaseRange
+from gateway.parity.transcript import SETUPS, TranscriptError, parse_transcript
 from tests.support.false_server import Answer, connected, false_server
 from tests.support.scripted_peer import ScriptedPeer
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.parity import ORACLE, Setup, Transcript, play
-from gateway.parity.transcript import ExpectClosed, ExpectHeartBeat, Step
+from gateway.parity.steps import ExpectClosed, ExpectHeartBeat, Step
 from gateway.session.settings import Settings, User
 from tests.support.model_broker import ModelBroker
 from tests.support.session_peer import PASSCODES, PLAIN, SETTINGS, Premises, SessionPeer
