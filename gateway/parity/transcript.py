@@ -84,7 +84,8 @@ class Transcript:
     @property
     def expects_departure(self) -> bool:
         """True if a step holds for one of the two servers only. Call `for_release` first."""
-        return any(step.line not in self.lines_for_both for step in self.steps)
+        lines_for_both = self.lines_for_both
+        return any(step.line not in lines_for_both for step in self.steps)
 
     @property
     def lines_for_both(self) -> frozenset[int]:

@@ -1,4 +1,4 @@
-"""Playing a transcript: one that cannot fail would prove nothing."""
+"""A transcript passes if the server does as written, and fails otherwise; then the broker is cleaned up."""
 
 import asyncio
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from gateway.parity import Identity, MismatchError, Received, ServerFrame, Side, SilenceError, Transcript, play
 from gateway.parity.amqp_broker import BrokerLostError
 from gateway.parity.broker_fixture import CleanupLog
-from gateway.parity.transcript import SETUPS, TranscriptError, parse_transcript
+from gateway.parity.transcript import parse_transcript
 from tests.support.model_broker import ModelBroker
 from tests.support.scripted_peer import ScriptedPeer
 
@@ -29,7 +29,7 @@ REFUSAL = ServerFrame(b"ERROR", (b"message:Illegal command", b"content-length:2"
 EXPECTED = "C> SEND\n   destination:/topic/a\n\nS< ERROR\n   message:Illegal command\n\n   no\n"
 
 
-async def test_a_conversation_that_goes_as_written_passes() -> None:
+async def test_a_server_that_does_as_written_passes() -> None:
     await check(_transcript(EXPECTED), ScriptedPeer(REFUSAL))
 
 
@@ -53,18 +53,18 @@ async def test_a_conversation_that_goes_as_written_passes() -> None:
         (EXPECTED.replace("S< ERROR", "in any order\nS< RECEIPT") + "in order\n", "expected, in any order"),
     ],
 )
-async def test_a_conversation_that_goes_otherwise_fails(steps: str, difference: str) -> None:
+async def test_a_server_that_does_something_else_fails(steps: str, difference: str) -> None:
     with pytest.raises(MismatchError, match="inline") as failure:
         await check(_transcript(steps), ScriptedPeer(REFUSAL))
     assert difference in str(failure.value)
 
 
-async def test_a_frame_that_nobody_expected_fails_at_the_end() -> None:
+async def test_a_surplus_frame_fails_at_the_end() -> None:
     with pytest.raises(MismatchError, match="lacks the header message:Illegal command"):
         await check(_transcript(EXPECTED), ScriptedPeer(REFUSAL, ServerFrame(b"ERROR", (), b"")))
 
 
-async def test_long_lines_are_shortened_in_what_is_told_and_not_in_what_is_compared() -> None:
+async def test_long_lines_are_shortened_in_errors_but_compared_in_full() -> None:
     long = "x" * 65536
     answer = ServerFrame(b"ERROR", (b"message:Illegal command", b"content-length:65536"), long.encode())
     expected = EXPECTED.replace("   no", "   {repeat:65536:x}")
@@ -82,31 +82,7 @@ async def test_a_wrong_content_length_fails() -> None:
         await check(_transcript(EXPECTED), ScriptedPeer(answer))
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        (HEAD + "S<plugin closed\n", "inline.stomp:4: only the plugin does this, and the file names no departure"),
-        (HEAD + "Client sends\n", "inline.stomp:4: not a step"),
-        (HEAD + "in any order\nS< RECEIPT\n", "lacks its `in order`"),
-        (HEAD, "no steps"),
-        ("rule: r\n\nC is open\n", "exactly one `title:`"),
-        (HEAD + "C is open\n   really\n", "nothing may stand under this line"),
-        ("setup: plane\n" + HEAD + "C is open\n", "there is no setup 'plane'; there are plain, configured"),
-        ("setup: plain\nsetup: plain\n" + HEAD + "C is open\n", "one `setup:` at most"),
-    ],
-)
-def test_a_file_that_breaks_the_format_is_refused(text: str, problem: str) -> None:
-    with pytest.raises(TranscriptError, match=problem):
-        _transcript(text, head="")
-
-
-@pytest.mark.parametrize("setup", SETUPS)
-def test_a_file_names_its_setup(setup: str) -> None:
-    assert _transcript("C is open\n", f"setup: {setup}\n" + HEAD).setup == setup
-    assert _transcript("C is open\n").setup == "plain"
-
-
-async def test_clients_are_who_they_should_be_and_the_passcode_is_not_told() -> None:
+async def test_clients_use_the_identity_and_the_passcode_is_not_recorded() -> None:
     refusal = ServerFrame(b"ERROR", (b"message:Bad CONNECT", b"content-length:13"), b"no nice:\\user")
     heard = "C> CONNECT\n   login:{login}\n   passcode:{passcode}\n\nS< ERROR\n   ...\n\n   no {login}\n"
     peer = ScriptedPeer(refusal)
@@ -116,7 +92,7 @@ async def test_clients_are_who_they_should_be_and_the_passcode_is_not_told() -> 
 
 
 @pytest.mark.parametrize("broken_off", [True, False])
-async def test_what_a_conversation_made_is_removed_however_it_ends(broken_off: bool) -> None:
+async def test_the_broker_is_cleaned_up_after_success_and_failure(broken_off: bool) -> None:
     broker = ModelBroker()
     steps = (
         "B> declare queue {run} durable\nB> declare exchange {run}-x fanout\nB> bind queue {run} to {run}-x with k\n"
@@ -126,11 +102,11 @@ async def test_what_a_conversation_made_is_removed_however_it_ends(broken_off: b
     assert bool(result.mismatch) is broken_off
     run = result.recording.run
     assert await broker.count(run) is None
-    await broker.declare_exchange(run + "-x", "direct", internal=False)  # would be refused if it were still there
+    await broker.declare_exchange(run + "-x", "direct", internal=False)  # refused if it still exists
 
 
 class RememberingBroker(ModelBroker):
-    """Knows what was ever declared."""
+    """Remembers every queue that was declared."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,7 +119,7 @@ class RememberingBroker(ModelBroker):
 
     async def delete_queue(self, name: str) -> None:
         self.deleting.set()
-        await asyncio.sleep(0)  # where a cancellation could strike
+        await asyncio.sleep(0)  # a point at which the caller may be cancelled
         await super().delete_queue(name)
 
 
@@ -162,7 +138,7 @@ class LostBroker(ModelBroker):
 
 
 @pytest.mark.parametrize(("losses", "is_left"), [(1, False), (1000, True)])
-async def test_a_deletion_is_tried_again_and_what_is_left_is_told(losses: int, is_left: bool) -> None:
+async def test_a_deletion_is_retried_and_what_is_left_is_logged(losses: int, is_left: bool) -> None:
     broker, log = LostBroker(losses), CleanupLog()
     transcript = _transcript("B> declare queue {run} durable\n" + EXPECTED)
     result = await play(transcript, ScriptedPeer(REFUSAL), broker, "plugin", cleanup_log=log)
@@ -171,7 +147,7 @@ async def test_a_deletion_is_tried_again_and_what_is_left_is_told(losses: int, i
     assert (await broker.count(run) is not None) is is_left
 
 
-async def test_what_a_conversation_made_is_removed_when_it_is_cancelled() -> None:
+async def test_the_broker_is_cleaned_up_after_cancellation() -> None:
     broker, asked = RememberingBroker(), asyncio.Event()
 
     class SilentPeer(ScriptedPeer):
@@ -185,7 +161,7 @@ async def test_what_a_conversation_made_is_removed_when_it_is_cancelled() -> Non
     await asked.wait()
     playing.cancel()
     await broker.deleting.wait()
-    playing.cancel()  # while it cleans up
+    playing.cancel()  # during the clean-up
     with pytest.raises(asyncio.CancelledError):
         await playing
     assert [await broker.count(name) for name in broker.declared] == [None]

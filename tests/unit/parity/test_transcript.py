@@ -1,4 +1,4 @@
-"""Steps that hold for some releases of RabbitMQ: each is played where it holds, and nowhere else."""
+"""Transcript files that break the format, and steps that hold for some releases of RabbitMQ only."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.support.scripted_peer import ScriptedPeer
 
 HEAD = "title: t\nrule: r\n\n"
 DEPARTURE = "departure: better\n" + HEAD
-ILLEGAL = "message:Illegal command"  # what a stranger is told in the end, too
+ILLEGAL = "message:Illegal command"  # the answer to the probe at the end, too
 SEND = "C> SEND\n   destination:/topic/a\n\n"
 OLD, NEW = Release(3, 10, 8), Release(4, 3, 6)
 
@@ -28,6 +28,30 @@ async def check(transcript: Transcript, peer: ScriptedPeer, side: Side = "gatewa
 
 
 @pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (HEAD + "S<plugin closed\n", "inline.stomp:4: only the plugin does this, and the file names no departure"),
+        (HEAD + "Client sends\n", "inline.stomp:4: not a step"),
+        (HEAD + "in any order\nS< RECEIPT\n", "lacks its `in order`"),
+        (HEAD, "no steps"),
+        ("rule: r\n\nC is open\n", "exactly one `title:`"),
+        (HEAD + "C is open\n   really\n", "nothing may stand under this line"),
+        ("setup: plane\n" + HEAD + "C is open\n", "there is no setup 'plane'; there are plain, configured"),
+        ("setup: plain\nsetup: plain\n" + HEAD + "C is open\n", "one `setup:` at most"),
+    ],
+)
+def test_a_file_that_breaks_the_format_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(TranscriptError, match=problem):
+        _transcript(text, head="")
+
+
+@pytest.mark.parametrize("setup", SETUPS)
+def test_a_file_names_its_setup(setup: str) -> None:
+    assert _transcript("C is open\n", f"setup: {setup}\n" + HEAD).setup == setup
+    assert _transcript("C is open\n").setup == "plain"
+
+
+@pytest.mark.parametrize(
     ("text", "inside", "outside"),
     [
         (">=4.3", ["4.3", "4.3.0", "4.3.6", "4.10.1", "5"], ["4.2.9", "3.10.8"]),
@@ -36,7 +60,7 @@ async def check(transcript: Transcript, peer: ScriptedPeer, side: Side = "gatewa
         ("<4,>=3.13", ["3.13.0"], ["4"]),
     ],
 )
-def test_a_range_has_its_first_release_and_not_its_last(text: str, inside: list[str], outside: list[str]) -> None:
+def test_a_range_includes_its_first_release_but_not_its_last(text: str, inside: list[str], outside: list[str]) -> None:
     releases = ReleaseRange.parse(text)
     assert [text for text in inside + outside if (release := Release.parse(text)) and release in releases] == inside
 
@@ -51,7 +75,7 @@ def test_a_range_has_its_first_release_and_not_its_last(text: str, inside: list[
         ("", None),
     ],
 )
-def test_a_release_is_told_by_the_server_header(server: str, release: Release | None) -> None:
+def test_release_from_the_server_header(server: str, release: Release | None) -> None:
     assert Release.from_server_header(server) == release
 
 
@@ -91,7 +115,7 @@ def test_a_server_under_a_range_needs_a_departure_too() -> None:
 
 
 def _answer(mark: str) -> ServerFrame:
-    """What a stranger is told in the end, too; with a mark."""
+    """The answer to the probe at the end, too, with a mark."""
     return ServerFrame(b"ERROR", (b"message:Illegal command", b"mark:" + mark.encode()), b"")
 
 
@@ -105,7 +129,7 @@ STEPS = {
 
 @pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS.keys())
 @pytest.mark.parametrize("side", ["plugin", "gateway"])
-async def test_a_step_holds_on_its_releases_alone(steps: str, side: Side) -> None:
+async def test_a_step_holds_on_its_releases_only(steps: str, side: Side) -> None:
     transcript = _transcript(steps)
     for release, message in ((OLD, "old"), (NEW, "new")):
         await check(transcript.for_release(release), ScriptedPeer(_answer(message)), side)
@@ -131,13 +155,13 @@ async def test_a_step_may_hold_for_one_server_always_and_for_the_other_sometimes
 
 
 @pytest.mark.parametrize("deed", ["C is open", "C connects with 1.2"])
-async def test_what_is_asked_of_a_connection_may_depend_on_the_release(deed: str) -> None:
+async def test_steps_of_a_connection_may_depend_on_the_release(deed: str) -> None:
     whom, _, what = deed.partition(" ")
     transcript = _transcript(SEND + f"S< ERROR\n   message:Illegal command\n   mark:m\n\n{whom}[>=4.3] {what}\n")
     assert len(transcript.for_release(OLD).steps) == len(transcript.for_release(NEW).steps) - 1
 
 
-def test_what_depends_on_the_release_is_not_played_without_one() -> None:
+def test_a_transcript_that_depends_on_the_release_is_not_played_without_one() -> None:
     transcript = _transcript(STEPS["a header"])
     assert transcript.depends_on_release
     assert not transcript.for_release(OLD).depends_on_release
@@ -145,8 +169,8 @@ def test_what_depends_on_the_release_is_not_played_without_one() -> None:
         play(transcript, ScriptedPeer(), None, "plugin").send(None)
 
 
-async def test_a_departure_of_other_releases_is_none_here() -> None:
-    """Where no step tells the two apart, saying the same is what counts, and a difference is one."""
+async def test_a_departure_of_other_releases_does_not_count() -> None:
+    """If no step is for one server only on this release, the two must be equal."""
     new, some = (f"ERROR\n   {ILLEGAL}\n   mark:{mark}\n\n" for mark in ("new", "{*}"))
     steps = SEND + "S<plugin[>=4.3] " + new + "S<gateway,plugin[<4.3] " + some
 
@@ -162,7 +186,7 @@ async def test_a_departure_of_other_releases_is_none_here() -> None:
 
 
 def server(name: str, heart_beat: str) -> Answer:
-    """Answers CONNECT alone."""
+    """Answers CONNECT only."""
     return lambda command, _: connected(name).replace(b"0,0", heart_beat.encode()) if command == "CONNECT" else b""
 
 
@@ -170,16 +194,16 @@ def server(name: str, heart_beat: str) -> Answer:
     ("release", "outcome", "remark"),
     [(OLD, Outcome.EQUAL, "neither goes as written"), (NEW, Outcome.EQUAL, ""), (None, Outcome.SKIPPED, "--amqp")],
 )
-async def test_both_servers_are_asked_as_the_release_of_their_broker(
+async def test_both_servers_play_the_steps_of_the_release_of_their_broker(
     release: Release | None, outcome: Outcome, remark: str
 ) -> None:
     connect = "C> CONNECT\n   accept-version:1.2\n   host:/\n\n"
     frame = "   version:1.2\n   session:{s:text}\n   server:{*}\n"
     text = connect + f"S< CONNECTED\n{frame}   [<4.3] heart-beat:0,0\n   [>=4.3] heart-beat:7,7\n\nC hangs up\n"
-    told: list[Verdict] = []
+    verdicts: list[Verdict] = []
     async with false_server(server("RabbitMQ/1", "7,7")) as one, false_server(server("stomp-gateway/0", "7,7")) as two:
         comparison = Comparison({"plugin": one, "gateway": two}, None, release, Identity(), SETUPS, jobs=1)
-        await comparison.run([_transcript(text)], told.append, lambda: None)
-    assert [verdict.outcome for verdict in told] == [outcome]
-    assert remark in "".join(told[0].remarks)
-    assert bool(remark) is bool(told[0].remarks)
+        await comparison.run([_transcript(text)], verdicts.append, lambda: None)
+    assert [verdict.outcome for verdict in verdicts] == [outcome]
+    assert remark in "".join(verdicts[0].remarks)
+    assert bool(remark) is bool(verdicts[0].remarks)
