@@ -53,9 +53,13 @@ def judge(transcript: Transcript, plugin: PlayResult, gateway: PlayResult) -> Ve
     exchanges = normalised(plugin.recording), normalised(gateway.recording)
     outcome, remarks = Outcome.DIFFERENT, _mismatch_remarks(plugin, gateway)
     if transcript.expects_departure:
-        if not any(mismatches) and not (remarks := _unexpected_differences(transcript, plugin, gateway)):
-            outcome = Outcome.DEPARTURE
-    elif all(_equal_groups(*exchanges)):
+        if not any(mismatches):
+            lines = transcript.lines_for_both
+            if group := _first_difference(normalised(plugin.recording, lines), normalised(gateway.recording, lines)):
+                remarks = (f"both go as written, but what they said in line {group.line} is not the same",)
+            else:
+                outcome = Outcome.DEPARTURE
+    elif _first_difference(*exchanges) is None:
         if not any(mismatches):
             outcome = Outcome.EQUAL
         elif all(mismatch and mismatch.is_answer for mismatch in mismatches):
@@ -67,19 +71,9 @@ def judge(transcript: Transcript, plugin: PlayResult, gateway: PlayResult) -> Ve
     return Verdict(transcript, outcome, remarks, exchanges)
 
 
-def _equal_groups(left: Sequence[EventGroup], right: Sequence[EventGroup]) -> list[bool]:
-    return [bool(one and other and one.matches(other)) for one, other in zip_longest(left, right)]
-
-
-def _unexpected_differences(transcript: Transcript, plugin: PlayResult, gateway: PlayResult) -> tuple[str, ...]:
-    """Return a remark for the first step for both servers in which they differ, although both did as written."""
-    lines = transcript.lines_for_both
-    equal = _equal_groups(normalised(plugin.recording, lines), normalised(gateway.recording, lines))
-    played = [group.line for group in plugin.recording.groups if group.line in lines]
-    for is_equal, line in zip_longest(equal, played):
-        if not is_equal:
-            return (f"both go as written, but what they said in line {line} is not the same",)
-    return ()
+def _first_difference(left: Sequence[EventGroup], right: Sequence[EventGroup]) -> EventGroup | None:
+    pairs = zip_longest(left, right)
+    return next((one or other for one, other in pairs if not (one and other and one.matches(other))), None)
 
 
 def _mismatch_remarks(plugin: PlayResult, gateway: PlayResult) -> tuple[str, ...]:

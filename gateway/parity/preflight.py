@@ -97,7 +97,7 @@ class _PreflightClient:
         if frame.command != b"CONNECTED":
             login, host = self._identity.login, self._identity.host
             raise PreflightError(
-                f"{self.where} refuses the login {login!r} to the virtual host {host!r}: {_words(frame)}\n"
+                f"{self.where} refuses the login {login!r} to the virtual host {host!r}: {_one_line(frame)}\n"
                 "Give another user with --login and the passcode in STOMP_PASSCODE or --passcode-file, "
                 "another virtual host with --host."
             )
@@ -113,7 +113,7 @@ class _PreflightClient:
         frame = await self._request(_SEND, {"queue": queue.encode(), "side": self._side.encode()}, "SEND")
         if frame.command != b"RECEIPT":
             raise PreflightError(
-                f"{self.where} refuses {self._identity.login!r} a SEND: {_words(frame)}\n"
+                f"{self.where} refuses {self._identity.login!r} a SEND: {_one_line(frame)}\n"
                 f"{_needed_permissions(self._identity)}"
             )
 
@@ -143,7 +143,7 @@ class _PreflightClient:
         return received
 
 
-def _words(frame: ServerFrame) -> str:
+def _one_line(frame: ServerFrame) -> str:
     headers = [readable(line) for line in frame.headers if line.startswith(b"message:")]
     return ", ".join([readable(frame.command), *headers, *readable(frame.body).split("\n")]).rstrip(", ")
 
