@@ -1,4 +1,4 @@
-"""The transcripts that need another configuration, on RabbitMQ's plugin and on the gateway, both set up so."""
+"""The transcripts that need another setup than `plain`, played on RabbitMQ's plugin and on the gateway."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ pytestmark = pytest.mark.system
 
 @pytest.fixture(scope="module")
 def setups() -> Iterator[Setups]:
-    """A broker of their own: what they change would disturb everybody else."""
+    """A broker of its own, because the setups change the plugin's configuration."""
     with running(plugins=["rabbitmq_stomp"]) as broker:
         if isinstance(broker, GivenBroker):
-            pytest.skip("the broker that AMQP_URL names is not ours to configure")
+            pytest.skip("the tests may not configure the broker that AMQP_URL names")
         with Setups.on(broker) as setups:
             yield setups
 
 
-# The setups follow each other, since the plugin is started anew for each.
+# One setup after the other, because the plugin restarts for each.
 
 
 @parametrize_transcripts("configured", "no-default-user", "restricted-user")
