@@ -183,7 +183,7 @@ class _CommandParser(argparse.ArgumentParser):
     def format_help(self) -> str:
         """Add what only help needs: the setups are known to a package that takes a while to load."""
         if self.prog.endswith(" parity"):
-            from gateway.parity.script import SETUPS  # noqa: PLC0415
+            from gateway.parity.transcript import SETUPS  # noqa: PLC0415
 
             setups = (
                 textwrap.fill(text, 100, initial_indent=f"  {name:<18}", subsequent_indent=" " * 20)
@@ -265,11 +265,11 @@ def _manual(_options: argparse.Namespace) -> ExitCode:
 
 
 def _parity(options: argparse.Namespace) -> ExitCode:
-    from gateway.parity.command import compare, list_conversations  # noqa: PLC0415
-    from gateway.parity.shelter import TerminatedError  # noqa: PLC0415
+    from gateway.parity.command import compare, list_transcripts  # noqa: PLC0415
+    from gateway.parity.shutdown import TerminatedError  # noqa: PLC0415
 
     if options.list:
-        list_conversations(options.only)
+        list_transcripts(options.only)
         return ExitCode.OK
     try:
         return ExitCode.OK if _run(compare(options)) else ExitCode.FAILURE

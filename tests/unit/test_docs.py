@@ -12,7 +12,7 @@ import pytest
 from deploy.local import address
 from gateway.config import parse
 from gateway.errors import CloseReason, ExitCode
-from gateway.parity import read_conversation
+from gateway.parity import read_transcript
 from gateway.session import error_frames
 from gateway.session.context import Hold
 from gateway.session.settings import Settings
@@ -155,9 +155,9 @@ def test_every_departure_is_in_the_contract() -> None:
         departure
         for path in TRANSCRIPTS.rglob("*.stomp")
         if f"`{path.relative_to(TRANSCRIPTS).with_suffix('')}`" in table
-        for departure in read_conversation(path).departures
+        for departure in read_transcript(path).departures
     }
-    shown = {departure for path in TRANSCRIPTS.rglob("*.stomp") for departure in read_conversation(path).departures}
+    shown = {departure for path in TRANSCRIPTS.rglob("*.stomp") for departure in read_transcript(path).departures}
     assert shown
     assert not sorted(shown - named)
 

@@ -1,37 +1,54 @@
-"""Steps that hold for some releases of RabbitMQ: each is played where it holds, and nowhere else."""
+"""Transcript files that break the format, and steps that hold for some releases of RabbitMQ only."""
 
 from pathlib import Path
 
 import pytest
 
-from gateway.parity import (
-    SETUPS,
-    Conversation,
-    Identity,
-    MismatchError,
-    Release,
-    Releases,
-    ScriptError,
-    ServerFrame,
-    Side,
-    parse_conversation,
-    perform,
-    play,
-)
-from gateway.parity.contest import Contest
-from gateway.parity.verdict import Outcome, Verdict, judge
+from gateway.parity import Identity, MismatchError, ServerFrame, Side, Transcript, play
+from gateway.parity.comparison import Comparison, Outcome, Verdict, judge
+from gateway.parity.steps import Release, ReleaseRange
+from gateway.parity.transcript import SETUPS, TranscriptError, parse_transcript
 from tests.support.false_server import Answer, connected, false_server
 from tests.support.scripted_peer import ScriptedPeer
 
 HEAD = "title: t\nrule: r\n\n"
 DEPARTURE = "departure: better\n" + HEAD
-ILLEGAL = "message:Illegal command"  # what a stranger is told in the end, too
+ILLEGAL = "message:Illegal command"  # the answer to the probe at the end, too
 SEND = "C> SEND\n   destination:/topic/a\n\n"
 OLD, NEW = Release(3, 10, 8), Release(4, 3, 6)
 
 
-def _conversation(steps: str, head: str = HEAD) -> Conversation:
-    return parse_conversation(head + steps, Path("inline.stomp"))
+def _transcript(steps: str, head: str = HEAD) -> Transcript:
+    return parse_transcript(head + steps, Path("inline.stomp"))
+
+
+async def check(transcript: Transcript, peer: ScriptedPeer, side: Side = "gateway") -> None:
+    """Play without a broker, and raise MismatchError if the server does something else."""
+    (await play(transcript, peer, None, side)).raise_for_mismatch()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (HEAD + "S<plugin closed\n", "inline.stomp:4: only the plugin does this, and the file names no departure"),
+        (HEAD + "Client sends\n", "inline.stomp:4: not a step"),
+        (HEAD + "in any order\nS< RECEIPT\n", "lacks its `in order`"),
+        (HEAD, "no steps"),
+        ("rule: r\n\nC is open\n", "exactly one `title:`"),
+        (HEAD + "C is open\n   really\n", "nothing may stand under this line"),
+        ("setup: plane\n" + HEAD + "C is open\n", "there is no setup 'plane'; there are plain, configured"),
+        ("setup: plain\nsetup: plain\n" + HEAD + "C is open\n", "one `setup:` at most"),
+    ],
+)
+def test_a_file_that_breaks_the_format_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(TranscriptError, match=problem):
+        _transcript(text, head="")
+
+
+@pytest.mark.parametrize("setup", SETUPS)
+def test_a_file_names_its_setup(setup: str) -> None:
+    assert _transcript("C is open\n", f"setup: {setup}\n" + HEAD).setup == setup
+    assert _transcript("C is open\n").setup == "plain"
 
 
 @pytest.mark.parametrize(
@@ -43,9 +60,9 @@ def _conversation(steps: str, head: str = HEAD) -> Conversation:
         ("<4,>=3.13", ["3.13.0"], ["4"]),
     ],
 )
-def test_a_range_has_its_first_release_and_not_its_last(text: str, inside: list[str], outside: list[str]) -> None:
-    releases = Releases.read(text)
-    assert [text for text in inside + outside if (release := Release.read(text)) and release in releases] == inside
+def test_a_range_includes_its_first_release_but_not_its_last(text: str, inside: list[str], outside: list[str]) -> None:
+    releases = ReleaseRange.parse(text)
+    assert [text for text in inside + outside if (release := Release.parse(text)) and release in releases] == inside
 
 
 @pytest.mark.parametrize(
@@ -58,8 +75,8 @@ def test_a_range_has_its_first_release_and_not_its_last(text: str, inside: list[
         ("", None),
     ],
 )
-def test_a_release_is_told_by_the_server_header(server: str, release: Release | None) -> None:
-    assert Release.told_by(server) == release
+def test_release_from_the_server_header(server: str, release: Release | None) -> None:
+    assert Release.from_server_header(server) == release
 
 
 @pytest.mark.parametrize(
@@ -85,20 +102,20 @@ def test_a_release_is_told_by_the_server_header(server: str, release: Release | 
     ],
 )
 def test_a_bad_range_is_refused_with_file_and_line(steps: str, problem: str) -> None:
-    with pytest.raises(ScriptError) as refusal:
-        _conversation(steps, DEPARTURE)
+    with pytest.raises(TranscriptError) as refusal:
+        _transcript(steps, DEPARTURE)
     assert str(refusal.value).startswith(problem)
 
 
 def test_a_server_under_a_range_needs_a_departure_too() -> None:
-    with pytest.raises(ScriptError, match=r"inline.stomp:5: only the plugin does this"):
-        _conversation("C is open\nS<plugin[<4.3] closed\n")
-    with pytest.raises(ScriptError, match=r"inline.stomp:5: only the gateway does this"):
-        _conversation("in any order\nS<gateway ERROR\nin order\n")
+    with pytest.raises(TranscriptError, match=r"inline.stomp:5: only the plugin does this"):
+        _transcript("C is open\nS<plugin[<4.3] closed\n")
+    with pytest.raises(TranscriptError, match=r"inline.stomp:5: only the gateway does this"):
+        _transcript("in any order\nS<gateway ERROR\nin order\n")
 
 
 def _answer(mark: str) -> ServerFrame:
-    """What a stranger is told in the end, too; with a mark."""
+    """The answer to the probe at the end, too, with a mark."""
     return ServerFrame(b"ERROR", (b"message:Illegal command", b"mark:" + mark.encode()), b"")
 
 
@@ -112,13 +129,13 @@ STEPS = {
 
 @pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS.keys())
 @pytest.mark.parametrize("side", ["plugin", "gateway"])
-async def test_a_step_holds_on_its_releases_alone(steps: str, side: Side) -> None:
-    conversation = _conversation(steps)
+async def test_a_step_holds_on_its_releases_only(steps: str, side: Side) -> None:
+    transcript = _transcript(steps)
     for release, message in ((OLD, "old"), (NEW, "new")):
-        await play(conversation.on(release), ScriptedPeer(_answer(message)), None, side)
+        await check(transcript.for_release(release), ScriptedPeer(_answer(message)), side)
     for release, message in ((OLD, "new"), (NEW, "old")):
         with pytest.raises(MismatchError):
-            await play(conversation.on(release), ScriptedPeer(_answer(message)), None, side)
+            await check(transcript.for_release(release), ScriptedPeer(_answer(message)), side)
 
 
 @pytest.mark.parametrize(
@@ -130,38 +147,38 @@ async def test_a_step_may_hold_for_one_server_always_and_for_the_other_sometimes
 ) -> None:
     both, own = (f"ERROR\n   {ILLEGAL}\n   mark:{mark}\n\n" for mark in ("both", "own"))
     steps = SEND + "S<gateway,plugin[<4.3] " + both + "S<plugin[>=4.3] " + own
-    conversation = _conversation(steps, DEPARTURE).on(release)
-    await play(conversation, ScriptedPeer(_answer(message)), None, side)
+    transcript = _transcript(steps, DEPARTURE).for_release(release)
+    await check(transcript, ScriptedPeer(_answer(message)), side)
     with pytest.raises(MismatchError):
-        await play(conversation, ScriptedPeer(_answer("other")), None, side)
-    assert conversation.departs is (release == NEW)
+        await check(transcript, ScriptedPeer(_answer("other")), side)
+    assert transcript.expects_departure is (release == NEW)
 
 
 @pytest.mark.parametrize("deed", ["C is open", "C connects with 1.2"])
-async def test_what_is_asked_of_a_connection_may_depend_on_the_release(deed: str) -> None:
+async def test_steps_of_a_connection_may_depend_on_the_release(deed: str) -> None:
     whom, _, what = deed.partition(" ")
-    conversation = _conversation(SEND + f"S< ERROR\n   message:Illegal command\n   mark:m\n\n{whom}[>=4.3] {what}\n")
-    assert len(conversation.on(OLD).steps) == len(conversation.on(NEW).steps) - 1
+    transcript = _transcript(SEND + f"S< ERROR\n   message:Illegal command\n   mark:m\n\n{whom}[>=4.3] {what}\n")
+    assert len(transcript.for_release(OLD).steps) == len(transcript.for_release(NEW).steps) - 1
 
 
-def test_what_depends_on_the_release_is_not_played_without_one() -> None:
-    conversation = _conversation(STEPS["a header"])
-    assert conversation.depends_on_release
-    assert not conversation.on(OLD).depends_on_release
+def test_a_transcript_that_depends_on_the_release_is_not_played_without_one() -> None:
+    transcript = _transcript(STEPS["a header"])
+    assert transcript.depends_on_release
+    assert not transcript.for_release(OLD).depends_on_release
     with pytest.raises(ValueError, match="depends on the release"):
-        play(conversation, ScriptedPeer(), None, "plugin").send(None)
+        play(transcript, ScriptedPeer(), None, "plugin").send(None)
 
 
-async def test_a_departure_of_other_releases_is_none_here() -> None:
-    """Where no step tells the two apart, saying the same is what counts, and a difference is one."""
+async def test_a_departure_of_other_releases_does_not_count() -> None:
+    """If no step is for one server only on this release, the two must be equal."""
     new, some = (f"ERROR\n   {ILLEGAL}\n   mark:{mark}\n\n" for mark in ("new", "{*}"))
     steps = SEND + "S<plugin[>=4.3] " + new + "S<gateway,plugin[<4.3] " + some
 
     async def outcome(release: Release, plugin: str, gateway: str) -> Outcome:
-        conversation = _conversation(steps, DEPARTURE).on(release)
-        one = await perform(conversation, ScriptedPeer(_answer(plugin)), None, "plugin", Identity())
-        other = await perform(conversation, ScriptedPeer(_answer(gateway)), None, "gateway", Identity())
-        return judge(conversation, one, other).outcome
+        transcript = _transcript(steps, DEPARTURE).for_release(release)
+        one = await play(transcript, ScriptedPeer(_answer(plugin)), None, "plugin")
+        other = await play(transcript, ScriptedPeer(_answer(gateway)), None, "gateway")
+        return judge(transcript, one, other).outcome
 
     assert await outcome(NEW, "new", "old") is Outcome.DEPARTURE
     assert await outcome(OLD, "old", "old") is Outcome.EQUAL
@@ -169,7 +186,7 @@ async def test_a_departure_of_other_releases_is_none_here() -> None:
 
 
 def server(name: str, heart_beat: str) -> Answer:
-    """Answers CONNECT alone."""
+    """Answers CONNECT only."""
     return lambda command, _: connected(name).replace(b"0,0", heart_beat.encode()) if command == "CONNECT" else b""
 
 
@@ -177,16 +194,16 @@ def server(name: str, heart_beat: str) -> Answer:
     ("release", "outcome", "remark"),
     [(OLD, Outcome.EQUAL, "neither goes as written"), (NEW, Outcome.EQUAL, ""), (None, Outcome.SKIPPED, "--amqp")],
 )
-async def test_both_servers_are_asked_as_the_release_of_their_broker(
+async def test_both_servers_play_the_steps_of_the_release_of_their_broker(
     release: Release | None, outcome: Outcome, remark: str
 ) -> None:
     connect = "C> CONNECT\n   accept-version:1.2\n   host:/\n\n"
     frame = "   version:1.2\n   session:{s:text}\n   server:{*}\n"
     text = connect + f"S< CONNECTED\n{frame}   [<4.3] heart-beat:0,0\n   [>=4.3] heart-beat:7,7\n\nC hangs up\n"
-    told: list[Verdict] = []
+    verdicts: list[Verdict] = []
     async with false_server(server("RabbitMQ/1", "7,7")) as one, false_server(server("stomp-gateway/0", "7,7")) as two:
-        contest = Contest(one, two, None, release, Identity(), setups=SETUPS, jobs=1)
-        await contest.run([_conversation(text)], told.append, lambda: None)
-    assert [verdict.outcome for verdict in told] == [outcome]
-    assert remark in "".join(told[0].remarks)
-    assert bool(remark) is bool(told[0].remarks)
+        comparison = Comparison({"plugin": one, "gateway": two}, None, release, Identity(), SETUPS, jobs=1)
+        await comparison.run([_transcript(text)], verdicts.append, lambda: None)
+    assert [verdict.outcome for verdict in verdicts] == [outcome]
+    assert remark in "".join(verdicts[0].remarks)
+    assert bool(remark) is bool(verdicts[0].remarks)

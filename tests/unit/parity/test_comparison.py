@@ -1,4 +1,4 @@
-"""What two servers' answers to the same conversation mean."""
+"""The verdict on two servers that played the same transcript."""
 
 import asyncio
 from collections.abc import Mapping
@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.parity import Identity, MismatchError, ServerFrame, SocketPeer, parse_conversation, perform
-from gateway.parity.recording import Entry
-from gateway.parity.verdict import Outcome, Verdict, judge
+from gateway.parity import MismatchError, ServerFrame, SocketPeer, play
+from gateway.parity.comparison import Outcome, Verdict, judge
+from gateway.parity.recording import RecordedEvent
+from gateway.parity.transcript import parse_transcript
 from tests.support.false_server import Answer, connected, false_server, receipt
 
 HEAD = "title: t\nrule: r\n\n"
@@ -19,7 +20,7 @@ SESSIONS = ("session-AAAAAAAAAAAAAAAAAAAAAA", "session-BBBBBBBBBBBBBBBBBBBBBB")
 
 
 def server(name: str, session: str, *messages: str) -> Answer:
-    """Answers CONNECT, receipts, and SUBSCRIBE with messages: `headers|body`, `SESSION` is replaced."""
+    """Answers CONNECT, receipts, and SUBSCRIBE with messages: `headers|body`; SESSION, RUN and NUMBERS are replaced."""
 
     def answer(command: str, headers: Mapping[str, str]) -> bytes:
         if command == "CONNECT":
@@ -27,10 +28,13 @@ def server(name: str, session: str, *messages: str) -> Answer:
         said = receipt(headers["receipt"]) if "receipt" in headers else b""
         if command == "SUBSCRIBE":
             run = headers["destination"].removeprefix("/topic/")
-            octets = ",".join(map(str, run.encode()))
+            as_numbers = ",".join(map(str, run.encode()))
             for message in messages:
                 lines, _, body = (
-                    message.replace("SESSION", session).replace("RUN", run).replace("OCTETS", octets).partition("|")
+                    message.replace("SESSION", session)
+                    .replace("NUMBERS", as_numbers)
+                    .replace("RUN", run)
+                    .partition("|")
                 )
                 said += f"MESSAGE\n{lines}\ncontent-length:{len(body)}\n\n{body}\0\n".encode()
         return said
@@ -39,13 +43,13 @@ def server(name: str, session: str, *messages: str) -> Answer:
 
 
 async def verdict(text: str, plugin: Answer, gateway: Answer) -> Verdict:
-    conversation = parse_conversation(text, Path("inline.stomp"))
+    transcript = parse_transcript(text, Path("inline.stomp"))
     async with false_server(plugin) as one, false_server(gateway) as other:
-        performances = await asyncio.gather(
-            perform(conversation, SocketPeer(one, 0.2), None, "plugin", Identity()),
-            perform(conversation, SocketPeer(other, 0.2), None, "gateway", Identity()),
+        results = await asyncio.gather(
+            play(transcript, SocketPeer(one, 0.2), None, "plugin"),
+            play(transcript, SocketPeer(other, 0.2), None, "gateway"),
         )
-    return judge(conversation, *performances)
+    return judge(transcript, *results)
 
 
 async def outcome(text: str, plugin: tuple[str, ...], gateway: tuple[str, ...]) -> Outcome:
@@ -67,7 +71,7 @@ PLAIN = HEAD + SUBSCRIBE + "S< RECEIPT\n   receipt-id:r\n" + MESSAGE
         ),
     ],
 )
-async def test_names_that_a_server_makes_up_and_the_order_of_headers_do_not_count(plugin: str, gateway: str) -> None:
+async def test_generated_names_and_the_order_of_headers_may_differ(plugin: str, gateway: str) -> None:
     assert await outcome(PLAIN, (plugin,), (gateway,)) is Outcome.EQUAL
 
 
@@ -92,12 +96,12 @@ async def test_wildcards_do_not_hide_a_difference(gateway: str) -> None:
     [
         ("color:a|[97, 98]", "color:a|[97,98]"),
         ("server:RabbitMQ/4|a", "server:stomp-gateway/0|a"),
-        ("color:RUN|a", "color:OCTETS|a"),
+        ("color:RUN|a", "color:NUMBERS|a"),
         ("color:\\x07|a", "color:\x07|a"),
         ("color:a|a\n", "color:a|a"),
     ],
 )
-async def test_what_may_differ_in_one_place_is_a_difference_in_another(plugin: str, gateway: str) -> None:
+async def test_a_difference_that_is_allowed_elsewhere_counts(plugin: str, gateway: str) -> None:
     one, other = (f"message-id:T_1@@SESSION@@1\n{message}" for message in (plugin, gateway))
     text = PLAIN.replace("   {*}\n", "   {*:lines}\n")
     assert await outcome(text, (one,), (one,)) is Outcome.EQUAL
@@ -105,42 +109,42 @@ async def test_what_may_differ_in_one_place_is_a_difference_in_another(plugin: s
 
 
 async def beating(text: str, announced: str) -> MismatchError | None:
-    """Play on a server that announces heart-beats, or none, and sends one before each receipt."""
+    """Play on a server that sends a heart-beat before each receipt, whatever it announced."""
 
     def answer(command: str, headers: Mapping[str, str]) -> bytes:
         if command == "CONNECT":
             return connected().replace(b"heart-beat:0,0", f"heart-beat:{announced}".encode())
         return b"\n" + receipt(headers["receipt"])
 
-    conversation = parse_conversation(text, Path("inline.stomp"))
+    transcript = parse_transcript(text, Path("inline.stomp"))
     async with false_server(answer) as address:
-        played = await perform(conversation, SocketPeer(address, 0.2), None, "plugin", Identity())
+        played = await play(transcript, SocketPeer(address, 0.2), None, "plugin")
     return played.mismatch
 
 
 @pytest.mark.parametrize(("announced", "fails"), [("0,0", True), ("0,1000", True), ("1000,0", False)])
-async def test_a_heart_beat_that_nobody_was_promised_is_a_mismatch(announced: str, fails: bool) -> None:
+async def test_an_unannounced_heart_beat_is_a_mismatch(announced: str, fails: bool) -> None:
     connect = "C> CONNECT\n   accept-version:1.2\n\nS< CONNECTED\n   ...\n"
     mismatch = await beating(HEAD + connect + "C is open\n", announced)
     assert bool(mismatch) is fails
     assert not mismatch or "(heart-beat)" in mismatch.problem
 
 
-async def test_two_messages_under_one_id_are_not_two_messages() -> None:
+async def test_two_messages_with_one_id_differ_from_two_messages_with_two() -> None:
     messages = tuple(f"message-id:T_1@@SESSION@@{tag}|same" for tag in (3, 4))
     text = PLAIN + MESSAGE
     assert await outcome(text, messages, messages) is Outcome.EQUAL
     assert await outcome(text, messages, (messages[0], messages[0])) is Outcome.DIFFERENT
 
 
-async def test_what_comes_in_any_order_is_compared_in_none() -> None:
+async def test_in_any_order_compares_without_order() -> None:
     text = HEAD + SUBSCRIBE + "in any order\nS< RECEIPT\n   receipt-id:r\n" + MESSAGE + MESSAGE + "in order\n"
     a, b, c = (f"message-id:T_1@@SESSION@@{tag}|{body}" for tag, body in ((1, "a"), (2, "b"), (3, "c")))
     assert await outcome(text, (a, b), (b, a)) is Outcome.EQUAL
     assert await outcome(text, (a, b), (b, c)) is Outcome.DIFFERENT
 
 
-async def test_of_any_number_of_frames_one_side_may_say_fewer_but_no_others() -> None:
+async def test_any_number_of_frames_may_be_fewer_on_one_side_but_not_others() -> None:
     text = HEAD + SUBSCRIBE + "S< RECEIPT\n   receipt-id:r\n" + MESSAGE.replace("S< ", "S< any number of ")
     text += "C> DISCONNECT\n   receipt:bye\n\nS< RECEIPT\n   receipt-id:bye\n"
     a, b = ("message-id:T_1@@SESSION@@1|a", "message-id:T_1@@SESSION@@2|b")
@@ -149,7 +153,7 @@ async def test_of_any_number_of_frames_one_side_may_say_fewer_but_no_others() ->
     assert await outcome(text, (a,), (b,)) is Outcome.DIFFERENT
 
 
-async def test_both_otherwise_than_written_but_alike_is_equal_with_a_word() -> None:
+async def test_servers_with_the_same_mismatch_are_equal_with_a_remark() -> None:
     message = ("destination:elsewhere|a",)
     both = [server(name, SESSIONS[0], *message) for name in ("RabbitMQ", "stomp-gateway")]
     judged = await verdict(PLAIN, *both)
@@ -157,8 +161,8 @@ async def test_both_otherwise_than_written_but_alike_is_equal_with_a_word() -> N
     assert judged.remarks == ("neither goes as written in line 12; up to there both said the same",)
 
 
-async def test_the_session_of_a_client_that_leaves_out_connect_may_differ() -> None:
-    """It shows in message ids alone; and in the end the client answers as one that has logged in."""
+async def test_the_session_of_a_client_without_connect_may_differ() -> None:
+    """It shows only in message ids. At the end the client is probed like one that has logged in."""
     text = "setup: configured\n" + HEAD + SUBSCRIBE.removeprefix("C connects with 1.2\n")
     text += "S< RECEIPT\n   receipt-id:r\n" + MESSAGE.replace("{C.session}", "{*}")
     one, other = "message-id:T_1@@SESSION@@1|a", "message-id:T_2@@SESSION@@1|a"
@@ -166,27 +170,25 @@ async def test_the_session_of_a_client_that_leaves_out_connect_may_differ() -> N
     assert await outcome(text, (one,), (other,)) is Outcome.DIFFERENT
 
 
-async def test_one_otherwise_than_written_is_different() -> None:
+async def test_a_mismatch_on_one_server_is_a_difference() -> None:
     right = "message-id:T_1@@SESSION@@1|a"
     assert await outcome(PLAIN, (right,), ()) is Outcome.DIFFERENT
     assert await outcome(PLAIN, (), (right,)) is Outcome.DIFFERENT
 
 
 async def test_servers_that_cannot_be_reached_are_not_equal() -> None:
-    conversation = parse_conversation(PLAIN, Path("inline.stomp"))
+    transcript = parse_transcript(PLAIN, Path("inline.stomp"))
     async with false_server(server("RabbitMQ", SESSIONS[0])) as gone:
         pass
-    performances = [
-        await perform(conversation, SocketPeer(gone, 0.2), None, side, Identity()) for side in ("plugin", "gateway")
-    ]
-    assert judge(conversation, *performances).outcome is Outcome.DIFFERENT
+    results = [await play(transcript, SocketPeer(gone, 0.2), None, side) for side in ("plugin", "gateway")]
+    assert judge(transcript, *results).outcome is Outcome.DIFFERENT
 
 
 @pytest.mark.parametrize(
     ("plugin", "gateway", "expected"),
     [("a", "b", Outcome.DEPARTURE), ("a", "a", Outcome.DIFFERENT), ("b", "b", Outcome.DIFFERENT)],
 )
-async def test_a_departure_is_one_only_where_each_does_its_own(plugin: str, gateway: str, expected: Outcome) -> None:
+async def test_in_a_departure_each_server_must_do_its_own_steps(plugin: str, gateway: str, expected: Outcome) -> None:
     either = "S<{} MESSAGE\n   message-id:{{*}}\n\n   {}\n"
     text = DEPARTURE + SUBSCRIBE + "S< RECEIPT\n   receipt-id:r\n"
     text += either.format("plugin", "a") + either.format("gateway", "b")
@@ -195,7 +197,7 @@ async def test_a_departure_is_one_only_where_each_does_its_own(plugin: str, gate
 
 
 @pytest.mark.parametrize(("gateway", "expected"), [("same", Outcome.DEPARTURE), ("other", Outcome.DIFFERENT)])
-async def test_where_two_depart_they_must_say_the_same_in_all_other_steps(gateway: str, expected: Outcome) -> None:
+async def test_in_a_departure_the_steps_for_both_must_be_equal(gateway: str, expected: Outcome) -> None:
     either = "S<{} MESSAGE\n   message-id:{{*}}\n\n   {}\n"
     text = DEPARTURE + SUBSCRIBE + "S< RECEIPT\n   receipt-id:r\n" + "S<plugin MESSAGE\n   message-id:{*}\n\n   only\n"
     text += either.format("plugin", "a") + either.format("gateway", "b") + MESSAGE
@@ -207,11 +209,11 @@ async def test_where_two_depart_they_must_say_the_same_in_all_other_steps(gatewa
     judged = await verdict(text, one, server("stomp-gateway", SESSIONS[1], *gateways))
     assert judged.outcome is expected
     line = text[: text.rindex("S< MESSAGE")].count("\n") + 1
-    told = (f"both go as written, but what they said in line {line} is not the same",)
-    assert judged.remarks == (() if expected is Outcome.DEPARTURE else told)
+    remark = (f"both go as written, but what they said in line {line} is not the same",)
+    assert judged.remarks == (() if expected is Outcome.DEPARTURE else remark)
 
 
-@pytest.mark.parametrize(("length", "is_told"), [(b"content-length:2", False), (b"content-length:3", True)])
-def test_a_content_length_is_told_where_it_is_wrong(length: bytes, is_told: bool) -> None:
-    entry = Entry.of_server("C", ServerFrame(b"ERROR", (length, b"message:m"), b"no"))
-    assert (length.decode() in entry.headers) is is_told
+@pytest.mark.parametrize(("length", "is_recorded"), [(b"content-length:2", False), (b"content-length:3", True)])
+def test_only_a_wrong_content_length_is_recorded(length: bytes, is_recorded: bool) -> None:
+    event = RecordedEvent.from_server("C", ServerFrame(b"ERROR", (length, b"message:m"), b"no"))
+    assert (length.decode() in event.headers) is is_recorded

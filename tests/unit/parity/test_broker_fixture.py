@@ -1,9 +1,9 @@
-"""What a conversation may have made in the broker is known from what its clients said."""
+"""The queues to delete are found in what the clients sent."""
 
 import pytest
 
-from gateway.parity.backstage import queues_of
-from gateway.parity.broker import subscription_queue
+from gateway.parity.amqp_broker import subscription_queue
+from gateway.parity.broker_fixture import created_queues
 
 SUBSCRIBE = "SUBSCRIBE\nid:{}\ndestination:{}\ndurable:true\n\n\0"
 
@@ -18,11 +18,11 @@ SUBSCRIBE = "SUBSCRIBE\nid:{}\ndestination:{}\ndurable:true\n\n\0"
         ("a\\\\b\\n", "/topic/t-1", "t-1", "a\\b\n"),
     ],
 )
-def test_the_queue_of_a_durable_subscription(identifier: str, destination: str, key: str, meant: str) -> None:
+def test_durable_subscription(identifier: str, destination: str, key: str, meant: str) -> None:
     frame = SUBSCRIBE.format(identifier, destination).encode()
-    assert subscription_queue(key, meant) in queues_of(frame, b"t-1")
+    assert subscription_queue(key, meant) in created_queues(frame, b"t-1")
 
 
-def test_the_queues_that_a_client_names() -> None:
+def test_named_queues() -> None:
     frames = b"SEND\ndestination:/queue/t-1.a%2Fb\n\n\0SUBSCRIBE\ndestination:/topic/x\nx-queue-name:t-1-c\n\n\0"
-    assert queues_of(frames, b"t-1") == {"t-1.a/b", "t-1-c"}
+    assert created_queues(frames, b"t-1") == {"t-1.a/b", "t-1-c"}

@@ -1,17 +1,18 @@
-"""The server's side of the wire: whatever a server sends, a conversation can be told about it."""
+"""Reading what a server sends, and showing bytes as text."""
 
 import asyncio
 
 import pytest
 
-from gateway.parity import Closed, FrameReader, HeartBeat, ServerFrame, SocketPeer, WireError
-from gateway.parity.text import readable, recorded
+from gateway.parity import Closed, FrameReader, HeartBeat, ServerFrame, SocketPeer
+from gateway.parity.rendering import readable, unambiguous
+from gateway.parity.stomp_peer import ServerFrameError
 from tests.support.false_server import false_server
 
 
 @pytest.mark.parametrize("length", [b"abc", b"-1", b"+2", b"", b"1" * 5000])
-def test_a_content_length_that_is_no_number_is_no_frame(length: bytes) -> None:
-    with pytest.raises(WireError, match="content-length is no number"):
+def test_an_invalid_content_length_is_an_error(length: bytes) -> None:
+    with pytest.raises(ServerFrameError, match="content-length is no number"):
         FrameReader().feed(b"MESSAGE\ncontent-length:" + length + b"\n\nx\0\n")
 
 
@@ -21,7 +22,7 @@ def test_the_line_feed_after_nul_belongs_to_the_frame() -> None:
     assert [reader.take(), reader.take(), reader.take()] == [ServerFrame(b"RECEIPT", (), b""), HeartBeat(), None]
 
 
-def test_a_server_that_is_gone_while_the_client_sends_has_closed() -> None:
+def test_a_connection_that_is_lost_while_sending_is_closed() -> None:
     uvloop = pytest.importorskip("uvloop")
 
     async def talk() -> list[object]:
@@ -39,10 +40,10 @@ def test_a_server_that_is_gone_while_the_client_sends_has_closed() -> None:
         assert runner.run(talk()) == [Closed(), Closed()]
 
 
-def test_octets_are_shown_so_that_no_two_texts_are_taken_for_each_other() -> None:
+def test_different_bytes_have_different_texts() -> None:
     different = [b"\xff", b"\\xff", b"\x85", "\x85".encode(), b"\\", b"\\\\", b"\\n", b"\n", "\u00a0".encode(), b"\xa0"]
-    assert len({recorded(octets) for octets in different}) == len(different)
-    assert [readable(octets) for octets in (b"\xff", "\x85".encode(), b"a\\c", "é".encode())] == [
+    assert len({unambiguous(data) for data in different}) == len(different)
+    assert [readable(data) for data in (b"\xff", "\x85".encode(), b"a\\c", "é".encode())] == [
         "\\xff",
         "\\xc2\\x85",
         "a\\c",
