@@ -1,7 +1,6 @@
-"""Erlang's tokens: from text to atoms, numbers, strings and signs, each with its place.
+"""Splits the text of Erlang terms into tokens, by the lexical grammar of the Erlang reference manual.
 
-The lexical grammar of the Erlang reference manual, as far as terms need it; variables, and what only code has, are
-mistakes. No message repeats what is quoted in the file: it may be a passcode.
+Variables, and tokens that only code has, are errors. No message repeats a quoted text: it may be a passcode.
 """
 
 from __future__ import annotations
@@ -12,10 +11,15 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from gateway.errors import GatewayError
-from gateway.migrate.terms import RESERVED
 
-_MOST_DIGITS: Final = 4000
-"""Python refuses to read longer numbers, whose reading takes quadratic time."""
+RESERVED: Final = frozenset(
+    "after and andalso band begin bnot bor bsl bsr bxor case catch cond div end fun if let not of or orelse receive "
+    "rem try when xor".split()
+)
+"""Words that are not atoms unless quoted. `maybe` and `else` are missing: not every release of Erlang reserves them."""
+
+_MAX_DIGITS: Final = 4000
+"""Python refuses to read longer numbers, because that takes quadratic time."""
 _CODE_POINTS: Final = 0x110000
 _CONTROL: Final = 31
 
@@ -34,22 +38,17 @@ _TOKEN: Final = re.compile(
     """,
     re.VERBOSE,
 )
+_PLAIN: Final = {'"': re.compile(r'[^\\"]+'), "'": re.compile(r"[^\\']+")}
 _ESCAPE: Final = re.compile(r"\\(?:x\{(?P<code>[0-9A-Fa-f]{1,8})\}|x(?P<hex>[0-9A-Fa-f]{2})|(?P<octal>[0-7]{1,3})"
                             r"|\^(?P<control>.)|(?P<other>.))", re.DOTALL)  # fmt: skip
-_SHORT: Final = {
+_SHORT_ESCAPES: Final = {
     "b": "\b", "d": "\x7f", "e": "\x1b", "f": "\f", "n": "\n", "r": "\r", "s": " ", "t": "\t", "v": "\v",
 }  # fmt: skip
-_TRIPLE: Final = re.compile(r'"""[ \t]*\n')
+_TRIPLE_QUOTE: Final = re.compile(r'"""[ \t]*\n')
 
 
 class TermSyntaxError(GatewayError):
-    """A text that is no Erlang term.
-
-    Args:
-        sentence: what is wrong, without quoting the text.
-        line: counted from 1.
-        column: counted from 1.
-    """
+    """The text is not an Erlang term. `sentence` says why without quoting it; line and column count from 1."""
 
     def __init__(self, sentence: str, line: int, column: int) -> None:
         super().__init__(f"line {line}, column {column}: {sentence}")
@@ -60,20 +59,20 @@ class TermSyntaxError(GatewayError):
 
 @dataclass(frozen=True)
 class Token:
-    """One token."""
+    """One token and where it begins."""
 
     kind: str
-    """atom, string, integer, float, or the sign itself; `.` for a final dot, empty for the end of the text."""
+    """atom, string, integer, float, a reserved word, or the sign itself; empty at the end of the text."""
     value: str | int | float
     line: int
     column: int
 
 
 def scan(text: str) -> Iterator[Token]:
-    """The tokens of a text, and one of kind "" in the end.
+    """The tokens of a text; the last one has the kind "".
 
     Raises:
-        TermSyntaxError: something is none.
+        TermSyntaxError: a part of the text is not a token.
     """
     return _Scanner(text).tokens()
 
@@ -82,6 +81,7 @@ class _Scanner:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
+        """Where the current token begins, until all of it is read: errors name this place."""
         self._line = 1
         self._line_start = 0
 
@@ -92,13 +92,13 @@ class _Scanner:
                 self._fail("This character cannot stand here.")
             line, column, start = self._line, self._at - self._line_start + 1, self._at
             kind, value = self._token(match)
-            self._pass_over(start)
+            self._count_lines(start)
             if kind:
                 yield Token(kind, value, line, column)
         yield Token("", "", self._line, self._at - self._line_start + 1)
 
     def _token(self, match: re.Match[str]) -> tuple[str, str | int | float]:
-        """A token's kind and value; the position moves behind it. A kind of "" is space."""
+        """A token's kind and value; the position moves behind it. White space has the kind ""."""
         kind, piece = str(match.lastgroup), match[0]
         if kind == "quote":
             return self._quoted(piece)
@@ -109,38 +109,37 @@ class _Scanner:
                 "A word that begins with a capital letter or _ is a variable. If it is an atom, put it in quotes."
             )
         if kind in ("integer", "based", "float"):
-            number = self._number(kind, piece)
+            number = self._number(kind, piece.replace("_", ""))
             self._at = match.end()
             return ("float" if kind == "float" else "integer"), number
         self._at = match.end()
         if kind == "space":
             return "", ""
-        if kind == "word":
-            return (piece if piece in RESERVED else "atom"), piece
-        return piece, piece
+        return ("atom" if kind == "word" and piece not in RESERVED else piece), piece
 
-    def _number(self, kind: str, piece: str) -> float:
-        digits = piece.replace("_", "")
-        if len(digits) > _MOST_DIGITS:
+    def _number(self, kind: str, digits: str) -> float:
+        if len(digits) > _MAX_DIGITS:
             self._fail("This number is too long.")
-        if kind == "based":
-            base, _, rest = digits.partition("#")
-            try:
-                return int(rest, int(base)) if 2 <= int(base) <= 36 else self._fail("The base of a number is 2 to 36.")  # noqa: PLR2004
-            except ValueError:
-                self._fail("This number has a digit that its base does not have.")
         if kind == "integer":
             return int(digits)
-        number = float(digits)
-        return number if number != float("inf") else self._fail("This number is too large.")
+        if kind == "float":
+            number = float(digits)
+            return number if number != float("inf") else self._fail("This number is too large.")
+        base, _, rest = digits.partition("#")
+        if not 2 <= int(base) <= 36:  # noqa: PLR2004 - the bases that Erlang has
+            self._fail("The base of a number is 2 to 36.")
+        try:
+            return int(rest, int(base))
+        except ValueError:
+            self._fail("This number has a digit that its base does not have.")
 
     def _quoted(self, quote: str) -> tuple[str, str]:
-        if _TRIPLE.match(self._text, self._at):
+        if _TRIPLE_QUOTE.match(self._text, self._at):
             self._fail('Strings in three quotes are not read here. Write it between single ".')
         pieces: list[str] = []
-        at, plain = self._at + 1, re.compile(rf"[^\\{quote}]+")
+        at = self._at + 1
         while True:
-            if match := plain.match(self._text, at):
+            if match := _PLAIN[quote].match(self._text, at):
                 pieces.append(match[0])
                 at = match.end()
             if at >= len(self._text):
@@ -156,29 +155,27 @@ class _Scanner:
         at = self._at + 1
         if at >= len(self._text):
             self._fail("A character is missing behind $.")
-        if self._text[at] != "\\":
-            self._at = at + 1
-            return ord(self._text[at])
-        character, self._at = self._escape(at)
+        character, self._at = (self._text[at], at + 1) if self._text[at] != "\\" else self._escape(at)
         return ord(character)
 
     def _escape(self, at: int) -> tuple[str, int]:
+        """The character that an escape means, and the position behind it."""
         match = _ESCAPE.match(self._text, at)
         if match is None:
             self._fail("The quote that begins here never ends.")
         if match["other"] is not None:
             if match["other"] == "x":
                 self._fail(r"A character by its number is written \x41 or \x{20AC}.")
-            return _SHORT.get(match["other"], match["other"]), match.end()
+            return _SHORT_ESCAPES.get(match["other"], match["other"]), match.end()
         if match["control"] is not None:
             return chr(ord(match["control"]) & _CONTROL), match.end()
         code = int(match["octal"], 8) if match["octal"] else int(match["code"] or match["hex"], 16)
-        if code >= _CODE_POINTS or 0xD800 <= code < 0xE000:  # noqa: PLR2004 - surrogates are no characters
+        if code >= _CODE_POINTS or 0xD800 <= code < 0xE000:  # noqa: PLR2004 - surrogates are not characters
             self._fail("There is no character of this number.")
         return chr(code), match.end()
 
-    def _pass_over(self, start: int) -> None:
-        """Count the lines from where a token began to where the next one does."""
+    def _count_lines(self, start: int) -> None:
+        """Count the line breaks between a position and the current one."""
         newline = self._text.rfind("\n", start, self._at)
         if newline >= 0:
             self._line += self._text.count("\n", start, self._at)
