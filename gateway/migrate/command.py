@@ -37,11 +37,7 @@ exit codes:
 
 
 def add_migrate(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `migrate` to the commands.
-
-    Args:
-        commands: those of `stomp-gateway`.
-    """
+    """Add `migrate` to the commands of `stomp-gateway`."""
     migrate = commands.add_parser(
         "migrate",
         help="make a configuration of RabbitMQ's own files",

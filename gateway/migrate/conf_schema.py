@@ -7,7 +7,7 @@ is about the two plugins, and about what they take from the broker.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 STOMP: Final = "rabbitmq_stomp"
@@ -34,61 +34,57 @@ class KeyMapping:
     """Whether the value is one entry of a list."""
 
 
-_ERLANG_TLS_OPTIONS: Final[dict[ValueType, str]] = {
-    "boolean": "honor_cipher_order honor_ecc_order secure_renegotiate client_renegotiation",
-    "atom": "reuse_sessions reuse_session crl_check",
-    "integer": "depth",
-}
-# The Erlang form has the rest of the key, under the application.
-_KEYS: Final[dict[tuple[str, str], dict[ValueType, str]]] = {
-    ("stomp.", STOMP): {
+_TLS_BOOLEANS: Final = "honor_cipher_order honor_ecc_order secure_renegotiate client_renegotiation"
+_TLS_ATOMS: Final = "reuse_sessions reuse_session crl_check"
+
+# By the first words of the keys, their application, and their property list or "". The other words are the key in the
+# application, or the name in the property list; behind them, `$` stands for any word, and the value is a list's entry.
+_KEYS: Final[dict[tuple[str, str, str], dict[ValueType, str]]] = {
+    ("stomp", STOMP, ""): {
         "string": "default_vhost default_topic_exchange",
         "boolean": "default_nack_requeue implicit_connect ssl_cert_login proxy_protocol hide_server_info",
         "integer": "login_timeout max_frame_size max_frame_size_unauthenticated max_connections",
     },
-    ("web_stomp.", WEB_STOMP): {
-        "string": "ws_path",
-        "atom": "ws_frame",
-        "boolean": "use_http_auth proxy_protocol use_file_handle_cache",
-        "integer": "port max_connections",
-    },
-    ("", RABBIT): {
-        "atom": "ssl_cert_login_from ssl_cert_login_san_type",
-        "boolean": "proxy_protocol",
-        "integer": "ssl_cert_login_san_index",
-    },
-}
-# The Erlang form has the rest of the key, in a property list of the application.
-_PROPERTIES: Final[dict[tuple[str, str, str], dict[ValueType, str]]] = {
-    ("stomp.tcp_listen_options.", STOMP, "tcp_listen_options"): {
+    ("stomp.tcp_listen_options", STOMP, "tcp_listen_options"): {
         "boolean": "nodelay delay_send dontroute exit_on_close keepalive send_timeout_close linger.on",
         "integer": "backlog buffer fd high_msgq_watermark high_watermark low_msgq_watermark low_watermark port "
         "priority recbuf send_timeout sndbuf tos linger.timeout",
     },
-    ("web_stomp.cowboy_opts.", WEB_STOMP, "cowboy_opts"): {
-        "integer": "max_empty_lines max_header_name_length max_header_value_length max_headers max_keepalive "
-        "max_request_line_length timeout idle_timeout",
+    ("web_stomp", WEB_STOMP, ""): {
+        "string": "ws_path allow_origins.$",
+        "atom": "ws_frame",
+        "boolean": "use_http_auth proxy_protocol use_file_handle_cache",
+        "integer": "port max_connections",
     },
-    ("web_stomp.ws_opts.", WEB_STOMP, "cowboy_ws_opts"): {
+    ("web_stomp.tcp", WEB_STOMP, "tcp_config"): {"address": "listener", "string": "ip", "integer": "port backlog"},
+    ("web_stomp.ssl", WEB_STOMP, "ssl_config"): {
+        "address": "listener",
+        "string": "ip certfile keyfile cacertfile password versions.$ ciphers.$",
+        "boolean": _TLS_BOOLEANS,
+        "atom": _TLS_ATOMS,
+        "integer": "port backlog depth",
+    },
+    ("web_stomp.ws_opts", WEB_STOMP, "cowboy_ws_opts"): {
         "boolean": "compress",
         "integer": "max_frame_size idle_timeout",
     },
-    ("web_stomp.tcp.", WEB_STOMP, "tcp_config"): {"address": "listener", "string": "ip", "integer": "port backlog"},
-    ("web_stomp.ssl.", WEB_STOMP, "ssl_config"): {
-        **_ERLANG_TLS_OPTIONS,
-        "address": "listener",
-        "string": "ip certfile keyfile cacertfile password",
-        "integer": "port backlog depth",
+    ("web_stomp.cowboy_opts", WEB_STOMP, "cowboy_opts"): {
+        "integer": "max_empty_lines max_header_name_length max_header_value_length max_headers max_keepalive "
+        "max_request_line_length timeout idle_timeout",
     },
-    ("ssl_options.", RABBIT, "ssl_options"): {
-        **_ERLANG_TLS_OPTIONS,
-        "string": "certfile keyfile cacertfile password cert dh dhfile psk_identity",
-        "atom": "verify fail_if_no_peer_cert log_level log_alert bypass_pem_cache " + _ERLANG_TLS_OPTIONS["atom"],
+    ("", RABBIT, ""): {
+        "atom": "ssl_cert_login_from ssl_cert_login_san_type auth_mechanisms.$",
+        "boolean": "proxy_protocol",
+        "integer": "ssl_cert_login_san_index",
+        "name": "loopback_users.$",
     },
-}
-_LISTS_OF_STRINGS: Final = {
-    ("web_stomp.ssl.", WEB_STOMP, "ssl_config"): "versions ciphers",
-    ("ssl_options.", RABBIT, "ssl_options"): "versions ciphers cacerts key",
+    ("ssl_options", RABBIT, "ssl_options"): {
+        "string": "certfile keyfile cacertfile password cert dh dhfile psk_identity "
+        "versions.$ ciphers.$ cacerts.$ key.$",
+        "boolean": _TLS_BOOLEANS,
+        "atom": f"{_TLS_ATOMS} verify fail_if_no_peer_cert log_level log_alert bypass_pem_cache",
+        "integer": "depth",
+    },
 }
 
 
@@ -98,11 +94,8 @@ def _mappings() -> dict[str, KeyMapping]:
         "stomp.default_pass": KeyMapping(STOMP, "default_user", "string", "passcode"),
         "stomp.tcp_listen_options": KeyMapping(STOMP, "tcp_listen_options", "none"),
         "web_stomp.allow_origins": KeyMapping(WEB_STOMP, "allow_origins", "none"),
-        "web_stomp.allow_origins.$": KeyMapping(WEB_STOMP, "allow_origins", "string", in_list=True),
         "web_stomp.hsts.policy": KeyMapping(WEB_STOMP, "strict_transport_security", "string"),
         "loopback_users": KeyMapping(RABBIT, "loopback_users", "none"),
-        "loopback_users.$": KeyMapping(RABBIT, "loopback_users", "name", in_list=True),
-        "auth_mechanisms.$": KeyMapping(RABBIT, "auth_mechanisms", "atom", in_list=True),
         "ssl_options": KeyMapping(RABBIT, "ssl_options", "none"),
     }
     for transport in ("tcp", "ssl"):
@@ -112,14 +105,14 @@ def _mappings() -> dict[str, KeyMapping]:
             found[f"{prefix}listeners.{transport}.$"] = KeyMapping(app, key, "address", in_list=True)
         for prefix, app in (("stomp.", STOMP), ("web_stomp.", WEB_STOMP)):
             found[f"{prefix}num_acceptors.{transport}"] = KeyMapping(app, f"num_{transport}_acceptors", "integer")
-    for (prefix, app), names_by_type in _KEYS.items():
-        for value_type, names in names_by_type.items():
-            found |= {f"{prefix}{name}": KeyMapping(app, name, value_type) for name in names.split()}
-    for (prefix, app, key), names_by_type in _PROPERTIES.items():
-        for value_type, names in names_by_type.items():
-            found |= {f"{prefix}{name}": KeyMapping(app, key, value_type, name) for name in names.split()}
-    for (prefix, app, key), names in _LISTS_OF_STRINGS.items():
-        found |= {f"{prefix}{name}.$": KeyMapping(app, key, "string", name, in_list=True) for name in names.split()}
+    for (prefix, app, property_list), types in _KEYS.items():
+        for value_type, words in types.items():
+            for word in words.split():
+                name = word.removesuffix(".$")
+                mapping = KeyMapping(app, name, value_type, in_list=word != name)
+                if property_list:
+                    mapping = replace(mapping, key=property_list, property_name=name)
+                found[f"{prefix}.{word}".lstrip(".")] = mapping
     return found
 
 

@@ -15,13 +15,7 @@ _SINCE_3_12: Final = f"{PLUGIN_DEFAULT} since 3.12.2; before there was no limit"
 
 
 class DefaultsSection:
-    """Writes both groups.
-
-    Args:
-        writer: gets the lines.
-        settings: those of the files.
-        passcode_variable: stands for the default user's passcode; empty to write the passcode itself.
-    """
+    """Writes the groups. A passcode variable stands for the default user's passcode, unless it is empty."""
 
     def __init__(self, writer: YamlWriter, settings: BrokerSettings, passcode_variable: str) -> None:
         self._writer = writer

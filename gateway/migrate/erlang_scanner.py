@@ -5,10 +5,12 @@ Variables, and tokens that only code has, are errors. No message repeats a quote
 
 from __future__ import annotations
 
+import math
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import Final
 
 from gateway.errors import GatewayError
 
@@ -20,7 +22,6 @@ RESERVED: Final = frozenset(
 
 _MAX_DIGITS: Final = 4000
 """Python refuses to read longer numbers, because that takes quadratic time."""
-_CODE_POINTS: Final = 0x110000
 _CONTROL: Final = 31
 
 _TOKEN: Final = re.compile(
@@ -74,112 +75,101 @@ def scan(text: str) -> Iterator[Token]:
     Raises:
         TermSyntaxError: a part of the text is not a token.
     """
-    return _Scanner(text).tokens()
-
-
-class _Scanner:
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._at = 0
-        """Where the current token begins, until all of it is read: errors name this place."""
-        self._line = 1
-        self._line_start = 0
-
-    def tokens(self) -> Iterator[Token]:
-        while self._at < len(self._text):
-            match = _TOKEN.match(self._text, self._at)
-            if match is None:
-                self._fail("This character cannot stand here.")
-            line, column, start = self._line, self._at - self._line_start + 1, self._at
-            kind, value = self._token(match)
-            self._count_lines(start)
-            if kind:
-                yield Token(kind, value, line, column)
-        yield Token("", "", self._line, self._at - self._line_start + 1)
-
-    def _token(self, match: re.Match[str]) -> tuple[str, str | int | float]:
-        """A token's kind and value; the position moves behind it. White space has the kind ""."""
-        kind, piece = str(match.lastgroup), match[0]
-        if kind == "quote":
-            return self._quoted(piece)
-        if kind == "character":
-            return "integer", self._character()
-        if kind == "variable":
-            self._fail(
-                "A word that begins with a capital letter or _ is a variable. If it is an atom, put it in quotes."
-            )
-        if kind in ("integer", "based", "float"):
-            number = self._number(kind, piece.replace("_", ""))
-            self._at = match.end()
-            return ("float" if kind == "float" else "integer"), number
-        self._at = match.end()
-        if kind == "space":
-            return "", ""
-        return ("atom" if kind == "word" and piece not in RESERVED else piece), piece
-
-    def _number(self, kind: str, digits: str) -> float:
-        if len(digits) > _MAX_DIGITS:
-            self._fail("This number is too long.")
-        if kind == "integer":
-            return int(digits)
-        if kind == "float":
-            number = float(digits)
-            return number if number != float("inf") else self._fail("This number is too large.")
-        base, _, rest = digits.partition("#")
-        if not 2 <= int(base) <= 36:  # noqa: PLR2004 - the bases that Erlang has
-            self._fail("The base of a number is 2 to 36.")
+    at, line, line_start = 0, 1, 0
+    while at < len(text):
+        column = at - line_start + 1
         try:
-            return int(rest, int(base))
-        except ValueError:
-            self._fail("This number has a digit that its base does not have.")
-
-    def _quoted(self, quote: str) -> tuple[str, str]:
-        if _TRIPLE_QUOTE.match(self._text, self._at):
-            self._fail('Strings in three quotes are not read here. Write it between single ".')
-        pieces: list[str] = []
-        at = self._at + 1
-        while True:
-            if match := _PLAIN[quote].match(self._text, at):
-                pieces.append(match[0])
-                at = match.end()
-            if at >= len(self._text):
-                self._fail("The quote that begins here never ends.")
-            if self._text[at] == quote:
-                break
-            character, at = self._escape(at)
-            pieces.append(character)
-        self._at = at + 1
-        return ("string" if quote == '"' else "atom"), "".join(pieces)
-
-    def _character(self) -> int:
-        at = self._at + 1
-        if at >= len(self._text):
-            self._fail("A character is missing behind $.")
-        character, self._at = (self._text[at], at + 1) if self._text[at] != "\\" else self._escape(at)
-        return ord(character)
-
-    def _escape(self, at: int) -> tuple[str, int]:
-        """The character that an escape means, and the position behind it."""
-        match = _ESCAPE.match(self._text, at)
-        if match is None:
-            self._fail("The quote that begins here never ends.")
-        if match["other"] is not None:
-            if match["other"] == "x":
-                self._fail(r"A character by its number is written \x41 or \x{20AC}.")
-            return _SHORT_ESCAPES.get(match["other"], match["other"]), match.end()
-        if match["control"] is not None:
-            return chr(ord(match["control"]) & _CONTROL), match.end()
-        code = int(match["octal"], 8) if match["octal"] else int(match["code"] or match["hex"], 16)
-        if code >= _CODE_POINTS or 0xD800 <= code < 0xE000:  # noqa: PLR2004 - surrogates are not characters
-            self._fail("There is no character of this number.")
-        return chr(code), match.end()
-
-    def _count_lines(self, start: int) -> None:
-        """Count the line breaks between a position and the current one."""
-        newline = self._text.rfind("\n", start, self._at)
+            kind, value, end = _token(text, at)
+        except ValueError as error:
+            raise TermSyntaxError(str(error), line, column) from None
+        if kind:
+            yield Token(kind, value, line, column)
+        newline = text.rfind("\n", at, end)
         if newline >= 0:
-            self._line += self._text.count("\n", start, self._at)
-            self._line_start = newline + 1
+            line += text.count("\n", at, end)
+            line_start = newline + 1
+        at = end
+    yield Token("", "", line, at - line_start + 1)
 
-    def _fail(self, sentence: str) -> NoReturn:
-        raise TermSyntaxError(sentence, self._line, self._at - self._line_start + 1)
+
+# The functions below raise a `ValueError` with a sentence for the user.
+
+
+def _token(text: str, at: int) -> tuple[str, str | int | float, int]:
+    """A token's kind, value and end. White space has the kind ""."""
+    match = _TOKEN.match(text, at)
+    if match is None:
+        raise ValueError("This character cannot stand here.")
+    kind, piece = str(match.lastgroup), match[0]
+    if kind == "quote":
+        return _quoted(text, at)
+    if kind == "character":
+        return "integer", *_character(text, at + 1)
+    if kind == "variable":
+        raise ValueError(
+            "A word that begins with a capital letter or _ is a variable. If it is an atom, put it in quotes."
+        )
+    value: str | int | float = piece
+    if kind in ("integer", "based", "float"):
+        value = _number(kind, piece.replace("_", ""))
+        kind = "float" if kind == "float" else "integer"
+    elif kind == "space":
+        kind = ""
+    else:
+        kind = "atom" if kind == "word" and piece not in RESERVED else piece
+    return kind, value, match.end()
+
+
+def _number(kind: str, digits: str) -> int | float:
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError("This number is too long.")
+    if kind == "integer":
+        return int(digits)
+    if kind == "float":
+        if math.isinf(float(digits)):
+            raise ValueError("This number is too large.")
+        return float(digits)
+    base, _, rest = digits.partition("#")
+    if not 2 <= int(base) <= 36:  # noqa: PLR2004 - the bases that Erlang has
+        raise ValueError("The base of a number is 2 to 36.")
+    try:
+        return int(rest, int(base))
+    except ValueError:
+        raise ValueError("This number has a digit that its base does not have.") from None
+
+
+def _quoted(text: str, at: int) -> tuple[str, str, int]:
+    if _TRIPLE_QUOTE.match(text, at):
+        raise ValueError('Strings in three quotes are not read here. Write it between single ".')
+    quote, pieces, at = text[at], [], at + 1
+    while not text.startswith(quote, at):
+        if match := _PLAIN[quote].match(text, at):
+            pieces.append(match[0])
+            at = match.end()
+        else:
+            character, at = _escaped(text, at)
+            pieces.append(chr(character))
+    return ("string" if quote == '"' else "atom"), "".join(pieces), at + 1
+
+
+def _character(text: str, at: int) -> tuple[int, int]:
+    if at >= len(text):
+        raise ValueError("A character is missing behind $.")
+    return (ord(text[at]), at + 1) if text[at] != "\\" else _escaped(text, at)
+
+
+def _escaped(text: str, at: int) -> tuple[int, int]:
+    """The code of the character that an escape means, and the end of the escape."""
+    match = _ESCAPE.match(text, at)
+    if match is None:
+        raise ValueError("The quote that begins here never ends.")
+    if match["other"] == "x":
+        raise ValueError(r"A character by its number is written \x41 or \x{20AC}.")
+    if match["other"] is not None:
+        return ord(_SHORT_ESCAPES.get(match["other"], match["other"])), match.end()
+    if match["control"] is not None:
+        return ord(match["control"]) & _CONTROL, match.end()
+    code = int(match["octal"], 8) if match["octal"] else int(match["code"] or match["hex"], 16)
+    if code > sys.maxunicode or 0xD800 <= code < 0xE000:  # noqa: PLR2004 - surrogates are not characters
+        raise ValueError("There is no character of this number.")
+    return code, match.end()

@@ -22,8 +22,6 @@ from gateway.migrate.yaml_writer import PLUGIN_DEFAULT, YamlWriter
 EVERY_IPV4: Final = "0.0.0.0"  # noqa: S104 - what the plugin does
 EVERY_IPV6: Final = "::"
 _EVERY_ADDRESS: Final = (EVERY_IPV4, EVERY_IPV6)
-_IPV4_PARTS: Final = 4
-_IPV6_PARTS: Final = 8
 
 # Defaults of the plugins; times in milliseconds.
 _PORT: Final = 61613
@@ -67,11 +65,7 @@ class ListenersSection:
         """Whether a listener lets clients log in by certificate."""
 
     def write(self, *, with_web_stomp: bool) -> None:
-        """Write all of them.
-
-        Raises:
-            UsageError: the offset makes a port that does not exist.
-        """
+        """Write all of them. Raises `UsageError` where the offset makes a port that does not exist."""
         self._writer.add(0, "listeners")
         self._stomp()
         self._stomp_tls()
@@ -87,7 +81,12 @@ class ListenersSection:
             self._add([Endpoint(_FALLBACK, "the gateway's default")], "tcp", "listeners", lambda: None)
 
     def _add(
-        self, endpoints: Iterable[Endpoint], key: str, about: str | Setting, write_options: Callable[[], None]
+        self,
+        endpoints: Iterable[Endpoint],
+        key: str,
+        about: str | Setting,
+        write_options: Callable[[], None],
+        tls: Mapping[str, Setting] | None = None,
     ) -> None:
         for endpoint in endpoints:
             moved = endpoint.moved(self._port_offset)
@@ -101,6 +100,8 @@ class ListenersSection:
             self._taken.append(moved.address)
             self._writer.add(1, f"- {key}", str(moved.address), moved.comment)
             write_options()
+            if tls is not None:
+                self.has_certificate_login |= write_tls(self._writer, tls, self._settings)
 
     # The STOMP plugin.
 
@@ -115,15 +116,10 @@ class ListenersSection:
 
     def _stomp_tls(self) -> None:
         tls = self._settings.properties(RABBIT, "ssl_options")
-
-        def write_options() -> None:
-            self._stomp_options()
-            self.has_certificate_login |= write_tls(self._writer, tls, self._settings)
-
         for entry in entries(self._settings.get(STOMP, "ssl_listeners")):
             endpoints = endpoints_of(entry, self._report)
             if endpoints and can_listen(tls, entry, self._settings):
-                self._add(endpoints, "tcp", entry, write_options)
+                self._add(endpoints, "tcp", entry, self._stomp_options, tls)
 
     def _stomp_options(self) -> None:
         options = self._settings.get(STOMP, "tcp_listen_options")
@@ -175,14 +171,9 @@ class ListenersSection:
             self._report.dropped(setting, "This listener is left out: it has no port.")
             return
         tls = {name: option for name, option in properties.items() if name not in ("ip", "port", "backlog")}
-
-        def write_options() -> None:
-            self._web_stomp_options(properties)
-            self.has_certificate_login |= write_tls(self._writer, tls, self._settings)
-
         if can_listen(tls, setting, self._settings):
             endpoints = _web_endpoints(properties, self._settings.number(port, 0), None, self._report)
-            self._add(endpoints, "websocket", setting, write_options)
+            self._add(endpoints, "websocket", setting, lambda: self._web_stomp_options(properties), tls)
 
     def _web_stomp_options(self, properties: Mapping[str, Setting]) -> None:
         writer, settings = self._writer, self._settings
@@ -222,11 +213,9 @@ class ListenersSection:
         texts = [text for entry in entries(setting) if (text := self._settings.text(entry, ""))]
         useless = ", ".join(text for text in texts if not is_origin(text))
         if useless:
-            self._report.action(
-                setting,
-                f"No browser has such an origin, so with the plugin it let nobody in: {useless}. Left out; if it is "
-                "needed, add it to allowed_origins in small letters and without a slash or a path behind it.",
-            )
+            text = f"No browser has such an origin, so with the plugin it let nobody in: {useless}. Left out; if it is "
+            text += "needed, add it to allowed_origins in small letters and without a slash or a path behind it."
+            self._report.action(setting, text)
         origins = [text for text in texts if is_origin(text)]
         self._writer.add(2, "allowed_origins", origins or [_NO_ORIGIN] * bool(texts), setting)
 
@@ -294,9 +283,9 @@ def _host_text(host: Term) -> str:
         return "auto" if text.name == "auto" else ""
     items = text.items if isinstance(text, Tuple) else ()
     numbers = [item for item in items if isinstance(item, int)]
-    if len(numbers) == len(items) == _IPV4_PARTS:
+    if len(numbers) == len(items) == 4:  # noqa: PLR2004 - an IPv4 address
         return ".".join(map(str, numbers))
-    if len(numbers) == len(items) == _IPV6_PARTS:
+    if len(numbers) == len(items) == 8:  # noqa: PLR2004 - an IPv6 address
         return ":".join(f"{number:x}" for number in numbers) if any(numbers) else EVERY_IPV6
     return ""
 
@@ -305,5 +294,8 @@ def _collide(one: SocketAddress, other: SocketAddress) -> bool:
     """Whether it is impossible to listen on both at once."""
     if one.port != other.port or not one.port:
         return False
-    every = EVERY_IPV6 if ":" in one.host else EVERY_IPV4, EVERY_IPV6 if ":" in other.host else EVERY_IPV4
-    return one.host in (other.host, every[1]) or other.host == every[0]
+    return one.host in (other.host, _every_address(other.host)) or other.host == _every_address(one.host)
+
+
+def _every_address(host: str) -> str:
+    return EVERY_IPV6 if ":" in host else EVERY_IPV4

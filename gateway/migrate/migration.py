@@ -106,12 +106,6 @@ def check_configuration(text: str, directory: Path, environment: Mapping[str, st
 
     A TLS file that is not on this machine, or a variable that is not set, goes to the report: the user can bring it.
 
-    Args:
-        text: the YAML.
-        directory: where the file will be.
-        environment: variables.
-        report: gets what the user has to bring.
-
     Raises:
         MigrateError: the gateway does not take a value from the user's files.
         TranslationError: there is any other mistake.

@@ -22,7 +22,7 @@ from gateway.migrate.migration_report import MigrationReport
 _SETTING: Final = re.compile(r"[ \t]*(?P<key>(?:\\\.|[A-Za-z0-9_-]|\.)+)[ \t]*=[ \t]*(?P<value>.*)")
 _QUOTED: Final = re.compile(r"'(?P<inside>[^']*)'[ \t]*(?:#.*)?")
 _INCLUDE: Final = re.compile(r"[ \t]*include[ \t]+(?P<file>[^ \t#]+)[ \t]*(?:#.*)?")
-_REFERENCE: Final = re.compile(r"\$\((?P<name>[^()]*)\)")
+_REFERENCE: Final = re.compile(r"\$\(\s*(?P<name>[^()]*?)\s*\)")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_REFERRED: Final = 64 << 10
 """References could multiply the length of a value without end."""
@@ -46,13 +46,7 @@ class ConfLine:
 def settings_of_conf(
     files: Sequence[tuple[str, str]], report: MigrationReport, environment: Mapping[str, str]
 ) -> BrokerSettings:
-    """Read rabbitmq.conf, or several files like it, which count as one.
-
-    Args:
-        files: name and text of each, in the broker's order.
-        report: gets the mistakes.
-        environment: variables that `$(NAME)` may refer to.
-    """
+    """Read rabbitmq.conf, or several files like it, as one: name and text of each, in the broker's order."""
     lines: list[ConfLine] = []
     for name, text in files:
         others = [os.path.basename(other) for other, _ in files if other != name]
@@ -82,14 +76,7 @@ def settings_of_conf(
 
 
 def read_lines(text: str, file: str, other_files: Sequence[str], report: MigrationReport) -> list[ConfLine]:
-    """The settings of a file, in its order.
-
-    Args:
-        text: without a byte order mark.
-        file: its name.
-        other_files: names of files that are read as well; including any other one is a mistake.
-        report: gets the mistakes.
-    """
+    """The settings of a file. To include one that is not among the other files is a mistake."""
     lines: list[ConfLine] = []
     includes: list[tuple[int, str]] = []
     for number, line in enumerate(text.split("\n"), 1):
@@ -133,7 +120,7 @@ def _with_other_keys(line: ConfLine, lines: Mapping[str, ConfLine], report: Migr
         return ""
 
     def replacement(match: re.Match[str]) -> str:
-        name = match["name"].strip()
+        name = match["name"]
         other = lines.get(name)
         if other is None:
             if not _VARIABLE.fullmatch(name):
@@ -150,7 +137,7 @@ def _with_other_keys(line: ConfLine, lines: Mapping[str, ConfLine], report: Migr
 
 def variables(value: str) -> list[str]:
     """Names of the environment variables that a value refers to."""
-    return [match["name"].strip() for match in _REFERENCE.finditer(value)]
+    return [match["name"] for match in _REFERENCE.finditer(value)]
 
 
 # Values. A `ValueError` holds the sentence for the user.
@@ -163,7 +150,7 @@ def _term(line: ConfLine, mapping: KeyMapping, report: MigrationReport, environm
         if variables(value):
             return _variable_text(value)
     else:
-        value = _REFERENCE.sub(lambda match: environment.get(match["name"].strip(), match[0]), value)
+        value = _REFERENCE.sub(lambda match: environment.get(match["name"], match[0]), value)
         if names := variables(value):
             raise ValueError(f"The environment variable {shown(names[0])} is not set. Set it as for the broker.")
     if line.is_quoted and mapping.value_type == "string":
@@ -174,7 +161,7 @@ def _term(line: ConfLine, mapping: KeyMapping, report: MigrationReport, environm
 def _variable_text(value: str) -> VariableText:
     """A login or passcode whose variables the gateway resolves: it stays out of the file."""
     text = value.replace("$", "$$").replace("$$(", "$(")
-    return VariableText(_REFERENCE.sub(lambda match: f"${{{match['name'].strip()}}}", text))
+    return VariableText(_REFERENCE.sub(lambda match: f"${{{match['name']}}}", text))
 
 
 def _converted(value: str, mapping: KeyMapping) -> Term:

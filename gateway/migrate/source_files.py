@@ -17,7 +17,7 @@ from gateway.migrate.migration_report import MigrationReport
 from gateway.migrate.rabbitmq_conf import settings_of_conf
 
 _MAX_SIZE: Final = 4 << 20
-_LATIN_1: Final = re.compile(rb"\A[^\n]*%[^\n]*coding[:=]\s*latin-1|\A[^\n]*\n[^\n]*%[^\n]*coding[:=]\s*latin-1")
+_LATIN_1: Final = re.compile(rb"(?:[^\n]*\n)?[^\n]*%[^\n]*coding[:=]\s*latin-1")
 _NOT_A_CONFIGURATION: Final = "A file like this is one list of applications: [{rabbitmq_stomp, [...]}]."
 
 
@@ -37,11 +37,7 @@ def read_sources(
 ) -> Sources:
     """Read files in any order. Those in the Erlang form override those in the form of rabbitmq.conf.
 
-    Args:
-        files: of each form, a later one overrides an earlier one.
-        enabled_plugins: the broker's file of that name.
-        report: gets what is wrong in the files.
-        environment: variables that rabbitmq.conf may refer to.
+    Of each form, a later file overrides an earlier one.
 
     Raises:
         UsageError: a file cannot be read, or `enabled_plugins` is another file.
@@ -93,8 +89,8 @@ def _text(file: Path) -> str:
         return data.decode("latin-1" if _LATIN_1.match(data) else "utf-8-sig")
     except UnicodeDecodeError as error:
         line, column = data.count(b"\n", 0, error.start) + 1, error.start - data.rfind(b"\n", 0, error.start)
-        place = f"{name}: line {line}, octet {column}"
-        raise UsageError(f"{place}: This is not UTF-8. Save the file as UTF-8.") from None
+        text = f"{name}: line {line}, octet {column}: This is not UTF-8. Save the file as UTF-8."
+        raise UsageError(text) from None
 
 
 def _is_erlang(text: str, file: Path) -> bool:
@@ -133,13 +129,7 @@ def _plugins(terms: list[Term]) -> frozenset[str] | None:
 
 
 def settings_of_terms(terms: list[Term], file: str, report: MigrationReport) -> BrokerSettings:
-    """The settings in the list of an Erlang configuration.
-
-    Args:
-        terms: the entries of the list.
-        file: its name.
-        report: gets the mistakes.
-    """
+    """The settings in the one list of a file."""
     settings = BrokerSettings(report)
     for term in terms:
         match term:

@@ -27,35 +27,47 @@ _SAME_MACHINE: Final = (
     "The gateway is taken to run on the broker's machine. If it does not: --upstream amqp://BROKER:5672."
 )
 
-_ONE_LOOP: Final = "Nothing to do: in the gateway one event loop accepts for all."
-_SOCKET_BUFFERS: Final = "Nothing to do: the operating system sizes socket buffers."
-_LINGER: Final = "Nothing to do: the gateway closes after everything was sent, or cuts."
-_SLOW: Final = "slow_consumer_timeout (60s) closes a client that does not read."
-_ACCEPTORS: Final = ("num_tcp_acceptors", "num_ssl_acceptors", "num_acceptors", "num_conns_sups")
+# What the report says of settings that the gateway does not have. Those of TLS are with the rest of TLS.
+_ACCEPTORS: Final = dict.fromkeys(
+    ("num_tcp_acceptors", "num_ssl_acceptors", "num_acceptors", "num_conns_sups"),
+    "Nothing to do: in the gateway one event loop accepts for all.",
+)
 _DROPPED_KEYS: Final = {
     STOMP: {
-        **dict.fromkeys(_ACCEPTORS, _ONE_LOOP),
+        **_ACCEPTORS,
         "max_body_length": "The gateway limits headers and body together: max_frame_size.",
         "max_heap_size_unauthenticated": "Nothing to do: what a client can take up before its login is bounded.",
     },
-    WEB_STOMP: {
-        **dict.fromkeys(_ACCEPTORS, _ONE_LOOP),
-        "use_file_handle_cache": "Nothing to do: this is about Erlang's files.",
-    },
+    WEB_STOMP: {**_ACCEPTORS, "use_file_handle_cache": "Nothing to do: this is about Erlang's files."},
 }
 _DROPPED_SOCKET_OPTIONS: Final = {
     **dict.fromkeys(property_names(STOMP, "tcp_listen_options"), "Nothing to do: this is about Erlang's sockets."),
+    **dict.fromkeys(("recbuf", "sndbuf"), "Nothing to do: the operating system sizes socket buffers."),
+    **dict.fromkeys(
+        ("linger", "linger.on", "linger.timeout"),
+        "Nothing to do: the gateway closes after everything was sent, or cuts.",
+    ),
+    **dict.fromkeys(
+        ("send_timeout", "send_timeout_close"), "slow_consumer_timeout (60s) closes a client that does not read."
+    ),
+    "nodelay": "Nothing to do: the gateway never delays small packets.",
     "keepalive": "The gateway sets no TCP keep-alive. Heart-beats find out who is gone: clients can ask for them.",
-    "recbuf": _SOCKET_BUFFERS,
-    "sndbuf": _SOCKET_BUFFERS,
-    "linger": _LINGER,
-    "linger.on": _LINGER,
-    "linger.timeout": _LINGER,
     "tos": "The gateway marks no packets. If the network needs it, mark them by port in the firewall.",
-    "send_timeout": _SLOW,
-    "send_timeout_close": _SLOW,
 }
-_BEFORE_THE_WEBSOCKET: Final = "Nothing to do: this is about the HTTP request, where the gateway has limits of its own."
+_DROPPED_HTTP_OPTIONS: Final = dict.fromkeys(
+    property_names(WEB_STOMP, "cowboy_opts"),
+    "Nothing to do: this is about the HTTP request, where the gateway has limits of its own.",
+)
+_DROPPED_WEBSOCKET_OPTIONS: Final = {
+    "max_frame_size": "The gateway limits STOMP frames, not WebSocket messages: see max_frame_size."
+}
+# Property lists: the names that are translated, texts about others, and the owner in the text about unknown names.
+_PROPERTY_LISTS: Final = (
+    (STOMP, "tcp_listen_options", ("backlog", "nodelay"), _DROPPED_SOCKET_OPTIONS, "sockets have"),
+    (WEB_STOMP, "tcp_config", ("backlog", "nodelay", "ip", "port"), _DROPPED_SOCKET_OPTIONS, "sockets have"),
+    (WEB_STOMP, "cowboy_opts", (), _DROPPED_HTTP_OPTIONS, "HTTP server has"),
+    (WEB_STOMP, "cowboy_ws_opts", ("compress", "idle_timeout"), _DROPPED_WEBSOCKET_OPTIONS, "WebSocket server has"),
+)
 
 
 @dataclass(frozen=True)
@@ -85,13 +97,9 @@ class Translation:
 
 
 def translate(sources: Sources, upstream: Sequence[str], port_offset: int, passcode_variable: str) -> Translation:
-    """Make a configuration that behaves as the plugins do with these files; the report of the settings grows.
+    """Make a configuration that behaves as the plugins do with these files. The report of the settings grows.
 
-    Args:
-        sources: what the files say.
-        upstream: URLs of the broker; none to take the broker's own listener.
-        port_offset: added to every port to listen on.
-        passcode_variable: an environment variable to write instead of the passcode; empty to write the passcode.
+    Without URLs, the broker's own listener is the upstream. Without a variable, the passcode itself is written.
 
     Raises:
         MigrateError: the settings have mistakes.
@@ -104,7 +112,7 @@ def translate(sources: Sources, upstream: Sequence[str], port_offset: int, passc
     _write_upstream(writer, settings, upstream)
     defaults = DefaultsSection(writer, settings, passcode_variable)
     defaults.write(with_certificate_users=listeners.has_certificate_login)
-    _report_dropped(settings, with_web_stomp=with_web_stomp)
+    _report_dropped(settings, (STOMP, WEB_STOMP) if with_web_stomp else (STOMP,))
     report.note("virtual_hosts", '"*" passes every host on, as the plugin does. Leave it out while `parity` runs.')
     if settings.foreign:
         count = "1 setting" if settings.foreign == 1 else f"{settings.foreign} settings"
@@ -194,46 +202,21 @@ def _report_unreachable(settings: BrokerSettings) -> None:
         settings.report.action(mechanisms, text)
 
 
-# Settings that the gateway does not have. Those of TLS are reported where TLS is written.
-
-
-def _report_dropped(settings: BrokerSettings, *, with_web_stomp: bool) -> None:
-    for app in (STOMP, WEB_STOMP) if with_web_stomp else (STOMP,):
+def _report_dropped(settings: BrokerSettings, apps: Sequence[str]) -> None:
+    report = settings.report
+    for app in apps:
         for key, text in _DROPPED_KEYS[app].items():
             if setting := settings.get(app, key):
-                settings.report.dropped(setting, text)
+                report.dropped(setting, text)
     line_feed = settings.get(STOMP, "trailing_lf")
     if not settings.switch(line_feed, default=True):
-        text = "The gateway writes a line feed behind every frame. Clients that mind it break."
-        settings.report.dropped(line_feed, text)
-    _report_socket_options(settings, STOMP, "tcp_listen_options", carried_over=("backlog",))
-    if with_web_stomp:
-        _report_socket_options(settings, WEB_STOMP, "tcp_config", carried_over=("backlog", "ip", "port"))
-        _report_http_options(settings)
-
-
-def _report_socket_options(settings: BrokerSettings, app: str, key: str, carried_over: Sequence[str]) -> None:
-    for name, setting in settings.properties(app, key).items():
-        if name == "nodelay":
-            if setting.value == Atom("false"):
-                settings.report.dropped(setting, "Nothing to do: the gateway never delays small packets.")
-        elif name not in carried_over:
-            text = _DROPPED_SOCKET_OPTIONS.get(name, "The gateway's sockets have nothing like this.")
-            settings.report.dropped(setting, text)
-
-
-def _report_http_options(settings: BrokerSettings) -> None:
-    known = property_names(WEB_STOMP, "cowboy_opts")
-    for name, setting in settings.properties(WEB_STOMP, "cowboy_opts").items():
-        text = _BEFORE_THE_WEBSOCKET if name in known else "The gateway's HTTP server has nothing like this."
-        settings.report.dropped(setting, text)
-    for name, setting in settings.properties(WEB_STOMP, "cowboy_ws_opts").items():
-        if name == "max_frame_size":
-            text = "The gateway limits STOMP frames, not WebSocket messages: see max_frame_size."
-            settings.report.dropped(setting, text)
-        elif name not in ("compress", "idle_timeout"):
-            settings.report.dropped(setting, "The gateway's WebSocket server has nothing like this.")
+        report.dropped(line_feed, "The gateway writes a line feed behind every frame. Clients that mind it break.")
+    for app, key, translated, texts, owner in _PROPERTY_LISTS:
+        for name, setting in settings.properties(app, key).items() if app in apps else ():
+            is_delayed = name == "nodelay" and setting.value == Atom("false")
+            if name not in translated or is_delayed:
+                report.dropped(setting, texts.get(name, f"The gateway's {owner} nothing like this."))
     http_auth = settings.get(WEB_STOMP, "use_http_auth")
-    if settings.switch(http_auth, default=False):
+    if WEB_STOMP in apps and settings.switch(http_auth, default=False):
         text = "Without HTTP credentials CONNECT's count. With the plugin such a browser became the default user."
-        settings.report.note(http_auth, text)
+        report.note(http_auth, text)
