@@ -126,7 +126,7 @@ class BrokerSettings:
             try:
                 return setting.value.decode()
             except UnicodeDecodeError:
-                mistake = 'These octets are not UTF-8. In the Erlang form write <<"..."/utf8>>.'
+                mistake = 'These bytes are not UTF-8. In the Erlang form write <<"..."/utf8>>.'
         self.report.mistake(setting, mistake)
         return default
 

@@ -92,9 +92,8 @@ class _TermParser:
         found: list[Term] = []
         while self._token.kind:
             found.append(self._term())
-            if self._token.kind != ".":
-                self._fail(_unexpected(self._token) if self._token.kind else "A dot is missing behind the term.")
-            self._next()
+            if not self._skip("."):
+                self._fail_unexpected("A dot is missing behind the term.")
         return found
 
     def _term(self) -> Term:
@@ -130,7 +129,7 @@ class _TermParser:
             return self._map()
         if self._skip("fun"):
             return self._function()
-        self._fail(_unexpected(token) if token.kind else "The text ends in the middle of a term.")
+        self._fail_unexpected("The text ends in the middle of a term.")
 
     def _items(self, closing: str) -> list[Term]:
         """Terms between commas. The sign that closes them is not taken."""
@@ -205,7 +204,7 @@ class _TermParser:
             if total > _MAX_BITS:
                 raise TermSyntaxError("This binary is too large.", start.line, start.column)
         if total % 8:
-            raise TermSyntaxError("A binary here must have whole octets.", start.line, start.column)
+            raise TermSyntaxError("A binary here must have whole bytes.", start.line, start.column)
         return int("".join(bits) or "0", 2).to_bytes(total // 8, "big")
 
     def _segment(self) -> str:
@@ -254,7 +253,7 @@ class _TermParser:
 
     def _take(self, kind: str) -> Token:
         if self._token.kind != kind:
-            found = f"there is {_described(self._token)}" if self._token.kind else "the text ends"
+            found = f"there is {self._described()}" if self._token.kind else "the text ends"
             self._fail(f"{kind} belongs here, and {found}.")
         return self._next()
 
@@ -266,14 +265,12 @@ class _TermParser:
     def _fail(self, sentence: str) -> NoReturn:
         raise TermSyntaxError(sentence, self._token.line, self._token.column)
 
+    def _fail_unexpected(self, sentence_at_end: str) -> NoReturn:
+        self._fail(f"There is {self._described()} where it cannot stand." if self._token.kind else sentence_at_end)
 
-def _described(token: Token) -> str:
-    """A sign as it is, and of any other token only the kind: its value may be a secret."""
-    return _DESCRIPTIONS.get(token.kind, token.kind)
-
-
-def _unexpected(token: Token) -> str:
-    return f"There is {_described(token)} where it cannot stand."
+    def _described(self) -> str:
+        """A sign as it is, and of any other token only the kind: its value may be a secret."""
+        return _DESCRIPTIONS.get(self._token.kind, self._token.kind)
 
 
 def _segment_bits(value: Term, size: int | None, specifiers: dict[str, int]) -> str:

@@ -68,7 +68,6 @@ class ListenersSection:
         """Write all of them. Raises `UsageError` where the offset makes a port that does not exist."""
         self._writer.add(0, "listeners")
         self._stomp()
-        self._stomp_tls()
         if with_web_stomp:
             tcp, tls = self._settings.get(WEB_STOMP, "tcp_config"), self._settings.get(WEB_STOMP, "ssl_config")
             if tcp is None or tcp.value:
@@ -106,15 +105,13 @@ class ListenersSection:
     # The STOMP plugin.
 
     def _stomp(self) -> None:
-        setting = self._settings.get(STOMP, "tcp_listeners")
-        if setting is None:
+        tcp = self._settings.get(STOMP, "tcp_listeners")
+        if tcp is None:
             comment = f"{PLUGIN_DEFAULT}: every address"
             endpoints = [Endpoint(SocketAddress(host, _PORT), comment) for host in _EVERY_ADDRESS]
             self._add(endpoints, "tcp", PLUGIN_DEFAULT, self._stomp_options)
-        for entry in entries(setting):
+        for entry in entries(tcp):
             self._add(endpoints_of(entry, self._report), "tcp", entry, self._stomp_options)
-
-    def _stomp_tls(self) -> None:
         tls = self._settings.properties(RABBIT, "ssl_options")
         for entry in entries(self._settings.get(STOMP, "ssl_listeners")):
             endpoints = endpoints_of(entry, self._report)

@@ -89,7 +89,7 @@ def _text(file: Path) -> str:
         return data.decode("latin-1" if _LATIN_1.match(data) else "utf-8-sig")
     except UnicodeDecodeError as error:
         line, column = data.count(b"\n", 0, error.start) + 1, error.start - data.rfind(b"\n", 0, error.start)
-        text = f"{name}: line {line}, octet {column}: This is not UTF-8. Save the file as UTF-8."
+        text = f"{name}: line {line}, byte {column}: This is not UTF-8. Save the file as UTF-8."
         raise UsageError(text) from None
 
 

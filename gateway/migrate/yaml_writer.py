@@ -22,13 +22,10 @@ class YamlWriter:
         self._lines: list[tuple[str, str]] = []
 
     def add(self, indent: int, key: str, value: object = "", source: Setting | str | None = "") -> None:
-        """Write a key with its value.
+        """Write a key with its value: a scalar, a list of scalars, or an empty text above a group.
 
-        Args:
-            indent: steps of two spaces.
-            key: written as it is; one that begins with `- ` begins an entry of a list.
-            value: a scalar, a list of scalars, or an empty text above a group.
-            source: for the comment; None where the files do not have the setting.
+        The key is written as it is; `- ` before it begins an entry of a list. A source of None means that the files do
+        not have the setting. An empty source makes no comment.
         """
         written = "" if value == "" else f" {scalar(value)}"
         self._lines.append((f"{'  ' * indent}{key}:{written}", PLUGIN_DEFAULT if source is None else str(source)))

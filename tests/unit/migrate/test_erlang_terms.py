@@ -143,7 +143,7 @@ def test_lines_are_remembered() -> None:
         ("{a, " + "9" * 5000 + "}.", (1, 5), "too long"),
         ('{a, "\\x{110000}"}.', (1, 5), "no character of this number"),
         ('{a, "\\x4"}.', (1, 5), r"written \x41 or \x{20AC}"),
-        ("<<1:7>>.", (1, 1), "whole octets"),
+        ("<<1:7>>.", (1, 1), "whole bytes"),
         ('<<"secret":8/binary>>.', (1, 3), "does not fit"),
         ("<<1/utf9>>.", (1, 5), "no such type"),
         ("<<1:99999999999>>.", (1, 3), "does not fit"),

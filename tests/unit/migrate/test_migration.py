@@ -266,7 +266,7 @@ def test_a_file_that_cannot_be_read_is_named(content: bytes | None, migrate: Mig
 def test_a_byte_that_is_not_utf8_has_a_place(migrate: Migrate, tmp_path: Path) -> None:
     file = tmp_path / "rabbitmq.conf"
     file.write_bytes(b"# Caf\xc3\xa9\nstomp.default_user = caf\xe9\n")
-    assert "rabbitmq.conf: line 2, octet 25: This is not UTF-8. Save the file as UTF-8." in migrate(str(file)).err
+    assert "rabbitmq.conf: line 2, byte 25: This is not UTF-8. Save the file as UTF-8." in migrate(str(file)).err
 
 
 def test_ports_can_be_moved_out_of_the_plugins_way(files: Files, migrate: Migrate) -> None:
