@@ -151,8 +151,3 @@ def mapping_of(key: str) -> KeyMapping | None:
 def last_word(key: str) -> str:
     """The word behind the last dot of a key. A dot behind a backslash is part of the word."""
     return _DOT.split(key)[-1].replace("\\.", ".")
-
-
-def is_plugin_key(key: str) -> bool:
-    """Whether a key of rabbitmq.conf is about one of the two plugins."""
-    return key.partition(".")[0] in ("stomp", "web_stomp")

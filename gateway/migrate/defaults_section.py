@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from gateway.migrate.broker_settings import BrokerSettings, Setting, VariableText, entries
@@ -14,20 +15,20 @@ _MAX_PREFETCH: Final = 65535
 _SINCE_3_12: Final = f"{PLUGIN_DEFAULT} since 3.12.2; before there was no limit"
 
 
+@dataclass
 class DefaultsSection:
-    """Writes the groups. A passcode variable stands for the default user's passcode, unless it is empty."""
+    """Writes both groups."""
 
-    def __init__(self, writer: YamlWriter, settings: BrokerSettings, passcode_variable: str) -> None:
-        self._writer = writer
-        self._settings = settings
-        self._report = settings.report
-        self._passcode_variable = passcode_variable
-        self.has_passcode = False
-        """Whether a passcode from the files has been written."""
+    writer: YamlWriter
+    settings: BrokerSettings
+    passcode_variable: str
+    """Stands for the default user's passcode; empty to write the passcode itself."""
+    has_passcode: bool = False
+    """Whether a passcode from the files has been written."""
 
     def write(self, *, with_certificate_users: bool) -> None:
         """Write them, with users for certificates if a listener needs those."""
-        writer, settings = self._writer, self._settings
+        writer, settings = self.writer, self.settings
         writer.add(0, "defaults")
         self._default_user()
         if with_certificate_users:
@@ -46,22 +47,22 @@ class DefaultsSection:
     # Users.
 
     def _default_user(self) -> None:
-        setting = self._settings.get(STOMP, "default_user")
+        setting = self.settings.get(STOMP, "default_user")
         if setting is None:
             self._user(_GUEST, _GUEST, None, None)
             return
-        user = self._settings.properties(STOMP, "default_user")
+        user = self.settings.properties(STOMP, "default_user")
         login, passcode = user.get("login"), user.get("passcode")
         for name, other in user.items():
             if name not in ("login", "passcode"):
-                self._report.dropped(other, "RabbitMQ ignores this key.")
+                self.settings.report.dropped(other, "RabbitMQ ignores this key.")
         if login is None or passcode is None:
             self._incomplete_user(setting, login, passcode)
         elif _is_encrypted(passcode) or _is_encrypted(login):
             text = "Only the broker can read this value. Decrypt it with `rabbitmqctl decode`, and then replace "
             text += "default_user: null by login and passcode. Until then clients without a login are refused."
-            self._report.action(passcode, text)
-            self._writer.add(1, "default_user", None, f"{passcode}, which is encrypted")
+            self.settings.report.action(passcode, text)
+            self.writer.add(1, "default_user", None, f"{passcode}, which is encrypted")
         else:
             self._complete_user(login, passcode)
 
@@ -72,16 +73,16 @@ class DefaultsSection:
             comment = f"{present}, without {absent}"
             text = f"It stands without a {absent}, and replaces the default as a whole: so the plugin has no default "
             text += "user that can log in, and neither has the gateway. Clients with a login are not concerned."
-            self._report.note(present, text)
-        self._writer.add(1, "default_user", None, comment)
+            self.settings.report.note(present, text)
+        self.writer.add(1, "default_user", None, comment)
 
     def _complete_user(self, login: Setting, passcode: Setting) -> None:
-        name, secret = self._settings.text(login, ""), self._settings.text(passcode, "")
+        name, secret = self.settings.text(login, ""), self.settings.text(passcode, "")
         if not name or not secret:
-            self._report.note(login, "Neither can be empty in the gateway, so there is no default user.")
-            self._writer.add(1, "default_user", None, login)
-        elif self._passcode_variable:
-            self._user(name, VariableText(f"${{{self._passcode_variable}}}"), login, "--passcode-variable")
+            self.settings.report.note(login, "Neither can be empty in the gateway, so there is no default user.")
+            self.writer.add(1, "default_user", None, login)
+        elif self.passcode_variable:
+            self._user(name, VariableText(f"${{{self.passcode_variable}}}"), login, "--passcode-variable")
         else:
             self.has_passcode = not isinstance(secret, VariableText)
             self._user(name, secret, login, passcode)
@@ -89,59 +90,59 @@ class DefaultsSection:
     def _user(
         self, login: str, passcode: str, login_source: Setting | None, passcode_source: Setting | str | None
     ) -> None:
-        self._writer.add(1, "default_user")
-        self._writer.add(2, "login", login, login_source)
-        self._writer.add(2, "passcode", passcode, passcode_source)
+        self.writer.add(1, "default_user")
+        self.writer.add(2, "login", login, login_source)
+        self.writer.add(2, "passcode", passcode, passcode_source)
 
     def _certificate_users(self) -> None:
-        login = self._settings.get(STOMP, "ssl_cert_login")
+        login = self.settings.get(STOMP, "ssl_cert_login")
         text = "Over AMQP nobody logs in without a passcode, so the gateway has to know one for each certificate name: "
         text += "fill in defaults.certificate_users. Until then clients with a certificate and no login are refused."
-        self._report.action(login, text)
-        self._writer.add(1, "certificate_users", "", login)
-        source = self._settings.get(RABBIT, "ssl_cert_login_from")
+        self.settings.report.action(login, text)
+        self.writer.add(1, "certificate_users", "", login)
+        source = self.settings.get(RABBIT, "ssl_cert_login_from")
         is_whole_name = source is None or source.value == Atom("distinguished_name")
         name = '"CN=app,O=Example"' if is_whole_name else "app"
         example = f"{{{name}: {{login: app, passcode_file: app.passcode}}}}"
-        self._writer.add(2, "users", {}, f"who each name is, as in {example}")
+        self.writer.add(2, "users", {}, f"who each name is, as in {example}")
 
     def _loopback_users(self) -> None:
-        setting = self._settings.get(RABBIT, "loopback_users")
+        setting = self.settings.get(RABBIT, "loopback_users")
         users = [_GUEST]
         if setting is not None and isinstance(setting.value, tuple):
-            texts = [self._settings.text(entry, "") for entry in entries(setting)]
+            texts = [self.settings.text(entry, "") for entry in entries(setting)]
             users = list(dict.fromkeys(text for text in texts if text))
-        self._writer.add(1, "loopback_users", users, setting or "RabbitMQ's default")
+        self.writer.add(1, "loopback_users", users, setting or "RabbitMQ's default")
 
     # Limits and virtual hosts.
 
     def _max_sessions(self) -> None:
-        setting = self._settings.get(STOMP, "max_connections")
-        limit = self._settings.limit(setting)
+        setting = self.settings.get(STOMP, "max_connections")
+        limit = self.settings.limit(setting)
         if setting is not None and limit is not None:
-            self._writer.add(1, "limits")
-            self._writer.add(2, "sessions", limit, setting)
-            self._report.note(setting, "The gateway counts by virtual host, the plugin all of them together.")
+            self.writer.add(1, "limits")
+            self.writer.add(2, "sessions", limit, setting)
+            self.settings.report.note(setting, "The gateway counts by virtual host, the plugin all of them together.")
 
     def _prefetch(self) -> None:
-        setting = self._settings.get(RABBIT, "default_consumer_prefetch")
+        setting = self.settings.get(RABBIT, "default_consumer_prefetch")
         if setting is None:
             return
         match setting.value:
             case Tuple((_, int(count))) if 0 <= count <= _MAX_PREFETCH:
                 if count:
-                    self._writer.add(1, "prefetch")
-                    self._writer.add(2, "default", count, setting)
+                    self.writer.add(1, "prefetch")
+                    self.writer.add(2, "default", count, setting)
             case _:
-                self._report.mistake(setting, f"{{false, N}} belongs here, with N up to {_MAX_PREFETCH}.")
+                self.settings.report.mistake(setting, f"{{false, N}} belongs here, with N up to {_MAX_PREFETCH}.")
 
     def _virtual_hosts(self) -> None:
-        setting = self._settings.get(STOMP, "default_vhost")
-        name = self._settings.text(setting, "/")
+        setting = self.settings.get(STOMP, "default_vhost")
+        name = self.settings.text(setting, "/")
         if not name or name == "*":
-            self._report.mistake(setting or STOMP, "A virtual host cannot be called so.")
+            self.settings.report.mistake(setting or STOMP, "A virtual host cannot be called so.")
             return
-        writer = self._writer
+        writer = self.writer
         writer.add(0, "default_vhost", name, setting)
         writer.add(0, "virtual_hosts")
         writer.add(1, text_scalar(name), "", setting)

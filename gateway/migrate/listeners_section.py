@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from pydantic_core import PydanticCustomError
@@ -52,31 +52,31 @@ class Endpoint:
         return Endpoint(address, f"{self.comment}, port {sign} {abs(offset)}")
 
 
+@dataclass
 class ListenersSection:
     """Writes the listeners, but leaves out those that an earlier one makes impossible."""
 
-    def __init__(self, writer: YamlWriter, settings: BrokerSettings, port_offset: int) -> None:
-        self._writer = writer
-        self._settings = settings
-        self._report = settings.report
-        self._port_offset = port_offset
-        self._taken: list[SocketAddress] = []
-        self.has_certificate_login = False
-        """Whether a listener lets clients log in by certificate."""
+    writer: YamlWriter
+    settings: BrokerSettings
+    port_offset: int
+    taken: list[SocketAddress] = field(default_factory=list)
+    """The addresses of the listeners so far."""
+    has_certificate_login: bool = False
+    """Whether a listener lets clients log in by certificate."""
 
     def write(self, *, with_web_stomp: bool) -> None:
         """Write all of them. Raises `UsageError` where the offset makes a port that does not exist."""
-        self._writer.add(0, "listeners")
+        self.writer.add(0, "listeners")
         self._stomp()
         if with_web_stomp:
-            tcp, tls = self._settings.get(WEB_STOMP, "tcp_config"), self._settings.get(WEB_STOMP, "ssl_config")
+            tcp, tls = self.settings.get(WEB_STOMP, "tcp_config"), self.settings.get(WEB_STOMP, "ssl_config")
             if tcp is None or tcp.value:
                 self._web_stomp(tcp)
             if tls is not None and tls.value:
                 self._web_stomp_tls(tls)
-        if not self._taken:
+        if not self.taken:
             text = "No listener is left, and the gateway cannot be without one: it has one for this machine only."
-            self._report.dropped("listeners", text)
+            self.settings.report.dropped("listeners", text)
             self._add([Endpoint(_FALLBACK, "the gateway's default")], "tcp", "listeners", lambda: None)
 
     def _add(
@@ -88,43 +88,43 @@ class ListenersSection:
         tls: Mapping[str, Setting] | None = None,
     ) -> None:
         for endpoint in endpoints:
-            moved = endpoint.moved(self._port_offset)
+            moved = endpoint.moved(self.port_offset)
             port = moved.address.port
             if not 0 <= port <= MAX_PORT:
-                raise UsageError(f"--port-offset {self._port_offset} makes port {port} of {endpoint.address.port}")
-            other = next((taken for taken in self._taken if _collide(taken, moved.address)), None)
+                raise UsageError(f"--port-offset {self.port_offset} makes port {port} of {endpoint.address.port}")
+            other = next((taken for taken in self.taken if _collide(taken, moved.address)), None)
             if other is not None:
-                self._report.note(about, f"{moved.address} is left out: {other} is the same port.")
+                self.settings.report.note(about, f"{moved.address} is left out: {other} is the same port.")
                 continue
-            self._taken.append(moved.address)
-            self._writer.add(1, f"- {key}", str(moved.address), moved.comment)
+            self.taken.append(moved.address)
+            self.writer.add(1, f"- {key}", str(moved.address), moved.comment)
             write_options()
             if tls is not None:
-                self.has_certificate_login |= write_tls(self._writer, tls, self._settings)
+                self.has_certificate_login |= write_tls(self.writer, tls, self.settings)
 
     # The STOMP plugin.
 
     def _stomp(self) -> None:
-        tcp = self._settings.get(STOMP, "tcp_listeners")
+        tcp = self.settings.get(STOMP, "tcp_listeners")
         if tcp is None:
             comment = f"{PLUGIN_DEFAULT}: every address"
             endpoints = [Endpoint(SocketAddress(host, _PORT), comment) for host in _EVERY_ADDRESS]
             self._add(endpoints, "tcp", PLUGIN_DEFAULT, self._stomp_options)
         for entry in entries(tcp):
-            self._add(endpoints_of(entry, self._report), "tcp", entry, self._stomp_options)
-        tls = self._settings.properties(RABBIT, "ssl_options")
-        for entry in entries(self._settings.get(STOMP, "ssl_listeners")):
-            endpoints = endpoints_of(entry, self._report)
-            if endpoints and can_listen(tls, entry, self._settings):
+            self._add(endpoints_of(entry, self.settings.report), "tcp", entry, self._stomp_options)
+        tls = self.settings.properties(RABBIT, "ssl_options")
+        for entry in entries(self.settings.get(STOMP, "ssl_listeners")):
+            endpoints = endpoints_of(entry, self.settings.report)
+            if endpoints and can_listen(tls, entry, self.settings):
                 self._add(endpoints, "tcp", entry, self._stomp_options, tls)
 
     def _stomp_options(self) -> None:
-        options = self._settings.get(STOMP, "tcp_listen_options")
-        backlog = self._settings.properties(STOMP, "tcp_listen_options").get("backlog")
+        options = self.settings.get(STOMP, "tcp_listen_options")
+        backlog = self.settings.properties(STOMP, "tcp_listen_options").get("backlog")
         if options is not None and backlog is None:
-            self._writer.add(2, "backlog", _BACKLOG_OF_RANCH, f"{options} has none, and then it is this")
+            self.writer.add(2, "backlog", _BACKLOG_OF_RANCH, f"{options} has none, and then it is this")
         else:
-            self._writer.add(2, "backlog", self._settings.number(backlog, _BACKLOG, 1), backlog)
+            self.writer.add(2, "backlog", self.settings.number(backlog, _BACKLOG, 1), backlog)
         self._switches(STOMP, "proxy_protocol", "implicit_connect")
         self._limits_before_login()
 
@@ -132,48 +132,48 @@ class ListenersSection:
 
     def _switches(self, app: str, *keys: str) -> None:
         for key in keys:
-            setting = self._settings.get(app, key)
-            self._writer.add(2, key, self._settings.switch(setting, default=False), setting)
+            setting = self.settings.get(app, key)
+            self.writer.add(2, key, self.settings.switch(setting, default=False), setting)
 
     def _limits_before_login(self) -> None:
-        self._duration("login_timeout", self._settings.get(STOMP, "login_timeout"), _LOGIN_TIMEOUT)
+        self._duration("login_timeout", self.settings.get(STOMP, "login_timeout"), _LOGIN_TIMEOUT)
         for key in ("max_headers", "max_header_length"):
-            if setting := self._settings.get(STOMP, key):
-                self._writer.add(2, key, self._settings.number(setting, None, 1), setting)
+            if setting := self.settings.get(STOMP, key):
+                self.writer.add(2, key, self.settings.number(setting, None, 1), setting)
 
     def _duration(self, key: str, setting: Setting | None, default: int) -> None:
-        milliseconds = self._settings.number(setting, default)
+        milliseconds = self.settings.number(setting, default)
         if not milliseconds:
-            self._report.dropped(setting, "With 0 nobody could stay connected; the default is taken instead.")
+            self.settings.report.dropped(setting, "With 0 nobody could stay connected; the default is taken instead.")
             setting, milliseconds = None, default
         text = f"{milliseconds}ms" if milliseconds % 1000 else f"{milliseconds // 1000}s"
-        self._writer.add(2, key, text, setting)
+        self.writer.add(2, key, text, setting)
 
     # The Web-STOMP plugin.
 
     def _web_stomp(self, setting: Setting | None) -> None:
-        properties, port = self._settings.properties(WEB_STOMP, "tcp_config"), self._settings.get(WEB_STOMP, "port")
+        properties, port = self.settings.properties(WEB_STOMP, "tcp_config"), self.settings.get(WEB_STOMP, "port")
         if port is not None and (setting is None or "port" in properties):
             text = f"This had no effect: the port is {'that of tcp_config' if setting else _WEB_PORT} all the same."
-            self._report.note(port, text)
+            self.settings.report.note(port, text)
             port = None
-        number = self._settings.number(properties.get("port") or port, _WEB_PORT)
-        endpoints = _web_endpoints(properties, number, port, self._report)
+        number = self.settings.number(properties.get("port") or port, _WEB_PORT)
+        endpoints = _web_endpoints(properties, number, port, self.settings.report)
         self._add(endpoints, "websocket", setting or PLUGIN_DEFAULT, lambda: self._web_stomp_options(properties))
 
     def _web_stomp_tls(self, setting: Setting) -> None:
-        properties = self._settings.properties(WEB_STOMP, "ssl_config")
+        properties = self.settings.properties(WEB_STOMP, "ssl_config")
         port = properties.get("port")
         if port is None:
-            self._report.dropped(setting, "This listener is left out: it has no port.")
+            self.settings.report.dropped(setting, "This listener is left out: it has no port.")
             return
         tls = {name: option for name, option in properties.items() if name not in ("ip", "port", "backlog")}
-        if can_listen(tls, setting, self._settings):
-            endpoints = _web_endpoints(properties, self._settings.number(port, 0), None, self._report)
+        if can_listen(tls, setting, self.settings):
+            endpoints = _web_endpoints(properties, self.settings.number(port, 0), None, self.settings.report)
             self._add(endpoints, "websocket", setting, lambda: self._web_stomp_options(properties), tls)
 
     def _web_stomp_options(self, properties: Mapping[str, Setting]) -> None:
-        writer, settings = self._writer, self._settings
+        writer, settings = self.writer, self.settings
         backlog = properties.get("backlog")
         path, frame = settings.get(WEB_STOMP, "ws_path"), settings.get(WEB_STOMP, "ws_frame")
         writer.add(2, "backlog", settings.number(backlog, _BACKLOG_OF_RANCH, 1), backlog)
@@ -200,21 +200,21 @@ class ListenersSection:
             writer.add(2, "max_frame_size_unauthenticated", settings.number(size, 1, 1), size)
 
     def _path(self, setting: Setting | None) -> str:
-        path = self._settings.text(setting, "/ws")
+        path = self.settings.text(setting, "/ws")
         if not path.startswith("/") or set(path) & set("?# "):
-            self._report.mistake(setting or "ws_path", "A path begins with / and has no ?, # or space.")
+            self.settings.report.mistake(setting or "ws_path", "A path begins with / and has no ?, # or space.")
         return path
 
     def _origins(self, setting: Setting) -> None:
         """Leave out origins that no browser sends. The list must not become empty: that would allow every origin."""
-        texts = [text for entry in entries(setting) if (text := self._settings.text(entry, ""))]
+        texts = [text for entry in entries(setting) if (text := self.settings.text(entry, ""))]
         useless = ", ".join(text for text in texts if not is_origin(text))
         if useless:
             text = f"No browser has such an origin, so with the plugin it let nobody in: {useless}. Left out; if it is "
             text += "needed, add it to allowed_origins in small letters and without a slash or a path behind it."
-            self._report.action(setting, text)
+            self.settings.report.action(setting, text)
         origins = [text for text in texts if is_origin(text)]
-        self._writer.add(2, "allowed_origins", origins or [_NO_ORIGIN] * bool(texts), setting)
+        self.writer.add(2, "allowed_origins", origins or [_NO_ORIGIN] * bool(texts), setting)
 
 
 def endpoints_of(entry: Setting, report: MigrationReport) -> list[Endpoint]:

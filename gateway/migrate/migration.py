@@ -39,14 +39,6 @@ class MigrateOptions:
     passcode_variable: str = ""
 
 
-class TranslationError(GatewayError):
-    """The command made a configuration that the gateway does not take."""
-
-    def __init__(self, mistakes: Sequence[Mistake]) -> None:
-        text = "this is a fault of the migrate command, please report it. It made a configuration with mistakes, and "
-        super().__init__("\n".join([f"{text}wrote nothing:", *(f"  {mistake}" for mistake in mistakes)]))
-
-
 def migrate(options: MigrateOptions) -> ExitCode:
     """Make a configuration, and report on standard error.
 
@@ -108,7 +100,7 @@ def check_configuration(text: str, directory: Path, environment: Mapping[str, st
 
     Raises:
         MigrateError: the gateway does not take a value from the user's files.
-        TranslationError: there is any other mistake.
+        GatewayError: there is any other mistake, which is a fault of this command.
     """
     try:
         parse(text, directory=directory, environment=environment)
@@ -116,7 +108,9 @@ def check_configuration(text: str, directory: Path, environment: Mapping[str, st
         lines = text.splitlines()
         refused = [mistake for mistake in error.mistakes if not _can_be_brought(mistake)]
         if faults := [mistake for mistake in refused if not _origin(mistake, lines)]:
-            raise TranslationError(faults) from None
+            text = "this is a fault of the migrate command, please report it. It made a configuration with mistakes, "
+            text += "and wrote nothing:\n"
+            raise GatewayError(text + "\n".join(f"  {mistake}" for mistake in faults)) from None
         if refused:
             texts = [
                 f"{_origin(mistake, lines)}: the gateway cannot have this. {_text(mistake)}" for mistake in refused

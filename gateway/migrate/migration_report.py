@@ -81,11 +81,6 @@ class MigrationReport:
             if found := [remark for remark in self.remarks if remark.severity is severity]:
                 yield severity, found
 
-    def raise_mistakes(self) -> None:
-        """Raise `MigrateError` if there is any mistake."""
-        if self.mistakes:
-            raise MigrateError(self.mistakes)
-
     def _add(self, severity: Severity, about: object, text: str) -> None:
         remark = Remark(severity, str(about), text)
         if remark not in self.remarks:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gateway.migrate.broker_settings import BrokerSettings, Origin, Setting, VariableText, entries, shown
-from gateway.migrate.conf_schema import PROPERTY_LISTS, RABBIT, KeyMapping, is_plugin_key, last_word, mapping_of
+from gateway.migrate.conf_schema import PROPERTY_LISTS, RABBIT, KeyMapping, last_word, mapping_of
 from gateway.migrate.erlang_terms import Atom, Term, Tuple
 from gateway.migrate.migration_report import MigrationReport
 
@@ -63,7 +63,7 @@ def settings_of_conf(
                 report.mistake(line.origin, str(error))
             else:
                 grouped.setdefault((mapping.app, mapping.key), []).append((mapping, setting))
-        elif is_plugin_key(key):
+        elif key.partition(".")[0] in ("stomp", "web_stomp"):
             report.unknown_key(line.origin)
         else:
             settings.foreign += 1
@@ -204,15 +204,11 @@ def _joined(found: list[tuple[KeyMapping, Setting]]) -> Setting:
             return Setting({} if (mapping.app, mapping.key) in PROPERTY_LISTS else (), setting.origin)
     if mapping.property_name is not None:
         return Setting(_properties(found), first.origin)
-    return Setting(tuple(_list_entries(found)), first.origin) if mapping.in_list else found[-1][1]
-
-
-def _list_entries(found: Iterable[tuple[KeyMapping, Setting]]) -> Iterable[Setting]:
-    for mapping, setting in found:
-        if mapping.value_type != "name":
-            yield setting
-        elif setting.value == Atom("true"):
-            yield Setting(last_word(setting.origin.key), setting.origin)
+    settings = [setting for _, setting in found]
+    if mapping.value_type == "name":
+        origins = [setting.origin for setting in settings if setting.value == Atom("true")]
+        settings = [Setting(last_word(origin.key), origin) for origin in origins]
+    return Setting(tuple(settings), first.origin) if mapping.in_list else settings[-1]
 
 
 def _properties(found: list[tuple[KeyMapping, Setting]]) -> dict[str, Setting]:

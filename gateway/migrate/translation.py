@@ -16,7 +16,7 @@ from gateway.migrate.conf_schema import RABBIT, STOMP, WEB_STOMP, property_names
 from gateway.migrate.defaults_section import DefaultsSection
 from gateway.migrate.erlang_terms import Atom, Tuple
 from gateway.migrate.listeners_section import EVERY_IPV4, EVERY_IPV6, ListenersSection, endpoints_of
-from gateway.migrate.migration_report import MigrationReport
+from gateway.migrate.migration_report import MigrateError, MigrationReport
 from gateway.migrate.source_files import Sources
 from gateway.migrate.tls_section import verifies_peers
 from gateway.migrate.yaml_writer import YamlWriter
@@ -117,7 +117,8 @@ def translate(sources: Sources, upstream: Sequence[str], port_offset: int, passc
     if settings.foreign:
         count = "1 setting" if settings.foreign == 1 else f"{settings.foreign} settings"
         report.note("", f"Left where it belongs: {count} of other parts of RabbitMQ.")
-    report.raise_mistakes()
+    if report.mistakes:
+        raise MigrateError(report.mistakes)
     return Translation(writer, defaults.has_passcode, sources.names)
 
 
@@ -200,6 +201,9 @@ def _report_unreachable(settings: BrokerSettings) -> None:
     if mechanisms is not None and Atom("PLAIN") not in [entry.value for entry in entries(mechanisms)]:
         text = "The gateway logs in by PLAIN only, which is not among these. Add it; the plugin did without."
         settings.report.action(mechanisms, text)
+
+
+# Settings that are not carried over.
 
 
 def _report_dropped(settings: BrokerSettings, apps: Sequence[str]) -> None:

@@ -109,7 +109,7 @@ def translate_and_check(found: BrokerSettings) -> None:
     try:
         sources = Sources(found, frozenset((STOMP, WEB_STOMP)), ["rabbitmq.conf"])
         text = translate(sources, upstream=(), port_offset=0, passcode_variable="").text(found.report)
-        check_configuration(text, Path(), {}, found.report)  # raises a TranslationError if the command is at fault
+        check_configuration(text, Path(), {}, found.report)  # a fault of the command is another GatewayError
     except (MigrateError, UsageError) as error:
         event(f"mistakes {error if os.environ.get('SHOW') else ''}")
         return
