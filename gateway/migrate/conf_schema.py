@@ -37,8 +37,9 @@ class KeyMapping:
 _TLS_BOOLEANS: Final = "honor_cipher_order honor_ecc_order secure_renegotiate client_renegotiation"
 _TLS_ATOMS: Final = "reuse_sessions reuse_session crl_check"
 
-# By the first words of the keys, their application, and their property list or "". The other words are the key in the
-# application, or the name in the property list; behind them, `$` stands for any word, and the value is a list's entry.
+# By the first words of the keys, their application, and their property list or "": the last words of the keys, by type.
+# A last word is the key in the application, or the name in the property list. `.$` behind it stands for any word; the
+# value is then one entry of a list.
 _KEYS: Final[dict[tuple[str, str, str], dict[ValueType, str]]] = {
     ("stomp", STOMP, ""): {
         "string": "default_vhost default_topic_exchange",
