@@ -60,8 +60,7 @@ def migrate(options: MigrateOptions) -> ExitCode:
     else:
         write_file(options.output, text, is_private=has_passcode, force=options.force)
     print("\n".join(_report_lines(options, report, has_passcode=has_passcode)), file=sys.stderr)
-    has_actions = any(severity is Severity.ACTION for severity, _ in report.by_severity())
-    return ExitCode.FAILURE if has_actions else ExitCode.OK
+    return ExitCode.FAILURE if report.remarks[Severity.ACTION] else ExitCode.OK
 
 
 def _make_configuration(options: MigrateOptions, report: MigrationReport) -> tuple[str, bool]:
@@ -82,10 +81,9 @@ def _report_lines(options: MigrateOptions, report: MigrationReport, *, has_passc
         yield f"{options.output} is written{mode}."
     elif has_passcode:
         yield "This holds a passcode: keep it in a file that only the gateway's user may read (mode 0600)."
-    for severity, remarks in report.by_severity():
-        yield f"\n{severity.value}:"
-        for remark in remarks:
-            yield from (f"  {line}" for line in remark.lines(110))
+    for heading, lines in report.sections(110):
+        yield f"\n{heading}:"
+        yield from (f"  {line}" for line in lines)
     if options.output is not None:
         yield f"\nNext: stomp-gateway check --config {options.output}"
 

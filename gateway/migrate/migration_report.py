@@ -18,22 +18,6 @@ class Severity(Enum):
     NOTE = "Worth knowing"
 
 
-@dataclass(frozen=True)
-class Remark:
-    """One sentence or two about a setting, or about a few words; `about` is empty for all of the files."""
-
-    severity: Severity
-    about: str
-    text: str
-
-    def lines(self, width: int) -> list[str]:
-        """The remark as an item of a list."""
-        text = f"* {self.about}: {self.text}" if self.about else f"* {self.text}"
-        return textwrap.wrap(
-            " ".join(text.split()), width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-        )
-
-
 class MigrateError(GatewayError):
     """The files cannot be migrated. The text lists every mistake in them."""
 
@@ -43,11 +27,14 @@ class MigrateError(GatewayError):
 
 @dataclass
 class MigrationReport:
-    """Remarks and mistakes, collected on the way, each once. `about` is often a `Setting`, whose text is its origin."""
+    """Remarks and mistakes, each once, in the order in which they are found.
+
+    `about` is often a `Setting`, whose text is its origin; it is empty for a remark on all of the files.
+    """
 
     lenient: bool = False
     """Whether an unknown key is a remark instead of a mistake."""
-    remarks: list[Remark] = field(default_factory=list)
+    remarks: dict[Severity, list[str]] = field(default_factory=lambda: {severity: [] for severity in Severity})
     mistakes: list[str] = field(default_factory=list)
 
     def action(self, about: object, text: str) -> None:
@@ -75,13 +62,18 @@ class MigrationReport:
         else:
             self.mistake(about, "This key is not known. Delete it, or go on without it by --lenient.")
 
-    def by_severity(self) -> Iterator[tuple[Severity, list[Remark]]]:
-        """The remarks of each severity that has any."""
-        for severity in Severity:
-            if found := [remark for remark in self.remarks if remark.severity is severity]:
-                yield severity, found
+    def sections(self, width: int) -> Iterator[tuple[str, list[str]]]:
+        """Each heading that has remarks, and the lines of its remarks as items of a list."""
+        for severity, remarks in self.remarks.items():
+            if remarks:
+                yield severity.value, [line for remark in remarks for line in _item(remark, width)]
 
     def _add(self, severity: Severity, about: object, text: str) -> None:
-        remark = Remark(severity, str(about), text)
-        if remark not in self.remarks:
-            self.remarks.append(remark)
+        remark = f"{about}: {text}" if str(about) else text
+        if remark not in self.remarks[severity]:
+            self.remarks[severity].append(remark)
+
+
+def _item(remark: str, width: int) -> list[str]:
+    text = " ".join(f"* {remark}".split())
+    return textwrap.wrap(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

@@ -87,12 +87,9 @@ class Translation:
         top.comment(f"Made by stomp-gateway migrate ({__version__}) of {files}.")
         top.comment("Behind each line: where it came from. What could not be carried over is at the end.")
         top.comment()
-        for severity, remarks in report.by_severity():
-            end.comment()
-            end.comment(f"{severity.value}:")
-            for remark in remarks:
-                for line in remark.lines(100):
-                    end.comment(line)
+        for heading, lines in report.sections(100):
+            for line in ("", f"{heading}:", *lines):
+                end.comment(line)
         return top.text() + self.writer.text() + end.text()
 
 
