@@ -37,11 +37,7 @@ exit codes:
 
 
 def add_migrate(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `migrate` to the commands.
-
-    Args:
-        commands: those of `stomp-gateway`.
-    """
+    """Add `migrate` to the commands of `stomp-gateway`."""
     migrate = commands.add_parser(
         "migrate",
         help="make a configuration of RabbitMQ's own files",
@@ -84,17 +80,17 @@ def add_migrate(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     )
 
 
-def _migrate(options: argparse.Namespace) -> ExitCode:
-    from gateway.migrate.migration import Request, migrate  # noqa: PLC0415 - what is not asked for is not loaded
+def _migrate(arguments: argparse.Namespace) -> ExitCode:
+    from gateway.migrate.migration import MigrateOptions, migrate  # noqa: PLC0415 - only this command loads it
 
-    request = Request(
-        files=options.files,
-        enabled_plugins=options.enabled_plugins,
-        output=None if options.output == "-" else Path(options.output),
-        force=options.force,
-        lenient=options.lenient,
-        upstream=options.upstream,
-        port_offset=options.port_offset,
-        passcode_variable=options.passcode_variable,
+    options = MigrateOptions(
+        files=arguments.files,
+        enabled_plugins=arguments.enabled_plugins,
+        output=None if arguments.output == "-" else Path(arguments.output),
+        force=arguments.force,
+        lenient=arguments.lenient,
+        upstream=arguments.upstream,
+        port_offset=arguments.port_offset,
+        passcode_variable=arguments.passcode_variable,
     )
-    return migrate(request)
+    return migrate(options)

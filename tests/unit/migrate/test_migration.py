@@ -11,7 +11,7 @@ import pytest
 from gateway.cli import main
 from gateway.config import GatewayConfig, load
 from gateway.errors import ExitCode, GatewayError, UsageError
-from gateway.migrate.writing import write
+from gateway.migrate.migration import write_file
 from tests.support.certificates import Authority, encrypted
 
 SECRET = "correct horse battery"
@@ -97,10 +97,10 @@ def test_a_file_that_comes_meanwhile_stays_too(tmp_path: Path) -> None:
     file = tmp_path / "gateway.yaml"
     file.write_text("mine")
     with pytest.raises(UsageError, match="is there already"):
-        write(file, "other", secret=True, force=False)
+        write_file(file, "other", is_private=True, force=False)
     assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
     with pytest.raises(GatewayError, match="cannot be written: No such file"):
-        write(tmp_path / "none" / "x.yaml", "other", secret=True, force=False)
+        write_file(tmp_path / "none" / "x.yaml", "other", is_private=True, force=False)
 
 
 def test_only_the_owner_may_read_a_file_with_a_passcode(files: Files, migrate: Migrate) -> None:
@@ -263,10 +263,10 @@ def test_a_file_that_cannot_be_read_is_named(content: bytes | None, migrate: Mig
     assert str(file) in outcome.err
 
 
-def test_an_octet_that_is_not_utf8_has_a_place(migrate: Migrate, tmp_path: Path) -> None:
+def test_a_byte_that_is_not_utf8_has_a_place(migrate: Migrate, tmp_path: Path) -> None:
     file = tmp_path / "rabbitmq.conf"
     file.write_bytes(b"# Caf\xc3\xa9\nstomp.default_user = caf\xe9\n")
-    assert "rabbitmq.conf: line 2, octet 25: This is not UTF-8. Save the file as UTF-8." in migrate(str(file)).err
+    assert "rabbitmq.conf: line 2, byte 25: This is not UTF-8. Save the file as UTF-8." in migrate(str(file)).err
 
 
 def test_ports_can_be_moved_out_of_the_plugins_way(files: Files, migrate: Migrate) -> None:

@@ -1,4 +1,4 @@
-"""Erlang terms: what the printer prints, the reader reads; and whatever people write by hand."""
+"""The reader of Erlang terms."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.migrate.erlang import read_terms
-from gateway.migrate.scan import TermSyntaxError
-from gateway.migrate.terms import Atom, External, Improper, Map, Term, Tuple, printed
+from gateway.migrate.erlang_scanner import TermSyntaxError
+from gateway.migrate.erlang_terms import Atom, External, Improper, Map, Term, Tuple, read_terms
+from tests.support.erlang_text import formatted
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 atoms = texts.map(Atom)
@@ -37,11 +37,11 @@ terms: st.SearchStrategy[Term] = st.recursive(scalars, compound, max_leaves=12)
 
 
 @given(st.lists(terms, max_size=4))
-def test_what_is_printed_is_read_back(found: list[Term]) -> None:
-    text = "".join(f"{printed(term)}.\n" for term in found)
+def test_formatted_terms_are_read_back(found: list[Term]) -> None:
+    text = "".join(f"{formatted(term)}.\n" for term in found)
     again = read_terms(text)
     assert again == found
-    assert [printed(term) for term in again] == [printed(term) for term in found]
+    assert [formatted(term) for term in again] == [formatted(term) for term in found]
 
 
 WORDS = '<< >> { } [ ] # => , | - : / . fun a 1 "b" utf8 size 1.5 \' $a ( ) unit'.split()
@@ -110,7 +110,7 @@ def test_any_text_is_terms_or_a_mistake_with_a_place(text: str) -> None:
         ("%% only\n  a % a comment\n ", Atom("a")),
     ],
 )  # fmt: skip
-def test_what_people_write(text: str, term: Term) -> None:
+def test_terms_written_by_hand(text: str, term: Term) -> None:
     assert read_terms(f"{text}.") == [term]
     assert read_terms(f"{text}.\n% the end") == [term]
 
@@ -143,7 +143,7 @@ def test_lines_are_remembered() -> None:
         ("{a, " + "9" * 5000 + "}.", (1, 5), "too long"),
         ('{a, "\\x{110000}"}.', (1, 5), "no character of this number"),
         ('{a, "\\x4"}.', (1, 5), r"written \x41 or \x{20AC}"),
-        ("<<1:7>>.", (1, 1), "whole octets"),
+        ("<<1:7>>.", (1, 1), "whole bytes"),
         ('<<"secret":8/binary>>.', (1, 3), "does not fit"),
         ("<<1/utf9>>.", (1, 5), "no such type"),
         ("<<1:99999999999>>.", (1, 3), "does not fit"),
