@@ -1,4 +1,4 @@
-"""``stomp-gateway pipeline ...``: its options, and what they start. Spark is loaded by the command that needs it."""
+"""``stomp-gateway pipeline ...``: the options of its commands. Only ``ingest`` imports Spark."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     _Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_NEEDED: Final = ("pyspark", "pyarrow")
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_REFUSED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
+_REQUIRED_PACKAGES: Final = ("pyspark", "pyarrow")
+_DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_PERMISSION: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 _DESCRIPTION = """\
 From the traffic journals of any number of gateways to tables that any engine can read (Parquet), and to a report.
@@ -124,11 +124,7 @@ exit codes:
 
 
 def add_pipeline(commands: _Commands) -> None:
-    """Add the command ``pipeline`` with its own commands.
-
-    Args:
-        commands: of ``stomp-gateway``.
-    """
+    """Add ``pipeline`` and its subcommands to the commands of ``stomp-gateway``."""
     pipeline = _parser(commands, "pipeline", "traffic journals to tables and a report", _DESCRIPTION, _EPILOG)
     own = pipeline.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_ingest(own)
@@ -215,7 +211,7 @@ def duration(text: str) -> float:
 
 
 def moment(text: str) -> datetime:
-    """A time in UTC, unless it says otherwise, such as 2026-11-21 or 2026-11-21T14:30."""
+    """A time such as 2026-11-21 or 2026-11-21T14:30, in UTC unless it has a time zone."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError as error:
@@ -235,7 +231,7 @@ def _days(text: str) -> float:
 
 def _needing_extra(run: Callable[[argparse.Namespace], ExitCode]) -> Callable[[argparse.Namespace], ExitCode]:
     def checked(options: argparse.Namespace) -> ExitCode:
-        missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+        missing = [name for name in _REQUIRED_PACKAGES if importlib.util.find_spec(name) is None]
         if missing:
             names = " and ".join(missing)
             raise UsageError(f"the pipeline needs {names}, not installed here: pip install 'stomp-gateway[pipeline]'")
@@ -247,7 +243,7 @@ def _needing_extra(run: Callable[[argparse.Namespace], ExitCode]) -> Callable[[a
 
 @contextmanager
 def _private_files() -> Iterator[None]:
-    """Let nobody but the user and the group read what is written, by Java either: lakes and reports tell of people."""
+    """Let only user and group read the files written, by Java too: lakes and reports contain personal data."""
     before = os.umask(0o077)
     os.umask(before | 0o027)
     try:
@@ -258,18 +254,18 @@ def _private_files() -> Iterator[None]:
 
 @contextmanager
 def _explained(lake: Path) -> Iterator[None]:
-    """Turn what the disk raises, and files that are damaged, into a sentence."""
+    """Turn errors of the disk, and of damaged files, into a PipelineError that says what to do."""
     from pyarrow import ArrowException  # noqa: PLC0415
 
     try:
         yield
-    except BrokenPipeError:  # nobody reads the output any more, which is no trouble of the disk
+    except BrokenPipeError:  # the reader of standard output has ended; not an error of the disk
         raise
     except OSError as error:
         where = error.filename or lake
-        if error.errno in _FULL:
+        if error.errno in _DISK_FULL:
             sentence = f"no space is left for {where}. Make room and run the same command again."
-        elif error.errno in _REFUSED:
+        elif error.errno in _NO_PERMISSION:
             sentence = f"no permission to write or read {where}. Run as a user who may, or give another directory."
         else:
             sentence = f"{error.strerror or error}: {where}."
@@ -282,20 +278,20 @@ def _explained(lake: Path) -> Iterator[None]:
 def _ingest(options: argparse.Namespace) -> ExitCode:
     if options.abandoned_after < options.idle_after:
         raise UsageError("--abandoned-after is shorter than --idle-after: first idle, then abandoned.")
-    from gateway.pipeline.ingest import Order, ingest  # noqa: PLC0415
+    from gateway.pipeline.ingest import IngestOptions, ingest  # noqa: PLC0415
     from gateway.pipeline.progress import Progress  # noqa: PLC0415
-    from gateway.pipeline.session import Wishes  # noqa: PLC0415
+    from gateway.pipeline.spark_session import SparkOptions  # noqa: PLC0415
 
-    order = Order(
+    wanted = IngestOptions(
         journal=options.journal,
         lake=options.lake,
         every=options.every,
-        wishes=Wishes(options.master, options.driver_memory),
+        spark=SparkOptions(options.master, options.driver_memory),
         skip_missing=options.skip_missing,
         idle_after=options.idle_after,
         abandoned_after=options.abandoned_after,
     )
-    return ingest(order, Progress(quiet=options.quiet))
+    return ingest(wanted, Progress(quiet=options.quiet))
 
 
 def _check(options: argparse.Namespace) -> ExitCode:

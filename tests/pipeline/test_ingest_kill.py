@@ -30,15 +30,15 @@ PROGRAM = """
 import sys
 from pathlib import Path
 import gateway.pipeline.tables as tables
-from gateway.pipeline.ingest import Order, ingest
+from gateway.pipeline.ingest import IngestOptions, ingest
 from gateway.pipeline.progress import Progress
-from gateway.pipeline.session import Wishes
+from gateway.pipeline.spark_session import SparkOptions
 
 if sys.argv[2] == "no-tables":
     tables.refresh = lambda *_, **__: None
 base = Path(sys.argv[1])
-octets = 1 if sys.argv[2] == "no-tables" else 1 << 20
-order = Order(base / "journal", base / "lake", batch_octets=octets, wishes=Wishes("local[2]", "512m"))
+batch_bytes = 1 if sys.argv[2] == "no-tables" else 1 << 20
+order = IngestOptions(base / "journal", base / "lake", batch_bytes=batch_bytes, spark=SparkOptions("local[2]", "512m"))
 raise SystemExit(ingest(order, Progress()))
 """
 POINTS: dict[str, str] = {

@@ -35,11 +35,11 @@ def no_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(spark: SparkSession, base: Path, *, skip_missing: bool = False) -> tuple[ExitCode, str, str]:
-    from gateway.pipeline.ingest import Order, ingest  # noqa: PLC0415
+    from gateway.pipeline.ingest import IngestOptions, ingest  # noqa: PLC0415
     from gateway.pipeline.progress import Progress  # noqa: PLC0415
 
     out, errors = io.StringIO(), io.StringIO()
-    wanted = Order(base / "journal", base / "lake", skip_missing=skip_missing)
+    wanted = IngestOptions(base / "journal", base / "lake", skip_missing=skip_missing)
     return ingest(wanted, Progress(out, errors=errors), spark), out.getvalue(), errors.getvalue()
 
 
@@ -140,15 +140,16 @@ def test_bad_lines_are_kept_with_their_text_and_the_reason(spark: SparkSession, 
 
 def test_every_bad_line_is_found_out_by_itself(spark: SparkSession, tmp_path: Path) -> None:
     """The quick way of reading must notice each of them, or the thorough way is never taken."""
-    from gateway.pipeline.lines import quick  # noqa: PLC0415
     from gateway.pipeline.staged import look  # noqa: PLC0415
+
+    from gateway.pipeline.line_parser import read_fast  # noqa: PLC0415
 
     paths = []
     for number, line in enumerate(BAD):
         name = NAME.replace("000000.", f"{number:06d}.")
         path = segment(tmp_path, good() + b"\n" + line + b"\n", name)
         paths.append(f"file://{path}")
-    rows = quick(spark, paths).collect()  # of all columns: Spark does not parse what nobody asks for
+    rows = read_fast(spark, paths).collect()  # of all columns: Spark does not parse what nobody asks for
     files = [row.file for row in rows]
     noticed = {row.file for row in rows if row.reason is not None or files.count(row.file) != 2}
     noticed |= {name for path in paths for name in [path.rpartition("/")[2]] if look(Path(path[7:])).odd}
@@ -312,11 +313,11 @@ def test_two_writers(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["none", "file"])
 def test_a_journal_that_is_none(spark: SparkSession, tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
-    from gateway.pipeline.ingest import Order, ingest  # noqa: PLC0415
+    from gateway.pipeline.ingest import IngestOptions, ingest  # noqa: PLC0415
     from gateway.pipeline.progress import Progress  # noqa: PLC0415
 
     with pytest.raises(PipelineError, match=f"the journal .*{name} is not"):
-        ingest(Order(tmp_path / name, tmp_path / "lake"), Progress(quiet=True), spark)
+        ingest(IngestOptions(tmp_path / name, tmp_path / "lake"), Progress(quiet=True), spark)
 
 
 def test_a_lake_that_is_a_file(spark: SparkSession, tmp_path: Path) -> None:

@@ -19,11 +19,10 @@ from gateway.errors import PipelineError, UsageError
 from gateway.journal.histogram import bucket_of, highest_of, percentile
 from gateway.pipeline.lake import Lake
 from gateway.pipeline.report import write_report
-from gateway.pipeline.report.drawing.axis import LatencyScale, LinearScale, Reach
-from gateway.pipeline.report.drawing.calendar import time_ticks
-from gateway.pipeline.report.drawing.lines import spread
+from gateway.pipeline.report.axes import AxisRange, LatencyScale, LinearScale, time_ticks
+from gateway.pipeline.report.markup import columns_of, name_of, shortened, shown
 from gateway.pipeline.report.span import MOST_POINTS, WIDTHS, Span
-from gateway.pipeline.report.text import columns_of, name_of, shortened, shown
+from gateway.pipeline.report.time_charts import spread
 from gateway.pipeline.report.units import (
     DAY,
     HOUR,
@@ -33,10 +32,10 @@ from gateway.pipeline.report.units import (
     duration,
     latency,
     micros_of,
-    octets,
     rate,
     share,
     si,
+    size,
 )
 from tests.support.report_tables import A_DAY, A_MONTH, A_POINT, AN_HOUR, DEMO, SCHEMAS, START, Recipe, Rows, made_up
 
@@ -554,7 +553,7 @@ class TestUnits:
             "1.5G",
         ]
         assert [count(value) for value in (0, 9999, 10_000)] == ["0", "9,999", "10k"]
-        assert octets(1_234_567).split() == ["1.23", "MB"]
+        assert size(1_234_567).split() == ["1.23", "MB"]
         assert rate(1500) == "1.5k/s"
         assert [words_of(share(part)) for part in (0, 0.0004, 0.05, 0.5)] == ["0.0 %", "under 0.1 %", "5.0 %", "50 %"]
 
@@ -569,14 +568,14 @@ class TestUnits:
 class TestScales:
     def test_linear_ticks_are_round_and_hold_all(self) -> None:
         for highest in (0.3, 1, 7, 99.9, 101, 12_345):
-            scale = LinearScale(highest, Reach(100, 0), si)
+            scale = LinearScale(highest, AxisRange(100, 0), si)
             assert scale.place(highest) >= 0
             assert scale.place(0) == 100
             assert 3 <= len(scale.ticks) <= 6
 
     @pytest.mark.parametrize("values", [[0], [1, 2], [900, 70_000], [3, 90_000_000], [5e9, 9e11], [1e13]])
     def test_latency_ticks_hold_all(self, values: Sequence[float]) -> None:
-        scale = LatencyScale(values, Reach(100, 0))
+        scale = LatencyScale(values, AxisRange(100, 0))
         assert 2 <= len(scale.ticks) <= 12
         assert all(-0.01 <= scale.place(value) <= 100.01 for value in values)
         assert scale.place(scale.ticks[0][0]) == pytest.approx(100)

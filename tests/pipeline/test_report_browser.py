@@ -111,7 +111,7 @@ def test_no_table_is_wider_than_paper(browser: Browser, pages: Mapping[str, Path
 
 
 def _points(png: bytes) -> bytes:
-    """The octets of a PNG's rows, filters and all: enough to see that it is not blank."""
+    """The bytes of a PNG's rows, filters and all: enough to see that it is not blank."""
     place, found = 8, b""
     while place < len(png):
         length = int.from_bytes(png[place : place + 4], "big")

@@ -14,10 +14,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gateway.journal.features import FEATURES
-from gateway.pipeline.ingest import Order, ingest
+from gateway.pipeline.ingest import IngestOptions, ingest
 from gateway.pipeline.lake import DAY_TABLES, Lake
 from gateway.pipeline.progress import Progress
-from gateway.pipeline.table_schemas import day_schemas, schema_of
+from gateway.pipeline.table_schemas import schema_of
 from gateway.pipeline.tables import refresh
 from tests.pipeline.oracle import Oracle, Row
 from tests.support.journals import DAY, SECOND, START, JournalMaker, write_segment
@@ -125,7 +125,7 @@ def lake(spark: SparkSession, journal: Path) -> Lake:
     lake = Lake(journal.parent / "lake")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gateway.pipeline.tables.time.time", lambda: NOW / SECOND)
-        ingest(Order(journal, lake.root), Progress(io.StringIO()), spark)
+        ingest(IngestOptions(journal, lake.root), Progress(io.StringIO()), spark)
     return lake
 
 
@@ -216,7 +216,7 @@ def test_durable_subscriptions_are_what_duckdb_makes_of_the_journal(lake: Lake, 
 @pytest.mark.parametrize("table", [*DAY_TABLES, "durable_subs"])
 def test_a_table_s_files_have_its_schema(table: str, lake: Lake) -> None:
     for path in lake.table(table).rglob("*.parquet"):
-        assert pq.read_schema(path).equals(day_schemas()[table])
+        assert pq.read_schema(path).equals(schema_of(table))
         assert path.name == f"{table}.parquet"
 
 
@@ -242,7 +242,7 @@ def test_numbers_as_large_as_a_line_may_have_do_not_stop_anything(spark: SparkSe
     ]  # fmt: skip
     write_segment(tmp_path / "journal", lines * 3)
     lake = Lake(tmp_path / "lake")
-    ingest(Order(tmp_path / "journal", lake.root), Progress(io.StringIO()), spark)
+    ingest(IngestOptions(tmp_path / "journal", lake.root), Progress(io.StringIO()), spark)
     assert [manifest.bad_lines for manifest in lake.manifests()] == [0]
     (row,) = rows_of(lake.day_file("dest_hour", "2026-11-21"))
     assert (row["sent"], row["delivered_bytes"], row["acked"]) == (most, most, most)

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from gateway.journal.histogram import bucket_of
 from gateway.journal.segments import SegmentName
 from gateway.pipeline.lake import DAY_TABLES, WHOLE_TABLES, Lake
+from gateway.pipeline.snapshot import LakeSnapshot
 from gateway.pipeline.table_schemas import schema_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -42,6 +43,13 @@ ROLLUP = pa.schema(
 )  # fmt: skip
 BAD_LINES = pa.schema([("file", pa.string()), ("line", pa.string()), ("reason", pa.string()), ("seen", TIME)])
 MESSAGE = ("send", "conf", "dlv", "ack", "nack")
+
+
+def batches_of_day(lake: Lake, table: str, day: str) -> list[Path]:
+    """The directories of a batch table's day that belong to the lake; for events, those of both levels."""
+    snapshot = LakeSnapshot.read(lake)
+    partitions = (path for path in snapshot.partitions(table) if snapshot.day_of(path) == day)
+    return [batch for path in partitions for batch in snapshot.batches_in(path)]
 
 
 class LakeMaker:
