@@ -60,6 +60,8 @@ _BAD_BUCKET: Final = r"(?:conf|ack|nack):\s*(?:-|\+?0*(?:[1-9]\d{3}|9\d\d|8[1-9]
 """A histogram's key whose bucket is below 0, or above 800, the bucket of the largest latency."""
 _STRICT: Final = {"columnNameOfCorruptRecord": _BAD, "allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
 _TOTALS: Final = ("frames_in", "frames_out", "bytes_in", "bytes_out", "unacked", "max_unacked", "us")
+_FLAGS_OF_SEND: Final = (("p", "persistent"), ("tx", "transacted"), ("rc", "receipt"))
+_FLAGS_OF_SUB: Final = (("du", "durable"), ("ad", "auto_delete"), ("ex", "exclusive"))
 
 
 def read_fast(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
@@ -151,10 +153,6 @@ def bad_lines_of(lines: DataFrame) -> DataFrame:
     return lines.where(F.col("reason").isNotNull()).select(
         "file", "line", "reason", F.regexp_extract("folder", "d=([^/]*)/[^/]*$", 1).alias("d")
     )
-
-
-_FLAGS_OF_SEND: Final = (("p", "persistent"), ("tx", "transacted"), ("rc", "receipt"))
-_FLAGS_OF_SUB: Final = (("du", "durable"), ("ad", "auto_delete"), ("ex", "exclusive"))
 
 
 def _is_single_object() -> Column:

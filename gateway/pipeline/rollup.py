@@ -39,6 +39,10 @@ _FROM_EVENTS: Final = ("impl", "node", "vhost", "user", "destination", "dest_kin
 _WITH_CODE: Final = ("end", "unsub", "err", "blk", "use", "nack")
 _WITH_LATENCY: Final = ("conn", "blk", "ack")
 _COUNTED: Final = ("open", "close", "drop", "conn", "end", "use", "sub", "unsub", "err", "blk", *MESSAGE_EVENTS)
+_BITS: Final = 4
+_PER_OCTAVE: Final = 1 << _BITS
+HIGHEST_BUCKET: Final = 800
+"""The bucket of 2^53, the largest latency that a line may have."""
 
 
 def roll_up(events: DataFrame) -> DataFrame:
@@ -190,13 +194,6 @@ def _floor_div(number: Column, divisor: int) -> Column:
 def _counts_for_something() -> Column:
     # If all deliveries were redeliveries, their bytes are on a row that counts no message.
     return (F.col("n") != 0) | (F.col("bytes") != 0)
-
-
-_BITS: Final = 4
-_PER_OCTAVE: Final = 1 << _BITS
-
-HIGHEST_BUCKET: Final = 800
-"""The bucket of 2^53, the largest latency that a line may have."""
 
 
 # The functions of `gateway.journal.histogram` as Spark columns: integers only, so that both agree bit for bit.

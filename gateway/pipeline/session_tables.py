@@ -12,6 +12,8 @@ from gateway.pipeline.rollup import SLOT, day_of, rounded_down, whole
 
 _TOTALS = ("frames_in", "frames_out", "bytes_in", "bytes_out", "unacked", "max_unacked")
 _OF_END = ("ended", "duration_us", "end_code", *_TOTALS)
+_KEYS: Final = ("vhost", "user", "sub_name", "destination")
+_DAY_US: Final = 86_400 * 1_000_000
 
 
 def boots(events: DataFrame) -> DataFrame:
@@ -90,10 +92,6 @@ def features_used(events: DataFrame) -> DataFrame:
         )
         .withColumn("supported", F.coalesce(F.col("feature").isin(*FEATURES), F.lit(False)))
     )
-
-
-_KEYS: Final = ("vhost", "user", "sub_name", "destination")
-_DAY_US: Final = 86_400 * 1_000_000
 
 
 def durable_days(rollup: DataFrame, events: DataFrame) -> DataFrame:

@@ -139,20 +139,19 @@ def test_bad_lines_are_kept_with_their_text_and_the_reason(spark: SparkSession, 
 
 
 def test_every_bad_line_is_found_out_by_itself(spark: SparkSession, tmp_path: Path) -> None:
-    """The quick way of reading must notice each of them, or the thorough way is never taken."""
-    from gateway.pipeline.staged import look  # noqa: PLC0415
-
+    """The fast way of reading must notice each of them, or the strict way is never used."""
     from gateway.pipeline.line_parser import read_fast  # noqa: PLC0415
+    from gateway.pipeline.source import scan_segment  # noqa: PLC0415
 
     paths = []
     for number, line in enumerate(BAD):
         name = NAME.replace("000000.", f"{number:06d}.")
         path = segment(tmp_path, good() + b"\n" + line + b"\n", name)
         paths.append(f"file://{path}")
-    rows = read_fast(spark, paths).collect()  # of all columns: Spark does not parse what nobody asks for
+    rows = read_fast(spark, paths).collect()  # all columns: Spark does not parse columns that are not read
     files = [row.file for row in rows]
     noticed = {row.file for row in rows if row.reason is not None or files.count(row.file) != 2}
-    noticed |= {name for path in paths for name in [path.rpartition("/")[2]] if look(Path(path[7:])).odd}
+    noticed |= {name for path in paths for name in [path.rpartition("/")[2]] if scan_segment(Path(path[7:])).suspicious}
     missed = {line for line, path in zip(BAD, paths, strict=True) if path.rpartition("/")[2] not in noticed}
     assert not missed
 
@@ -261,8 +260,8 @@ def test_a_checkpoint_older_than_the_lake_is_not_followed(
     segment(tmp_path, good(q=2) + b"\n", NAME.replace("000000.", "000002."))
     with pytest.raises(PipelineError, match="is older than the lake: it knows nothing of batch 1"):
         run(spark, tmp_path)
-    with monkeypatch.context() as patch:  # and the stream's own eye on it, should the first one be deceived
-        patch.setattr("gateway.pipeline.ingest.require_fitting", lambda _lake: None)
+    with monkeypatch.context() as patch:  # and the check of each batch finds it, should the first check fail to
+        patch.setattr("gateway.pipeline.ingest.require_consistent", lambda _lake: None)
         with pytest.raises(PipelineError, match="is older than the lake: it knows nothing of batch 1"):
             run(spark, tmp_path)
     checkpoint_before(lake, 1)

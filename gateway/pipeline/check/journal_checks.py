@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from gateway.journal.segments import SegmentName
+from gateway.pipeline.check.lake_scan import file_name
 from gateway.pipeline.check.output import CheckOutput, first_few, first_paths
-from gateway.pipeline.check.scan import file_name
 from gateway.pipeline.snapshot import LakeSnapshot
 from gateway.pipeline.source import count_lines
 

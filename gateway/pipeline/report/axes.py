@@ -16,6 +16,34 @@ from gateway.pipeline.report.units import DAY, EPOCH, HOUR, MILLISECOND, MINUTE,
 
 _ROUND: Final = (1, 2, 5, 10)
 _MANY_TICKS: Final = 7
+# Latencies with short labels: powers of ten up to a second, then round numbers of seconds, minutes, hours and days.
+_COARSE_TICKS: Final[tuple[int, ...]] = (
+    1, 10, 100, MILLISECOND, 10 * MILLISECOND, 100 * MILLISECOND, SECOND, 10 * SECOND, MINUTE, 10 * MINUTE,
+    HOUR, 10 * HOUR, 4 * DAY, 40 * DAY, 400 * DAY,
+)  # fmt: skip
+_FINE_TICKS: Final[tuple[int, ...]] = tuple(
+    sorted(
+        {step * unit for unit in (1, 10, 100, MILLISECOND, 10 * MILLISECOND, 100 * MILLISECOND) for step in (1, 2, 5)}
+        | {step * SECOND for step in (1, 2, 5, 10, 20, 30)}
+        | {step * MINUTE for step in (1, 2, 5, 10, 30)}
+        | {step * HOUR for step in (1, 3, 10)}
+        | {step * DAY for step in (1, 4, 10, 40, 400)}
+    )
+)
+_CLOCK_STEPS: Final = tuple(
+    [step * SECOND for step in (10, 20, 30)]
+    + [step * MINUTE for step in (1, 2, 5, 10, 15, 30)]
+    + [step * HOUR for step in (1, 2, 3, 6, 12)]
+)
+_DAY_STEPS: Final = (DAY, 2 * DAY, 7 * DAY, 14 * DAY)
+_MONTH_STEPS: Final = (1, 3, 6, 12, 24, 60, 120, 600)
+_MONTH: Final = 30 * DAY
+_YEAR: Final = 12
+_FIRST_MONDAY: Final = 4 * DAY  # 5 January 1970
+_TICK_ROOM: Final = 92
+_NARROW_TICK_ROOM: Final = 76
+_LINE_HEIGHT: Final = 15
+_MARGIN: Final = 10
 
 
 class Scale(Protocol):
@@ -71,22 +99,6 @@ def _round_up(value: float) -> float:
     return next((step * power for step in _ROUND if step * power >= value * (1 - 1e-9)), 10 * power)
 
 
-# Latencies with short labels: powers of ten up to a second, then round numbers of seconds, minutes, hours and days.
-_COARSE_TICKS: Final[tuple[int, ...]] = (
-    1, 10, 100, MILLISECOND, 10 * MILLISECOND, 100 * MILLISECOND, SECOND, 10 * SECOND, MINUTE, 10 * MINUTE,
-    HOUR, 10 * HOUR, 4 * DAY, 40 * DAY, 400 * DAY,
-)  # fmt: skip
-_FINE_TICKS: Final[tuple[int, ...]] = tuple(
-    sorted(
-        {step * unit for unit in (1, 10, 100, MILLISECOND, 10 * MILLISECOND, 100 * MILLISECOND) for step in (1, 2, 5)}
-        | {step * SECOND for step in (1, 2, 5, 10, 20, 30)}
-        | {step * MINUTE for step in (1, 2, 5, 10, 30)}
-        | {step * HOUR for step in (1, 3, 10)}
-        | {step * DAY for step in (1, 4, 10, 40, 400)}
-    )
-)
-
-
 class LatencyScale:
     """A logarithmic scale of latencies in microseconds, with labels such as 10 ms.
 
@@ -114,18 +126,6 @@ def _ticks_around(steps: Sequence[int], low: float, high: float) -> Sequence[int
     first = max(0, bisect_right(steps, low) - 1)
     last = min(len(steps) - 1, max(bisect_left(steps, high), first + 1))
     return steps[min(first, last - 1) : last + 1]
-
-
-_CLOCK_STEPS: Final = tuple(
-    [step * SECOND for step in (10, 20, 30)]
-    + [step * MINUTE for step in (1, 2, 5, 10, 15, 30)]
-    + [step * HOUR for step in (1, 2, 3, 6, 12)]
-)
-_DAY_STEPS: Final = (DAY, 2 * DAY, 7 * DAY, 14 * DAY)
-_MONTH_STEPS: Final = (1, 3, 6, 12, 24, 60, 120, 600)
-_MONTH: Final = 30 * DAY
-_YEAR: Final = 12
-_FIRST_MONDAY: Final = 4 * DAY  # 5 January 1970
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,12 +208,6 @@ def _months(span: Span, step: int) -> Iterator[datetime]:
         if micros_of(at) >= span.start:
             yield at
         number += step
-
-
-_TICK_ROOM: Final = 92
-_NARROW_TICK_ROOM: Final = 76
-_LINE_HEIGHT: Final = 15
-_MARGIN: Final = 10
 
 
 def time_scale(span: Span, area: PlotArea, canvas: Canvas) -> TimeScale:

@@ -21,6 +21,8 @@ _COLUMNS: Final = (
 )  # fmt: skip
 VERDICTS: Final = ("abandoned", "idle", "active", "deleted")
 """What a subscription may be, those that need attention first."""
+_TITLE: Final = "Durable subscriptions"
+_MOST: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +72,6 @@ def read_durables(tables: LakeTables, span: Span) -> list[DurableSubscription]:
 def _order(durable: DurableSubscription) -> tuple[int, float, str, str]:
     rank = VERDICTS.index(durable.verdict) if durable.verdict in VERDICTS else len(VERDICTS)
     return rank, -durable.days_idle, durable.name or "", durable.destination or ""
-
-
-_TITLE: Final = "Durable subscriptions"
-_MOST: Final = 30
 
 
 def durable_section(subscriptions: Sequence[DurableSubscription], as_of: int) -> ReportSection:

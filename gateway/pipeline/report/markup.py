@@ -16,6 +16,9 @@ _NOT_CHARACTERS: Final = 0xFFFE
 ELLIPSIS: Final = "…"
 ABSENT: Final = "(none)"
 EMPTY: Final = "(empty)"
+_EMPTY: Final = frozenset({"path", "rect", "circle", "line", "polygon", "meta", "link", "br", "col", "use"})
+LONGEST_TITLE: Final = 2000
+"""Columns of a name in a title; longer names are an attack or an accident."""
 
 
 def shown(text: str) -> str:
@@ -70,11 +73,6 @@ def _cut(text: str, room: float, measure: Callable[[str], float]) -> str:
         if width > room:
             return text[:place]
     return text
-
-
-_EMPTY: Final = frozenset({"path", "rect", "circle", "line", "polygon", "meta", "link", "br", "col", "use"})
-LONGEST_TITLE: Final = 2000
-"""Columns of a name in a title; longer names are an attack or an accident."""
 
 
 class Markup(str):

@@ -22,6 +22,33 @@ from gateway.pipeline.report.traffic_charts import hold_section, latency_section
 from gateway.pipeline.report.units import count, duration, exact, latency, moment, size
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+_P99 = 0.99
+_TERMS: Final = (
+    ("Sent, delivered, acknowledged", "SEND frames that were published, MESSAGE frames written to clients, and "
+     "messages that an ACK covered; one cumulative ACK counts for all that it covers. With ack mode auto nothing is "
+     "acknowledged, so acknowledged may be far below delivered."),
+    ("Bytes", "Bodies only, without commands and headers."),
+    ("Publish → confirm", "From publishing a message until the broker confirmed it, by the gateway's clock."),
+    ("Deliver → acknowledge", "From writing a MESSAGE to the client until its ACK: the network and the client's work."),
+    ("p50, p95, p99", "So many per cent of the latencies were no longer than this. Latencies are counted in buckets "
+     "that are at most 6.25 % wide, and the upper end of the bucket is given: at most 6.25 % too large. "
+     "Percentiles of longer times are made from the counts, not from other percentiles."),
+    ("Times", "All in UTC. Destinations, redeliveries and errors by user are counted by whole hours, unacknowledged "
+     "deliveries and features by whole days: at both ends these may hold a little more than the time of the report."),
+    ("Sampling", "Where the journal records a sample of the messages, each counts with its weight; such figures are "
+     "estimates. Sessions, errors and subscriptions are never sampled."),
+    ("Redelivered", "The broker said that it had delivered the message before. It says nothing about how often."),
+    ("Unacknowledged", "Neither acknowledged nor refused within the days of the report. The broker puts such messages "
+     "back into their queue when the subscription ends. What is still being worked on counts too."),
+    ("Abandoned, idle", "How long nobody has been connected to a durable subscription, measured against the newest "
+     "line of all journals. The gateway does not see the length of its queue."),
+    ("Holds", "The gateway stops reading a client that is ahead of the broker, or of itself. That is how it slows a "
+     "client down instead of growing."),
+    ("Lower bound", "When a gateway was killed, or its disk could not keep up, lines of the journal are missing. Then "
+     "there was at least as much as is shown."),
+    ("Not measured", "How long a message lay in its queue; the length of queues; what clients that speak AMQP do; what "
+     "the network between client and gateway took, other than as a part of deliver → acknowledge."),
+)  # fmt: skip
 
 
 def full_page(facts: Facts, generated: int) -> str:
@@ -86,9 +113,6 @@ def _page(name: str, parts: Sequence[Markup]) -> str:
         tag("style", Markup(style)),
     )
     return f"<!DOCTYPE html>\n{tag('html', head, tag('body', hatches(), *parts), lang='en')}\n"
-
-
-_P99 = 0.99
 
 
 def _header(facts: Facts, generated: int) -> Markup:
@@ -158,34 +182,6 @@ def _boots(facts: Facts) -> Table:
     ]  # fmt: skip
     head = ("Node", "Kind", "Version", "Boot", "First line", "Last line", "Closed", "Lines", "Lines dropped")
     return Table("Gateways and their boots", head, rows, names=4)
-
-
-_TERMS: Final = (
-    ("Sent, delivered, acknowledged", "SEND frames that were published, MESSAGE frames written to clients, and "
-     "messages that an ACK covered; one cumulative ACK counts for all that it covers. With ack mode auto nothing is "
-     "acknowledged, so acknowledged may be far below delivered."),
-    ("Bytes", "Bodies only, without commands and headers."),
-    ("Publish → confirm", "From publishing a message until the broker confirmed it, by the gateway's clock."),
-    ("Deliver → acknowledge", "From writing a MESSAGE to the client until its ACK: the network and the client's work."),
-    ("p50, p95, p99", "So many per cent of the latencies were no longer than this. Latencies are counted in buckets "
-     "that are at most 6.25 % wide, and the upper end of the bucket is given: at most 6.25 % too large. "
-     "Percentiles of longer times are made from the counts, not from other percentiles."),
-    ("Times", "All in UTC. Destinations, redeliveries and errors by user are counted by whole hours, unacknowledged "
-     "deliveries and features by whole days: at both ends these may hold a little more than the time of the report."),
-    ("Sampling", "Where the journal records a sample of the messages, each counts with its weight; such figures are "
-     "estimates. Sessions, errors and subscriptions are never sampled."),
-    ("Redelivered", "The broker said that it had delivered the message before. It says nothing about how often."),
-    ("Unacknowledged", "Neither acknowledged nor refused within the days of the report. The broker puts such messages "
-     "back into their queue when the subscription ends. What is still being worked on counts too."),
-    ("Abandoned, idle", "How long nobody has been connected to a durable subscription, measured against the newest "
-     "line of all journals. The gateway does not see the length of its queue."),
-    ("Holds", "The gateway stops reading a client that is ahead of the broker, or of itself. That is how it slows a "
-     "client down instead of growing."),
-    ("Lower bound", "When a gateway was killed, or its disk could not keep up, lines of the journal are missing. Then "
-     "there was at least as much as is shown."),
-    ("Not measured", "How long a message lay in its queue; the length of queues; what clients that speak AMQP do; what "
-     "the network between client and gateway took, other than as a part of deliver → acknowledge."),
-)  # fmt: skip
 
 
 def _guide() -> ReportSection:

@@ -18,6 +18,8 @@ _REDELIVERY_COLUMNS: Final = ("hour", "vhost", "user", "destination", "delivered
 _HOTSPOT_COLUMNS: Final = ("vhost", "user", "destination", "deliveries", "acked", "nacked", "p99_ack_us")
 
 _Key = tuple[str | None, str | None, str | None]
+_MOST: Final = 10
+_BAR_STYLE: Final = 1
 
 
 @dataclass
@@ -89,10 +91,6 @@ def read_hotspots(tables: LakeTables, span: Span) -> list[Hotspot]:
 
 def _order(*names: str | None) -> tuple[str, ...]:
     return tuple(name or "" for name in names)
-
-
-_MOST: Final = 10
-_BAR_STYLE: Final = 1
 
 
 def redelivery_section(redeliveries: Sequence[Redelivery], hotspots: Sequence[Hotspot]) -> ReportSection:

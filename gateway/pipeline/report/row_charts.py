@@ -17,6 +17,14 @@ _ROW_GAP: Final = 12
 _NAME_LINE: Final = 18
 _BAR_NAME_WIDTH: Final = 300
 _BARS_TOP: Final = 6
+_ROW: Final = 26
+_NARROW_ROW: Final = 42
+_LIFELINE_NAME_WIDTH: Final = 270
+_REMARK_WIDTH: Final = 160
+_NARROW_REMARK_WIDTH: Final = 150
+_LIFELINES_TOP: Final = 8
+_AXIS: Final = 42
+_TICK_ROOM: Final = 84
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +75,6 @@ def _draw_bar_row(row: BarRow, canvas: Canvas, left: float, top: float, scale: f
 
 def _bar_row_height(row: BarRow, canvas: Canvas) -> float:
     return len(row.bars) * (_BAR + _GAP) - _GAP + _ROW_GAP + (0 if canvas.wide else _NAME_LINE)
-
-
-_ROW: Final = 26
-_NARROW_ROW: Final = 42
-_LIFELINE_NAME_WIDTH: Final = 270
-_REMARK_WIDTH: Final = 160
-_NARROW_REMARK_WIDTH: Final = 150
-_LIFELINES_TOP: Final = 8
-_AXIS: Final = 42
-_TICK_ROOM: Final = 84
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,11 @@ _SUMMED: Final = (
 )  # fmt: skip
 _COLUMNS: Final = ("hour", "vhost", "destination", "dest_kind", *_SUMMED)
 _LATENCY_COLUMNS: Final = ("hour", "vhost", "destination", "event", "n", "p50_us", "p99_us")
+LEAST_LATENCIES: Final = 20
+"""How many latencies an hour of a destination must have to be called slow."""
+_MOST: Final = 15
+_SENT_STYLE: Final = 1
+_DELIVERED_STYLE: Final = 2
 
 
 @dataclass
@@ -84,14 +89,6 @@ def read_slow_hours(tables: LakeTables, span: Span) -> list[SlowHour]:
         if n >= LEAST_LATENCIES and (key not in worst or p99 > worst[key].p99):
             worst[key] = SlowHour(*key, hour, n, p50, p99)
     return sorted(worst.values(), key=lambda slow: (-slow.p99, slow.name, slow.event))
-
-
-LEAST_LATENCIES: Final = 20
-"""How many latencies an hour of a destination must have to be called slow."""
-
-_MOST: Final = 15
-_SENT_STYLE: Final = 1
-_DELIVERED_STYLE: Final = 2
 
 
 def destination_section(totals: Sequence[DestinationTotals]) -> ReportSection:
