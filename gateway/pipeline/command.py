@@ -51,23 +51,23 @@ examples:
 
 exit codes:
   0    everything that was there is in the lake; with --every: ended by SIGTERM
-  1    failed, and the sentence says why; or segments of a later schema version were left unread
+  1    failed, and the message says why; or segments of a later schema version were left unread
   2    the command line is wrong, or the extra is not installed
   130  interrupted (Ctrl-C), after the batch that was under way
   143  without --every: ended by SIGTERM, after the batch that was under way
 
 files:
-  LAKE/_logs/spark.log has all that Spark and Java say. The first run on a machine keeps an archive of Java's classes in
-  $XDG_CACHE_HOME/stomp-gateway (200 MB), which halves the start of all later ones.
+  LAKE/_logs/spark.log has the output of Spark and Java. The first run on a machine keeps an archive of Java's classes
+  in $XDG_CACHE_HOME/stomp-gateway (200 MB), with which all later ones start in half the time.
 """
 
 _CHECK = """\
 Prove that the lake has every line of every boot once: no gaps, no duplicates, no lost manifests, no files that do not
 belong, and counts that agree; and that the computed tables have all their files. Figures in those are not proven.
 
-With --journal, also that ingested segments are as they were, and that none was passed over: one that is not in the lake
-while a later one of the same boot is makes the lake incomplete. Segments that are newer than that are only waiting for
-the next ingest; they are noted, but not with --quiet.
+With --journal, also that ingested segments have not changed, and that none was skipped: a segment that is not in the
+lake, although a later one of the same boot is, makes the lake incomplete. Newer segments are only waiting for the next
+ingest; they are noted, except with --quiet.
 """
 
 _CHECK_EPILOG = """\
@@ -108,8 +108,8 @@ exit codes:
 """
 
 _GC = """\
-Delete segments of the journal that are in the lake and older than so many days, and, if asked, old days of the table
-events. The tables computed from them stay, and a day that they do not have yet as a whole is kept.
+Delete segments of the journal that are in the lake and older than so many days, and with --events-days also old days
+of the table events. The tables computed from them stay, and a day that they do not have yet as a whole is kept.
 """
 
 _GC_EPILOG = """\
@@ -131,7 +131,7 @@ def add_pipeline(commands: _Commands) -> None:
     check = _parser(own, "check", "is every line in the lake, once?", _CHECK, _CHECK_EPILOG)
     check.add_argument("--lake", required=True, type=Path, metavar="DIR", help="the lake")
     check.add_argument("--journal", type=Path, metavar="DIR", help="the journal that it was made of")
-    check.add_argument("--quiet", action="store_true", help="say only what is wrong, and else nothing")
+    check.add_argument("--quiet", action="store_true", help="print only what is wrong")
     check.set_defaults(run=_needing_extra(_check))
     report = _parser(own, "report", "write an HTML report", _REPORT, _REPORT_EPILOG)
     report.add_argument("--lake", required=True, type=Path, metavar="DIR", help="the lake")
@@ -141,16 +141,16 @@ def add_pipeline(commands: _Commands) -> None:
     report.set_defaults(run=_needing_extra(_report))
     compact = _parser(own, "compact", "put small files together", _COMPACT, _COMPACT_EPILOG)
     compact.add_argument("--lake", required=True, type=Path, metavar="DIR", help="the lake")
-    compact.add_argument("--quiet", action="store_true", help="say only what goes wrong")
+    compact.add_argument("--quiet", action="store_true", help="print only what goes wrong")
     compact.set_defaults(run=_needing_extra(_compact))
     collect = _parser(own, "gc", "delete what is old", _GC, _GC_EPILOG)
     collect.add_argument("--lake", required=True, type=Path, metavar="DIR", help="the lake")
     collect.add_argument("--journal", required=True, type=Path, metavar="DIR", help="the journal that it was made of")
     collect.add_argument(
-        "--retain-days", required=True, type=_days, metavar="N", help="keep segments of so many days, ingested or not"
+        "--retain-days", required=True, type=_days, metavar="N", help="keep segments for so many days, ingested or not"
     )
     collect.add_argument("--events-days", type=_days, metavar="N", help="keep the table events for so many days")
-    collect.add_argument("--quiet", action="store_true", help="say only what goes wrong, or must be looked after")
+    collect.add_argument("--quiet", action="store_true", help="print only what needs attention")
     collect.set_defaults(run=_needing_extra(_collect))
 
 
@@ -161,31 +161,31 @@ def _add_ingest(commands: _Commands) -> None:
     rhythm = ingest.add_mutually_exclusive_group()
     rhythm.add_argument("--once", action="store_true", help="read what is there, then end (default)")
     rhythm.add_argument(
-        "--every", type=duration, metavar="TIME", help="look for new segments so often, as in 30s or 5m"
+        "--every", type=duration, metavar="TIME", help="how often to look for new segments, as in 30s or 5m"
     )
     ingest.add_argument(
         "--idle-after",
         type=duration,
         default=_UNITS["d"],
         metavar="TIME",
-        help="a durable subscription that nobody used for so long is idle (default: 1d)",
+        help="a durable subscription without a connection for this long is idle (default: 1d)",
     )
     ingest.add_argument(
         "--abandoned-after",
         type=duration,
         default=7 * _UNITS["d"],
         metavar="TIME",
-        help="and for so long, abandoned (default: 7d)",
+        help="and after this long, abandoned (default: 7d)",
     )
-    ingest.add_argument("--skip-missing", action="store_true", help="go on where a segment has been deleted")
-    ingest.add_argument("--quiet", action="store_true", help="say only what goes wrong")
+    ingest.add_argument("--skip-missing", action="store_true", help="go on if a segment has been deleted")
+    ingest.add_argument("--quiet", action="store_true", help="print only what goes wrong")
     spark = ingest.add_argument_group("Spark")
     spark.add_argument(
         "--master",
         default="local[*]",
         metavar="URL",
-        help="local[N] or a cluster, as in spark://host:7077, all of which must see journal and lake in the same place "
-        "(default: local[*])",
+        help="local[N], or a cluster such as spark://host:7077, whose machines all see journal and lake at the same "
+        "paths (default: local[*])",
     )
     spark.add_argument("--driver-memory", default="2g", metavar="SIZE", help="Java's heap (default: 2g)")
     ingest.set_defaults(run=_needing_extra(_ingest))
@@ -206,7 +206,7 @@ def duration(text: str) -> float:
     """Seconds of a duration such as 30s, 5m, 2h or 7d."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd])", text)
     if found is None or float(found[1]) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration above 0: write 30s, 5m, 2h or 7d")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration above 0: write 30s, 5m, 2h or 7d")
     return float(found[1]) * _UNITS[found[2]]
 
 
@@ -215,7 +215,7 @@ def moment(text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time: write 2026-11-21 or 2026-11-21T14:30") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time: write 2026-11-21 or 2026-11-21T14:30") from error
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
@@ -225,7 +225,7 @@ def _days(text: str) -> float:
     except ValueError:
         found = -1.0
     if not 0 <= found < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of days")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days")
     return found
 
 
@@ -266,7 +266,9 @@ def _explained(lake: Path) -> Iterator[None]:
         if error.errno in _DISK_FULL:
             sentence = f"no space is left for {where}. Make room and run the same command again."
         elif error.errno in _NO_PERMISSION:
-            sentence = f"no permission to write or read {where}. Run as a user who may, or give another directory."
+            sentence = (
+                f"no permission to write or read {where}. Run as a user with permission, or give another directory."
+            )
         else:
             sentence = f"{error.strerror or error}: {where}."
         raise PipelineError(sentence) from error

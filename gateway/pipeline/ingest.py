@@ -262,7 +262,7 @@ class _IngestRun:
             if self._signal is not None and number == signal.SIGINT:
                 raise KeyboardInterrupt  # the second Ctrl-C ends the run at once
             self._signal = number
-            self._progress.say("ending as soon as nothing is half done")
+            self._progress.say("ending after the batch under way")
 
         before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
@@ -305,7 +305,7 @@ class _IngestRun:
         chosen = [path for path in self._in_journal(planned) if path.name not in self._ingested]
         for path in chosen:
             if not source.is_segment(path):
-                self._progress.warn(f"{path} has not the name of a segment and is left out.")
+                self._progress.warn(f"{path} does not have the name of a segment and is left out.")
             elif not path.exists():
                 if not self._options.skip_missing:
                     raise PipelineError(

@@ -157,7 +157,7 @@ class Lake:
             holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
             raise PipelineError(
                 f"another command (process {holder or 'unknown'}) is writing into the lake {self.root}: wait for its "
-                "end. (One that was started with --every stays until it is stopped.)"
+                "end. (One with --every runs until it is stopped.)"
             ) from error
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)

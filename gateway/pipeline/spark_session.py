@@ -374,7 +374,7 @@ def _sentence(error: Exception, lake: Lake) -> str:
         )
     if isinstance(error, PermissionError) or "Permission denied" in text:
         where = getattr(error, "filename", None) or lake.root
-        return f"no permission to write or read {where}. Run as a user who may, or give another directory."
+        return f"no permission to write or read {where}. Run as a user with permission, or give another directory."
     missing = _MISSING_SEGMENT.search(text)
     if missing and ("FileNotFound" in text or "does not exist" in text or "PATH_NOT_FOUND" in text):
         return (

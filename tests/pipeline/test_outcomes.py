@@ -202,7 +202,7 @@ def test_a_later_version_and_a_strange_name_are_left(spark: SparkSession, tmp_pa
     code, _, errors = run(spark, tmp_path)
     assert code is ExitCode.FAILURE
     assert "1 segment of a later schema version" in errors
-    assert "notes.v1.jsonl has not the name of a segment" in errors
+    assert "notes.v1.jsonl does not have the name of a segment" in errors
     assert len(ask(tmp_path, "events", "seq")) == 1
 
 

@@ -529,7 +529,7 @@ class TestWhatStandsOut:
         rows.event(START + timedelta(minutes=9), "conn")
         said = self.said(rows, page)
         assert said.count("never closed its journal") == 1
-        assert "the boot of 10:00:00 on 21 Nov 2026 ended without a word at 10:05:00" in said
+        assert "the boot of 10:00:00 on 21 Nov 2026 wrote its last line at 10:05:00" in said
         assert "gw2 dropped 17 journal lines" in said
         assert said.count("lower bound") == 2
 

@@ -41,7 +41,9 @@ def check(lake: Lake, journal: Path | None, out: TextIO, *, quiet: bool = False)
         _must_be_listable(journal)
     output = CheckOutput(out, quiet=quiet)
     if is_being_written(lake):
-        output.note("another process is writing into the lake", "Findings may be of the moment; check again after it.")
+        output.note(
+            "another process is writing into the lake", "What is reported may be temporary; check again after it."
+        )
     # Read before the manifests: an ingest that goes on meanwhile can then only make these two too small, never too
     # large.
     committed, refreshed = newest_commit(lake), lake.refreshed()

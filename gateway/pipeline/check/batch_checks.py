@@ -88,7 +88,7 @@ def check_directories(snapshot: LakeSnapshot, committed: int, output: CheckOutpu
     lake = snapshot.lake
     if intent_path(lake).exists():
         output.note(
-            "a compaction was left off, or is running", "Run `pipeline compact`: it finishes or undoes it first."
+            "a compaction was interrupted, or is running", "Run `pipeline compact`: it finishes or undoes it first."
         )
     if replaced:
         output.note(
@@ -99,7 +99,7 @@ def check_directories(snapshot: LakeSnapshot, committed: int, output: CheckOutpu
     if staged:
         output.note(
             f"{len(staged)} leftovers in {lake.staging.name}",
-            "Of a run that is at work, or was killed; nobody reads them.",
+            "They belong to a run under way, or to one that was killed; no reader sees them.",
         )
 
 

@@ -84,7 +84,7 @@ def _report(compared: _Compared, journal: Path, output: CheckOutput) -> None:
     if compared.waiting:
         output.note(
             f"{len(compared.waiting)} segments are not ingested yet: {first_paths(compared.waiting, journal)}",
-            "They are newer than all of their boots that are in the lake, as is usual. Run `pipeline ingest`.",
+            "They are newer than what the lake has of their boots, as usual. Run `pipeline ingest`.",
         )
 
 

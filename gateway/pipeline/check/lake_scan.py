@@ -198,7 +198,8 @@ def read_bad_lines(snapshot: LakeSnapshot, scan: LakeScan, output: CheckOutput) 
     if scan.rows["bad_lines"]:
         output.note(
             f"{scan.rows['bad_lines']:,} bad lines in {len(scan.bad):,} segments",
-            "The table bad_lines has them, with reasons. They come from disks, power cuts or other hands.",
+            "The table bad_lines has them, with reasons. Usual causes are disks, power cuts, and other programs that "
+            "wrote into the journal.",
         )
 
 

@@ -137,7 +137,7 @@ def _check_last_batch(snapshot: LakeSnapshot, refreshed: int, output: CheckOutpu
         tell = output.note if is_being_written(snapshot.lake) else output.wrong
         tell(
             f"the computed tables lack the last {last - refreshed:,} batches",
-            "Run `pipeline ingest`, which computes them. (One that stays, with --every, does so every five minutes.)",
+            "Run `pipeline ingest`, which computes them. (With --every it does so every five minutes.)",
         )
     elif refreshed > last:
         output.wrong(

@@ -45,7 +45,7 @@ class DurableSubscription:
 
     @property
     def idle(self) -> float:
-        """Microseconds since somebody was connected."""
+        """Microseconds since the last connection."""
         return self.days_idle * DAY
 
 
@@ -95,8 +95,9 @@ def durable_section(subscriptions: Sequence[DurableSubscription], as_of: int) ->
 
     more = f" The first {_MOST} are drawn." if len(subscriptions) > _MOST else ""
     caption = (
-        f"{len(subscriptions):,} in all: {summary}. From first seen to last connected; dashed since nobody is. "
-        f"As of {moment(as_of)} UTC, whatever the time of this report.{more}"
+        f"{len(subscriptions):,} in all: {summary}. Lines go from first seen to last connected, and are dashed "
+        "from then on. "
+        f"As of {moment(as_of)} UTC, regardless of the time of this report.{more}"
     )
     return ReportSection("durables", _TITLE, figure(caption, draw, [_table(subscriptions)]))
 

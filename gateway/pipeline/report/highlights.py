@@ -106,7 +106,7 @@ def _lower_bounds(facts: Facts) -> Iterator[Highlight]:
     lost = [boot for boot in facts.boots if boot.lost]
     for boot in lost[:MOST_NAMED]:
         yield _say(
-            _strong(boot.node), f" never closed its journal: the boot of {spoken(boot.first)} ended without a word at "
+            _strong(boot.node), f" never closed its journal: the boot of {spoken(boot.first)} wrote its last line at "
             f"{spoken(boot.last)}. Its last moments may be missing, so figures are a lower bound.",
         )  # fmt: skip
     yield from _rest(len(lost), "boots that never closed")

@@ -30,19 +30,19 @@ _TERMS: Final = (
     ("Bytes", "Bodies only, without commands and headers."),
     ("Publish → confirm", "From publishing a message until the broker confirmed it, by the gateway's clock."),
     ("Deliver → acknowledge", "From writing a MESSAGE to the client until its ACK: the network and the client's work."),
-    ("p50, p95, p99", "So many per cent of the latencies were no longer than this. Latencies are counted in buckets "
+    ("p50, p95, p99", "That percentage of the latencies was not longer than this. Latencies are counted in buckets "
      "that are at most 6.25 % wide, and the upper end of the bucket is given: at most 6.25 % too large. "
-     "Percentiles of longer times are made from the counts, not from other percentiles."),
+     "Percentiles of longer times are computed from the counts, not from other percentiles."),
     ("Times", "All in UTC. Destinations, redeliveries and errors by user are counted by whole hours, unacknowledged "
-     "deliveries and features by whole days: at both ends these may hold a little more than the time of the report."),
+     "deliveries and features by whole days: at both ends they may include a little more than the report's time."),
     ("Sampling", "Where the journal records a sample of the messages, each counts with its weight; such figures are "
      "estimates. Sessions, errors and subscriptions are never sampled."),
     ("Redelivered", "The broker said that it had delivered the message before. It says nothing about how often."),
     ("Unacknowledged", "Neither acknowledged nor refused within the days of the report. The broker puts such messages "
      "back into their queue when the subscription ends. What is still being worked on counts too."),
-    ("Abandoned, idle", "How long nobody has been connected to a durable subscription, measured against the newest "
+    ("Abandoned, idle", "How long a durable subscription has had no connection, measured against the newest "
      "line of all journals. The gateway does not see the length of its queue."),
-    ("Holds", "The gateway stops reading a client that is ahead of the broker, or of itself. That is how it slows a "
+    ("Holds", "The gateway stops reading a client that is ahead of the broker, or of itself. So it slows the "
      "client down instead of growing."),
     ("Lower bound", "When a gateway was killed, or its disk could not keep up, lines of the journal are missing. Then "
      "there was at least as much as is shown."),
