@@ -242,12 +242,7 @@ def _conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 class _PartWriter:
-    """Writes rows into ``part-*.parquet`` files of a new directory, and syncs each file when it closes it.
-
-    Args:
-        directory: is created; an existing one is removed first.
-        schema: of the rows.
-    """
+    """Writes rows into ``part-*.parquet`` files of a new directory, and syncs each file to disk."""
 
     def __init__(self, directory: Path, schema: pa.Schema) -> None:
         self.rows = 0

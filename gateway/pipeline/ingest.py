@@ -27,7 +27,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from gateway.errors import ExitCode, PipelineError
 from gateway.journal.segments import PATTERN
-from gateway.pipeline import source, staging
+from gateway.pipeline import source, staging, tables
 from gateway.pipeline.checkpoint import outdated, planned_batches, planned_segments, require_consistent
 from gateway.pipeline.compact import recover
 from gateway.pipeline.lake import IngestedSegment, Lake, Manifest, remove
@@ -49,7 +49,7 @@ class IngestOptions:
     Args:
         journal: the directory of the segments.
         lake: the directory of the lake.
-        every: seconds between two looks for new segments; None: read what is there, and end.
+        every: seconds between two looks for new segments; None: read the waiting ones, and end.
         spark: how to run Spark.
         skip_missing: go on if a segment was deleted before it was read.
         idle_after: seconds after which a durable subscription counts as idle.
@@ -62,8 +62,8 @@ class IngestOptions:
     every: float | None = None
     spark: SparkOptions = field(default_factory=SparkOptions)
     skip_missing: bool = False
-    idle_after: float = 86_400.0
-    abandoned_after: float = 7 * 86_400.0
+    idle_after: float = tables.IDLE_AFTER
+    abandoned_after: float = tables.ABANDONED_AFTER
     batch_bytes: int = 256 << 20
 
 
@@ -72,12 +72,7 @@ class _StoppedError(Exception):
 
 
 def ingest(options: IngestOptions, progress: Progress, spark: SparkSession | None = None) -> ExitCode:
-    """Ingest the journal's waiting segments.
-
-    Args:
-        options: from where to where, and how.
-        progress: receives messages.
-        spark: the session to use; None: start one, and stop it at the end.
+    """Ingest the journal's waiting segments, with a Spark session of its own if none is given.
 
     Returns:
         OK; FAILURE if segments were left unread, such as those of a later schema version; INTERRUPTED after Ctrl-C;
@@ -335,8 +330,6 @@ class _IngestRun:
 
     def _refresh(self, spark: SparkSession) -> None:
         """Compute the tables again for the days of batches that they do not have yet."""
-        from gateway.pipeline.tables import refresh  # noqa: PLC0415 - the benchmark replaces it
-
         with self._busy:
             pending = self._pending()
             if not pending:
@@ -345,7 +338,7 @@ class _IngestRun:
             days = {day for manifest in pending for day in manifest.days}
             session_days = {day for manifest in pending for day in manifest.session_days}
             if days or session_days:
-                refresh(
+                tables.refresh(
                     spark,
                     self._lake,
                     sorted(days),

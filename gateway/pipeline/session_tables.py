@@ -70,9 +70,7 @@ def sessions(events: DataFrame) -> DataFrame:
 def with_ends(before: DataFrame, known: DataFrame) -> DataFrame:
     """Older sessions, with the ends that have become known since.
 
-    Args:
-        before: rows of ``sessions``.
-        known: the result of `sessions` for later events, which do not contain the beginnings of these sessions.
+    ``known`` is the result of `sessions` for later events, which do not contain the beginnings of these sessions.
     """
     ends = known.where(F.col("ended").isNotNull()).select("boot", "session", *_OF_END)
     joined = before.alias("before").join(ends.alias("ends"), ["boot", "session"], "left")
@@ -97,11 +95,8 @@ def features_used(events: DataFrame) -> DataFrame:
 def durable_days(rollup: DataFrame, events: DataFrame) -> DataFrame:
     """What one day tells of durable subscriptions.
 
-    Times come from lines at level session; those of messages are known to the 10 seconds of the roll-up only.
-
-    Args:
-        rollup: of the day.
-        events: of the day, at level session.
+    Times come from the day's events at level session; those of messages, from the roll-up, are
+    exact to 10 seconds only.
     """
     found = _from_rollup(rollup).unionByName(_from_events(events), allowMissingColumns=True)
     slot = F.min("slot")

@@ -37,8 +37,6 @@ from gateway.errors import PipelineError, UsageError
 from gateway.pipeline.java import Java, find_java
 from gateway.pipeline.lake import Lake
 
-DEFAULT_MASTER: Final = "local[*]"
-
 _FIRST_COMPILER_ONLY: Final = "-XX:TieredStopAtLevel=1"
 _EXIT_TIMEOUT: Final = 180.0
 """Seconds for Java to end; it needs more than one only when it makes the archive."""
@@ -70,13 +68,13 @@ class SparkOptions:
         UsageError: Spark would not accept the master or the memory.
     """
 
-    master: str = DEFAULT_MASTER
+    master: str = "local[*]"
     driver_memory: str = "2g"
     short_run: bool = False
 
     def __post_init__(self) -> None:
-        check_master(self.master)
-        check_memory(self.driver_memory)
+        _check_master(self.master)
+        _check_memory(self.driver_memory)
 
     @property
     def is_local(self) -> bool:
@@ -84,7 +82,7 @@ class SparkOptions:
         return self.master.startswith("local")
 
 
-def check_master(text: str) -> None:
+def _check_master(text: str) -> None:
     """Raise UsageError if a text is not a master URL of Spark."""
     if _MASTER.fullmatch(text) is None:
         raise UsageError(
@@ -93,7 +91,7 @@ def check_master(text: str) -> None:
         )
 
 
-def check_memory(text: str) -> None:
+def _check_memory(text: str) -> None:
     """Raise UsageError if a text is not a size of Java's heap that Spark can start with."""
     found = _MEMORY.fullmatch(text)
     if found is None:
@@ -103,11 +101,7 @@ def check_memory(text: str) -> None:
 
 
 class Spark:
-    """A running Spark, as a context manager that gives the session.
-
-    Args:
-        options: how to run it.
-        log: a file that receives the output of Spark and Java.
+    """A running Spark, as a context manager that gives the session; ``log`` receives the output of Spark and Java.
 
     Raises:
         PipelineError: there is no Java, or Spark does not start.

@@ -81,11 +81,6 @@ def stage(spark: SparkSession, lines: Mapping[Path, int], place: Path, *, strict
 def stage_events(spark: SparkSession, paths: list[str], place: Path) -> int:
     """Write the good lines of segments as rows of ``events``, read the fast way.
 
-    Args:
-        spark: the session.
-        paths: of the segments, as Spark takes them.
-        place: the batch's directory under ``_staging``.
-
     Returns:
         How many lines were found to be bad. Blank lines and arrays are not among them.
     """

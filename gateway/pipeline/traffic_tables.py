@@ -13,9 +13,6 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from gateway.pipeline.rollup import highest_of, rounded_down, whole
 
-HOUR: Final = 3600
-"""Seconds."""
-
 _SHARES: Final = {"p50_us": 0.5, "p95_us": 0.95, "p99_us": 0.99, "p999_us": 0.999}
 _BY_DESTINATION: Final = ("conf", "ack")
 _WITH_LATENCY: Final = ("conf", "ack", "conn", "blk")
@@ -24,7 +21,7 @@ _MANUAL: Final = ("client", "client-individual")
 
 def by_hour(rollup: DataFrame) -> DataFrame:
     """The roll-up by ``hour`` in place of ``ts10``, and without ``node`` and ``sub_name``: the input of most tables."""
-    hour = rounded_down("ts10", HOUR).alias("hour")
+    hour = rounded_down("ts10", 3600).alias("hour")
     keys = ("impl", "vhost", "user", "destination", "dest_kind", "ack_mode", "event", "code", "bucket")
     return rollup.groupBy(hour, *keys).agg(F.sum("n").alias("n"), F.sum("bytes").alias("bytes"))
 

@@ -16,7 +16,7 @@ from gateway.pipeline.report.elements import (
     name_cell,
     paragraph,
 )
-from gateway.pipeline.report.lake_tables import LakeTables, hours_of, text, whole_number
+from gateway.pipeline.report.lake_tables import LakeTables, hour_overlaps, text, whole_number
 from gateway.pipeline.report.markup import Markup, joined, name_of, shortened
 from gateway.pipeline.report.span import MOST_BARS, Span
 from gateway.pipeline.report.svg import Canvas, PlotArea, drawing
@@ -43,7 +43,7 @@ def read_errors(tables: LakeTables, span: Span) -> Errors:
     """Errors by user and code, the most frequent first."""
     found: Counter[ErrorKey] = Counter()
     for row in tables.rows("errors_hour", _COLUMNS, span):
-        if hours_of(span, row):
+        if hour_overlaps(row, span):
             found[ErrorKey(text(row, "vhost"), text(row, "user"), text(row, "code"))] += whole_number(row, "n")
     return sorted(found.items(), key=lambda item: (-item[1], tuple(part or "" for part in item[0])))
 

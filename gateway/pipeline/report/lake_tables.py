@@ -86,7 +86,7 @@ def text(row: Row, column: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def hours_of(span: Span, row: Row) -> bool:
+def hour_overlaps(row: Row, span: Span) -> bool:
     """Whether the hour of a row overlaps with a span."""
     hour = time(row, "hour")
     return hour is not None and hour < span.end and hour + DAY // 24 > span.start

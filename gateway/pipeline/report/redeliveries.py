@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.pipeline.report.elements import ReportSection, Table, figure, folded, name_cell, paragraph
-from gateway.pipeline.report.lake_tables import LakeTables, hours_of, number, text, whole_number
+from gateway.pipeline.report.lake_tables import LakeTables, hour_overlaps, number, text, whole_number
 from gateway.pipeline.report.markup import Markup, joined, name_of, shortened
 from gateway.pipeline.report.row_charts import BarRow, bars_height, draw_bars
 from gateway.pipeline.report.span import Span
@@ -66,7 +66,7 @@ def read_redeliveries(tables: LakeTables, span: Span) -> list[Redelivery]:
     """Redeliveries by user and destination, the most first."""
     found: dict[_Key, Redelivery] = {}
     for row in tables.rows("redeliveries_hour", _REDELIVERY_COLUMNS, span):
-        if hours_of(span, row):
+        if hour_overlaps(row, span):
             key = text(row, "vhost"), text(row, "user"), text(row, "destination")
             one = found.setdefault(key, Redelivery(*key))
             one.delivered += whole_number(row, "delivered")

@@ -39,7 +39,7 @@ class PlotArea:
 
     @property
     def width(self) -> float:
-        """The width."""
+        """In the units of the drawing."""
         return self.right - self.left
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.pipeline.report.elements import ReportSection, Table, figure, legend_of, name_cell, paragraph
-from gateway.pipeline.report.lake_tables import LakeTables, hours_of, text, time, whole_number
+from gateway.pipeline.report.lake_tables import LakeTables, hour_overlaps, text, time, whole_number
 from gateway.pipeline.report.markup import Markup, name_of, shortened
 from gateway.pipeline.report.row_charts import BarRow, bar_sample, bars_height, draw_bars
 from gateway.pipeline.report.span import Span
@@ -68,7 +68,7 @@ def read_destinations(tables: LakeTables, span: Span) -> list[DestinationTotals]
     """All destinations of a span, the busiest first."""
     found: dict[tuple[str | None, str | None], DestinationTotals] = {}
     for row in tables.rows("dest_hour", _COLUMNS, span):
-        if not hours_of(span, row):
+        if not hour_overlaps(row, span):
             continue
         key = text(row, "vhost"), text(row, "destination")
         one = found.setdefault(key, DestinationTotals(*key, text(row, "dest_kind")))
@@ -82,7 +82,7 @@ def read_slow_hours(tables: LakeTables, span: Span) -> list[SlowHour]:
     worst: dict[tuple[str | None, str, str], SlowHour] = {}
     for row in tables.rows("latency_hour", _LATENCY_COLUMNS, span):
         name, event, hour = text(row, "destination"), text(row, "event"), time(row, "hour")
-        if name is None or event is None or hour is None or not hours_of(span, row):
+        if name is None or event is None or hour is None or not hour_overlaps(row, span):
             continue
         n, p50, p99 = (whole_number(row, column) for column in ("n", "p50_us", "p99_us"))
         key = text(row, "vhost"), name, event
