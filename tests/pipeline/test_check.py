@@ -166,7 +166,7 @@ def test_one_missing_and_one_double_do_not_make_up_for_each_other(site: Site) ->
     text = site.wrong()
     assert f"1 lines are missing: {numbers[0]}\n" in text
     assert f"1 lines are there more than once: {numbers[5]}\n" in text
-    assert "rows, but" not in text  # as many as were written, after all
+    assert "rows, but" not in text  # the row counts are still right
 
 
 def test_a_segment_ingested_twice_is_double(site: Site) -> None:
@@ -210,7 +210,7 @@ def test_more_missing_than_bad_lines_explain(site: Site) -> None:
     content = site.segments[1].read_bytes().split(b"\n")
     site.segments[1].write_bytes(b"\n".join([*content[:20], *content[23:]]))
     site.ingest()
-    # One of four is explained; which one, nobody can tell.
+    # A bad line explains one of the four, but not which one.
     assert ": 3 lines are missing: 120-122\n" in site.wrong()
 
 
@@ -249,7 +249,7 @@ def test_retired_days_count_as_present(site: Site) -> None:
     site.lake.retired.mkdir()
     retired = {"day": "2026-11-20", "boots": boots, "rows": len(rows), "removed": removed}
     (site.lake.retired / "2026-11-20.json").write_text(json.dumps(retired))
-    # Named as removed, they do not count, whether they are there still or not.
+    # Listed as removed, they do not count, whether they still exist or not.
     assert "directories that have been replaced or retired" in site.right()
     shutil.rmtree(site.lake.root / "events/d=2026-11-20")
     assert "ok       2 of 2 boots have all their numbers" in site.right()
@@ -308,7 +308,7 @@ def test_an_old_directory_without_a_manifest_is_wrong(site: Site) -> None:
     text = site.wrong()
     assert "1 batch directories without a manifest: " in text
     assert "batch=c00000001-00000009" in text
-    assert text.splitlines()[-1] == "not complete: 1 thing is wrong"  # its rows are counted by nobody
+    assert text.splitlines()[-1] == "not complete: 1 thing is wrong"  # no table counts its rows
 
 
 def test_the_rollup_must_sum_up_to_the_events(site: Site) -> None:

@@ -176,11 +176,11 @@ def test_a_batch_without_a_manifest_is_left_alone(maker: LakeMaker) -> None:
 
 
 class KilledError(BaseException):
-    """As if by SIGKILL: nothing of the program gets to tidy up."""
+    """Like SIGKILL: no clean-up runs."""
 
 
 class Killer:
-    """Counts calls of the operating system that change something, and ends the program before one of them."""
+    """Counts system calls that change something, and ends the program before one of them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0
@@ -201,7 +201,7 @@ class Killer:
 def test_killed_at_any_step_no_row_is_lost_or_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     maker = _small(tmp_path)
     events, rollup, bad = _events(maker.lake), _rollup(maker.lake), _bad(maker.lake)
-    # One place of each kind of merging is enough, and their compactions share a manifest.
+    # One partition for each way of merging is enough; their compactions share a manifest.
     monkeypatch.setattr(compacting, "BATCH_TABLES", ("rollup_10s", "bad_lines"))
     killer = Killer(monkeypatch)
     step, finished = 0, False
@@ -218,7 +218,7 @@ def test_killed_at_any_step_no_row_is_lost_or_doubled(tmp_path: Path, monkeypatc
         except KilledError:
             pass
         killer.at = 0
-        # Without any recovery, whoever reads by the rule reads every row once, and check agrees.
+        # Even without recovery, a snapshot contains every row once, and check agrees.
         assert _events(lake) == events, step
         assert _bad(lake) == bad, step
         _often(step, lake)
@@ -309,7 +309,7 @@ def test_a_lake_may_lie_below_a_directory_that_is_called_like_a_day(maker: LakeM
 
 
 class TestCommand:
-    """What the command line adds."""
+    """The command line."""
 
     def test_a_full_disk_is_a_sentence(
         self, maker: LakeMaker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -337,7 +337,7 @@ class TestCommand:
         before = os.umask(0o022)
         try:
             assert main(["pipeline", "compact", "--lake", str(maker.lake.root), "--quiet"]) == ExitCode.OK
-            assert os.umask(0o022) == 0o022  # as it was
+            assert os.umask(0o022) == 0o022  # restored
         finally:
             os.umask(before)
         assert not capsys.readouterr().out

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def no_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What follows from events is not looked at, and costs most of the time."""
+    """Skip the computed tables, which take most of the time and are not tested here."""
     monkeypatch.setattr("gateway.pipeline.tables.refresh", lambda *_, **__: None)
 
 
@@ -52,7 +52,7 @@ def ask(lake: Path, question: str, table: str = "events") -> list[tuple[object, 
 
 
 def assert_every_line_once(base: Path) -> None:
-    """What the segments hold, read by Python, is what the table holds, read by DuckDB."""
+    """The segments, read by Python, have the same lines as the table, read by DuckDB."""
     written = set()
     for path in (base / "journal").glob("d=*/*.v1.jsonl"):
         boot = path.name.split("-")[-3]
@@ -154,7 +154,7 @@ def test_a_compaction_that_was_killed_is_undone_or_finished_before_anything_else
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr("gateway.pipeline.compact.remove", killed)  # the first source, after all are put together
+        patch.setattr("gateway.pipeline.compact.remove", killed)  # removing the first source, after the merge
         with pytest.raises(KilledError):
             compact(lake, io.StringIO())
     JournalMaker(tmp_path / "journal", seed=2).write(50)

@@ -1,4 +1,4 @@
-"""What an ingest makes of odd lines and of trouble."""
+"""How an ingest handles odd lines and failures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T = 1_795_219_200_000_000
 
 @pytest.fixture(autouse=True)
 def no_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What follows from events is not looked at here, and costs most of the time."""
+    """Skip the computed tables, which take most of the time and are not tested here."""
     monkeypatch.setattr("gateway.pipeline.tables.refresh", lambda *_, **__: None)
 
 
@@ -242,7 +242,7 @@ def test_a_lost_checkpoint_and_lost_manifests(spark: SparkSession, tmp_path: Pat
 
 
 def checkpoint_before(lake: Lake, batch: int) -> None:
-    """Make the checkpoint what it was before a batch was planned."""
+    """Restore the checkpoint to before a batch was planned."""
     for place in ("offsets", "commits", "sources/0"):
         for name in (f"{batch}", f".{batch}.crc"):
             (lake.checkpoint / place / name).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The report without a browser: what it says, that it holds together, and that clients' texts stay texts."""
+"""The report without a browser: its content, its markup, and that texts of clients stay texts."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def page(tmp_path: Path) -> Page:
 
 
 class Outline(HTMLParser):
-    """Checks that elements are closed in order, and collects what matters."""
+    """Checks that elements are closed in order, and collects their attributes."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -194,7 +194,7 @@ class TestNumbers:
             ["2026-11-21 10:00:10", "50", "5/s", "10", "1/s"],
             ["2026-11-21 10:00:20", "0", "0/s", "0", "0/s"],
         ]
-        # The drawing, too: the second point of "sent" is as high as 5/s is on the axis.
+        # In the drawing the second point of "sent" is as high as 5/s on the axis.
         wide = next(plot for plot in plots_of(text) if "wide" in str(plot.get("class")))
         line = next(path for path in wide.iter(f"{SVG}path") if path.get("class") == "line1")
         heights = [float(step.split()[1]) for step in str(line.get("d"))[1:].split("L")]
@@ -440,7 +440,7 @@ class TestTextsOfClients:
 
 
 class TestWhatStandsOut:
-    """Each threshold just reached, and just missed."""
+    """Each threshold, just reached and just missed."""
 
     def said(self, rows: Rows, page: Page) -> str:
         rows.event(START, "conn")
@@ -626,7 +626,7 @@ class TestColours:
 
 
 def contrast(one: str, other: str) -> float:
-    """As WCAG has it."""
+    """The contrast ratio of WCAG."""
     lighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)
     return (lighter + 0.05) / (darker + 0.05)
 

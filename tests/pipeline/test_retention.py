@@ -22,7 +22,7 @@ from tests.support.lakes import LakeMaker, batches_of_day
 
 
 class Site:
-    """A journal of today and the two days before it, all but its last segment in the lake."""
+    """A journal of three days up to today; all but its last segment are in the lake."""
 
     def __init__(self, root: Path) -> None:
         self.journal = root / "journal"

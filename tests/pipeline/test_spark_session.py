@@ -1,4 +1,4 @@
-"""How Spark is asked for: what is refused, what is said, and what is left in the cache."""
+"""Options, error messages and the cache of the Spark session."""
 
 from __future__ import annotations
 

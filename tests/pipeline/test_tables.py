@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - lines of a journal
-"""Journals made up, ingested, and every table compared row by row with what DuckDB makes of the same files."""
+"""Made-up journals are ingested, and every table compared row by row with what DuckDB computes from the same files."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def end(t: int, c: int, us: int, **more: object) -> dict[str, object]:
 
 
 def write_by_hand(journal: Path) -> None:
-    """What chance does not make up."""
+    """Cases that random journals do not contain."""
     long_ago = START - 9 * DAY
     write_segment(
         journal,
@@ -72,11 +72,11 @@ def write_by_hand(journal: Path) -> None:
         journal,
         [
             conn(eve, 1), end(MIDNIGHT + SECOND, 1, 101 * SECOND),  # over midnight
-            end(MIDNIGHT + 2 * SECOND, 2, 3 * SECOND),  # its beginning is lost, the day before
-            end(MIDNIGHT + 4 * SECOND, 3, 3 * SECOND),  # and this one's on the day itself
+            end(MIDNIGHT + 2 * SECOND, 2, 3 * SECOND),  # without its beginning on the day before
+            end(MIDNIGHT + 4 * SECOND, 3, 3 * SECOND),  # without its beginning on the same day
             conn(MIDNIGHT - 1, 4), end(MIDNIGHT + 5 * SECOND, 4, 5 * SECOND - 1),  # clocks differ by a little
             conn(MIDNIGHT - DAY - 3, 5), end(MIDNIGHT + 9, 5, DAY + 12),  # a whole day long
-            conn(eve + 1, 6),  # goes on
+            conn(eve + 1, 6),  # has not ended
             {"e": "conn", "t": eve + 2, "c": 7, "ver": "1.0"}, {"e": "err", "t": eve + 3, "x": "bad-connect"},
             {"e": "send", "t": eve + 4, "c": 7, "d": "/queue/nobody", "dk": "queue", "m": 1, "b": 9, "w": 2.5},
             {"e": "conf", "t": eve + 5, "c": 7, "d": "/queue/nobody", "dk": "queue", "m": 1, "l": 0, "w": 2.5},
@@ -157,14 +157,14 @@ def batch_rows(lake: Lake, table: str) -> list[Row]:
 
 
 def plain(value: object) -> object:
-    """A value that can be compared: maps come in two shapes."""
+    """A value made comparable: maps come in two forms."""
     if isinstance(value, dict):
         return tuple(sorted(value.items()))
     return tuple(sorted(value)) if isinstance(value, list) else value
 
 
 def ordered(rows: list[Row]) -> list[Row]:
-    """Rows by what is exact in them; what is not may differ in its last digits."""
+    """Rows by their exact columns; the others may differ in the last digits."""
     plain_rows = [{name: plain(value) for name, value in row.items()} for row in rows]
     return sorted(
         plain_rows, key=lambda row: [repr(row[name]) for name in sorted(row) if not isinstance(row[name], float)]
@@ -200,7 +200,7 @@ def test_no_day_is_missing_and_none_too_many(table: str, lake: Lake, oracle: Ora
     assert {*oracle.days(table)} <= {*DAYS}
     found = {path.name.removeprefix("d=") for path in lake.table(table).iterdir()}
     assert found >= {*DAYS}
-    # Sessions may have begun on the day before, as far as a batch can tell; then there is a file without rows.
+    # As far as a batch can tell, sessions may have begun on the day before; then there is a file without rows.
     assert all(rows_of(lake.day_file(table, day)) == [] for day in found - {*DAYS})
 
 
