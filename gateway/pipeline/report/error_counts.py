@@ -65,8 +65,8 @@ def error_section(span: Span, counts: EventCounts, by_user: Errors) -> ReportSec
         parts = [
             *value_axis(area, up), *draw_stacks(begins, width, layers, across, up), *time_axis(area, across),
         ]  # fmt: skip
-        says = ", ".join(f"{layer.name} {count(sum(layer.values))}" for layer in layers)
-        return drawing("errors", canvas, area.bottom + 42, _TITLE, says, parts)
+        description = ", ".join(f"{layer.name} {count(sum(layer.values))}" for layer in layers)
+        return drawing("errors", canvas, area.bottom + 42, _TITLE, description, parts)
 
     rows = [[moment(begin), *(exact(layer.values[place]) for layer in layers)] for place, begin in enumerate(begins)]
     tables = [Table("Errors over time", ("From (UTC)", *(layer.name for layer in layers)), rows)]

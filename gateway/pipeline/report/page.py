@@ -37,15 +37,15 @@ _TERMS: Final = (
      "deliveries and features by whole days: at both ends they may include a little more than the report's time."),
     ("Sampling", "Where the journal records a sample of the messages, each counts with its weight; such figures are "
      "estimates. Sessions, errors and subscriptions are never sampled."),
-    ("Redelivered", "The broker said that it had delivered the message before. It says nothing about how often."),
+    ("Redelivered", "The broker flagged the message as delivered before. It does not say how often."),
     ("Unacknowledged", "Neither acknowledged nor refused within the days of the report. The broker puts such messages "
-     "back into their queue when the subscription ends. What is still being worked on counts too."),
+     "back into their queue when the subscription ends. Messages that a client is still working on count too."),
     ("Abandoned, idle", "How long a durable subscription has had no connection, measured against the newest "
      "line of all journals. The gateway does not see the length of its queue."),
-    ("Holds", "The gateway stops reading a client that is ahead of the broker, or of itself. So it slows the "
-     "client down instead of growing."),
+    ("Holds", "The gateway stops reading a client that sends faster than the broker, or the gateway itself, can "
+     "take. This slows the client down, and the gateway does not grow."),
     ("Lower bound", "When a gateway was killed, or its disk could not keep up, lines of the journal are missing. Then "
-     "there was at least as much as is shown."),
+     "the real figures are at least those shown."),
     ("Not measured", "How long a message lay in its queue; the length of queues; what clients that speak AMQP do; what "
      "the network between client and gateway took, other than as a part of deliver → acknowledge."),
 )  # fmt: skip
@@ -77,7 +77,7 @@ def full_page(facts: Facts, generated: int) -> str:
 def empty_page(known: Span | None, generated: int) -> str:
     """The page for a span without data: says so, and what to do."""
     if known is None:
-        said = [
+        message = [
             paragraph("The lake is empty: there is nothing to report.", "calm"),
             paragraph("Turn the journal on in the gateway's configuration, let some traffic pass, and run:"),
             tag("pre", tag("code", "stomp-gateway pipeline ingest --journal DIR --lake DIR")),
@@ -86,11 +86,14 @@ def empty_page(known: Span | None, generated: int) -> str:
             ),
         ]
     else:
-        said = [
+        message = [
             paragraph("There is nothing in the lake for the time that was asked for.", "calm"),
             paragraph(f"It covers {moment(known.start)} to {moment(known.end)} UTC: choose --from and --to in there."),
         ]
-    parts = [tag("header", _title(None)), tag("main", *said, paragraph(f"Generated {moment(generated)} UTC.", "note"))]
+    parts = [
+        tag("header", _title(None)),
+        tag("main", *message, paragraph(f"Generated {moment(generated)} UTC.", "note")),
+    ]
     return _page("STOMP traffic: nothing to report", parts)
 
 

@@ -142,7 +142,9 @@ def _bar(destination: str | None, user: str | None, amount: int, part: float) ->
 
 def _figure(key: str, caption: str, rows: Sequence[BarRow], table: Table) -> Markup:
     def draw(canvas: Canvas) -> Markup:
-        says = f"The most: {shortened(name_of(rows[0].name), 100)}, {rows[0].bars[0][2]}. The table has all of them."
-        return drawing(key, canvas, bars_height(rows, canvas), caption, says, draw_bars(rows, canvas))
+        description = (
+            f"The most: {shortened(name_of(rows[0].name), 100)}, {rows[0].bars[0][2]}. The table has all of them."
+        )
+        return drawing(key, canvas, bars_height(rows, canvas), caption, description, draw_bars(rows, canvas))
 
     return figure(caption, draw, [table])

@@ -104,8 +104,8 @@ def destination_section(totals: Sequence[DestinationTotals]) -> ReportSection:
 
     def draw(canvas: Canvas) -> Markup:
         height = bars_height(rows, canvas)
-        says = f"The busiest is {shortened(name_of(first[0].name), 60)}. The table has all of them."
-        return drawing("destinations", canvas, height, title, says, draw_bars(rows, canvas))
+        description = f"The busiest is {shortened(name_of(first[0].name), 60)}. The table has all of them."
+        return drawing("destinations", canvas, height, title, description, draw_bars(rows, canvas))
 
     legend = legend_of(
         [(bar_sample(_SENT_STYLE), "sent by clients"), (bar_sample(_DELIVERED_STYLE), "delivered to clients")]

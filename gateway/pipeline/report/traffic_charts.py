@@ -162,8 +162,10 @@ def hold_section(counts: EventCounts) -> ReportSection:
         )  # fmt: skip
 
     def draw(canvas: Canvas) -> Markup:
-        says = "; ".join(f"{shortened(name_of(row.name), 60)}: {row.bars[0][2]}" for row in rows)
-        return drawing("holds", canvas, bars_height(rows, canvas), "Holds by reason", says, draw_bars(rows, canvas))
+        description = "; ".join(f"{shortened(name_of(row.name), 60)}: {row.bars[0][2]}" for row in rows)
+        return drawing(
+            "holds", canvas, bars_height(rows, canvas), "Holds by reason", description, draw_bars(rows, canvas)
+        )
 
     table = Table("Holds by reason", ("Reason", "Times", "Together, about", "p50", "p99", "Longest"), cells)
     caption = "How often the gateway stopped reading a client for a while, by reason, and for how long together."
