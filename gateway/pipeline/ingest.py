@@ -271,11 +271,11 @@ class _IngestRun:
     def _ingest_batch(self, spark: SparkSession, batch: int) -> None:
         began = time.monotonic()
         segments = self._segments_to_read(planned_segments(self._lake.checkpoint, batch))
-        place = self._lake.staged(batch)
+        staged = self._lake.staged(batch)
         scans = {path: source.scan_segment(path) for path in segments}
         lines = {path: scan.lines for path, scan in scans.items()}
         suspicious = any(scan.suspicious for scan in scans.values())
-        rows = staging.stage(spark, lines, place, strictly=suspicious)
+        rows = staging.stage(spark, lines, staged, strictly=suspicious)
         manifest = Manifest(
             batch=batch,
             segments=[
@@ -284,13 +284,13 @@ class _IngestRun:
             ],
             events=sum(rows.events.values()),
             bad_lines=sum(rows.bad.values()),
-            rollup_rows=staging.row_count(place / "rollup_10s"),
-            days=staging.days(place / "events"),
-            session_days=staging.session_days(place / "events"),
+            rollup_rows=staging.row_count(staged / "rollup_10s"),
+            days=staging.days(staged / "events"),
+            session_days=staging.session_days(staged / "events"),
             written=datetime.now(UTC).isoformat(timespec="milliseconds"),
         )
-        newest = staging.newest_event(place / "events")
-        self._lake.publish(place, batch)
+        newest = staging.newest_event(staged / "events")
+        self._lake.publish(staged, batch)
         self._lake.write_manifest(manifest)
         self._ingested.update((Path(segment.path).name, segment.path) for segment in manifest.segments)
         lag = None if newest is None else time.time() - newest

@@ -199,10 +199,10 @@ class Lake:
 
     def staged(self, batch: int) -> Path:
         """A new, empty directory in which a batch can be prepared."""
-        place = self.staging / f"{batch:08d}"
-        remove(place)
-        place.mkdir(parents=True)
-        return place
+        directory = self.staging / f"{batch:08d}"
+        remove(directory)
+        directory.mkdir(parents=True)
+        return directory
 
     def publish(self, staged: Path, batch: int) -> None:
         """Move a prepared batch into the tables. It is part of the lake once its manifest is written.
@@ -265,8 +265,8 @@ def walked(directory: Path) -> Iterator[Path]:
     Raises:
         PipelineError: a directory cannot be listed.
     """
-    for place, _, names in os.walk(directory, onerror=_raise_not_listed):
-        yield from (Path(place, name) for name in sorted(names))
+    for parent, _, names in os.walk(directory, onerror=_raise_not_listed):
+        yield from (Path(parent, name) for name in sorted(names))
 
 
 def _raise_not_listed(error: OSError) -> None:
@@ -282,7 +282,9 @@ def _not_listed(directory: Path, error: OSError) -> PipelineError:
 
 
 def _with_files(root: Path) -> list[Path]:
-    return sorted(Path(place) for place, _, files in os.walk(root) if any(name.endswith(".parquet") for name in files))
+    return sorted(
+        Path(parent) for parent, _, files in os.walk(root) if any(name.endswith(".parquet") for name in files)
+    )
 
 
 def _keep_parquet_files(directory: Path) -> None:

@@ -46,13 +46,13 @@ class StagedRows:
         return sum(self.events.values()) + sum(self.bad.values())
 
 
-def stage(spark: SparkSession, lines: Mapping[Path, int], place: Path, *, strictly: bool) -> StagedRows:
+def stage(spark: SparkSession, lines: Mapping[Path, int], directory: Path, *, strictly: bool) -> StagedRows:
     """Write the events, the bad lines and the roll-up of a batch.
 
     Args:
         spark: the session.
         lines: how many lines each segment of the batch has.
-        place: the batch's empty directory under ``_staging``.
+        directory: the batch's empty directory under ``_staging``.
         strictly: do not try the fast way to read lines, which may overlook something in these segments.
 
     Raises:
@@ -64,55 +64,55 @@ def stage(spark: SparkSession, lines: Mapping[Path, int], place: Path, *, strict
     expected: dict[str, int] = {}
     for path, count in lines.items():
         expected[path.name] = expected.get(path.name, 0) + count
-    bad = strictly or stage_events(spark, paths, place)
-    staged = StagedRows({} if strictly else rows_by_segment(place / "events"), {})
+    bad = strictly or stage_events(spark, paths, directory)
+    staged = StagedRows({} if strictly else rows_by_segment(directory / "events"), {})
     if bad or staged.events != {name: count for name, count in expected.items() if count}:
-        staged = _stage_strictly(spark, paths, place)
+        staged = _stage_strictly(spark, paths, directory)
     if staged.total() != sum(expected.values()):
         raise PipelineError(
             f"the rows of a batch are not as many as its lines ({staged.total()}, {sum(expected.values())}); nothing "
             "of it was kept. Was a finished segment written to? The journal's files must not be changed."
         )
     if staged.events:
-        stage_rollup(spark, place)
+        stage_rollup(spark, directory)
     return staged
 
 
-def stage_events(spark: SparkSession, paths: list[str], place: Path) -> int:
+def stage_events(spark: SparkSession, paths: list[str], directory: Path) -> int:
     """Write the good lines of segments as rows of ``events``, read the fast way.
 
     Returns:
         How many lines were found to be bad. Blank lines and arrays are not among them.
     """
     observation = Observation()
-    _write_events(events_of(read_fast(spark, paths).observe(observation, F.count("reason").alias("bad"))), place)
+    _write_events(events_of(read_fast(spark, paths).observe(observation, F.count("reason").alias("bad"))), directory)
     return int(observation.get["bad"])
 
 
-def _stage_strictly(spark: SparkSession, paths: list[str], place: Path) -> StagedRows:
-    remove(place / "events")
+def _stage_strictly(spark: SparkSession, paths: list[str], directory: Path) -> StagedRows:
+    remove(directory / "events")
     rows = read_strictly(spark, paths)
-    _write_events(events_of(rows), place)
+    _write_events(events_of(rows), directory)
     seen = F.lit(datetime.now(UTC))
-    _write(bad_lines_of(rows).withColumn("seen", seen).coalesce(1), place / "bad_lines", "d")
-    return StagedRows(rows_by_segment(place / "events"), rows_by_segment(place / "bad_lines"))
+    _write(bad_lines_of(rows).withColumn("seen", seen).coalesce(1), directory / "bad_lines", "d")
+    return StagedRows(rows_by_segment(directory / "events"), rows_by_segment(directory / "bad_lines"))
 
 
-def stage_rollup(spark: SparkSession, place: Path) -> None:
-    """Write the roll-up of the events that have been staged in ``place``."""
+def stage_rollup(spark: SparkSession, directory: Path) -> None:
+    """Write the roll-up of the events that have been staged in ``directory``."""
     schema = f"{EVENTS_SCHEMA}, d string, level string"
-    rows = spark.read.schema(schema).parquet(f"file://{glob_escaped(place)}/events")
-    _write(roll_up(rows), place / "rollup_10s", "d")
+    rows = spark.read.schema(schema).parquet(f"file://{glob_escaped(directory)}/events")
+    _write(roll_up(rows), directory / "rollup_10s", "d")
 
 
-def _write_events(events: DataFrame, place: Path) -> None:
+def _write_events(events: DataFrame, directory: Path) -> None:
     plain = {f"parquet.enable.dictionary#{column}": "false" for column in HIGH_CARDINALITY}
-    _write(events, place / "events", *PARTITIONS, options=plain)
+    _write(events, directory / "events", *PARTITIONS, options=plain)
 
 
-def _write(rows: DataFrame, place: Path, *partitions: str, options: dict[str, str] | None = None) -> None:
+def _write(rows: DataFrame, directory: Path, *partitions: str, options: dict[str, str] | None = None) -> None:
     writer = rows.write.mode("overwrite").option("compression", "zstd").options(**(options or {}))
-    writer.partitionBy(*partitions).parquet(f"file://{place}")
+    writer.partitionBy(*partitions).parquet(f"file://{directory}")
 
 
 def glob_escaped(path: Path) -> str:
