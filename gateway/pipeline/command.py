@@ -1,4 +1,4 @@
-"""``stomp-gateway pipeline ...``: its options, and what they start. Spark is loaded by the command that needs it."""
+"""``stomp-gateway pipeline ...``: the options of its commands. Only ``ingest`` imports Spark."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     _Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_NEEDED: Final = ("pyspark", "pyarrow")
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_REFUSED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
+_REQUIRED_PACKAGES: Final = ("pyspark", "pyarrow")
+_DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_PERMISSION: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 _DESCRIPTION = """\
 From the traffic journals of any number of gateways to tables that any engine can read (Parquet), and to a report.
@@ -51,23 +51,23 @@ examples:
 
 exit codes:
   0    everything that was there is in the lake; with --every: ended by SIGTERM
-  1    failed, and the sentence says why; or segments of a later schema version were left unread
+  1    failed, and the message says why; or segments of a later schema version were left unread
   2    the command line is wrong, or the extra is not installed
   130  interrupted (Ctrl-C), after the batch that was under way
   143  without --every: ended by SIGTERM, after the batch that was under way
 
 files:
-  LAKE/_logs/spark.log has all that Spark and Java say. The first run on a machine keeps an archive of Java's classes in
-  $XDG_CACHE_HOME/stomp-gateway (200 MB), which halves the start of all later ones.
+  LAKE/_logs/spark.log has the output of Spark and Java. The first run on a machine keeps an archive of Java's classes
+  in $XDG_CACHE_HOME/stomp-gateway (200 MB), with which all later ones start in half the time.
 """
 
 _CHECK = """\
 Prove that the lake has every line of every boot once: no gaps, no duplicates, no lost manifests, no files that do not
 belong, and counts that agree; and that the computed tables have all their files. Figures in those are not proven.
 
-With --journal, also that ingested segments are as they were, and that none was passed over: one that is not in the lake
-while a later one of the same boot is makes the lake incomplete. Segments that are newer than that are only waiting for
-the next ingest; they are noted, but not with --quiet.
+With --journal, also that ingested segments have not changed, and that none was skipped: a segment that is not in the
+lake, although a later one of the same boot is, makes the lake incomplete. Newer segments are only waiting for the next
+ingest; they are noted, except with --quiet.
 """
 
 _CHECK_EPILOG = """\
@@ -108,8 +108,8 @@ exit codes:
 """
 
 _GC = """\
-Delete segments of the journal that are in the lake and older than so many days, and, if asked, old days of the table
-events. The tables computed from them stay, and a day that they do not have yet as a whole is kept.
+Delete segments of the journal that are in the lake and older than so many days, and with --events-days also old days
+of the table events. The tables computed from them stay, and a day that they do not have yet as a whole is kept.
 """
 
 _GC_EPILOG = """\
@@ -124,18 +124,14 @@ exit codes:
 
 
 def add_pipeline(commands: _Commands) -> None:
-    """Add the command ``pipeline`` with its own commands.
-
-    Args:
-        commands: of ``stomp-gateway``.
-    """
+    """Add ``pipeline`` and its subcommands to the commands of ``stomp-gateway``."""
     pipeline = _parser(commands, "pipeline", "traffic journals to tables and a report", _DESCRIPTION, _EPILOG)
     own = pipeline.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_ingest(own)
     check = _parser(own, "check", "is every line in the lake, once?", _CHECK, _CHECK_EPILOG)
     check.add_argument("--lake", required=True, type=Path, metavar="DIR", help="the lake")
     check.add_argument("--journal", type=Path, metavar="DIR", help="the journal that it was made of")
-    check.add_argument("--quiet", action="store_true", help="say only what is wrong, and else nothing")
+    check.add_argument("--quiet", action="store_true", help="print only what is wrong")
     check.set_defaults(run=_needing_extra(_check))
     report = _parser(own, "report", "write an HTML report", _REPORT, _REPORT_EPILOG)
     report.add_argument("--lake", required=True, type=Path, metavar="DIR", help="the lake")
@@ -145,16 +141,16 @@ def add_pipeline(commands: _Commands) -> None:
     report.set_defaults(run=_needing_extra(_report))
     compact = _parser(own, "compact", "put small files together", _COMPACT, _COMPACT_EPILOG)
     compact.add_argument("--lake", required=True, type=Path, metavar="DIR", help="the lake")
-    compact.add_argument("--quiet", action="store_true", help="say only what goes wrong")
+    compact.add_argument("--quiet", action="store_true", help="print only what goes wrong")
     compact.set_defaults(run=_needing_extra(_compact))
     collect = _parser(own, "gc", "delete what is old", _GC, _GC_EPILOG)
     collect.add_argument("--lake", required=True, type=Path, metavar="DIR", help="the lake")
     collect.add_argument("--journal", required=True, type=Path, metavar="DIR", help="the journal that it was made of")
     collect.add_argument(
-        "--retain-days", required=True, type=_days, metavar="N", help="keep segments of so many days, ingested or not"
+        "--retain-days", required=True, type=_days, metavar="N", help="keep segments for so many days, ingested or not"
     )
     collect.add_argument("--events-days", type=_days, metavar="N", help="keep the table events for so many days")
-    collect.add_argument("--quiet", action="store_true", help="say only what goes wrong, or must be looked after")
+    collect.add_argument("--quiet", action="store_true", help="print only what needs attention")
     collect.set_defaults(run=_needing_extra(_collect))
 
 
@@ -165,31 +161,31 @@ def _add_ingest(commands: _Commands) -> None:
     rhythm = ingest.add_mutually_exclusive_group()
     rhythm.add_argument("--once", action="store_true", help="read what is there, then end (default)")
     rhythm.add_argument(
-        "--every", type=duration, metavar="TIME", help="look for new segments so often, as in 30s or 5m"
+        "--every", type=duration, metavar="TIME", help="how often to look for new segments, as in 30s or 5m"
     )
     ingest.add_argument(
         "--idle-after",
         type=duration,
         default=_UNITS["d"],
         metavar="TIME",
-        help="a durable subscription that nobody used for so long is idle (default: 1d)",
+        help="a durable subscription without a connection for this long is idle (default: 1d)",
     )
     ingest.add_argument(
         "--abandoned-after",
         type=duration,
         default=7 * _UNITS["d"],
         metavar="TIME",
-        help="and for so long, abandoned (default: 7d)",
+        help="and after this long, abandoned (default: 7d)",
     )
-    ingest.add_argument("--skip-missing", action="store_true", help="go on where a segment has been deleted")
-    ingest.add_argument("--quiet", action="store_true", help="say only what goes wrong")
+    ingest.add_argument("--skip-missing", action="store_true", help="go on if a segment has been deleted")
+    ingest.add_argument("--quiet", action="store_true", help="print only what goes wrong")
     spark = ingest.add_argument_group("Spark")
     spark.add_argument(
         "--master",
         default="local[*]",
         metavar="URL",
-        help="local[N] or a cluster, as in spark://host:7077, all of which must see journal and lake in the same place "
-        "(default: local[*])",
+        help="local[N], or a cluster such as spark://host:7077, whose machines all see journal and lake at the same "
+        "paths (default: local[*])",
     )
     spark.add_argument("--driver-memory", default="2g", metavar="SIZE", help="Java's heap (default: 2g)")
     ingest.set_defaults(run=_needing_extra(_ingest))
@@ -210,16 +206,16 @@ def duration(text: str) -> float:
     """Seconds of a duration such as 30s, 5m, 2h or 7d."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd])", text)
     if found is None or float(found[1]) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration above 0: write 30s, 5m, 2h or 7d")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration above 0: write 30s, 5m, 2h or 7d")
     return float(found[1]) * _UNITS[found[2]]
 
 
 def moment(text: str) -> datetime:
-    """A time in UTC, unless it says otherwise, such as 2026-11-21 or 2026-11-21T14:30."""
+    """A time such as 2026-11-21 or 2026-11-21T14:30, in UTC unless it has a time zone."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time: write 2026-11-21 or 2026-11-21T14:30") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time: write 2026-11-21 or 2026-11-21T14:30") from error
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
@@ -229,13 +225,13 @@ def _days(text: str) -> float:
     except ValueError:
         found = -1.0
     if not 0 <= found < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of days")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days")
     return found
 
 
 def _needing_extra(run: Callable[[argparse.Namespace], ExitCode]) -> Callable[[argparse.Namespace], ExitCode]:
     def checked(options: argparse.Namespace) -> ExitCode:
-        missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+        missing = [name for name in _REQUIRED_PACKAGES if importlib.util.find_spec(name) is None]
         if missing:
             names = " and ".join(missing)
             raise UsageError(f"the pipeline needs {names}, not installed here: pip install 'stomp-gateway[pipeline]'")
@@ -247,7 +243,7 @@ def _needing_extra(run: Callable[[argparse.Namespace], ExitCode]) -> Callable[[a
 
 @contextmanager
 def _private_files() -> Iterator[None]:
-    """Let nobody but the user and the group read what is written, by Java either: lakes and reports tell of people."""
+    """Let only user and group read the files written, by Java too: lakes and reports contain personal data."""
     before = os.umask(0o077)
     os.umask(before | 0o027)
     try:
@@ -258,19 +254,21 @@ def _private_files() -> Iterator[None]:
 
 @contextmanager
 def _explained(lake: Path) -> Iterator[None]:
-    """Turn what the disk raises, and files that are damaged, into a sentence."""
+    """Turn errors of the disk, and of damaged files, into a PipelineError that says what to do."""
     from pyarrow import ArrowException  # noqa: PLC0415
 
     try:
         yield
-    except BrokenPipeError:  # nobody reads the output any more, which is no trouble of the disk
+    except BrokenPipeError:  # the reader of standard output has ended; not an error of the disk
         raise
     except OSError as error:
         where = error.filename or lake
-        if error.errno in _FULL:
+        if error.errno in _DISK_FULL:
             sentence = f"no space is left for {where}. Make room and run the same command again."
-        elif error.errno in _REFUSED:
-            sentence = f"no permission to write or read {where}. Run as a user who may, or give another directory."
+        elif error.errno in _NO_PERMISSION:
+            sentence = (
+                f"no permission to write or read {where}. Run as a user with permission, or give another directory."
+            )
         else:
             sentence = f"{error.strerror or error}: {where}."
         raise PipelineError(sentence) from error
@@ -282,20 +280,20 @@ def _explained(lake: Path) -> Iterator[None]:
 def _ingest(options: argparse.Namespace) -> ExitCode:
     if options.abandoned_after < options.idle_after:
         raise UsageError("--abandoned-after is shorter than --idle-after: first idle, then abandoned.")
-    from gateway.pipeline.ingest import Order, ingest  # noqa: PLC0415
+    from gateway.pipeline.ingest import IngestOptions, ingest  # noqa: PLC0415
     from gateway.pipeline.progress import Progress  # noqa: PLC0415
-    from gateway.pipeline.session import Wishes  # noqa: PLC0415
+    from gateway.pipeline.spark_session import SparkOptions  # noqa: PLC0415
 
-    order = Order(
+    wanted = IngestOptions(
         journal=options.journal,
         lake=options.lake,
         every=options.every,
-        wishes=Wishes(options.master, options.driver_memory),
+        spark=SparkOptions(options.master, options.driver_memory),
         skip_missing=options.skip_missing,
         idle_after=options.idle_after,
         abandoned_after=options.abandoned_after,
     )
-    return ingest(order, Progress(quiet=options.quiet))
+    return ingest(wanted, Progress(quiet=options.quiet))
 
 
 def _check(options: argparse.Namespace) -> ExitCode:
