@@ -111,7 +111,7 @@ def _named(name: str) -> Callable[[Item, float], str]:
     return SESSIONS[name].show
 
 
-OF_THE_PLUGIN: Final[Mapping[str, Column]] = {
+PLUGIN_COLUMNS: Final[Mapping[str, Column]] = {
     name: Column(name, show, "")
     for name, show in {
         "session_id": _named("id"),

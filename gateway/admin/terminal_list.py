@@ -11,7 +11,7 @@ from typing import Final
 from gateway.admin.terminal_api import AdminApi, Item, quoted
 from gateway.admin.terminal_columns import (
     LINKS,
-    OF_THE_PLUGIN,
+    PLUGIN_COLUMNS,
     SESSIONS,
     USUAL_OF_LINKS,
     USUAL_OF_SESSIONS,
@@ -31,7 +31,7 @@ def list_sessions(options: Namespace) -> None:
         UsageError: an option cannot be meant so.
         AdminError: the gateway does not answer.
     """
-    columns = chosen(options.columns, {**SESSIONS, **OF_THE_PLUGIN}, USUAL_OF_SESSIONS)
+    columns = chosen(options.columns, {**SESSIONS, **PLUGIN_COLUMNS}, USUAL_OF_SESSIONS)
     query = {
         "virtual_host": options.virtual_host,
         "login": options.login,

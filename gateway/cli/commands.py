@@ -1,0 +1,49 @@
+"""What the commands share: the class of their parsers, and the event loop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction["CommandParser"]
+    """What `add_subparsers` returns: commands are added to it."""
+
+_ResultT = TypeVar("_ResultT")
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser that prints its description and epilog as they are written, and takes no abbreviated options.
+
+    An abbreviation can reveal a secret: with one, `--passcode SECRET` means `--passcode-file SECRET`, and the secret is
+    printed as the name of a file that cannot be read.
+    """
+
+    make_epilog: Callable[[], str] | None = None
+    """Makes the epilog when help is printed, if that takes modules that load slowly."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - those of ArgumentParser
+        defaults = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+        super().__init__(**{**defaults, **options})
+
+    def format_help(self) -> str:
+        """The text of `--help`."""
+        if self.make_epilog is not None:
+            self.epilog = self.make_epilog()
+        return super().format_help()
+
+
+def run_coroutine(coroutine: Coroutine[object, object, _ResultT]) -> _ResultT:
+    """Run a coroutine to its end, on uvloop where it is installed, else on asyncio's own loop."""
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(coroutine)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop  # noqa: PLC0415
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
