@@ -6,7 +6,6 @@ import argparse
 import io
 import sys
 import textwrap
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gateway.admin.terminal_columns import LINKS, PLUGIN_COLUMNS, SESSIONS, meanings
@@ -92,7 +91,7 @@ def add_admin(commands: Commands) -> None:
         description=_LINKS_DESCRIPTION,
         epilog=_LINKS_EPILOG.format(columns=meanings(LINKS)) + _EPILOG,
     )
-    links.set_defaults(run=_links)
+    links.set_defaults(run=_run_list, command="links")
     _add_server_options(links)
     _add_list_options(links)
     top = commands.add_parser(
@@ -101,7 +100,7 @@ def add_admin(commands: Commands) -> None:
         description=_TOP_DESCRIPTION,
         epilog=_TOP_EPILOG + _EPILOG,
     )
-    top.set_defaults(run=_top)
+    top.set_defaults(run=_run_top)
     _add_server_options(top)
     top.add_argument("--virtual-host", metavar="NAME", help="sessions in this virtual host")
     top.add_argument("--login", metavar="NAME", help="sessions of this login")
@@ -118,7 +117,7 @@ def _add_sessions(commands: Commands) -> None:
         description=_SESSIONS_DESCRIPTION,
         epilog=_SESSIONS_EPILOG.format(columns=meanings(SESSIONS), plugin_columns=plugin_columns) + _EPILOG,
     )
-    sessions.set_defaults(run=_sessions)
+    sessions.set_defaults(run=_run_list, command="sessions")
     _add_server_options(sessions)
     _add_list_options(sessions)
     sessions.add_argument("--hold", metavar="REASON", help="those that are held for this reason, like client-write")
@@ -129,10 +128,10 @@ def _add_sessions(commands: Commands) -> None:
         description="Print all that is known of a session.",
         epilog=_EPILOG,
     )
-    show.set_defaults(run=_show)
+    show.set_defaults(run=_run_list, command="show")
     show.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object")
     close = actions.add_parser("close", help="close a session", description=_CLOSE_DESCRIPTION, epilog=_EPILOG)
-    close.set_defaults(run=_close)
+    close.set_defaults(run=_run_list, command="close")
     close.add_argument("--reason", metavar="TEXT", help="shown to the client, and in the log")
     for action in (show, close):
         action.add_argument("id", metavar="ID", help="the session's id, like session-...")
@@ -171,39 +170,29 @@ def _add_list_options(parser: argparse.ArgumentParser) -> None:
     choice.add_argument("--json", action="store_true", help="print one JSON array, for another program to read")
 
 
-def _sessions(options: argparse.Namespace) -> ExitCode:
-    from gateway.admin.terminal_list import list_sessions  # noqa: PLC0415 - loaded only when it is needed
+def _run_list(options: argparse.Namespace) -> ExitCode:
+    from gateway.admin import terminal_list  # noqa: PLC0415 - loaded only when it is needed
 
-    return _run(list_sessions, options)
-
-
-def _show(options: argparse.Namespace) -> ExitCode:
-    from gateway.admin.terminal_list import show_session  # noqa: PLC0415
-
-    return _run(show_session, options)
-
-
-def _close(options: argparse.Namespace) -> ExitCode:
-    from gateway.admin.terminal_list import close_session  # noqa: PLC0415
-
-    return _run(close_session, options)
+    commands = {
+        "sessions": terminal_list.list_sessions,
+        "show": terminal_list.show_session,
+        "close": terminal_list.close_session,
+        "links": terminal_list.list_links,
+    }
+    _print_any_character()
+    commands[options.command](options)
+    return ExitCode.OK
 
 
-def _links(options: argparse.Namespace) -> ExitCode:
-    from gateway.admin.terminal_list import list_links  # noqa: PLC0415
-
-    return _run(list_links, options)
-
-
-def _top(options: argparse.Namespace) -> ExitCode:
+def _run_top(options: argparse.Namespace) -> ExitCode:
     from gateway.admin.terminal_top import top  # noqa: PLC0415
 
-    return _run(top, options)
-
-
-def _run(command: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> ExitCode:
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # A login with letters that this terminal does not have must not end the command.
-        sys.stdout.reconfigure(errors="backslashreplace")
-    command(options)
+    _print_any_character()
+    top(options)
     return ExitCode.OK
+
+
+def _print_any_character() -> None:
+    """Let a client's login with characters that the terminal does not have not end the command."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")

@@ -114,7 +114,9 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
     parser = CommandParser(prog="stomp-gateway", description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("--version", action="version", version=f"stomp-gateway {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands: Commands = parser.add_subparsers(
+        title="commands", metavar="COMMAND", required=True, parser_class=CommandParser
+    )
     _add_configured(commands)
     schema = commands.add_parser(
         "schema",

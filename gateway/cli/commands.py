@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction["CommandParser"]
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
     """What `add_subparsers` returns: commands are added to it."""
 
 _ResultT = TypeVar("_ResultT")
@@ -19,19 +19,21 @@ class CommandParser(argparse.ArgumentParser):
 
     An abbreviation can reveal a secret: with one, `--passcode SECRET` means `--passcode-file SECRET`, and the secret is
     printed as the name of a file that cannot be read.
+
+    Args:
+        make_epilog: makes the epilog when help is printed, if that takes modules that load slowly.
+        **options: those of ArgumentParser.
     """
 
-    make_epilog: Callable[[], str] | None = None
-    """Makes the epilog when help is printed, if that takes modules that load slowly."""
-
-    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - those of ArgumentParser
+    def __init__(self, *, make_epilog: Callable[[], str] | None = None, **options: Any) -> None:  # noqa: ANN401
         defaults = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
         super().__init__(**{**defaults, **options})
+        self._make_epilog = make_epilog
 
     def format_help(self) -> str:
         """The text of `--help`."""
-        if self.make_epilog is not None:
-            self.epilog = self.make_epilog()
+        if self._make_epilog is not None:
+            self.epilog = self._make_epilog()
         return super().format_help()
 
 

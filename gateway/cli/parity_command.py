@@ -46,9 +46,11 @@ environment:
 def add_parity(commands: Commands) -> None:
     """Add `parity` to the commands of `stomp-gateway`."""
     parity = commands.add_parser(
-        "parity", help="compare the gateway with RabbitMQ's STOMP plugin", description=_DESCRIPTION
+        "parity",
+        help="compare the gateway with RabbitMQ's STOMP plugin",
+        description=_DESCRIPTION,
+        make_epilog=_epilog,
     )
-    parity.make_epilog = _epilog
     parity.set_defaults(run=_parity)
     servers = parity.add_argument_group("servers")
     servers.add_argument("--plugin", metavar="HOST:PORT", help="where RabbitMQ's STOMP plugin listens, without TLS")
