@@ -165,12 +165,12 @@ def _add_configured(commands: Commands) -> None:
 def _serve(options: argparse.Namespace) -> ExitCode:
     config = load(options.config)
     # Imported here: `check --offline`, `schema` and a mistake in the file answer without loading the server.
-    from gateway.admin.site import AdminSite  # noqa: PLC0415
+    from gateway.admin.admin_listener import AdminListener  # noqa: PLC0415
     from gateway.server.process.gateway import serve  # noqa: PLC0415
     from gateway.server.process.logs import configure_logs  # noqa: PLC0415
 
     configure_logs(config.logging)
-    run_coroutine(serve(config, (AdminSite(config.admin),)))
+    run_coroutine(serve(config, (AdminListener(config.admin),)))
     return ExitCode.OK
 
 
