@@ -179,8 +179,7 @@ def _check(options: argparse.Namespace) -> ExitCode:
     print(f"{options.config}: no mistakes ({_contents(config)})")
     if options.offline:
         return ExitCode.OK
-    from gateway.server.broker.probe import probe  # noqa: PLC0415
-    from gateway.server.broker.probe_report import report_lines, unserved  # noqa: PLC0415
+    from gateway.server.broker.probe import probe, report_lines, unserved  # noqa: PLC0415
 
     reports = run_coroutine(probe(config.resolved_virtual_hosts()))
     print("\n".join(report_lines(reports)))
