@@ -6,9 +6,11 @@ import argparse
 import io
 import sys
 import textwrap
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gateway.admin.terminal_columns import LINKS, PLUGIN_COLUMNS, SESSIONS, meanings
+from gateway.cli.commands import add_command
 from gateway.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -85,22 +87,16 @@ environment:
 def add_admin(commands: Commands) -> None:
     """Add `sessions`, `links` and `top` to the commands of `stomp-gateway`."""
     _add_sessions(commands)
-    links = commands.add_parser(
-        "links",
-        help="list a running gateway's AMQP connections",
-        description=_LINKS_DESCRIPTION,
-        epilog=_LINKS_EPILOG.format(columns=meanings(LINKS)) + _EPILOG,
-    )
-    links.set_defaults(run=_run_list, command="links")
+    links = add_command(
+        commands, "links", _run_links, help="list a running gateway's AMQP connections",
+        description=_LINKS_DESCRIPTION, epilog=_LINKS_EPILOG.format(columns=meanings(LINKS)) + _EPILOG,
+    )  # fmt: skip
     _add_server_options(links)
     _add_list_options(links)
-    top = commands.add_parser(
-        "top",
-        help="watch a running gateway's figures and busiest sessions",
-        description=_TOP_DESCRIPTION,
-        epilog=_TOP_EPILOG + _EPILOG,
-    )
-    top.set_defaults(run=_run_top)
+    top = add_command(
+        commands, "top", _run_top, help="watch a running gateway's figures and busiest sessions",
+        description=_TOP_DESCRIPTION, epilog=_TOP_EPILOG + _EPILOG,
+    )  # fmt: skip
     _add_server_options(top)
     top.add_argument("--virtual-host", metavar="NAME", help="sessions in this virtual host")
     top.add_argument("--login", metavar="NAME", help="sessions of this login")
@@ -111,27 +107,23 @@ def add_admin(commands: Commands) -> None:
 
 def _add_sessions(commands: Commands) -> None:
     plugin_columns = textwrap.fill(", ".join(PLUGIN_COLUMNS), 100, initial_indent="  ", subsequent_indent="  ")
-    sessions = commands.add_parser(
-        "sessions",
-        help="list, look at and close a running gateway's sessions",
-        description=_SESSIONS_DESCRIPTION,
-        epilog=_SESSIONS_EPILOG.format(columns=meanings(SESSIONS), plugin_columns=plugin_columns) + _EPILOG,
-    )
-    sessions.set_defaults(run=_run_list, command="sessions")
+    epilog = _SESSIONS_EPILOG.format(columns=meanings(SESSIONS), plugin_columns=plugin_columns) + _EPILOG
+    sessions = add_command(
+        commands, "sessions", _run_sessions, help="list, look at and close a running gateway's sessions",
+        description=_SESSIONS_DESCRIPTION, epilog=epilog,
+    )  # fmt: skip
     _add_server_options(sessions)
     _add_list_options(sessions)
     sessions.add_argument("--hold", metavar="REASON", help="those that are held for this reason, like client-write")
-    actions = sessions.add_subparsers(title="commands", metavar="COMMAND")
-    show = actions.add_parser(
-        "show",
-        help="print all that is known of a session",
-        description="Print all that is known of a session.",
-        epilog=_EPILOG,
-    )
-    show.set_defaults(run=_run_list, command="show")
+    actions = sessions.add_subparsers(title="commands", metavar="COMMAND", dest="action")
+    show = add_command(
+        actions, "show", _run_sessions, help="print all that is known of a session",
+        description="Print all that is known of a session.", epilog=_EPILOG,
+    )  # fmt: skip
     show.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object")
-    close = actions.add_parser("close", help="close a session", description=_CLOSE_DESCRIPTION, epilog=_EPILOG)
-    close.set_defaults(run=_run_list, command="close")
+    close = add_command(
+        actions, "close", _run_sessions, help="close a session", description=_CLOSE_DESCRIPTION, epilog=_EPILOG
+    )
     close.add_argument("--reason", metavar="TEXT", help="shown to the client, and in the log")
     for action in (show, close):
         action.add_argument("id", metavar="ID", help="the session's id, like session-...")
@@ -170,29 +162,28 @@ def _add_list_options(parser: argparse.ArgumentParser) -> None:
     choice.add_argument("--json", action="store_true", help="print one JSON array, for another program to read")
 
 
-def _run_list(options: argparse.Namespace) -> ExitCode:
-    from gateway.admin import terminal_list  # noqa: PLC0415 - loaded only when it is needed
+def _run_sessions(options: argparse.Namespace) -> ExitCode:
+    # Imported here and below: other commands do not load what only these need.
+    from gateway.admin.terminal_list import close_session, list_sessions, show_session  # noqa: PLC0415
 
-    commands = {
-        "sessions": terminal_list.list_sessions,
-        "show": terminal_list.show_session,
-        "close": terminal_list.close_session,
-        "links": terminal_list.list_links,
-    }
-    _print_any_character()
-    commands[options.command](options)
-    return ExitCode.OK
+    return _run({None: list_sessions, "show": show_session, "close": close_session}[options.action], options)
+
+
+def _run_links(options: argparse.Namespace) -> ExitCode:
+    from gateway.admin.terminal_list import list_links  # noqa: PLC0415
+
+    return _run(list_links, options)
 
 
 def _run_top(options: argparse.Namespace) -> ExitCode:
     from gateway.admin.terminal_top import top  # noqa: PLC0415
 
-    _print_any_character()
-    top(options)
-    return ExitCode.OK
+    return _run(top, options)
 
 
-def _print_any_character() -> None:
-    """Let a client's login with characters that the terminal does not have not end the command."""
+def _run(command: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> ExitCode:
     if isinstance(sys.stdout, io.TextIOWrapper):
+        # A login with characters that the terminal does not have must not end the command.
         sys.stdout.reconfigure(errors="backslashreplace")
+    command(options)
+    return ExitCode.OK

@@ -6,12 +6,12 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from gateway import __version__
 from gateway.cli.admin_commands import add_admin
-from gateway.cli.commands import CommandParser, run_coroutine
+from gateway.cli.commands import CommandParser, add_command, run_coroutine
 from gateway.cli.manual import manual_page, runnable_commands
 from gateway.cli.parity_command import add_parity
 from gateway.config import GatewayConfig, json_schema, load
@@ -21,7 +21,7 @@ from gateway.migrate.command import add_migrate
 from gateway.pipeline.command import add_pipeline
 
 if TYPE_CHECKING:
-    from gateway.cli.commands import Commands
+    from gateway.cli.commands import Commands, Run
 
 _DESCRIPTION = """\
 A STOMP gateway in front of RabbitMQ: clients speak STOMP 1.0, 1.1 or 1.2 to it, and it speaks AMQP 0-9-1 to the broker.
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         An `ExitCode`. (A wrong command line exits with 2 through argparse's SystemExit.)
     """
     options = build_parser().parse_args(arguments)
-    run: Callable[[argparse.Namespace], ExitCode] = options.run
+    run: Run = options.run
     try:
         return run(options)
     except ConfigError as error:
@@ -118,45 +118,38 @@ def build_parser() -> argparse.ArgumentParser:
         title="commands", metavar="COMMAND", required=True, parser_class=CommandParser
     )
     _add_configured(commands)
-    schema = commands.add_parser(
-        "schema",
-        help="print the JSON Schema of the configuration, for editors",
+    add_command(
+        commands, "schema", _schema, help="print the JSON Schema of the configuration, for editors",
         description="Print the JSON Schema of the configuration, by which editors complete and check YAML.",
-    )
-    schema.set_defaults(run=_schema)
+    )  # fmt: skip
     add_parity(commands)
     add_migrate(commands)
     add_admin(commands)
     add_journal(commands)
     add_pipeline(commands)
-    shell = commands.add_parser(
-        "completion",
-        help="print what a shell needs to complete this command",
-        description=_COMPLETION_DESCRIPTION,
-        epilog=_COMPLETION_EPILOG,
-    )
-    shell.set_defaults(run=_completion)
-    shell.add_argument("shell", choices=SHELLS, help="for which shell")
-    manual = commands.add_parser(
-        "manual", help="print the manual page", description=_MANUAL_DESCRIPTION, epilog=_MANUAL_EPILOG
-    )
-    manual.set_defaults(run=_manual)
+    completion = add_command(
+        commands, "completion", _completion, help="print what a shell needs to complete this command",
+        description=_COMPLETION_DESCRIPTION, epilog=_COMPLETION_EPILOG,
+    )  # fmt: skip
+    completion.add_argument("shell", choices=SHELLS, help="for which shell")
+    add_command(
+        commands, "manual", _manual, help="print the manual page",
+        description=_MANUAL_DESCRIPTION, epilog=_MANUAL_EPILOG,
+    )  # fmt: skip
     return parser
 
 
 def _add_configured(commands: Commands) -> None:
     """The commands that read a configuration. Their options could always be abbreviated, and still can."""
-    serve = commands.add_parser(
-        "serve", help="run the gateway", description="Run until SIGTERM or Ctrl-C, then drain.", allow_abbrev=True
-    )
-    serve.set_defaults(run=_serve)
-    check = commands.add_parser(
-        "check",
-        help="validate a configuration and try its brokers",
+    serve = add_command(
+        commands, "serve", _serve, help="run the gateway",
+        description="Run until SIGTERM or Ctrl-C, then drain.", allow_abbrev=True,
+    )  # fmt: skip
+    check = add_command(
+        commands, "check", _check, help="validate a configuration and try its brokers",
         description="List every mistake in the configuration; without one, try each broker with the default_user.",
         allow_abbrev=True,
-    )
-    check.set_defaults(run=_check)
+    )  # fmt: skip
     check.add_argument("--offline", action="store_true", help="validate only; connect to nothing")
     for command in (serve, check):
         command.add_argument("--config", required=True, metavar="FILE", help="the configuration (YAML)")

@@ -1,4 +1,4 @@
-"""What the commands share: the class of their parsers, and the event loop."""
+"""What the commands share: their parsers, and the event loop."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
+    from gateway.errors import ExitCode
+
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
     """What `add_subparsers` returns: commands are added to it."""
 
 _ResultT = TypeVar("_ResultT")
+
+Run = Callable[[argparse.Namespace], "ExitCode"]
+"""What a command does with its options."""
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -35,6 +40,21 @@ class CommandParser(argparse.ArgumentParser):
         if self._make_epilog is not None:
             self.epilog = self._make_epilog()
         return super().format_help()
+
+
+def add_command(
+    commands: Commands,
+    name: str,
+    run: Run,
+    *,
+    help: str,
+    description: str,
+    **options: Any,  # noqa: ANN401
+) -> argparse.ArgumentParser:
+    """Add a command that can be run; ``help`` is its line in the list of commands, ``options`` go to the parser."""
+    parser = commands.add_parser(name, help=help, description=description, **options)
+    parser.set_defaults(run=run)
+    return parser
 
 
 def run_coroutine(coroutine: Coroutine[object, object, _ResultT]) -> _ResultT:

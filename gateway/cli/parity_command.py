@@ -6,7 +6,7 @@ import argparse
 import textwrap
 from typing import TYPE_CHECKING
 
-from gateway.cli.commands import run_coroutine
+from gateway.cli.commands import add_command, run_coroutine
 from gateway.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -45,13 +45,10 @@ environment:
 
 def add_parity(commands: Commands) -> None:
     """Add `parity` to the commands of `stomp-gateway`."""
-    parity = commands.add_parser(
-        "parity",
-        help="compare the gateway with RabbitMQ's STOMP plugin",
-        description=_DESCRIPTION,
-        make_epilog=_epilog,
-    )
-    parity.set_defaults(run=_parity)
+    parity = add_command(
+        commands, "parity", _run, help="compare the gateway with RabbitMQ's STOMP plugin",
+        description=_DESCRIPTION, make_epilog=_make_epilog,
+    )  # fmt: skip
     servers = parity.add_argument_group("servers")
     servers.add_argument("--plugin", metavar="HOST:PORT", help="where RabbitMQ's STOMP plugin listens, without TLS")
     servers.add_argument("--gateway", metavar="HOST:PORT", help="where the gateway listens, without TLS")
@@ -74,7 +71,7 @@ def add_parity(commands: Commands) -> None:
     choice.add_argument("--verbose", action="store_true", help="show every rule in full, and every exchange")
 
 
-def _epilog() -> str:
+def _make_epilog() -> str:
     from gateway.parity.script import SETUPS  # noqa: PLC0415 - it takes a while to load
 
     setups = (
@@ -84,7 +81,7 @@ def _epilog() -> str:
     return _EPILOG.format(setups="\n".join(setups))
 
 
-def _parity(options: argparse.Namespace) -> ExitCode:
+def _run(options: argparse.Namespace) -> ExitCode:
     from gateway.parity.command import compare, list_conversations  # noqa: PLC0415
     from gateway.parity.shelter import TerminatedError  # noqa: PLC0415
 
