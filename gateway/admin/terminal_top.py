@@ -98,7 +98,7 @@ def top(options: Namespace) -> None:
     if options.once or not console.is_terminal or console.is_dumb_terminal:
         time.sleep(options.interval)
         rows = _BATCH_ROWS if options.limit is None else options.limit
-        for line in picture(first, take_sample(api, options), rows, _BATCH_WIDTH):
+        for line in screen_lines(first, take_sample(api, options), rows, _BATCH_WIDTH):
             print(line.plain)
         return
     with (
@@ -128,23 +128,15 @@ def take_sample(api: AdminApi, options: Namespace) -> TopSample:
     return TopSample(taken_at, overview, sessions, total <= len(sessions))
 
 
-def picture(before: TopSample, now: TopSample, max_rows: int, width: int) -> list[Text]:
+def screen_lines(before: TopSample, now: TopSample, max_rows: int, width: int) -> list[Text]:
     """The lines that show a sample, with rates since the one before, in so many cells of a terminal."""
     sessions = sorted(_with_rates(before, now), key=_busiest_first)
-    name, *figures = _figures(before, now)
-    titles, *rows = _sessions(sessions[:max_rows], width) if sessions else ["no session"]
+    title, *figures = _figures(before, now)
+    titles, *rows = _table(sessions[:max_rows], width) if sessions else ["no session"]
     if len(sessions) > max_rows:
         rows.append(f"and {count(len(sessions) - max_rows)} more")
-    return [
-        _line(name, width, "bold"),
-        *(_line(text, width) for text in (*figures, "")),
-        _line(titles, width, "reverse" if sessions else ""),
-        *(_line(text, width) for text in rows),
-    ]
-
-
-def _line(text: str, width: int, style: str = "") -> Text:
-    return Text(cut(text, width), style, no_wrap=True)
+    lines = [(title, "bold"), *((line, "") for line in (*figures, "")), (titles, "reverse" if sessions else "")]
+    return [Text(cut(line, width), style, no_wrap=True) for line, style in (*lines, *((row, "") for row in rows))]
 
 
 def _seconds_between(before: TopSample, now: TopSample) -> float | None:
@@ -161,7 +153,7 @@ def _with_rates(before: TopSample, now: TopSample) -> Iterator[Item]:
         if earlier is None or passed is None:
             yield {**item, **dict.fromkeys(_RATES.values())}
         else:
-            yield {**item, **{rate: max(0, item[key] - earlier[key]) / passed for key, rate in _RATES.items()}}
+            yield {**item, **{name: max(0, item[key] - earlier[key]) / passed for key, name in _RATES.items()}}
 
 
 def _busiest_first(item: Item) -> tuple[float, int]:
@@ -201,8 +193,8 @@ def _counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{clean(name)} {count(number)}" for name, number in largest if number) or "none"
 
 
-def _sessions(sessions: list[Item], width: int) -> list[str]:
-    """A table with as many columns as fit."""
+def _table(sessions: list[Item], width: int) -> list[str]:
+    """The sessions in as many columns as fit."""
     shown = dict(_COLUMNS)
     lines = list(table([*shown.values()], sessions))
     for name in _LEAST_IMPORTANT:
@@ -220,9 +212,9 @@ def _watch(live: Live, api: AdminApi, options: Namespace, first: TopSample) -> N
         # Asked for each time, since the window may change. A serial console or a container may not know its size.
         width, height = os.get_terminal_size(sys.stdout.fileno())
         width, height = live.console.size = (width or _USUAL_WIDTH, height or _USUAL_HEIGHT)
-        warning = [] if error is None else [_line(f"NO ANSWER, what follows is old: {error}", width, "reverse")]
+        warning = [] if error is None else [Text(cut(f"NO ANSWER, what follows is old: {error}", width), "reverse")]
         fit = max(0, height - _LINES_WITHOUT_SESSIONS - len(warning))
-        lines = picture(before, now, fit if options.limit is None else min(options.limit, fit), width)
+        lines = screen_lines(before, now, fit if options.limit is None else min(options.limit, fit), width)
         live.update(Group(*warning, *lines), refresh=True)
         if _is_quit_pressed(options.interval):
             return
