@@ -358,14 +358,15 @@ def test_top_says_why_a_gateway_is_not_ready(busy: AdminApi, capsys: pytest.Capt
 class Terminal:
     """`stomp-gateway top` on a terminal of so many columns; with 0 it does not know its size."""
 
-    def __init__(self, columns: int, url: str) -> None:
+    def __init__(self, columns: int, url: str, kind: str = "xterm") -> None:
         self._end, inner = pty.openpty()
         fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24 if columns else 0, columns, 0, 0))
         self.settings = termios.tcgetattr(inner)
         self._inner = inner
         command = [sys.executable, "-m", "gateway", "top", "--interval", "0.1", "--url", url]
+        environment = {**os.environ, "TERM": kind}
         self.child = subprocess.Popen(
-            command, cwd=ROOT, stdin=inner, stdout=inner, stderr=inner, start_new_session=True
+            command, cwd=ROOT, env=environment, stdin=inner, stdout=inner, stderr=inner, start_new_session=True
         )
         self.shown = b""
 
@@ -413,6 +414,13 @@ def test_top_ends_with_q(columns: int, fit: int, busy: AdminApi) -> None:
         assert max(map(len, lines)) <= fit
         terminal.press(b"q")
         assert terminal.ended() == ExitCode.OK
+
+
+def test_top_prints_once_on_a_terminal_that_cannot_be_redrawn(busy: AdminApi) -> None:
+    with Terminal(100, busy.url, "dumb") as terminal:
+        terminal.until(b"audit")
+        assert terminal.child.wait(PATIENCE) == ExitCode.OK
+        assert b"\x1b" not in terminal.shown
 
 
 @pytest.mark.parametrize(
