@@ -9,8 +9,9 @@ import os
 import ssl
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
+from functools import partial
 from http import HTTPStatus
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
@@ -34,30 +35,27 @@ class AdminError(GatewayError):
 
 
 class AdminApi:
-    """One gateway's admin listener. ``user`` is None where it has no users, ``tls`` where the URL is no https:."""
+    """The API of the gateway that the options or the environment name.
 
-    def __init__(self, url: str, user: str | None, passcode: str, tls: ssl.SSLContext | None) -> None:
-        parts = urlsplit(url)
-        self.url = url.rstrip("/")
-        self._host, self._port = parts.hostname or "", parts.port
-        self._path = parts.path.rstrip("/")
-        self._tls = tls
-        self._has_user = user is not None
+    Raises:
+        UsageError: the options contradict each other, or a file cannot be read.
+    """
+
+    def __init__(self, options: Namespace) -> None:
+        self.url = _checked_url(options.url or os.environ.get(URL_VARIABLE) or DEFAULT_URL).rstrip("/")
+        parts = urlsplit(self.url)
+        self._path = parts.path
+        address = (parts.hostname or "", parts.port)
+        self._connect = partial(http.client.HTTPConnection, *address, timeout=_TIMEOUT)
+        if parts.scheme == "https":
+            tls = _tls(options)
+            self._connect = partial(http.client.HTTPSConnection, *address, timeout=_TIMEOUT, context=tls)
+        self._has_user = options.user is not None
         self._headers = {"Accept": "application/json"}
-        if user is not None:
-            pair = base64.b64encode(f"{user}:{passcode}".encode()).decode()
+        passcode = _passcode(options)
+        if self._has_user:
+            pair = base64.b64encode(f"{options.user}:{passcode}".encode()).decode()
             self._headers["Authorization"] = f"Basic {pair}"
-
-    @classmethod
-    def of(cls, options: Namespace) -> AdminApi:
-        """The one that the options or the environment name.
-
-        Raises:
-            UsageError: the options contradict each other, or a file cannot be read.
-        """
-        url = _checked_url(options.url or os.environ.get(URL_VARIABLE) or DEFAULT_URL)
-        tls = _tls(options) if url.startswith("https:") else None
-        return cls(url, options.user, _passcode(options), tls)
 
     def ask(self, path: str, query: Mapping[str, object] | None = None, *, method: str = "GET") -> Any:  # noqa: ANN401 - JSON has every type
         """Send a request, and return the JSON object of the answer; None if it has no content.
@@ -89,27 +87,23 @@ class AdminApi:
         The list may change between two pages: an item that is on both is given once.
         """
         size = min(limit or MAX_PAGE_SIZE, MAX_PAGE_SIZE)
-        seen: set[str | None] = set()
-        item_count = 0
+        return islice(self._each(path, {**query, "page_size": size}, size), limit or None)
+
+    def _each(self, path: str, query: Mapping[str, object], page_size: int) -> Iterator[Item]:
+        seen: set[str] = set()
         for page in count(1):
-            answer = self.ask(path, {**query, "page": page, "page_size": size})
+            answer = self.ask(path, {**query, "page": page})
             for item in answer["items"]:
-                identity = item.get("id")
-                if identity is not None and identity in seen:
-                    continue
-                seen.add(identity)
-                item_count += 1
-                yield item
-                if item_count == limit:
-                    return
-            if page * size >= answer["total"]:
+                if "id" not in item:
+                    yield item
+                elif item["id"] not in seen:
+                    seen.add(item["id"])
+                    yield item
+            if page * page_size >= answer["total"]:
                 return
 
     def _exchange(self, method: str, target: str) -> tuple[int, bytes]:
-        if self._tls is None:
-            connection = http.client.HTTPConnection(self._host, self._port, timeout=_TIMEOUT)
-        else:
-            connection = http.client.HTTPSConnection(self._host, self._port, timeout=_TIMEOUT, context=self._tls)
+        connection = self._connect()
         try:
             connection.request(method, target, headers=self._headers)
             answer = connection.getresponse()

@@ -58,7 +58,7 @@ def show_session(options: Namespace) -> None:
     Raises:
         AdminError: there is no such session, or the gateway does not answer.
     """
-    item = AdminApi.of(options).ask(f"sessions/{quoted(options.id)}")
+    item = AdminApi(options).ask(f"sessions/{quoted(options.id)}")
     if options.json:
         print(_harmless_json(item))
         return
@@ -83,7 +83,7 @@ def close_session(options: Namespace) -> None:
     Raises:
         AdminError: there is no such session, it may not be closed, or the gateway does not answer.
     """
-    AdminApi.of(options).ask(f"sessions/{quoted(options.id)}", {"reason": options.reason}, method="DELETE")
+    AdminApi(options).ask(f"sessions/{quoted(options.id)}", {"reason": options.reason}, method="DELETE")
     print(f"closed: {clean(options.id)}")
 
 
@@ -112,7 +112,7 @@ def _listed(path: str, options: Namespace, query: Mapping[str, object]) -> list[
     if options.limit < 0:
         raise UsageError(f"--limit {options.limit}: give a number of lines, 0 for all.")
     filters = {"virtual_host": options.virtual_host, "login": options.login, "q": options.search}
-    return list(AdminApi.of(options).each(path, {**filters, **query}, options.limit))
+    return list(AdminApi(options).each(path, {**filters, **query}, options.limit))
 
 
 def _order(options: Namespace, columns: Mapping[str, Column]) -> str | None:

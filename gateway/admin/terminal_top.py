@@ -92,7 +92,7 @@ def top(options: Namespace) -> None:
         raise UsageError(
             f"give an --interval of {_MIN_INTERVAL:g} to {_MAX_INTERVAL} seconds, and a --limit of 0 or more."
         )
-    api = AdminApi.of(options)
+    api = AdminApi(options)
     first = take_sample(api, options)
     console = Console(force_terminal=sys.stdout.isatty(), highlight=False)
     if options.once or not console.is_terminal or console.is_dumb_terminal:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -59,13 +60,10 @@ def add_command(
 
 def run_coroutine(coroutine: Coroutine[object, object, _ResultT]) -> _ResultT:
     """Run a coroutine to its end, on uvloop where it is installed, else on asyncio's own loop."""
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(coroutine)
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None
+    with contextlib.suppress(ImportError):
         import uvloop  # noqa: PLC0415
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
+
+        loop_factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        return runner.run(coroutine)
