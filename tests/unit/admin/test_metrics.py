@@ -88,5 +88,7 @@ def test_codes_of_errors_are_known() -> None:
 
 
 def test_without_an_admin_listener_its_library_is_not_loaded() -> None:
-    program = "import sys, gateway.admin.site, gateway.server.process.gateway; sys.exit('aiohttp' in sys.modules)"
+    program = (
+        "import sys, gateway.admin.admin_listener, gateway.server.process.gateway; sys.exit('aiohttp' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from gateway import cli
-from gateway.manual import manual
+from gateway.cli.command_line import build_parser
+from gateway.cli.manual import manual_page
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def _leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
 @needs_groff
 def test_it_shows_every_command_and_every_option(page: str) -> None:
     shown = _rendered(page)
-    commands = list(_leaves(cli._parser()))
+    commands = list(_leaves(build_parser()))
     assert "stomp-gateway journal tail" in {command.prog for command in commands}
     for command in commands:
         assert f"\n   {command.prog}\n" in shown
@@ -69,14 +70,14 @@ def test_nothing_in_a_text_is_taken_for_a_command_of_roff() -> None:
     parser = argparse.ArgumentParser("stomp-gateway")
     command = parser.add_subparsers().add_parser("odd", epilog="examples:\n  C:\\new\n.SH Not a heading\n'quoted'")
     command.add_argument("--share", metavar="100%", help="50%% of it, .5 of \\fB, default %(default)s", default="-1")
-    shown = _rendered(manual(parser))
+    shown = _rendered(manual_page(parser))
 
     for text in ("C:\\new", ".SH Not a heading", "'quoted'", "--share 100%", "50% of it, .5 of \\fB, default -1"):
         assert text in shown
 
 
 def test_a_command_that_says_nothing_of_itself_would_be_noticed() -> None:
-    for command in _leaves(cli._parser()):
+    for command in _leaves(build_parser()):
         assert command.description, command.prog
         for action in command._actions:
             assert action.help, f"{command.prog}: {action.dest}"

@@ -1,4 +1,4 @@
-"""HTTP of the admin listener: which address answers what, and what stands around every answer."""
+"""HTTP of the admin listener: the resources, and what all responses have in common."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("gateway.admin")
 
-# Bytes of a request's first line and of one header; bodies are never read.
-_LONGEST_LINE: Final = 4096
-_LONGEST_BODY: Final = 1024
+# Bytes: a request's first line and each header; bodies are never read.
+_MAX_LINE: Final = 4096
+_MAX_BODY: Final = 1024
 
-# How long an idle connection is kept for another request, in seconds, and how long a stopping one for its answer.
+# Seconds: an idle connection is kept for another request; a stopping one, for its response to be read.
 _KEEP_ALIVE: Final = 15.0
 _SHUTDOWN: Final = 2.0
 
 # Characters of an operator's reason for closing a session.
-_LONGEST_REASON: Final = 200
+_MAX_REASON: Final = 200
 
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 _SCRIPT: Final = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 
-_ALWAYS: Final = {
+_HEADERS: Final = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -60,35 +60,39 @@ _ALWAYS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Server": "stomp-gateway",
 }
-_NOTHING: Final = "default-src 'none'; frame-ancestors 'none'"
-_OF_THE_PAGE: Final = (
+_API_POLICY: Final = "default-src 'none'; frame-ancestors 'none'"
+_PAGE_POLICY: Final = (
     "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
-# Asked by machines that have neither a passcode nor a name for us.
+# For probes, which have no passcode, and may not know this host's name.
 _WITHOUT_USER: Final = frozenset(("/healthz", "/readyz"))
 _WITHOUT_HOST: Final = frozenset(("/healthz",))
+
+# Reasons of not being ready that everybody may know.
+_PUBLIC_REASONS: Final = frozenset(("draining", "no listener is open"))
+
+_ERROR_TEXTS: Final = {
+    404: "There is no such thing here. A session may have ended.",
+    405: "This cannot be done here.",
+    413: "No request to this listener has a body.",
+}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class Web:
-    """The HTTP server of one gateway.
-
-    Args:
-        gateway: that it looks into.
-        settings: who may look in.
-    """
+class AdminHttpServer:
+    """The HTTP server of one gateway's admin listener."""
 
     def __init__(self, gateway: Gateway, settings: Admin) -> None:
         self._gateway = gateway
         self._access = Access(settings)
-        self._complaints = LogRateLimiter(asyncio.get_running_loop().time)
+        self._log_rate_limiter = LogRateLimiter(asyncio.get_running_loop().time)
         self._metrics = Metrics(gateway)
         page = files("gateway.admin").joinpath("page.html").read_text("utf-8")
-        self._page, self._page_policy = page.encode(), _policy_of(page)
-        application = web.Application(middlewares=[self._around], client_max_size=_LONGEST_BODY)
+        self._page, self._page_policy = page.encode(), _page_policy(page)
+        application = web.Application(middlewares=[self._respond], client_max_size=_MAX_BODY)
         application.add_routes(
             [
                 web.get("/", self._get_page),
@@ -107,26 +111,26 @@ class Web:
         self._runner = web.AppRunner(
             application,
             access_log=None,
-            logger=_quiet(),
+            logger=_silent_logger(),
             handle_signals=False,
             keepalive_timeout=_KEEP_ALIVE,
             shutdown_timeout=_SHUTDOWN,
-            max_line_size=_LONGEST_LINE,
-            max_field_size=_LONGEST_LINE,
+            max_line_size=_MAX_LINE,
+            max_field_size=_MAX_LINE,
         )
-        self._doorman = HttpTimeouts(self._protocol)
+        self._timeouts = HttpTimeouts(self._protocol)
 
     async def start(self) -> None:
-        """Get ready for connections."""
+        """Get ready; after this, `connection` may be called."""
         await self._runner.setup()
 
     async def stop(self) -> None:
-        """Close every connection, after what is under way."""
+        """Answer the requests that have come, and close every connection."""
         await self._runner.cleanup()
 
     def connection(self, arrival: Arrival) -> asyncio.Protocol:
         """The protocol of a new connection."""
-        return self._doorman.connection(arrival.leave)
+        return self._timeouts.connection(arrival.leave)
 
     def _protocol(self) -> asyncio.Protocol:
         server = self._runner.server
@@ -134,51 +138,44 @@ class Web:
             raise RuntimeError("not started")
         return server()
 
-    # Around every answer.
-
     @web.middleware
-    async def _around(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        self._doorman.asked(request.transport)
+    async def _respond(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self._timeouts.request_complete(request.transport)
         try:
             response = self._refusal(request) or await handler(request)
         except QueryError as error:
-            response = _problem(400, str(error))
+            response = _error(400, str(error))
         except web.HTTPException as error:
-            response = _problem(error.status, _SENTENCES.get(error.status, error.reason))
+            response = _error(error.status, _ERROR_TEXTS.get(error.status, error.reason))
             if "Allow" in error.headers:
                 response.headers["Allow"] = error.headers["Allow"]
         except Exception as error:
             log.error("admin request failed", path=request.path[:100], exc_info=error)
-            response = _problem(500, "A fault of the gateway; its log has it whole.")
-        for name, value in _ALWAYS.items():
+            response = _error(500, "A fault of the gateway; its log has it whole.")
+        for name, value in _HEADERS.items():
             response.headers[name] = value
-        response.headers.setdefault("Content-Security-Policy", _NOTHING)
-        self._doorman.answered(request.transport)
+        response.headers.setdefault("Content-Security-Policy", _API_POLICY)
+        self._timeouts.response_made(request.transport)
         return response
 
     def _refusal(self, request: web.Request) -> web.Response | None:
         path, host = request.path, request.headers.get("Host")
-        # Every browser says a name. A balancer's plain health check may say none.
+        # Every browser sends a Host header; a load balancer's health check may not.
         if path not in _WITHOUT_HOST and host is not None and not self._access.is_host_known(host):
-            return _problem(
+            return _error(
                 403, "This name is not known here: ask by an IP address, or list the name under admin.allowed_hosts."
             )
         if path in _WITHOUT_USER or self._access.is_open or self._user(request) is not None:
             return None
-        self._complain_of_login(request)
-        refusal = _problem(401, "This needs a user and a passcode.")
+        # A request without credentials is only asked for them; wrong ones are worth a line in the log.
+        if "Authorization" in request.headers and (left_out := self._log_rate_limiter.left_out()) is not None:
+            log.info("admin login refused", peer=str(_peer(request)), left_out=left_out)
+        refusal = _error(401, "This needs a user and a passcode.")
         refusal.headers["WWW-Authenticate"] = 'Basic realm="stomp-gateway", charset="UTF-8"'
         return refusal
 
-    def _complain_of_login(self, request: web.Request) -> None:
-        """Somebody who gave no credentials was only asked for them."""
-        if "Authorization" in request.headers and (left_out := self._complaints.left_out()) is not None:
-            log.info("admin login refused", peer=str(_peer(request)), left_out=left_out)
-
     def _user(self, request: web.Request) -> str | None:
         return self._access.user(request.headers.get("Authorization"))
-
-    # Health.
 
     async def _get_health(self, request: web.Request) -> web.Response:
         return web.Response(text="ok")
@@ -187,8 +184,8 @@ class Web:
         readiness = await self._gateway.readiness()
         reasons = list(readiness.reasons)
         if reasons and not self._access.is_open and self._user(request) is None:
-            # Where brokers are is nothing for everybody.
-            reasons = [reason if reason in _HARMLESS else "no broker can be reached" for reason in reasons[:1]]
+            # Addresses of brokers are not for everybody.
+            reasons = [reason if reason in _PUBLIC_REASONS else "no broker can be reached" for reason in reasons[:1]]
         status = 200 if readiness.is_ready else 503
         return _json({"ready": readiness.is_ready, "reasons": reasons}, status)
 
@@ -196,8 +193,6 @@ class Web:
         readiness = await self._gateway.readiness()
         text, content_type = await self._metrics.answer(request.headers.get("Accept", ""), readiness)
         return web.Response(body=text, headers={"Content-Type": content_type})
-
-    # The page and its API.
 
     async def _get_page(self, request: web.Request) -> web.Response:
         headers = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": self._page_policy}
@@ -220,11 +215,9 @@ class Web:
         peer = _peer(request)
         user = self._user(request)
         if user is None and not peer.is_local:
-            return _problem(
-                403, "Sessions can be closed from this machine only, unless users are configured for admin."
-            )
+            return _error(403, "Sessions can be closed from this machine only, unless users are configured for admin.")
         client = self._session(request)
-        reason = _UNPRINTABLE.sub(" ", request.query.get("reason", "")).strip()[:_LONGEST_REASON]
+        reason = _UNPRINTABLE.sub(" ", request.query.get("reason", "")).strip()[:_MAX_REASON]
         log.info(
             "session closed by operator", session=client.session.identity.decode(), client=client.stats.peer,
             operator=str(peer), user=user, reason=reason or None,
@@ -233,9 +226,9 @@ class Web:
         return web.Response(status=204)
 
     def _session(self, request: web.Request) -> ClientConnection:
-        wanted = request.match_info["id"].encode(errors="replace")
+        identity = request.match_info["id"].encode(errors="replace")
         for client in self._gateway.clients:
-            if client.session.identity == wanted:
+            if client.session.identity == identity:
                 return client
         raise web.HTTPNotFound
 
@@ -252,17 +245,8 @@ class Web:
         return _json(VIRTUAL_HOSTS.page(await virtual_hosts(self._gateway), query))
 
 
-_HARMLESS: Final = frozenset(("draining", "no listener is open"))
-
-_SENTENCES: Final = {
-    404: "There is no such thing here. A session may have ended.",
-    405: "This cannot be done here.",
-    413: "No request to this listener has a body.",
-}
-
-
-def _quiet() -> logging.Logger:
-    """The HTTP library's own lines quote what strangers send, passcodes included; what matters is logged here."""
+def _silent_logger() -> logging.Logger:
+    """For the HTTP library, whose own log lines quote requests, passcodes included."""
     logger = logging.getLogger("gateway.admin.http")
     logger.setLevel(logging.CRITICAL + 1)
     return logger
@@ -283,12 +267,12 @@ def _json(value: Any, status: int = 200) -> web.Response:  # noqa: ANN401 - JSON
     return web.Response(text=text, status=status, content_type="application/json")
 
 
-def _problem(status: int, sentence: str) -> web.Response:
-    return _json({"error": sentence}, status)
+def _error(status: int, text: str) -> web.Response:
+    return _json({"error": text}, status)
 
 
-def _policy_of(page: str) -> str:
-    """The page's policy: its own scripts run, and no others."""
+def _page_policy(page: str) -> str:
+    """A content security policy that lets the page's own scripts run, and no others."""
     digests = (hashlib.sha256(script.encode()).digest() for script in _SCRIPT.findall(page))
     scripts = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
-    return _OF_THE_PAGE.format(scripts=scripts or "'none'")
+    return _PAGE_POLICY.format(scripts=scripts or "'none'")

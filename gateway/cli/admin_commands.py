@@ -9,11 +9,12 @@ import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gateway.admin.terminal_columns import LINKS, OF_THE_PLUGIN, SESSIONS, meanings
+from gateway.admin.terminal_columns import LINKS, PLUGIN_COLUMNS, SESSIONS, meanings
+from gateway.cli.commands import add_command
 from gateway.errors import ExitCode
 
 if TYPE_CHECKING:
-    from argparse import _SubParsersAction
+    from gateway.cli.commands import Commands
 
 _SESSIONS_DESCRIPTION = """\
 List the sessions of a running gateway, which is asked over its admin listener; or look at one, or close one.
@@ -33,7 +34,7 @@ columns:
 {columns}
 
   Of `rabbitmqctl list_stomp_connections`, besides:
-{aliases}
+{plugin_columns}
 """
 
 _CLOSE_DESCRIPTION = """\
@@ -83,25 +84,19 @@ environment:
 """
 
 
-def add_terminal(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `sessions`, `links` and `top` to the commands.
-
-    Args:
-        commands: those of `stomp-gateway`.
-    """
+def add_admin(commands: Commands) -> None:
+    """Add `sessions`, `links` and `top` to the commands of `stomp-gateway`."""
     _add_sessions(commands)
-    links = _add(
-        commands,
-        "links",
-        "list a running gateway's AMQP connections",
-        _LINKS_DESCRIPTION,
-        _LINKS_EPILOG.format(columns=meanings(LINKS)),
-    )
-    links.set_defaults(run=_links)
+    links = add_command(
+        commands, "links", _run_links, help="list a running gateway's AMQP connections",
+        description=_LINKS_DESCRIPTION, epilog=_LINKS_EPILOG.format(columns=meanings(LINKS)) + _EPILOG,
+    )  # fmt: skip
     _add_server_options(links)
     _add_list_options(links)
-    top = _add(commands, "top", "watch a running gateway's figures and busiest sessions", _TOP_DESCRIPTION, _TOP_EPILOG)
-    top.set_defaults(run=_top)
+    top = add_command(
+        commands, "top", _run_top, help="watch a running gateway's figures and busiest sessions",
+        description=_TOP_DESCRIPTION, epilog=_TOP_EPILOG + _EPILOG,
+    )  # fmt: skip
     _add_server_options(top)
     top.add_argument("--virtual-host", metavar="NAME", help="sessions in this virtual host")
     top.add_argument("--login", metavar="NAME", help="sessions of this login")
@@ -110,49 +105,30 @@ def add_terminal(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     top.add_argument("--limit", type=int, metavar="N", help="sessions to show (default: as many as fit; --once: 20)")
 
 
-def _add_sessions(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    epilog = _SESSIONS_EPILOG.format(columns=meanings(SESSIONS), aliases=_indented(", ".join(OF_THE_PLUGIN)))
-    text = "list, look at and close a running gateway's sessions"
-    sessions = _add(commands, "sessions", text, _SESSIONS_DESCRIPTION, epilog)
-    sessions.set_defaults(run=_sessions)
+def _add_sessions(commands: Commands) -> None:
+    plugin_columns = textwrap.fill(", ".join(PLUGIN_COLUMNS), 100, initial_indent="  ", subsequent_indent="  ")
+    epilog = _SESSIONS_EPILOG.format(columns=meanings(SESSIONS), plugin_columns=plugin_columns) + _EPILOG
+    sessions = add_command(
+        commands, "sessions", _run_sessions, help="list, look at and close a running gateway's sessions",
+        description=_SESSIONS_DESCRIPTION, epilog=epilog,
+    )  # fmt: skip
     _add_server_options(sessions)
     _add_list_options(sessions)
     sessions.add_argument("--hold", metavar="REASON", help="those that are held for this reason, like client-write")
-    actions = sessions.add_subparsers(title="commands", metavar="COMMAND")
-    show = _add(actions, "show", "print all that is known of a session", "Print all that is known of a session.", "")
-    show.set_defaults(run=_show)
+    actions = sessions.add_subparsers(title="commands", metavar="COMMAND", dest="action")
+    show = add_command(
+        actions, "show", _run_sessions, help="print all that is known of a session",
+        description="Print all that is known of a session.", epilog=_EPILOG,
+    )  # fmt: skip
     show.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object")
-    close = _add(
-        actions,
-        "close",
-        "close a session",
-        _CLOSE_DESCRIPTION,
-        "",
+    close = add_command(
+        actions, "close", _run_sessions, help="close a session", description=_CLOSE_DESCRIPTION, epilog=_EPILOG
     )
-    close.set_defaults(run=_close)
     close.add_argument("--reason", metavar="TEXT", help="shown to the client, and in the log")
     for action in (show, close):
         action.add_argument("id", metavar="ID", help="the session's id, like session-...")
-        # Given before the action, they hold too: a default of the action's own would overwrite them.
+        # Options may stand before the action as well: a default of the action's own would overwrite them.
         _add_server_options(action, default=argparse.SUPPRESS)
-
-
-def _indented(text: str) -> str:
-    return textwrap.fill(text, 100, initial_indent="  ", subsequent_indent="  ")
-
-
-def _add(
-    commands: _SubParsersAction[argparse.ArgumentParser], name: str, text: str, description: str, epilog: str
-) -> argparse.ArgumentParser:
-    return commands.add_parser(
-        name,
-        help=text,
-        description=description,
-        epilog=epilog + _EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        # A passcode after --passcode would be taken for the file of --passcode-file, and repeated as not readable.
-        allow_abbrev=False,
-    )
 
 
 def _add_server_options(parser: argparse.ArgumentParser, default: str | None = None) -> None:
@@ -186,39 +162,28 @@ def _add_list_options(parser: argparse.ArgumentParser) -> None:
     choice.add_argument("--json", action="store_true", help="print one JSON array, for another program to read")
 
 
-def _sessions(options: argparse.Namespace) -> ExitCode:
-    from gateway.admin.terminal_list import list_sessions  # noqa: PLC0415 - what is not asked for is not loaded
+def _run_sessions(options: argparse.Namespace) -> ExitCode:
+    # Imported here and below: other commands do not load what only these need.
+    from gateway.admin.terminal_list import close_session, list_sessions, show_session  # noqa: PLC0415
 
-    return _done(list_sessions, options)
-
-
-def _show(options: argparse.Namespace) -> ExitCode:
-    from gateway.admin.terminal_list import show_session  # noqa: PLC0415
-
-    return _done(show_session, options)
+    return _run({None: list_sessions, "show": show_session, "close": close_session}[options.action], options)
 
 
-def _close(options: argparse.Namespace) -> ExitCode:
-    from gateway.admin.terminal_list import close_session  # noqa: PLC0415
-
-    return _done(close_session, options)
-
-
-def _links(options: argparse.Namespace) -> ExitCode:
+def _run_links(options: argparse.Namespace) -> ExitCode:
     from gateway.admin.terminal_list import list_links  # noqa: PLC0415
 
-    return _done(list_links, options)
+    return _run(list_links, options)
 
 
-def _top(options: argparse.Namespace) -> ExitCode:
+def _run_top(options: argparse.Namespace) -> ExitCode:
     from gateway.admin.terminal_top import top  # noqa: PLC0415
 
-    return _done(top, options)
+    return _run(top, options)
 
 
-def _done(command: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> ExitCode:
+def _run(command: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> ExitCode:
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A login in letters that this terminal does not have must not end the command.
+        # A login with characters that the terminal does not have must not end the command.
         sys.stdout.reconfigure(errors="backslashreplace")
     command(options)
     return ExitCode.OK

@@ -16,7 +16,7 @@ from gateway.cli import main
 from gateway.config import GatewayConfig
 from gateway.errors import ExitCode, GatewayError, ListenError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SECRET = "correct-horse-battery"
 
 

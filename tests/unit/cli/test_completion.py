@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway import cli
-from gateway.completion import SHELLS
+from gateway.cli.command_line import SHELLS
 
 
 @pytest.fixture
