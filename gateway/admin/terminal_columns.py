@@ -52,18 +52,18 @@ def _shown(value: object) -> str:
 
 SESSIONS: Final[Mapping[str, Column]] = {
     "id": _text("id", "ID", "as in the log, the journal and the names of AMQP connections"),
-    "login": _text("login", "LOGIN", "as whom the client logged in"),
-    "virtual_host": _text("virtual_host", "VIRTUAL HOST", "where"),
+    "login": _text("login", "LOGIN", "the login of the client"),
+    "virtual_host": _text("virtual_host", "VIRTUAL HOST", "the virtual host of the client"),
     "peer": _text("peer", "PEER", "the client's address and port"),
-    "listener": _text("listener", "LISTENER", "where the client came in"),
+    "listener": _text("listener", "LISTENER", "the listener to which the client connected"),
     "transport": _text("transport", "TRANSPORT", "tcp or websocket"),
-    "tls": _yes_or_no("tls", "TLS", "whether the client speaks TLS"),
+    "tls": _yes_or_no("tls", "TLS", "whether the client uses TLS"),
     "version": _text("version", "STOMP", "the version of STOMP"),
-    "state": _text("state", "STATE", "where the session is in its life"),
+    "state": _text("state", "STATE", "the state of the session"),
     "holds": Column(
-        "HOLDS", lambda item, _: _shown(",".join(item["holds"])), "why the client is not read at the moment"
+        "HOLDS", lambda item, _: _shown(",".join(item["holds"])), "why the gateway does not read the client now"
     ),
-    "heart_beat": _text("heart_beat", "HEART-BEAT", "the heart-beats agreed on, in milliseconds"),
+    "heart_beat": _text("heart_beat", "HEART-BEAT", "the agreed heart-beats, in milliseconds"),
     "subscriptions": _count("subscriptions", "SUBS", "subscriptions"),
     "unacknowledged": _count("unacknowledged", "UNACKED", "messages delivered and not acknowledged"),
     "unconfirmed": _count("unconfirmed", "UNCONFIRMED", "messages sent that the broker has not confirmed"),
@@ -92,18 +92,18 @@ SENDS: Final = (
 )  # fmt: skip
 
 LINKS: Final[Mapping[str, Column]] = {
-    "name": _text("name", "NAME", "as RabbitMQ's own pages and tools call the connection"),
-    "login": _text("login", "LOGIN", "as whom it is logged in"),
+    "name": _text("name", "NAME", "the name of the connection in RabbitMQ's pages and tools"),
+    "login": _text("login", "LOGIN", "the login of the connection"),
     "virtual_host": _text("virtual_host", "VIRTUAL HOST", "the clients' virtual host"),
     "purpose": _text("purpose", "PURPOSE", "publish, consume, own (of one session) or login (the first one)"),
     "broker": _text("broker", "BROKER", "the broker's address and port"),
-    "broker_version": _text("broker_version", "RABBITMQ", "its version"),
-    "tls": _yes_or_no("tls", "TLS", "whether it speaks TLS"),
+    "broker_version": _text("broker_version", "RABBITMQ", "the version of the broker"),
+    "tls": _yes_or_no("tls", "TLS", "whether the connection uses TLS"),
     "channels": _count("channels", "CHANNELS", "open channels"),
-    "sessions": _count("sessions", "SESSIONS", "sessions that use it"),
-    "blocked": _yes_or_no("blocked", "BLOCKED", "whether the broker has an alarm and takes no messages"),
+    "sessions": _count("sessions", "SESSIONS", "sessions that use the connection"),
+    "blocked": _yes_or_no("blocked", "BLOCKED", "whether an alarm of the broker blocks the connection"),
     "write_buffer_bytes": _size("write_buffer_bytes", "WAITING", "bytes that the broker has not taken yet"),
-    "opened_at": _since("opened_at", "how long ago it was opened"),
+    "opened_at": _since("opened_at", "how long ago the connection was opened"),
 }
 DEFAULT_LINK_COLUMNS: Final = (
     "login", "virtual_host", "purpose", "broker", "broker_version", "channels", "sessions", "blocked",

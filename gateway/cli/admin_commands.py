@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gateway.cli.commands import Commands
 
 _SESSIONS_DESCRIPTION = """\
-List the sessions of a running gateway, which is asked over its admin listener; or look at one, or close one.
+List, show or close sessions of a running gateway, through its admin listener.
 """
 
 _SESSIONS_EPILOG = """\
@@ -25,7 +25,7 @@ examples:
   stomp-gateway sessions
   stomp-gateway sessions --login billing --sort unacknowledged --limit 20
   stomp-gateway sessions --hold client-write --columns id,peer,write_buffer_bytes
-  stomp-gateway sessions --columns conn_name,auth_login,version,ssl    # as of rabbitmqctl list_stomp_connections
+  stomp-gateway sessions --columns conn_name,auth_login,version,ssl    # as rabbitmqctl list_stomp_connections
   stomp-gateway sessions --json | jq -r '.[].peer'
   stomp-gateway sessions show ID
   stomp-gateway sessions close ID --reason 'maintenance at 18:00'
@@ -33,17 +33,17 @@ examples:
 columns:
 {columns}
 
-  Of `rabbitmqctl list_stomp_connections`, besides:
+  Also these, as in `rabbitmqctl list_stomp_connections`:
 {plugin_columns}
 """
 
 _CLOSE_DESCRIPTION = """\
-Close a session. Its client gets an ERROR with the reason, and what it has not acknowledged goes back to the queues.
-Most clients connect again at once.
+Close a session. Its client gets an ERROR with the reason, and unacknowledged messages return to their queues. Most
+clients connect again at once.
 """
 
 _LINKS_DESCRIPTION = """\
-List the links of a running gateway, its AMQP connections to brokers; it is asked over its admin listener.
+List the links of a running gateway (its AMQP connections to brokers), through its admin listener.
 """
 
 _LINKS_EPILOG = """\
@@ -57,30 +57,30 @@ columns:
 """
 
 _TOP_DESCRIPTION = """\
-Watch a running gateway: its figures, and its busiest sessions first. Each look is drawn over the last one; q or Ctrl-C
-ends it. Rates are means over the time between two looks.
+Watch a running gateway: its totals and rates, and its busiest sessions. The command redraws the screen after each
+interval; q or Ctrl-C ends it. A rate is the mean over one interval.
 """
 
 _TOP_EPILOG = """\
 examples:
   stomp-gateway top
   stomp-gateway top --interval 5 --virtual-host orders
-  stomp-gateway top --once > now.txt         one look, for a file or a pipe; rates over one interval
+  stomp-gateway top --once > now.txt         print once, for a file or a pipe, with the rates of one interval
 
-  With more than 1000 sessions, only those are looked at that sent most and that got most since they began.
+  If there are more than 1000 sessions, it shows only those that have sent or received the most messages so far.
 """
 
 _EPILOG = """\
 
 exit codes:
   0    done
-  1    the gateway does not answer, refuses, or has no such session
+  1    the gateway does not answer, refuses the request, or has no such session
   2    the command line is wrong
   130  interrupted (Ctrl-C)
 
 environment:
-  STOMP_GATEWAY_ADMIN_URL       where the admin listener is, unless --url is given
-  STOMP_GATEWAY_ADMIN_PASSCODE  the passcode of --user, unless --passcode-file is given
+  STOMP_GATEWAY_ADMIN_URL       the URL of the admin listener, without --url
+  STOMP_GATEWAY_ADMIN_PASSCODE  the passcode of --user, without --passcode-file
 """
 
 
@@ -94,76 +94,76 @@ def add_admin(commands: Commands) -> None:
     _add_server_options(links)
     _add_list_options(links)
     top = add_command(
-        commands, "top", _run_top, help="watch a running gateway's figures and busiest sessions",
+        commands, "top", _run_top, help="watch a running gateway's totals and busiest sessions",
         description=_TOP_DESCRIPTION, epilog=_TOP_EPILOG + _EPILOG,
     )  # fmt: skip
     _add_server_options(top)
-    top.add_argument("--virtual-host", metavar="NAME", help="sessions in this virtual host")
-    top.add_argument("--login", metavar="NAME", help="sessions of this login")
-    top.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="between two looks (default: 2)")
-    top.add_argument("--once", "--batch", action="store_true", help="print one look and end; so without a terminal")
-    top.add_argument("--limit", type=int, metavar="N", help="sessions to show (default: as many as fit; --once: 20)")
+    top.add_argument("--virtual-host", metavar="NAME", help="only sessions of this virtual host")
+    top.add_argument("--login", metavar="NAME", help="only sessions of this login")
+    top.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="between two updates (default: 2)")
+    top.add_argument("--once", "--batch", action="store_true", help="print once and end (default without a terminal)")
+    top.add_argument("--limit", type=int, metavar="N", help="sessions to show (default: all that fit; --once: 20)")
 
 
 def _add_sessions(commands: Commands) -> None:
     plugin_columns = textwrap.fill(", ".join(PLUGIN_COLUMNS), 100, initial_indent="  ", subsequent_indent="  ")
     epilog = _SESSIONS_EPILOG.format(columns=meanings(SESSIONS), plugin_columns=plugin_columns) + _EPILOG
     sessions = add_command(
-        commands, "sessions", _run_sessions, help="list, look at and close a running gateway's sessions",
+        commands, "sessions", _run_sessions, help="list, show and close a running gateway's sessions",
         description=_SESSIONS_DESCRIPTION, epilog=epilog,
     )  # fmt: skip
     _add_server_options(sessions)
     _add_list_options(sessions)
-    sessions.add_argument("--hold", metavar="REASON", help="those that are held for this reason, like client-write")
+    sessions.add_argument("--hold", metavar="REASON", help="only those with this hold, like client-write")
     actions = sessions.add_subparsers(title="commands", metavar="COMMAND", dest="action")
     show = add_command(
-        actions, "show", _run_sessions, help="print all that is known of a session",
-        description="Print all that is known of a session.", epilog=_EPILOG,
+        actions, "show", _run_sessions, help="show a session in full",
+        description="Show a session in full, with its subscriptions and the destinations it sends to.", epilog=_EPILOG,
     )  # fmt: skip
-    show.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object")
+    show.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print a JSON object")
     close = add_command(
         actions, "close", _run_sessions, help="close a session", description=_CLOSE_DESCRIPTION, epilog=_EPILOG
     )
-    close.add_argument("--reason", metavar="TEXT", help="shown to the client, and in the log")
+    close.add_argument("--reason", metavar="TEXT", help="text for the client and the log")
     for action in (show, close):
-        action.add_argument("id", metavar="ID", help="the session's id, like session-...")
-        # Options may stand before the action as well: a default of the action's own would overwrite them.
+        action.add_argument("id", metavar="ID", help="id of the session, for example session-...")
+        # Options may also stand before the action. A default here would overwrite them.
         _add_server_options(action, default=argparse.SUPPRESS)
 
 
 def _add_server_options(parser: argparse.ArgumentParser, default: str | None = None) -> None:
     server = parser.add_argument_group("gateway")
     server.add_argument(
-        "--url", default=default, metavar="URL", help="its admin listener (default: http://127.0.0.1:15692)"
+        "--url", default=default, metavar="URL", help="URL of the admin listener (default: http://127.0.0.1:15692)"
     )
-    server.add_argument("--user", default=default, metavar="NAME", help="who asks, where it has admin users")
-    server.add_argument("--passcode", default=default, help=argparse.SUPPRESS)  # refused, without repeating it
-    server.add_argument("--passcode-file", default=default, metavar="FILE", help="the passcode of --user")
-    server.add_argument("--ca-file", default=default, metavar="FILE", help="whose certificates to trust (https)")
+    server.add_argument("--user", default=default, metavar="NAME", help="an admin user, if the gateway has any")
+    server.add_argument("--passcode", default=default, help=argparse.SUPPRESS)  # refused without repeating it
+    server.add_argument("--passcode-file", default=default, metavar="FILE", help="file with its passcode")
+    server.add_argument("--ca-file", default=default, metavar="FILE", help="certificates to trust (PEM, for https)")
     server.add_argument(
         "--insecure",
         action="store_true",
         default=default or False,
-        help="trust any certificate (https); whoever is in between can read the passcode",
+        help="trust any certificate (https); an attacker between the two can read the passcode",
     )
 
 
 def _add_list_options(parser: argparse.ArgumentParser) -> None:
     choice = parser.add_argument_group("list")
-    choice.add_argument("--columns", metavar="A,B,...", help="what to show, see below")
-    choice.add_argument("--virtual-host", metavar="NAME", help="those in this virtual host")
-    choice.add_argument("--login", metavar="NAME", help="those of this login")
-    choice.add_argument("--search", metavar="TEXT", help="those with this text in a name or an address")
+    choice.add_argument("--columns", metavar="A,B,...", help="columns to show, see below")
+    choice.add_argument("--virtual-host", metavar="NAME", help="only those of this virtual host")
+    choice.add_argument("--login", metavar="NAME", help="only those of this login")
+    choice.add_argument("--search", metavar="TEXT", help="only those with this text in a name or an address")
     choice.add_argument(
-        "--sort", metavar="COLUMN", help="numbers largest first, texts from A to Z, moments oldest first"
+        "--sort", metavar="COLUMN", help="order: numbers largest first, texts from A to Z, times oldest first"
     )
-    choice.add_argument("--reverse", action="store_true", help="the other way round")
-    choice.add_argument("--limit", type=int, default=0, metavar="N", help="the first N (default: all)")
-    choice.add_argument("--json", action="store_true", help="print one JSON array, for another program to read")
+    choice.add_argument("--reverse", action="store_true", help="reverse the order")
+    choice.add_argument("--limit", type=int, default=0, metavar="N", help="only the first N (default: all)")
+    choice.add_argument("--json", action="store_true", help="print a JSON array")
 
 
 def _run_sessions(options: argparse.Namespace) -> ExitCode:
-    # Imported here and below: other commands do not load what only these need.
+    # Imported here and below, so that other commands do not load these modules.
     from gateway.admin.terminal_list import close_session, list_sessions, show_session  # noqa: PLC0415
 
     return _run({None: list_sessions, "show": show_session, "close": close_session}[options.action], options)
@@ -183,7 +183,7 @@ def _run_top(options: argparse.Namespace) -> ExitCode:
 
 def _run(command: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> ExitCode:
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A login with characters that the terminal does not have must not end the command.
+        # A login with characters that the terminal lacks must not end the command.
         sys.stdout.reconfigure(errors="backslashreplace")
     command(options)
     return ExitCode.OK

@@ -1,4 +1,4 @@
-"""The command line as a whole: its commands, and its exit codes. What the commands do is elsewhere."""
+"""The command line: its commands, and how errors become exit codes."""
 
 from __future__ import annotations
 
@@ -24,54 +24,54 @@ if TYPE_CHECKING:
     from gateway.cli.commands import Commands, Run
 
 _DESCRIPTION = """\
-A STOMP gateway in front of RabbitMQ: clients speak STOMP 1.0, 1.1 or 1.2 to it, and it speaks AMQP 0-9-1 to the broker.
+A STOMP gateway in front of RabbitMQ. Clients speak STOMP 1.0, 1.1 or 1.2; the gateway speaks AMQP 0-9-1 to the broker.
 """
 
 _EPILOG = """\
 examples:
-  stomp-gateway check --config gateway.yaml       is the file right, and do its brokers answer?
+  stomp-gateway check --config gateway.yaml       list every mistake; without one, try each broker
   stomp-gateway serve --config gateway.yaml       run until SIGTERM or Ctrl-C
-  stomp-gateway schema > gateway.schema.json      for an editor that completes and checks YAML
+  stomp-gateway schema > gateway.schema.json      JSON Schema of the configuration, for editors
   stomp-gateway parity --plugin localhost:61613 --gateway localhost:61614
-                                                  does the gateway do what RabbitMQ's STOMP plugin does?
+                                                  compare the gateway with RabbitMQ's STOMP plugin
   stomp-gateway migrate rabbitmq.conf -o gateway.yaml
-                                                  a configuration that behaves as the STOMP plugin does there
-  stomp-gateway top                               figures and sessions of a running gateway, see also sessions, links
-  stomp-gateway journal tail --follow DIR         what do clients do at this moment?
-  stomp-gateway pipeline --help                   from traffic journals to tables and a report
+                                                  convert RabbitMQ's configuration of its STOMP plugin
+  stomp-gateway top                               watch a running gateway; see also sessions, links
+  stomp-gateway journal tail --follow DIR         show what clients do at this moment
+  stomp-gateway pipeline --help                   make tables and a report from traffic journals
 
-  The smallest configuration is an empty file: listen on 127.0.0.1:61613, RabbitMQ at 127.0.0.1:5672.
+  With an empty configuration file the gateway listens on 127.0.0.1:61613, and RabbitMQ is at 127.0.0.1:5672.
 
 exit codes:
-  0    done: drained after SIGTERM; every virtual host has a usable upstream
-  1    failed while running; check: a virtual host has no usable upstream; parity: a difference;
-       pipeline check: something is missing; migrate: written, and something has to be done first
+  0    success: serve has drained after a signal; check found a usable upstream for every virtual host
+  1    failed while running; check: a virtual host has no usable upstream; parity: a rule is DIFFERENT;
+       pipeline check: the lake is not complete; migrate: it wrote the file, but something has to be done first
   2    the configuration or the command line is wrong; every mistake is listed
-  3    cannot listen on a configured address
+  3    the gateway cannot listen on a configured address
   130  interrupted (Ctrl-C)
-  143  parity: ended by SIGTERM; what it made in the broker is removed. pipeline ingest: the same, after its batch
+  143  ended by SIGTERM: parity, after it cleaned up in the broker; pipeline ingest, after its batch
 
 environment:
-  Any variable can be used in the configuration as ${NAME}; one that is not set is a mistake.
-  Secrets can also be read from files (passcode_file).
+  The configuration can use any variable as ${NAME}. A variable that is not set is a mistake.
+  A secret can also be in a file (passcode_file).
 """
 
 _COMPLETION_DESCRIPTION = """\
-Print what a shell needs to complete commands, options and file names.
+Print the script by which a shell completes commands, options and file names.
 """
 
 _COMPLETION_EPILOG = """\
 examples:
   bash   stomp-gateway completion bash > /etc/bash_completion.d/stomp-gateway
-         or, for one user: ~/.local/share/bash-completion/completions/stomp-gateway
+         for one user: ~/.local/share/bash-completion/completions/stomp-gateway
   zsh    stomp-gateway completion zsh > /usr/local/share/zsh/site-functions/_stomp-gateway
   tcsh   stomp-gateway completion tcsh > ~/.stomp-gateway.tcsh, and source it in ~/.tcshrc
 
-  A shell that is started afterwards completes.
+  Then start a new shell.
 """
 
 _MANUAL_DESCRIPTION = """\
-Print the manual page of all commands, in the form that man reads.
+Print the manual page of all commands, in the format of man.
 """
 
 _MANUAL_EPILOG = """\
@@ -81,17 +81,17 @@ examples:
 """
 
 SHELLS: Final = ("bash", "zsh", "tcsh")
-"""Shells that `completion` writes for."""
+"""Shells that `completion` supports."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command.
 
     Args:
-        arguments: without the program's name; by default those that this program was started with.
+        arguments: without the program's name (default: those of this process).
 
     Returns:
-        An `ExitCode`. (A wrong command line exits with 2 through argparse's SystemExit.)
+        An `ExitCode`. (With a wrong command line, argparse raises SystemExit(2).)
     """
     options = build_parser().parse_args(arguments)
     run: Run = options.run
@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         codes = {ListenError: ExitCode.LISTEN, UsageError: ExitCode.CONFIGURATION}
         return _failed(f"stomp-gateway: {error}", codes.get(type(error), ExitCode.FAILURE))
     except BrokenPipeError:
-        # The reader of a pipe has gone, as with `| head`. What is still buffered must not fail again at exit.
+        # The reader of a pipe has closed it, like `| head`. The flush at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILURE
     except KeyboardInterrupt:
@@ -120,7 +120,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_configured(commands)
     add_command(
         commands, "schema", _schema, help="print the JSON Schema of the configuration, for editors",
-        description="Print the JSON Schema of the configuration, by which editors complete and check YAML.",
+        description="Print the JSON Schema of the configuration. Editors use it to complete and check YAML.",
     )  # fmt: skip
     add_parity(commands)
     add_migrate(commands)
@@ -128,10 +128,10 @@ def build_parser() -> argparse.ArgumentParser:
     add_journal(commands)
     add_pipeline(commands)
     completion = add_command(
-        commands, "completion", _completion, help="print what a shell needs to complete this command",
+        commands, "completion", _completion, help="print the completion script of a shell",
         description=_COMPLETION_DESCRIPTION, epilog=_COMPLETION_EPILOG,
     )  # fmt: skip
-    completion.add_argument("shell", choices=SHELLS, help="for which shell")
+    completion.add_argument("shell", choices=SHELLS, help="the shell")
     add_command(
         commands, "manual", _manual, help="print the manual page",
         description=_MANUAL_DESCRIPTION, epilog=_MANUAL_EPILOG,
@@ -140,24 +140,24 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_configured(commands: Commands) -> None:
-    """The commands that read a configuration. Their options could always be abbreviated, and still can."""
+    """Add the commands that read a configuration. Their options may be abbreviated, because they always could."""
     serve = add_command(
         commands, "serve", _serve, help="run the gateway",
-        description="Run until SIGTERM or Ctrl-C, then drain.", allow_abbrev=True,
+        description="Run the gateway until SIGTERM or Ctrl-C, then drain it.", allow_abbrev=True,
     )  # fmt: skip
     check = add_command(
         commands, "check", _check, help="validate a configuration and try its brokers",
-        description="List every mistake in the configuration; without one, try each broker with the default_user.",
+        description="List every mistake in the configuration. Without one, try each broker with the default_user.",
         allow_abbrev=True,
     )  # fmt: skip
-    check.add_argument("--offline", action="store_true", help="validate only; connect to nothing")
+    check.add_argument("--offline", action="store_true", help="validate only, do not try the brokers")
     for command in (serve, check):
-        command.add_argument("--config", required=True, metavar="FILE", help="the configuration (YAML)")
+        command.add_argument("--config", required=True, metavar="FILE", help="the configuration file (YAML)")
 
 
 def _serve(options: argparse.Namespace) -> ExitCode:
     config = load(options.config)
-    # Imported here: `check --offline`, `schema` and a mistake in the file answer without loading the server.
+    # Imported here, so that other commands, and mistakes in the file, do not load the server.
     from gateway.admin.admin_listener import AdminListener  # noqa: PLC0415
     from gateway.server.process.gateway import serve  # noqa: PLC0415
     from gateway.server.process.logs import configure_logs  # noqa: PLC0415
@@ -200,7 +200,7 @@ def _completion(options: argparse.Namespace) -> ExitCode:
     for command in runnable_commands(parser):
         for action in command._actions:
             if action.metavar in kinds:
-                action.complete = kinds[action.metavar]  # type: ignore[attr-defined]  # how shtab wants to be told
+                action.complete = kinds[action.metavar]  # type: ignore[attr-defined]  # the way shtab expects it
     print(shtab.complete(parser, options.shell))
     return ExitCode.OK
 

@@ -1,4 +1,4 @@
-"""What the commands share: their parsers, and the event loop."""
+"""Shared by the commands: their parsers, and the event loop."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     from gateway.errors import ExitCode
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
-    """What `add_subparsers` returns: commands are added to it."""
+    """The result of `add_subparsers`."""
 
 _ResultT = TypeVar("_ResultT")
 
 Run = Callable[[argparse.Namespace], "ExitCode"]
-"""What a command does with its options."""
+"""The function that runs a command with its options."""
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser that prints its description and epilog as they are written, and takes no abbreviated options.
+    """A parser that keeps the line breaks of its description and epilog, and accepts no abbreviated options.
 
-    An abbreviation can reveal a secret: with one, `--passcode SECRET` means `--passcode-file SECRET`, and the secret is
-    printed as the name of a file that cannot be read.
+    An abbreviation can reveal a secret: `--passcode SECRET` would mean `--passcode-file SECRET`, and the error message
+    about the unreadable file would print the secret.
 
     Args:
-        make_epilog: makes the epilog when help is printed, if that takes modules that load slowly.
+        make_epilog: makes the epilog when help is printed, if that needs modules that load slowly.
         **options: those of ArgumentParser.
     """
 
@@ -52,14 +52,14 @@ def add_command(
     description: str,
     **options: Any,  # noqa: ANN401
 ) -> argparse.ArgumentParser:
-    """Add a command that can be run; ``help`` is its line in the list of commands, ``options`` go to the parser."""
+    """Add a command. ``help`` is its line in the list of commands; ``options`` go to the parser."""
     parser = commands.add_parser(name, help=help, description=description, **options)
     parser.set_defaults(run=run)
     return parser
 
 
 def run_coroutine(coroutine: Coroutine[object, object, _ResultT]) -> _ResultT:
-    """Run a coroutine to its end, on uvloop where it is installed, else on asyncio's own loop."""
+    """Run a coroutine to its end, on uvloop if it is installed, otherwise on asyncio's own loop."""
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None
     with contextlib.suppress(ImportError):
         import uvloop  # noqa: PLC0415

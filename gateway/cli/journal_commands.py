@@ -6,19 +6,20 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gateway.cli.commands import add_command
 from gateway.errors import ExitCode
 
 if TYPE_CHECKING:
-    from argparse import _SubParsersAction
+    from gateway.cli.commands import Commands
 
 _DESCRIPTION = """\
-Look into a traffic journal: the directory into which gateways write what their clients do, one JSON object per line.
-Nothing is changed, no gateway is asked, and none is disturbed.
+Read a traffic journal: the directory in which gateways record what their clients do, one JSON object per line. These
+commands change nothing and do not slow a gateway down.
 """
 
 _TAIL_DESCRIPTION = """\
-Print the last lines of a journal in words, and with --follow those that come, of all gateways that write into it, by
-time (UTC). Lines that a gateway still holds in memory (250 ms at most) are not there yet.
+Print the last lines of a journal in words, and with --follow new ones as they come. If several gateways write into the
+directory, their lines are in order of time (UTC). A gateway keeps new lines in memory for at most 250 ms.
 """
 
 _TAIL_EPILOG = """\
@@ -30,11 +31,11 @@ examples:
   stomp-gateway journal tail DIR -f --json | jq 'select(.l > 100000)'
 
 events:
-  open, close   a segment of the journal begins; a gateway stopped in good order
-  conn, end     a session begins and ends
-  sub, unsub    a subscription begins and ends
-  use           the first use of a feature in a session
-  err, blk      an ERROR frame; a client that was not read for a while
+  open, close   a segment of the journal begins; a gateway stopped in an orderly way
+  conn, end     a session begins, ends
+  sub, unsub    a subscription begins, ends
+  use           a session uses a feature for the first time
+  err, blk      an ERROR frame; the gateway did not read a client for a while
   stat          what a session did in 10 s (journal level session)
   send, conf    a SEND, and the broker's answer to it (journal level message)
   dlv, ack, nack
@@ -50,8 +51,8 @@ exit codes:
 """
 
 _STAT_DESCRIPTION = """\
-Count what is in a journal: segments, gateways' boots, lines by event, sessions, destinations, errors, and what is
-missing or cannot be read. Reads everything once, about half a million lines a second.
+Count what is in a journal: segments, boots of gateways, lines by event, sessions, destinations and errors; also lines
+that are missing or cannot be read. The command reads everything once, about half a million lines a second.
 """
 
 _STAT_EPILOG = """\
@@ -59,8 +60,8 @@ examples:
   stomp-gateway journal stat /var/lib/stomp-gateway/journal
   stomp-gateway journal stat DIR --json | jq .events
 
-  A boot is one run of one gateway. Its lines are numbered from 0, and missing numbers are lines that were lost; what
-  was dropped has no number, and is counted by the gateway. A boot that did not close is running, or was killed.
+  A boot is one run of a gateway. It numbers its lines from 0; a missing number is a lost line. Dropped events have no
+  number, but the gateway counts them. A boot that did not close is still running, or was killed.
 
 exit codes:
   0    done
@@ -70,56 +71,39 @@ exit codes:
 """
 
 
-def add_journal(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `journal` to the commands.
-
-    Args:
-        commands: those of `stomp-gateway`.
-    """
-    journal = commands.add_parser("journal", help="look into a traffic journal", description=_DESCRIPTION)
+def add_journal(commands: Commands) -> None:
+    """Add `journal` to the commands of `stomp-gateway`."""
+    journal = commands.add_parser("journal", help="read a traffic journal", description=_DESCRIPTION)
     actions = journal.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    _add_tail(actions)
-    _add_stat(actions)
-
-
-def _add_tail(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    tail = _add(actions, "tail", "print the last lines in words, and those that come", _TAIL_DESCRIPTION, _TAIL_EPILOG)
-    tail.set_defaults(run=_tail)
-    tail.add_argument("-n", "--lines", type=int, default=20, metavar="N", help="how many lines (default: 20)")
-    tail.add_argument("-f", "--follow", action="store_true", help="go on with what comes, until Ctrl-C")
+    tail = add_command(
+        actions, "tail", _tail, help="print the last lines in words, and new ones as they come",
+        description=_TAIL_DESCRIPTION, epilog=_TAIL_EPILOG,
+    )  # fmt: skip
+    _add_directory(tail)
+    tail.add_argument("-n", "--lines", type=int, default=20, metavar="N", help="number of lines (default: 20)")
+    tail.add_argument("-f", "--follow", action="store_true", help="continue with new lines until Ctrl-C")
     tail.add_argument("--json", action="store_true", help="print the lines as they are in the journal")
     choice = tail.add_argument_group("choice of lines")
-    choice.add_argument("--event", metavar="EVENT,...", help="those of these events, like send,err")
-    choice.add_argument("--session", type=int, metavar="N", help="those of the session of this number")
-    choice.add_argument("--destination", metavar="PATTERN", help="those of destinations like '/queue/orders*'")
-    choice.add_argument("--user", metavar="NAME", help="those of a login, as the journal has it")
+    choice.add_argument("--event", metavar="EVENT,...", help="only these events, for example send,err")
+    choice.add_argument("--session", type=int, metavar="N", help="only the session with this number")
+    choice.add_argument("--destination", metavar="PATTERN", help="only destinations like '/queue/orders*'")
+    choice.add_argument("--user", metavar="NAME", help="only this login, as the journal has it")
+    stat = add_command(
+        actions, "stat", _stat, help="count what a journal holds, and what is missing",
+        description=_STAT_DESCRIPTION, epilog=_STAT_EPILOG,
+    )  # fmt: skip
+    _add_directory(stat)
+    stat.add_argument("--json", action="store_true", help="print a JSON object")
 
 
-def _add_stat(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    stat = _add(actions, "stat", "count what is in it, and what is missing", _STAT_DESCRIPTION, _STAT_EPILOG)
-    stat.set_defaults(run=_stat)
-    stat.add_argument("--json", action="store_true", help="print one JSON object, for another program to read")
-
-
-def _add(
-    actions: _SubParsersAction[argparse.ArgumentParser], name: str, text: str, description: str, epilog: str
-) -> argparse.ArgumentParser:
-    parser = actions.add_parser(
-        name,
-        help=text,
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def _add_directory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "directory", type=Path, metavar="DIR", help="the journal's directory, which has d=2026-11-21 ..."
+        "directory", type=Path, metavar="DIR", help="the journal's directory, the one with d=2026-11-21 ..."
     )
-    return parser
 
 
 def _tail(options: argparse.Namespace) -> ExitCode:
-    from gateway.journal.tail import tail  # noqa: PLC0415 - as all commands: what is not asked for is not loaded
+    from gateway.journal.tail import tail  # noqa: PLC0415 - only this command needs it
 
     tail(options)
     return ExitCode.OK

@@ -1,6 +1,6 @@
-"""The manual page, made of the texts of `--help`, so that both always say the same.
+"""The manual page, made from the texts of `--help`, so that both always agree.
 
-argparse-manpage makes such pages too, but leaves out the commands' epilogs, which have the examples and exit codes.
+argparse-manpage makes such pages, too, but leaves out the epilogs of commands, which have the examples and exit codes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NOT_SHOWN: Final = (argparse._HelpAction, argparse._SubParsersAction)
 
 
 def runnable_commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """The commands that can be run, in the order of help; `journal` alone, for one, cannot."""
+    """The commands that can be run, in the order of help. `journal`, for example, cannot: it needs a subcommand."""
     commands = [
         command
         for action in parser._actions  # argparse has no public way to list them
@@ -32,7 +32,7 @@ def runnable_commands(parser: argparse.ArgumentParser) -> Iterator[argparse.Argu
 
 
 def manual_page(parser: argparse.ArgumentParser) -> str:
-    """The page of a whole command line, as roff with the macros of man(7)."""
+    """The manual page of a command line, as roff with the macros of man(7)."""
     lines = [
         f'.TH STOMP\\-GATEWAY 1 "" "stomp\\-gateway {__version__}" "User Commands"',
         *(".SH NAME", f"stomp\\-gateway \\- {_SUMMARY}"),
@@ -48,7 +48,7 @@ def manual_page(parser: argparse.ArgumentParser) -> str:
 
 
 def _command(parser: argparse.ArgumentParser) -> Iterator[str]:
-    parser.format_help()  # some parsers make their epilog only then
+    parser.format_help()  # makes the epilog of parsers that have make_epilog
     yield f".SS {_escaped(parser.prog)}"
     yield from _verbatim(_usage(parser))
     yield from _filled(parser.description)
@@ -71,7 +71,7 @@ def _usage(parser: argparse.ArgumentParser) -> str:
 
 
 def _invocation(action: argparse.Action) -> str:
-    """How an option or an argument is written: `-o, --output FILE`."""
+    """An option or argument as a user writes it: `-o, --output FILE`."""
     name = action.metavar if isinstance(action.metavar, str) else None
     if name is None:
         name = "{" + ",".join(map(str, action.choices)) + "}" if action.choices else action.dest.upper()
@@ -81,7 +81,7 @@ def _invocation(action: argparse.Action) -> str:
 
 
 def _sections(epilog: str | None) -> Iterator[tuple[str, str]]:
-    """The headings of an epilog, which are lines that end in a colon, each with the text below it."""
+    """The headings of an epilog (lines that end in a colon), each with the text below it."""
     before, *parts = _HEADING.split(epilog or "")
     for heading, text in (("", before), *zip(parts[::2], parts[1::2], strict=True)):
         if text.strip():
@@ -89,7 +89,7 @@ def _sections(epilog: str | None) -> Iterator[tuple[str, str]]:
 
 
 def _filled(text: str | None) -> Iterator[str]:
-    """Paragraphs whose lines man fills."""
+    """Paragraphs in which man breaks the lines."""
     for number, paragraph in enumerate(re.split(r"\n\s*\n", (text or "").strip())):
         if number:
             yield ".PP"
@@ -98,7 +98,7 @@ def _filled(text: str | None) -> Iterator[str]:
 
 
 def _verbatim(text: str) -> Iterator[str]:
-    """Lines that man leaves as they are."""
+    """Lines that man prints unchanged."""
     yield ".PP"
     yield ".nf"
     yield from map(_escaped, text.split("\n"))
@@ -106,6 +106,6 @@ def _verbatim(text: str) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    """Text in which roff finds no request, and whose hyphens can be copied as hyphens."""
+    """Text without roff requests, and with hyphens that stay hyphens when a reader copies them."""
     text = text.replace("\\", "\\e").replace("-", "\\-")
     return "\\&" + text if text.startswith((".", "'")) else text

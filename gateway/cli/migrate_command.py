@@ -6,47 +6,44 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gateway.cli.commands import add_command
 from gateway.errors import ExitCode
 
 if TYPE_CHECKING:
-    from argparse import _SubParsersAction
+    from gateway.cli.commands import Commands
 
 _DESCRIPTION = """\
-Make a gateway's configuration of RabbitMQ's own files, so that it behaves as the STOMP and Web-STOMP plugins do there.
-Each line of it says where it came from. What cannot be carried over is listed at its end, and on standard error, with
-the reason and what to do. RabbitMQ is not asked, and nothing of it is changed.
+Convert RabbitMQ's configuration files to one for the gateway, so that it behaves like RabbitMQ's STOMP and Web-STOMP
+plugins. Each line says where it came from. The end of the file, and standard error, list what cannot be converted, with
+the reason and what to do. The command does not connect to RabbitMQ and does not change its files.
 """
 
 _EPILOG = """\
 examples:
   stomp-gateway migrate /etc/rabbitmq/rabbitmq.conf -o gateway.yaml
   stomp-gateway migrate rabbitmq.conf advanced.config --enabled-plugins enabled_plugins -o gateway.yaml
-  stomp-gateway migrate rabbitmq.config                        print it; the classic file of Erlang terms
+  stomp-gateway migrate rabbitmq.config                        the classic format (Erlang terms); print the result
   stomp-gateway migrate rabbitmq.conf --port-offset 1000 -o beside.yaml
-                                                               beside the plugin on the same machine: port 62613
+                                                               for port 62613, next to the plugin on this machine
   stomp-gateway migrate rabbitmq.conf --upstream amqp://rabbit-a:5672 --upstream amqp://rabbit-b:5672
 
-  Files may stand in any order. As in the broker, advanced.config overrides rabbitmq.conf, key by key; of several files
-  of the same form (conf.d/*.conf) the later ones override the earlier ones. The way as a whole: docs/migration.md
+  Give the files in any order. As in the broker, advanced.config overrides rabbitmq.conf key by key. Of several files in
+  the same format (conf.d/*.conf), later ones override earlier ones. docs/migration.md explains the whole migration.
 
 exit codes:
-  0    written, and `stomp-gateway check --offline` passes
-  1    written, and something has to be done first: a certificate or a variable is not here, a passcode is encrypted
-  2    nothing is written: the command line or one of the files is wrong; every mistake is listed
+  0    it wrote the file, and `stomp-gateway check --offline` passes
+  1    it wrote the file, but something has to be done first: a certificate or variable is missing, or a passcode is
+       encrypted
+  2    it wrote nothing: the command line or a file is wrong; every mistake is listed
 """
 
 
-def add_migrate(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_migrate(commands: Commands) -> None:
     """Add `migrate` to the commands of `stomp-gateway`."""
-    migrate = commands.add_parser(
-        "migrate",
-        help="make a configuration of RabbitMQ's own files",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    migrate.set_defaults(run=_migrate)
+    migrate = add_command(
+        commands, "migrate", _migrate, help="convert RabbitMQ's configuration of its STOMP plugin",
+        description=_DESCRIPTION, epilog=_EPILOG,
+    )  # fmt: skip
     migrate.add_argument(
         "files", type=Path, nargs="+", metavar="FILE", help="rabbitmq.conf, advanced.config or rabbitmq.config"
     )
@@ -54,34 +51,34 @@ def add_migrate(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "--enabled-plugins",
         type=Path,
         metavar="FILE",
-        help="the broker's enabled_plugins: which of the two plugins ran",
+        help="the broker's enabled_plugins: which of the two plugins run",
     )
     migrate.add_argument(
-        "-o", "--output", default="-", metavar="FILE", help="where to write (default: standard output)"
+        "-o", "--output", default="-", metavar="FILE", help="the file to write (default: standard output)"
     )
-    migrate.add_argument("--force", action="store_true", help="replace the output file if there is one")
-    migrate.add_argument("--lenient", action="store_true", help="go on without keys of the plugins that are not known")
+    migrate.add_argument("--force", action="store_true", help="replace an existing output file")
+    migrate.add_argument("--lenient", action="store_true", help="leave out unknown keys of the plugins")
     choice = migrate.add_argument_group("what to write")
     choice.add_argument(
         "--upstream",
         action="append",
         default=[],
         metavar="URL",
-        help="the broker as the gateway sees it; repeatable (default: the listeners in the files, on 127.0.0.1)",
+        help="the broker's URL for the gateway; repeatable (default: the listeners in the files, on 127.0.0.1)",
     )
     choice.add_argument(
-        "--port-offset", type=int, default=0, metavar="N", help="add N to every port, to run beside the plugin"
+        "--port-offset", type=int, default=0, metavar="N", help="add N to every port, to run next to the plugin"
     )
     choice.add_argument(
         "--passcode-variable",
         default="",
         metavar="NAME",
-        help="write ${NAME} instead of the default user's passcode (default: write it; the file is then mode 0600)",
+        help="write ${NAME} instead of the default user's passcode (default: write the passcode, with file mode 0600)",
     )
 
 
 def _migrate(arguments: argparse.Namespace) -> ExitCode:
-    from gateway.migrate.migration import MigrateOptions, migrate  # noqa: PLC0415 - only this command loads it
+    from gateway.migrate.migration import MigrateOptions, migrate  # noqa: PLC0415 - only this command needs it
 
     options = MigrateOptions(
         files=arguments.files,

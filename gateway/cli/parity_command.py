@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from gateway.cli.commands import Commands
 
 _DESCRIPTION = """\
-Play the same conversations on RabbitMQ's STOMP plugin and on a gateway in front of the same broker, at the same time,
-and compare every answer. One line per rule: equal, departure (the gateway does otherwise on purpose), DIFFERENT with
-both exchanges, or skipped. Nothing that others use is touched, and what is made in the broker is removed again.
+Play the same conversations with RabbitMQ's STOMP plugin and with a gateway in front of the same broker, at the same
+time, and compare every answer. There is one line per rule: equal, departure (the gateway differs on purpose), DIFFERENT
+(with both conversations) or skipped. The command touches nothing that others use, and cleans up in the broker.
 """
 
 _EPILOG = """\
@@ -25,21 +25,21 @@ examples:
   stomp-gateway parity ... --only 'acknowledge/*' --verbose
   stomp-gateway parity --list
 
-  The user needs the right to configure, write and read everything in the virtual host. The rows of departures are
-  explained in docs/stomp-behaviour.md.
+  The user needs permission to configure, write and read everything in the virtual host. docs/stomp-behaviour.md
+  explains the departures.
 
-setups (plain, unless others are named):
+setups (default: plain):
 {setups}
 
 exit codes:
   0    no rule is DIFFERENT
-  1    one is, or a server cannot be asked, or nothing was played
+  1    a rule is DIFFERENT, a server cannot be asked, or nothing was played
   2    the command line is wrong
   130  interrupted (Ctrl-C)
-  143  ended by SIGTERM; in both cases what was made in the broker is removed first
+  143  ended by SIGTERM; like Ctrl-C, only after the command has cleaned up in the broker
 
 environment:
-  STOMP_PASSCODE    the passcode of --login, unless --passcode-file is given; guest where neither is
+  STOMP_PASSCODE    the passcode of --login, without --passcode-file (default: guest)
 """
 
 
@@ -50,29 +50,29 @@ def add_parity(commands: Commands) -> None:
         description=_DESCRIPTION, make_epilog=_make_epilog,
     )  # fmt: skip
     servers = parity.add_argument_group("servers")
-    servers.add_argument("--plugin", metavar="HOST:PORT", help="where RabbitMQ's STOMP plugin listens, without TLS")
-    servers.add_argument("--gateway", metavar="HOST:PORT", help="where the gateway listens, without TLS")
+    servers.add_argument("--plugin", metavar="HOST:PORT", help="a port of RabbitMQ's STOMP plugin without TLS")
+    servers.add_argument("--gateway", metavar="HOST:PORT", help="a port of the gateway without TLS")
     servers.add_argument(
         "--amqp",
         metavar="URL",
-        help="the broker of both, to look behind their backs and to clean up; "
-        "default: amqp://LOGIN:PASSCODE@HOST-OF-PLUGIN:5672/VHOST",
+        help="the broker of both, to prepare and check queues and to clean up "
+        "(default: amqp://LOGIN:PASSCODE@HOST-OF-PLUGIN:5672/VHOST)",
     )
     user = parity.add_argument_group("user")
-    user.add_argument("--login", default="guest", metavar="NAME", help="who the clients log in as (default: guest)")
-    user.add_argument("--passcode", help=argparse.SUPPRESS)  # refused, and not repeated
-    user.add_argument("--passcode-file", metavar="FILE", help="the passcode of --login (default: $STOMP_PASSCODE)")
-    user.add_argument("--host", default="/", metavar="VHOST", help="the virtual host, by RabbitMQ's name (default: /)")
+    user.add_argument("--login", default="guest", metavar="NAME", help="login of the clients (default: guest)")
+    user.add_argument("--passcode", help=argparse.SUPPRESS)  # refused without repeating it
+    user.add_argument("--passcode-file", metavar="FILE", help="file with its passcode (default: $STOMP_PASSCODE)")
+    user.add_argument("--host", default="/", metavar="VHOST", help="RabbitMQ's name of the virtual host (default: /)")
     choice = parity.add_argument_group("conversations")
-    choice.add_argument("--setup", action="append", metavar="NAME", help="what both servers are set up for; repeatable")
-    choice.add_argument("--only", metavar="PATTERN", help="those whose name matches, like connect/* or nack")
-    choice.add_argument("--jobs", type=int, default=8, metavar="N", help="how many at the same time (default: 8)")
-    choice.add_argument("--list", action="store_true", help="only list the conversations; asks nobody")
-    choice.add_argument("--verbose", action="store_true", help="show every rule in full, and every exchange")
+    choice.add_argument("--setup", action="append", metavar="NAME", help="the setup of both servers; repeatable")
+    choice.add_argument("--only", metavar="PATTERN", help="only those with such a name, like connect/* or nack")
+    choice.add_argument("--jobs", type=int, default=8, metavar="N", help="play N at the same time (default: 8)")
+    choice.add_argument("--list", action="store_true", help="list the conversations and connect to nothing")
+    choice.add_argument("--verbose", action="store_true", help="show every rule in full, with its conversation")
 
 
 def _make_epilog() -> str:
-    from gateway.parity.transcript import SETUPS  # noqa: PLC0415 - it takes a while to load
+    from gateway.parity.transcript import SETUPS  # noqa: PLC0415 - it loads slowly
 
     setups = (
         textwrap.fill(text, 100, initial_indent=f"  {name:<18}", subsequent_indent=" " * 20)

@@ -1,4 +1,4 @@
-"""``stomp-gateway pipeline ...``: the options of its commands. Only ``ingest`` imports Spark."""
+"""The command line of `stomp-gateway pipeline`. Only `ingest` imports Spark."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from gateway.cli.commands import add_command
 from gateway.errors import ExitCode, PipelineError, UsageError
 
 if TYPE_CHECKING:
-    _Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+    from gateway.cli.commands import Commands, Run
 
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _REQUIRED_PACKAGES: Final = ("pyspark", "pyarrow")
@@ -25,8 +26,8 @@ _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_PERMISSION: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 _DESCRIPTION = """\
-From the traffic journals of any number of gateways to tables that any engine can read (Parquet), and to a report.
-Needs the extra: pip install 'stomp-gateway[pipeline]', and Java 17 or later for ingest.
+Make Parquet tables and a report from the traffic journals of any number of gateways. The tables are called a lake.
+Install with pip install 'stomp-gateway[pipeline]'; ingest also needs Java 17 or later.
 """
 
 _EPILOG = """\
@@ -35,39 +36,39 @@ examples:
   stomp-gateway pipeline report --lake /srv/lake -o report.html
   stomp-gateway pipeline check --lake /srv/lake --journal /var/lib/stomp-gateway/journal
 
-  `stomp-gateway pipeline COMMAND --help` has the options and exit codes of each.
+  `stomp-gateway pipeline COMMAND --help` shows the options and exit codes of a command.
 """
 
 _INGEST = """\
-Bring every line of the journal's finished segments into the lake, once, and compute the tables that follow from them.
-It may be stopped or killed at any moment; the next run goes on from there, and nothing is lost or counted twice.
-Lines that cannot be read go to the table bad_lines.
+Add every line of the journal's finished segments to the lake exactly once, and compute the tables made from them.
+You may stop or kill it at any moment: the next run continues, and nothing is lost or counted twice. Lines that cannot be
+read go to the table bad_lines.
 """
 
 _INGEST_EPILOG = """\
 examples:
-  stomp-gateway pipeline ingest --journal journal --lake lake            what is there now, for cron or a timer
+  stomp-gateway pipeline ingest --journal journal --lake lake               once, for cron or a timer
   stomp-gateway pipeline ingest --journal journal --lake lake --every 30s   until SIGTERM or Ctrl-C
 
 exit codes:
-  0    everything that was there is in the lake; with --every: ended by SIGTERM
-  1    failed, and the message says why; or segments of a later schema version were left unread
+  0    all finished segments are in the lake; with --every: ended by SIGTERM
+  1    failed, and the message says why; or some segments have a later schema version and were not read
   2    the command line is wrong, or the extra is not installed
-  130  interrupted (Ctrl-C), after the batch that was under way
-  143  without --every: ended by SIGTERM, after the batch that was under way
+  130  interrupted (Ctrl-C), after the batch under way
+  143  without --every: ended by SIGTERM, after the batch under way
 
 files:
   LAKE/_logs/spark.log has the output of Spark and Java. The first run on a machine keeps an archive of Java's classes
-  in $XDG_CACHE_HOME/stomp-gateway (200 MB), with which all later ones start in half the time.
+  in $XDG_CACHE_HOME/stomp-gateway (200 MB); later runs start in half the time.
 """
 
 _CHECK = """\
-Prove that the lake has every line of every boot once: no gaps, no duplicates, no lost manifests, no files that do not
-belong, and counts that agree; and that the computed tables have all their files. Figures in those are not proven.
+Prove that the lake has every line of every boot exactly once: no gaps, no duplicates, no missing manifests, no foreign
+files, and matching counts. Also prove that the computed tables have all their files. Their numbers are not checked.
 
-With --journal, also that ingested segments have not changed, and that none was skipped: a segment that is not in the
-lake, although a later one of the same boot is, makes the lake incomplete. Newer segments are only waiting for the next
-ingest; they are noted, except with --quiet.
+With --journal, also prove that ingested segments have not changed and that no segment was skipped: if the lake has a
+segment but lacks an earlier one of the same boot, it is incomplete. Newer segments wait for the next ingest and are
+listed, except with --quiet.
 """
 
 _CHECK_EPILOG = """\
@@ -75,27 +76,27 @@ example:
   stomp-gateway pipeline check --lake lake --journal journal
 
 exit codes:
-  0    complete; segments may be waiting for the next ingest
-  1    not complete, or the lake cannot be read; what is missing is listed
+  0    the lake is complete; segments may wait for the next ingest
+  1    the lake is not complete (the command lists what is missing), or cannot be read
   2    the command line is wrong, or the extra is not installed
 """
 
-_REPORT = "Write a report, one HTML file that needs nothing else: traffic, latencies, errors, durable subscriptions."
+_REPORT = "Write a report on traffic, latencies, errors and durable subscriptions, as one self-contained HTML file."
 
 _REPORT_EPILOG = """\
 examples:
   stomp-gateway pipeline report --lake lake -o report.html
   stomp-gateway pipeline report --lake lake --from 2026-11-20 --to 2026-11-21T12:00 -o report.html
 
-  Times are UTC; --from is part of the span, --to is not.
+  Times are in UTC. The report begins at --from and ends just before --to.
 
 exit codes:
-  0    written
+  0    it wrote the file
   1    the lake cannot be read, or the file cannot be written
   2    the command line is wrong, or the extra is not installed
 """
 
-_COMPACT = "Put the small files of many batches together, so that reading gets faster. Nothing that is counted changes."
+_COMPACT = "Merge the small files of many batches, so that reading gets faster. The tables keep their contents."
 
 _COMPACT_EPILOG = """\
 example:
@@ -108,8 +109,8 @@ exit codes:
 """
 
 _GC = """\
-Delete segments of the journal that are in the lake and older than so many days, and with --events-days also old days
-of the table events. The tables computed from them stay, and a day that they do not have yet as a whole is kept.
+Delete segments of the journal that are in the lake and older than --retain-days. With --events-days, also delete old
+days of the table events. Tables computed from them stay, and so does a day that these tables do not have completely yet.
 """
 
 _GC_EPILOG = """\
@@ -123,46 +124,61 @@ exit codes:
 """
 
 
-def add_pipeline(commands: _Commands) -> None:
-    """Add ``pipeline`` and its subcommands to the commands of ``stomp-gateway``."""
-    pipeline = _parser(commands, "pipeline", "traffic journals to tables and a report", _DESCRIPTION, _EPILOG)
-    own = pipeline.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    _add_ingest(own)
-    check = _parser(own, "check", "is every line in the lake, once?", _CHECK, _CHECK_EPILOG)
-    check.add_argument("--lake", required=True, type=Path, metavar="DIR", help="the lake")
-    check.add_argument("--journal", type=Path, metavar="DIR", help="the journal that it was made of")
+def add_pipeline(commands: Commands) -> None:
+    """Add `pipeline` and its subcommands to the commands of `stomp-gateway`."""
+    pipeline = commands.add_parser(
+        "pipeline", help="make tables and a report from traffic journals", description=_DESCRIPTION, epilog=_EPILOG
+    )
+    subcommands = pipeline.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_ingest(subcommands)
+    check = add_command(
+        subcommands, "check", _needing_extra(_check), help="check that the lake has every line exactly once",
+        description=_CHECK, epilog=_CHECK_EPILOG,
+    )  # fmt: skip
+    _add_lake(check)
+    check.add_argument("--journal", type=Path, metavar="DIR", help="the journal it was made from")
     check.add_argument("--quiet", action="store_true", help="print only what is wrong")
-    check.set_defaults(run=_needing_extra(_check))
-    report = _parser(own, "report", "write an HTML report", _REPORT, _REPORT_EPILOG)
-    report.add_argument("--lake", required=True, type=Path, metavar="DIR", help="the lake")
+    report = add_command(
+        subcommands, "report", _needing_extra(_report), help="write an HTML report",
+        description=_REPORT, epilog=_REPORT_EPILOG,
+    )  # fmt: skip
+    _add_lake(report)
     report.add_argument("--from", dest="start", type=moment, metavar="TIME", help="begin here (default: first event)")
     report.add_argument("--to", dest="end", type=moment, metavar="TIME", help="end before this (default: last event)")
     report.add_argument("-o", "--output", required=True, type=Path, metavar="FILE", help="the file to write")
-    report.set_defaults(run=_needing_extra(_report))
-    compact = _parser(own, "compact", "put small files together", _COMPACT, _COMPACT_EPILOG)
-    compact.add_argument("--lake", required=True, type=Path, metavar="DIR", help="the lake")
-    compact.add_argument("--quiet", action="store_true", help="print only what goes wrong")
-    compact.set_defaults(run=_needing_extra(_compact))
-    collect = _parser(own, "gc", "delete what is old", _GC, _GC_EPILOG)
-    collect.add_argument("--lake", required=True, type=Path, metavar="DIR", help="the lake")
-    collect.add_argument("--journal", required=True, type=Path, metavar="DIR", help="the journal that it was made of")
+    compact = add_command(
+        subcommands, "compact", _needing_extra(_compact), help="merge small files",
+        description=_COMPACT, epilog=_COMPACT_EPILOG,
+    )  # fmt: skip
+    _add_lake(compact)
+    compact.add_argument("--quiet", action="store_true", help="print only what needs attention")
+    collect = add_command(
+        subcommands, "gc", _needing_extra(_collect), help="delete old segments and events",
+        description=_GC, epilog=_GC_EPILOG,
+    )  # fmt: skip
+    _add_lake(collect)
+    collect.add_argument("--journal", required=True, type=Path, metavar="DIR", help="the journal it was made from")
     collect.add_argument(
-        "--retain-days", required=True, type=_days, metavar="N", help="keep segments for so many days, ingested or not"
+        "--retain-days", required=True, type=_days, metavar="N", help="keep segments for N days, ingested or not"
     )
-    collect.add_argument("--events-days", type=_days, metavar="N", help="keep the table events for so many days")
+    collect.add_argument("--events-days", type=_days, metavar="N", help="keep the table events for N days")
     collect.add_argument("--quiet", action="store_true", help="print only what needs attention")
-    collect.set_defaults(run=_needing_extra(_collect))
 
 
-def _add_ingest(commands: _Commands) -> None:
-    ingest = _parser(commands, "ingest", "bring journals into the lake", _INGEST, _INGEST_EPILOG)
+def _add_lake(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--lake", required=True, type=Path, metavar="DIR", help="the lake")
+
+
+def _add_ingest(commands: Commands) -> None:
+    ingest = add_command(
+        commands, "ingest", _needing_extra(_ingest), help="add journals to the lake",
+        description=_INGEST, epilog=_INGEST_EPILOG,
+    )  # fmt: skip
     ingest.add_argument("--journal", required=True, type=Path, metavar="DIR", help="the directory of the segments")
-    ingest.add_argument("--lake", required=True, type=Path, metavar="DIR", help="where the tables are, or will be")
-    rhythm = ingest.add_mutually_exclusive_group()
-    rhythm.add_argument("--once", action="store_true", help="read what is there, then end (default)")
-    rhythm.add_argument(
-        "--every", type=duration, metavar="TIME", help="how often to look for new segments, as in 30s or 5m"
-    )
+    ingest.add_argument("--lake", required=True, type=Path, metavar="DIR", help="the lake; created if it is missing")
+    schedule = ingest.add_mutually_exclusive_group()
+    schedule.add_argument("--once", action="store_true", help="ingest all finished segments, then end (default)")
+    schedule.add_argument("--every", type=duration, metavar="TIME", help="look for new segments this often: 30s or 5m")
     ingest.add_argument(
         "--idle-after",
         type=duration,
@@ -175,35 +191,23 @@ def _add_ingest(commands: _Commands) -> None:
         type=duration,
         default=7 * _UNITS["d"],
         metavar="TIME",
-        help="and after this long, abandoned (default: 7d)",
+        help="and after this long it is abandoned (default: 7d)",
     )
-    ingest.add_argument("--skip-missing", action="store_true", help="go on if a segment has been deleted")
-    ingest.add_argument("--quiet", action="store_true", help="print only what goes wrong")
+    ingest.add_argument("--skip-missing", action="store_true", help="continue if a segment has been deleted")
+    ingest.add_argument("--quiet", action="store_true", help="print only what needs attention")
     spark = ingest.add_argument_group("Spark")
     spark.add_argument(
         "--master",
         default="local[*]",
         metavar="URL",
-        help="local[N], or a cluster such as spark://host:7077, whose machines all see journal and lake at the same "
+        help="local[N], or a cluster such as spark://host:7077 on which all machines have journal and lake at the same "
         "paths (default: local[*])",
     )
-    spark.add_argument("--driver-memory", default="2g", metavar="SIZE", help="Java's heap (default: 2g)")
-    ingest.set_defaults(run=_needing_extra(_ingest))
-
-
-def _parser(commands: _Commands, name: str, summary: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    return commands.add_parser(
-        name,
-        help=summary,
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    spark.add_argument("--driver-memory", default="2g", metavar="SIZE", help="size of Java's heap (default: 2g)")
 
 
 def duration(text: str) -> float:
-    """Seconds of a duration such as 30s, 5m, 2h or 7d."""
+    """The seconds in a duration such as 30s, 5m, 2h or 7d."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd])", text)
     if found is None or float(found[1]) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration above 0: write 30s, 5m, 2h or 7d")
@@ -229,7 +233,7 @@ def _days(text: str) -> float:
     return found
 
 
-def _needing_extra(run: Callable[[argparse.Namespace], ExitCode]) -> Callable[[argparse.Namespace], ExitCode]:
+def _needing_extra(run: Run) -> Run:
     def checked(options: argparse.Namespace) -> ExitCode:
         missing = [name for name in _REQUIRED_PACKAGES if importlib.util.find_spec(name) is None]
         if missing:
@@ -243,7 +247,7 @@ def _needing_extra(run: Callable[[argparse.Namespace], ExitCode]) -> Callable[[a
 
 @contextmanager
 def _private_files() -> Iterator[None]:
-    """Let only user and group read the files written, by Java too: lakes and reports contain personal data."""
+    """Let only user and group read new files, Java's files too: lakes and reports contain personal data."""
     before = os.umask(0o077)
     os.umask(before | 0o027)
     try:
@@ -254,12 +258,12 @@ def _private_files() -> Iterator[None]:
 
 @contextmanager
 def _explained(lake: Path) -> Iterator[None]:
-    """Turn errors of the disk, and of damaged files, into a PipelineError that says what to do."""
+    """Turn disk errors and damaged files into a PipelineError that says what to do."""
     from pyarrow import ArrowException  # noqa: PLC0415
 
     try:
         yield
-    except BrokenPipeError:  # the reader of standard output has ended; not an error of the disk
+    except BrokenPipeError:  # the reader of standard output has closed it: not a disk error
         raise
     except OSError as error:
         where = error.filename or lake
