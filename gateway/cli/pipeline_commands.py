@@ -41,8 +41,8 @@ examples:
 
 _INGEST = """\
 Add every line of the journal's finished segments to the lake exactly once, and compute the tables made from them.
-You may stop or kill it at any moment: the next run continues, and nothing is lost or counted twice. Lines that cannot be
-read go to the table bad_lines.
+You may stop or kill it at any moment: the next run continues, and nothing is lost or counted twice. Unreadable lines go
+to the table bad_lines.
 """
 
 _INGEST_EPILOG = """\
@@ -110,7 +110,7 @@ exit codes:
 
 _GC = """\
 Delete segments of the journal that are in the lake and older than --retain-days. With --events-days, also delete old
-days of the table events. Tables computed from them stay, and so does a day that these tables do not have completely yet.
+days of the table events. The tables computed from them stay, and so do days that these tables do not have as a whole.
 """
 
 _GC_EPILOG = """\

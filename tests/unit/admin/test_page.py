@@ -199,7 +199,7 @@ def test_a_refusal_to_close_is_shown(browser: Browser, api: AdminApi) -> None:
     shows(browser, "audit in /")
     browser.value("document.getElementById('ask-close').click()")
     browser.value("document.getElementById('close-now').click()")
-    shows(browser, "It was not closed: Configure users for the admin listener")
+    shows(browser, "The session was not closed: Configure users for the admin listener")
 
 
 # ---- trouble ----
@@ -215,7 +215,7 @@ def test_it_says_that_the_gateway_does_not_answer_and_recovers(browser: Browser,
     browser.open(api.url, DESKTOP)
     shows(browser, "billing")
     api.broken = "A fault of the gateway"
-    shows(browser, "The gateway has not answered since", "A fault of the gateway", "No answer", "What you see is from")
+    shows(browser, "The gateway has not answered since", "A fault of the gateway", "No answer", "This page shows the state at")
     browser.until("getComputedStyle(document.getElementById('main')).opacity === '0.5'")
     shows(browser, "billing")
     api.broken = None
