@@ -1,4 +1,4 @@
-# The two commands a newcomer needs are `make run` and `make test`. `make help` lists the rest.
+# To begin, you need `make run` and `make test`. `make help` lists all targets.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -13,30 +13,30 @@ PACKAGES := gateway deploy tests
 
 help:
 	echo "make run     start the gateway on 127.0.0.1:61613, and a private RabbitMQ behind it"
-	echo "             AMQP_URL=amqp://user:password@host:5672/vhost   use that broker, start none"
+	echo "             AMQP_URL=amqp://user:password@host:5672/vhost   use this broker instead"
 	echo "             STOMP_PORT=61614                                listen there instead"
-	echo "make test    style, types, import law, docs and all tests; PYTEST='-k name' chooses among the tests"
+	echo "make test    check style, types, import law and docs, and run all tests; PYTEST='-k name' selects tests"
 	echo "make lint    the same without the tests"
-	echo "make docs    the documentation as a site, in var/site; a dead link is an error"
-	echo "make clients the same conversations with plugin and gateway, held by client libraries in four languages"
-	echo "make fuzz    look for octets that break decoder or session, for SECONDS=300; ARGS='--help' for its options"
-	echo "make kills   kill the pipeline's ingest again and again, and look whether anything is lost or counted twice"
-	echo "make bench   compare gateway and RabbitMQ's STOMP plugin; ARGS='--help' for its options"
-	echo "make bench-journal  what the traffic journal costs the gateway; ARGS='--help' for its options"
-	echo "make bench-ingest   how fast journals become tables; ARGS='--help' for its options"
-	echo "make demo-pipeline  the whole way from traffic to a report, on a broker and a gateway of its own, in minutes"
-	echo "make setup   only prepare $(VENV) (the others do so by themselves)"
-	echo "make clean   remove $(VENV), var and every cache"
+	echo "make docs    build the documentation as a site in var/site; a dead link is an error"
+	echo "make clients run client libraries in four languages against plugin and gateway, and compare"
+	echo "make fuzz    look for bytes that break decoder or session, for SECONDS=300; ARGS='--help' shows its options"
+	echo "make kills   kill the pipeline's ingest again and again, and check that nothing is lost or counted twice"
+	echo "make bench   compare the speed of gateway and RabbitMQ's STOMP plugin; ARGS='--help' shows its options"
+	echo "make bench-journal  measure what the traffic journal costs the gateway; ARGS='--help' shows its options"
+	echo "make bench-ingest   measure how fast journals become tables; ARGS='--help' shows its options"
+	echo "make demo-pipeline  go from traffic to a report with a private broker and gateway; takes minutes"
+	echo "make setup   only prepare $(VENV); the other targets do this, too"
+	echo "make clean   remove $(VENV), var and all caches"
 
-# Rebuilt only when what it is built from has changed.
+# Rebuilt only when one of these files has changed.
 $(STAMP): pyproject.toml constraints.txt deploy/local/environment.sh
 	deploy/local/environment.sh $(VENV)
 	touch $@
 
-# What `make run` does without: Spark has 490 MB, and needs a Java. JAVA_HOME chooses one.
+# Not for `make run`: Spark takes 490 MB and needs Java. JAVA_HOME selects the Java.
 $(PIPELINE): $(STAMP) deploy/local/java.py
 	$(BIN)/python -m deploy.local.java
-	echo "Installing what the pipeline needs (PySpark and PyArrow, 0.7 GB on disk), which takes a minute"
+	echo "Installing what the pipeline needs (PySpark and PyArrow, 0.7 GB on disk), this takes a minute"
 	PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
 		$(BIN)/python -m pip install --quiet --use-pep517 --editable '.[dev,pipeline]' || \
 		{ echo "setup: pip could not install PySpark and PyArrow: see its message above" >&2; exit 1; }
@@ -54,7 +54,7 @@ lint: style types law docs
 style: $(PIPELINE)
 	echo "== style"
 	$(BIN)/ruff check --quiet .
-	$(BIN)/ruff format --quiet --check . || { echo "Not formatted; mend with: $(BIN)/ruff format ."; exit 1; }
+	$(BIN)/ruff format --quiet --check . || { echo "Not formatted. To fix: $(BIN)/ruff format ."; exit 1; }
 
 types: $(PIPELINE)
 	echo "== types"
@@ -68,15 +68,15 @@ docs: $(STAMP)
 	echo "== docs"
 	$(BIN)/zensical build --config-file .mkdocs.yml --strict >var/docs.log 2>&1 || { cat var/docs.log; exit 1; }
 
-# Two workers, since much of it is waiting; tests that were chosen run in one process, where a debugger can stop them.
+# Two workers, because the tests often wait. With PYTEST, one process, so that a debugger works.
 tests: $(PIPELINE)
 	echo "== tests"
 	$(BIN)/python -m deploy.local.chromium
 	$(BIN)/python -m deploy.local.promtool
 	$(BIN)/python -m pytest -m "not clients and not kills" $(or $(PYTEST),-n 2)
-	echo "Clients in Ruby, Perl and JavaScript have a target of their own: make clients"
+	echo "To test clients in Ruby, Perl and JavaScript: make clients"
 
-# The full test; `make test` has a short one.
+# The long test; `make test` runs a short one.
 kills: $(PIPELINE)
 	$(BIN)/python -m pytest -m kills tests/pipeline $(PYTEST)
 
@@ -85,11 +85,11 @@ clients: $(STAMP)
 	$(BIN)/python -m tests.clients.prepare
 	$(BIN)/python -m pytest -rs tests/clients $(PYTEST)
 
-# Coverage-guided where atheris has a wheel, else by chance alone.
+# Guided by coverage if atheris has a wheel for this machine, otherwise random.
 fuzz: $(STAMP)
 	$(BIN)/python -c 'import atheris' 2>/dev/null || \
 		PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --only-binary atheris --editable '.[fuzz]' || \
-		echo "atheris cannot be installed here; the mutation loop takes its place"
+		echo "atheris cannot be installed here; using random mutation instead"
 	$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),300) $(ARGS)
 
 bench: $(STAMP)
