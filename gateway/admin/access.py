@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from ipaddress import ip_address
 from typing import Final
 
-from gateway.config import Admin
+from gateway.config import AdminListener
 
 _SCHEME: Final = "basic "
 
@@ -22,7 +22,7 @@ class Access:
         settings: of the admin listener.
     """
 
-    def __init__(self, settings: Admin) -> None:
+    def __init__(self, settings: AdminListener) -> None:
         self._hosts = frozenset(host.lower().rstrip(".") for host in ("localhost", *settings.allowed_hosts))
         self._users = {_digest(user.login, user.passcode.get_secret_value()): user.login for user in settings.users}
 

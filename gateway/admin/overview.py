@@ -227,7 +227,7 @@ class _Destinations:
     def add(self, client: ClientConnection) -> None:
         """Add one session."""
         session = client.session
-        name = session.settings.virtual_host
+        name = session.settings.name
         for send in session.sends.all:
             at = self.at(name, send.destination, send.kind)
             at.published += send.messages

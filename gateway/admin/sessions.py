@@ -25,7 +25,7 @@ def _identity(client: ClientConnection) -> str:
 
 
 def _virtual_host(client: ClientConnection) -> str | None:
-    return client.session.settings.virtual_host or None
+    return client.session.settings.name or None
 
 
 def _label(client: ClientConnection) -> str | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from gateway.config import Admin, Listener, ListenerTls
+from gateway.config import AdminListener, Listener, ListenerTls
 from gateway.errors import ListenError
 from gateway.server.listen.listener import OpenListener
 
@@ -35,7 +35,7 @@ class AdminSite:
         settings: where it listens, and who may look in.
     """
 
-    def __init__(self, settings: Admin) -> None:
+    def __init__(self, settings: AdminListener) -> None:
         self._settings = settings
         self._door: OpenListener | None = None
         self._web: Web | None = None

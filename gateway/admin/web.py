@@ -32,7 +32,7 @@ from gateway.server.listen.peer import Arrival, Peer
 from gateway.server.log_rate_limiter import LogRateLimiter
 
 if TYPE_CHECKING:
-    from gateway.config import Admin
+    from gateway.config import AdminListener
     from gateway.server.client.connection import ClientConnection
     from gateway.server.process.gateway import Gateway
 
@@ -81,7 +81,7 @@ class Web:
         settings: who may look in.
     """
 
-    def __init__(self, gateway: Gateway, settings: Admin) -> None:
+    def __init__(self, gateway: Gateway, settings: AdminListener) -> None:
         self._gateway = gateway
         self._access = Access(settings)
         self._complaints = LogRateLimiter(asyncio.get_running_loop().time)

@@ -7,7 +7,7 @@ import re
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -27,6 +27,11 @@ class Finding:
     trail: Trail
     sentence: str
     suggestion: str | None = None
+
+
+def mapping(value: object) -> dict[str, Any]:
+    """A part of a file's tree if it is a mapping, else an empty one: validation reports what has the wrong shape."""
+    return value if isinstance(value, dict) else {}
 
 
 def path_text(trail: Trail) -> str:

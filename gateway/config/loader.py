@@ -8,12 +8,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from gateway.config.consistency import contradictions, shared_journals, strange_keys
+from gateway.config.consistency import contradictions, model_contradictions
 from gateway.config.document import Document, YamlSyntaxError, read_document
+from gateway.config.files import ConfigFiles, read_passcode_files
 from gateway.config.findings import Finding, Trail, findings_of, path_text
 from gateway.config.model import GatewayConfig
-from gateway.config.rule_checks import low_maxima, shared_renewals, useless_rules
-from gateway.config.secret_files import read_secret_files
 from gateway.errors import ConfigError, Mistake
 
 
@@ -60,22 +59,21 @@ def parse(
         document = read_document(text, os.environ if environment is None else environment)
     except YamlSyntaxError as mistake:
         raise ConfigError([Mistake("", mistake.sentence, mistake.suggestion, mistake.line)], name) from None
-    base = Path() if directory is None else directory
-    read_secret_files(document, base)
-    config, found = _validated(document.tree, base)
+    files = ConfigFiles(Path() if directory is None else directory)
+    read_passcode_files(document, files)
+    config, found = _validated(document.tree, files)
     found += contradictions(document.tree)
     if config is not None and not found:
-        found += [*strange_keys(config), *shared_journals(config), *useless_rules(config), *low_maxima(config)]
-        found += shared_renewals(config)
+        found += model_contradictions(config, files)
     mistakes = _mistakes(document, found)
     if config is None or mistakes:
         raise ConfigError(mistakes, name)
     return config
 
 
-def _validated(tree: object, directory: Path) -> tuple[GatewayConfig | None, list[Finding]]:
+def _validated(tree: object, files: ConfigFiles) -> tuple[GatewayConfig | None, list[Finding]]:
     try:
-        return GatewayConfig.model_validate(tree, context={"directory": directory}), []
+        return GatewayConfig.model_validate(tree, context=files), []
     except ValidationError as error:
         return None, list(findings_of(error))
 

@@ -144,7 +144,7 @@ class Journal:
         Returns:
             Its witness; None where its virtual host has no journal.
         """
-        virtual_host = session.settings.virtual_host
+        virtual_host = session.settings.name
         book = self._book(virtual_host)
         if book is None:
             return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gateway.config import SocketAddress
-from gateway.config.listeners import is_origin
+from gateway.config.listener_settings import is_origin
 from gateway.errors import UsageError
 from gateway.migrate.keys import RABBIT, STOMP, WEB
 from gateway.migrate.settings import Given

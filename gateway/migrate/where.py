@@ -9,7 +9,7 @@ from typing import Final
 from pydantic_core import PydanticCustomError
 
 from gateway.config import SocketAddress
-from gateway.config.addresses import MAX_PORT
+from gateway.config.scalars import MAX_PORT
 from gateway.migrate.remarks import Remarks
 from gateway.migrate.settings import Given
 from gateway.migrate.terms import Atom, Term, Tuple

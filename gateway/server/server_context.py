@@ -7,13 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gateway.config import VirtualHost
+from gateway.config.virtual_host import FindVirtualHost
 from gateway.journal.journal import Journal
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.client.auto_ack_flusher import AutoAckFlusher
 from gateway.server.client.session_limits import SessionLimits
 from gateway.server.stats import GatewayStats
-from gateway.session.settings import Resolve
 
 if TYPE_CHECKING:
     from gateway.server.client.connection import ClientConnection
@@ -29,8 +28,7 @@ class ServerContext:
     """
 
     server: bytes
-    resolve: Resolve
-    find_virtual_host: Callable[[str], VirtualHost | None]
+    find_virtual_host: FindVirtualHost
     pool: LinkPool
     clock: Callable[[], float]
     spawn: Callable[..., asyncio.Task[None]]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from gateway.config.virtual_host import FindVirtualHost
 from gateway.errors import CloseReason, StompError
 from gateway.session import error_frames, ops
 from gateway.session.connecting import Connect, read_connect
 from gateway.session.context import SessionContext
-from gateway.session.settings import Resolve
 from gateway.session.transitions import State
 from gateway.stomp.encoder import encode
 from gateway.stomp.frame import Frame
@@ -29,7 +29,7 @@ class Authentication:
         "implicit_connect", "is_local",
     )  # fmt: skip
 
-    def __init__(self, context: SessionContext, server: bytes, resolve: Resolve) -> None:
+    def __init__(self, context: SessionContext, server: bytes, resolve: FindVirtualHost) -> None:
         self.heartbeats: Heartbeats = _NO_HEARTBEATS
         # About the client, known to the owner: whether it connects from this machine, the name in its certificate where
         # that may stand in for a login, and whether its listener lets it leave out CONNECT.

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from gateway.config.virtual_host import FindVirtualHost, VirtualHost
 from gateway.session import error_frames
 from gateway.session.ops import Login
-from gateway.session.settings import Resolve, Settings
 from gateway.stomp.heartbeat import Heartbeats, negotiate
 
 VERSIONS: Final = (b"1.2", b"1.1", b"1.0")
@@ -69,7 +69,11 @@ def trim(headers: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
 
 
 def read_connect(
-    headers: Mapping[bytes, bytes], resolve: Resolve, certificate_name: str | None = None, *, implicit: bool = False
+    headers: Mapping[bytes, bytes],
+    resolve: FindVirtualHost,
+    certificate_name: str | None = None,
+    *,
+    implicit: bool = False,
 ) -> Connect:
     """Read the headers of CONNECT.
 
@@ -90,7 +94,7 @@ def read_connect(
     return Connect(version, login, headers.get(b"heart-beat"), implicit)
 
 
-def _settings(host: bytes | None, resolve: Resolve) -> Settings:
+def _settings(host: bytes | None, resolve: FindVirtualHost) -> VirtualHost:
     try:
         settings = resolve(None if host is None else host.decode())
     except UnicodeDecodeError:
@@ -100,18 +104,20 @@ def _settings(host: bytes | None, resolve: Resolve) -> Settings:
     return settings
 
 
-def _credentials(headers: Mapping[bytes, bytes], settings: Settings, certificate_name: str | None) -> Login:
+def _credentials(headers: Mapping[bytes, bytes], settings: VirtualHost, certificate_name: str | None) -> Login:
     """A login header wins over a certificate, and a certificate over the default user."""
     login, default = headers.get(b"login"), settings.default_user
     if login is None and certificate_name is not None:
-        user = settings.certificate_users.get(certificate_name, settings.certificate_everyone)
+        certificates = settings.certificate_users
+        user = certificates.users.get(certificate_name, certificates.everyone)
         if user is None:
             raise error_frames.access_refused(certificate_name.encode(), settings)
-        return Login(settings, user.login, user.passcode)
+        return Login(settings, *user.credentials)
     passcode = headers.get(b"passcode")
     if default is not None:
-        login = default.login if login is None else login
-        passcode = default.passcode if passcode is None else passcode
+        default_login, default_passcode = default.credentials
+        login = default_login if login is None else login
+        passcode = default_passcode if passcode is None else passcode
     if login is None:
         raise error_frames.bad_connect("Missing login or passcode header(s)")
     if passcode is None:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Final
 
+from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CloseReason, StompError
 from gateway.session import error_frames, ops
 from gateway.session.connecting import trim
 from gateway.session.observer import SessionObserver
 from gateway.session.queues import QueueSpec
-from gateway.session.settings import Settings
 from gateway.session.subscription import AckMode, Subscription
 from gateway.session.subscriptions import Subscriptions
 from gateway.session.traffic import COMMANDS, OTHER, Sends
@@ -24,7 +24,7 @@ from gateway.stomp.encoder import encode_receipt
 from gateway.stomp.frame import Frame
 
 # Until a client has logged in there is no virtual host, and nothing that would look at its settings.
-NO_SETTINGS: Final = Settings("")
+NO_SETTINGS: Final = VirtualHost(name="")
 
 NO_TURN_LIMIT: Final = 1 << 62
 """As many frames at one go as there are."""

@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from gateway.config.rules import DestinationRule
+from gateway.config.virtual_host import VirtualHost
 from gateway.errors import StompError
 from gateway.patterns import Pattern
 from gateway.session import error_frames
 from gateway.session.arguments import Argument
 from gateway.session.destinations import Destination, Kind, parse, spellings
-from gateway.session.settings import DestinationRule, Settings
 
 LOGIN: Final = b"{login}"
 _DEAD_LETTER_EXCHANGE: Final = "x-dead-letter-exchange"
@@ -54,7 +55,7 @@ class DestinationRules:
 
     __slots__ = ("_login", "_send", "_subscribe", "_topic_exchange")
 
-    def __init__(self, settings: Settings, login: bytes) -> None:
+    def __init__(self, settings: VirtualHost, login: bytes) -> None:
         self._login = login
         self._topic_exchange = settings.default_topic_exchange
         rules = [_Bound(rule, login) for rule in settings.destination_rules if _concerns(rule.logins, login)]
@@ -132,7 +133,7 @@ class _Bound:
 
     def __init__(self, rule: DestinationRule, login: bytes) -> None:
         self.rule = rule
-        self.pattern = _bind(rule.pattern, login)
+        self.pattern = _bind(rule.destination, login)
         self.to = None if rule.to is None else _bind(rule.to, login)
 
 
@@ -165,5 +166,5 @@ def _rewritten(text: bytes, other: bytes) -> Destination:
     return destination
 
 
-NO_DESTINATION_RULES: Final = DestinationRules(Settings(""), b"")
+NO_DESTINATION_RULES: Final = DestinationRules(VirtualHost(name=""), b"")
 """All is allowed."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CloseReason, StompError
-from gateway.session.settings import Settings
 from gateway.stomp.encoder import encode
 
 SUPPORTED_VERSIONS: Final = "1.0,1.1,1.2"
@@ -53,19 +53,19 @@ _NAME_IN_TEXT: Final = re.compile(r"[A-Z]+(?:_[A-Z]+)* - ")
 _TOPIC_REFUSED: Final = re.compile(r"ACCESS_REFUSED - (?=(?:read )?access to topic )")
 
 
-def broker_error(code: int, text: str, settings: Settings) -> StompError:
+def broker_error(code: int, text: str, settings: VirtualHost) -> StompError:
     """An error of the broker that closed a channel: its name as message, its text as body. Ends the session."""
     if settings.next_release:
         text = _NAME_IN_TEXT.sub("", text, count=1) if _NAME_IN_TEXT.match(text) else text
     return StompError(_AMQP_NAMES.get(code, "broker_error"), text, close=CloseReason.BROKER_ERROR)
 
 
-def topic_refused(code: int, text: str, settings: Settings) -> StompError:
+def topic_refused(code: int, text: str, settings: VirtualHost) -> StompError:
     """The broker's refusal of a subscription to a topic; not always about the permission to read it."""
     return broker_error(code, _TOPIC_REFUSED.sub("", text), settings)
 
 
-def unknown_delivery_tag(tag: int, settings: Settings) -> StompError:
+def unknown_delivery_tag(tag: int, settings: VirtualHost) -> StompError:
     """The broker's answer to an acknowledgement of nothing, given without asking it."""
     return broker_error(_PRECONDITION_FAILED, f"PRECONDITION_FAILED - unknown delivery tag {tag}", settings)
 
@@ -85,7 +85,7 @@ def bad_connect(body: str | bytes) -> StompError:
     return StompError("Bad CONNECT", body)
 
 
-def access_refused(login: bytes, settings: Settings) -> StompError:
+def access_refused(login: bytes, settings: VirtualHost) -> StompError:
     """A login that the broker does not accept, or a certificate's name that stands for nobody."""
     return bad_connect(b"Access refused for user '%b'%b" % (login, b"" if settings.next_release else b"\n"))
 
@@ -95,7 +95,7 @@ def virtual_host_denied(name: bytes) -> StompError:
     return bad_connect(b"Virtual host '%b' access denied" % name)
 
 
-def login_failed(code: int, text: str, login: bytes, settings: Settings) -> StompError:
+def login_failed(code: int, text: str, login: bytes, settings: VirtualHost) -> StompError:
     """The broker's refusal of connection.start-ok (403), of connection.open (530), or of anything else.
 
     Args:
@@ -107,7 +107,7 @@ def login_failed(code: int, text: str, login: bytes, settings: Settings) -> Stom
     if code == _ACCESS_REFUSED:
         return access_refused(login, settings)
     if code == _NOT_ALLOWED:
-        return virtual_host_denied(settings.virtual_host.encode())
+        return virtual_host_denied(settings.name.encode())
     return bad_connect(text)
 
 

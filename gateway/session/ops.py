@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gateway.config.virtual_host import VirtualHost
 from gateway.session.arguments import Argument
 from gateway.session.queues import QueueSpec
-from gateway.session.settings import Settings
 from gateway.session.subscription import Subscription
 
 
@@ -22,13 +22,13 @@ class Login:
     Answered by LoggedIn, LoginFailed, BrokerUnreachable or SessionRefused.
     """
 
-    settings: Settings
+    settings: VirtualHost
     login: bytes
     passcode: bytes
 
     def __repr__(self) -> str:
         # The passcode stays out of every log and traceback.
-        return f"Login({self.settings.virtual_host!r}, {self.login!r})"
+        return f"Login({self.settings.name!r}, {self.login!r})"
 
 
 @dataclass(frozen=True, slots=True)

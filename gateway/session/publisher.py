@@ -13,9 +13,9 @@ from typing import Protocol
 from gateway.amqp import properties
 from gateway.amqp.codec import Publication
 from gateway.amqp.splitter import Return
+from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CodecError
 from gateway.session.observer import SendCounter
-from gateway.session.settings import Settings
 from gateway.session.traffic import SendCount
 
 
@@ -63,14 +63,14 @@ class Publisher:
         "unconfirmed_bytes",
     )
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: VirtualHost) -> None:
         self.channel = 0
         self.frame_max = 0
         self.confirms = False
         self.output: list[bytes] = []
         self.unconfirmed_bytes = 0
-        self._max_messages = settings.confirm_messages
-        self._max_bytes = settings.confirm_bytes
+        self._max_messages = settings.confirm_window.messages
+        self._max_bytes = settings.confirm_window.bytes
         self._sequence = 0
         # The last message that the broker returned.
         self._returned = 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from gateway.config.rules import QueueArguments
 from gateway.session.arguments import Argument
-from gateway.session.settings import QueueArgumentDefaults
 
 TYPE: Final = "x-queue-type"
 REPLICATED: Final = ("quorum", "stream")
@@ -25,7 +25,7 @@ _COMMON_TO_STREAMS: Final = frozenset(("x-max-length-bytes",))
 
 def with_defaults(
     own: Mapping[str, Argument],
-    defaults: tuple[QueueArgumentDefaults, ...],
+    defaults: tuple[QueueArguments, ...],
     canonical: tuple[bytes, ...],
     *,
     may_be_replicated: bool,
@@ -54,10 +54,8 @@ def with_defaults(
     return {**wanted, **own}
 
 
-def _first_that_fits(
-    defaults: tuple[QueueArgumentDefaults, ...], canonical: tuple[bytes, ...]
-) -> Mapping[str, str | int]:
+def _first_that_fits(defaults: tuple[QueueArguments, ...], canonical: tuple[bytes, ...]) -> Mapping[str, str | int]:
     for entry in defaults:
-        if any(entry.pattern.match(text) is not None for text in canonical):
+        if any(entry.destination.match(text) is not None for text in canonical):
             return entry.arguments
     return {}

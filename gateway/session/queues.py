@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gateway.config.rules import QueueArguments
+from gateway.config.virtual_host import VirtualHost
 from gateway.session import error_frames
 from gateway.session.arguments import Argument, queue_arguments
 from gateway.session.destinations import Destination, Kind, durable_queue_name, spellings
 from gateway.session.queue_defaults import REPLICATED, TYPE, with_defaults
-from gateway.session.settings import QueueArgumentDefaults, Settings
 from gateway.stomp.headers import read_boolean
 
 
@@ -37,10 +38,10 @@ class QueueRules:
     exclusive: bool = False
     replicated: bool = False
     streams_take_nack: bool = False
-    defaults: tuple[QueueArgumentDefaults, ...] = ()
+    defaults: tuple[QueueArguments, ...] = ()
 
     @classmethod
-    def of(cls, broker_version: tuple[int, ...], settings: Settings) -> QueueRules:
+    def of(cls, broker_version: tuple[int, ...], settings: VirtualHost) -> QueueRules:
         """The rules for a broker.
 
         Args:
@@ -50,7 +51,7 @@ class QueueRules:
         # From 4.3 on RabbitMQ refuses queues that are neither durable nor exclusive.
         is_new = broker_version >= (4, 3)
         exclusive = settings.exclusive_queues
-        return cls(is_new if exclusive is None else exclusive, is_new, is_new, settings.queue_defaults)
+        return cls(is_new if exclusive is None else exclusive, is_new, is_new, settings.queue_arguments)
 
     def spellings(self, destination: Destination, topic_exchange: bytes = b"") -> tuple[bytes, ...]:
         """The texts that ``defaults`` may speak of; none where there are no defaults, which is the common case."""
@@ -91,7 +92,7 @@ def subscribed_queue(
     destination: Destination,
     headers: Mapping[bytes, bytes],
     fallback: bytes,
-    settings: Settings,
+    settings: VirtualHost,
     rules: QueueRules,
 ) -> QueueSpec | None:
     """The queue that a SUBSCRIBE declares, or None where it only consumes.
@@ -134,7 +135,7 @@ def temporary_queue(identifier: bytes, rules: QueueRules) -> QueueSpec:
 
 
 def subscription_queue(
-    destination: Destination, headers: Mapping[bytes, bytes], fallback: bytes, settings: Settings
+    destination: Destination, headers: Mapping[bytes, bytes], fallback: bytes, settings: VirtualHost
 ) -> bytes:
     """The name of a topic subscription's queue: the client's own, the durable one, or the fallback."""
     own = headers.get(b"x-queue-name")

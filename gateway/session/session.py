@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from gateway.amqp.splitter import Return
+from gateway.config.virtual_host import FindVirtualHost
 from gateway.errors import CloseReason, CodecError, FrameError, StompError, TlsOctetsError
 from gateway.session import error_frames, ops
 from gateway.session.authentication import Authentication
@@ -28,7 +29,6 @@ from gateway.session.publisher import Publisher
 from gateway.session.queues import QueueRules
 from gateway.session.renewal import Renewal
 from gateway.session.sender import Sender, octets
-from gateway.session.settings import Resolve
 from gateway.session.subscriber import Subscriber
 from gateway.session.transitions import HANDLERS, READING, State
 from gateway.stomp.decoder import Decoder, Limits
@@ -50,7 +50,9 @@ class Session(SessionContext):
         now: seconds on the clock of ``time_passed``.
     """
 
-    def __init__(self, identity: bytes, server: bytes, resolve: Resolve, limits: Limits, now: float = 0.0) -> None:
+    def __init__(
+        self, identity: bytes, server: bytes, resolve: FindVirtualHost, limits: Limits, now: float = 0.0
+    ) -> None:
         default = resolve(None)
         super().__init__(identity, strict=default is not None and default.strict)
         self.authentication = Authentication(self, server, resolve)

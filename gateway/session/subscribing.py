@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from gateway.config.virtual_host import VirtualHost
 from gateway.session import error_frames
 from gateway.session.arguments import Argument, consumer_arguments, queue_arguments
 from gateway.session.destination_rules import NO_DESTINATION_RULES, DestinationRules
@@ -19,7 +20,6 @@ from gateway.session.queues import (
     subscribed_queue,
     subscription_queue,
 )
-from gateway.session.settings import Settings
 from gateway.session.subscription import AckMode
 from gateway.stomp.headers import read_integer
 
@@ -65,7 +65,7 @@ class UnsubscribeRequest:
 def read_subscribe(
     headers: Mapping[bytes, bytes],
     fresh_queue_name: bytes,
-    settings: Settings,
+    settings: VirtualHost,
     rules: QueueRules,
     destinations: DestinationRules = NO_DESTINATION_RULES,
 ) -> SubscribeRequest:
@@ -146,7 +146,7 @@ def read_unsubscribe(headers: Mapping[bytes, bytes]) -> UnsubscribeRequest:
 def queue_to_delete(
     subscribed: bytes,
     headers: Mapping[bytes, bytes],
-    settings: Settings,
+    settings: VirtualHost,
     destinations: DestinationRules = NO_DESTINATION_RULES,
 ) -> str | None:
     """The queue that a durable UNSUBSCRIBE deletes: only one of a topic, under the name that its own headers give.
@@ -175,10 +175,10 @@ def _ack_mode(text: bytes | None) -> AckMode:
         raise error_frames.processing_error() from None
 
 
-def _prefetch(text: bytes | None, settings: Settings) -> int:
-    number = settings.default_prefetch if text is None else read_integer(text)
+def _prefetch(text: bytes | None, settings: VirtualHost) -> int:
+    number = settings.prefetch.default or 0 if text is None else read_integer(text)
     if number is None or number < 0:
         raise error_frames.processing_error()
-    most = settings.max_prefetch
+    most = settings.prefetch.max or 0
     # No limit is more than any.
     return min(number or most, most or _LARGEST_PREFETCH)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gateway.config.virtual_host import TransactionLimits
 from gateway.session import error_frames
-from gateway.session.settings import TransactionLimits
 from gateway.session.subscription import AckMode, Subscription
 from gateway.stomp.frame import Frame
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from gateway.config.virtual_host import FindVirtualHost, VirtualHost
 from gateway.errors import CloseReason, FrameError
 from gateway.session import ops
 from gateway.session.context import Hold
 from gateway.session.session import Session
-from gateway.session.settings import Resolve, Settings
 from gateway.session.transitions import READING, State
 from gateway.stomp.decoder import Decoder, Limits
 from gateway.stomp.frame import Frame
@@ -57,7 +57,7 @@ class Client:
         self,
         broker: ModelBroker,
         number: int,
-        resolve: Resolve,
+        resolve: FindVirtualHost,
         limits: Limits,
         read: int,
         *,
@@ -145,7 +145,7 @@ class Client:
             self._check_bounds(session.settings)
         self._check_subscriptions()
 
-    def _check_bounds(self, settings: Settings) -> None:
+    def _check_bounds(self, settings: VirtualHost) -> None:
         session = self.session
         limits = settings.transactions
         transactions = session.sender.transactions
@@ -156,8 +156,8 @@ class Client:
         demand(transactions._bytes <= limits.max_bytes, "the octets of transactions are bounded")
         # A COMMIT publishes past the window, and so does the frame that fills it.
         publisher = session.publisher
-        demand(publisher.unconfirmed <= settings.confirm_messages + limits.max_actions, "unconfirmed is bounded")
-        octets = settings.confirm_bytes + settings.max_frame_size + limits.max_bytes
+        demand(publisher.unconfirmed <= settings.confirm_window.messages + limits.max_actions, "unconfirmed is bounded")
+        octets = settings.confirm_window.bytes + settings.max_frame_size + limits.max_bytes
         demand(publisher.unconfirmed_bytes <= octets, "unconfirmed octets are bounded")
         account = sum(size for _, _, size, *_ in publisher._unconfirmed.values())
         demand(publisher.unconfirmed_bytes == account, "unconfirmed octets are counted")

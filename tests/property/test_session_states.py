@@ -6,9 +6,9 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from gateway.config.virtual_host import VirtualHost
 from gateway.session import ops
 from gateway.session.context import Hold
-from gateway.session.settings import Settings
 from gateway.session.transitions import HANDLERS, MOVES, READING, State
 from gateway.stomp.frame import CLIENT_COMMANDS
 from tests.property.session_frames import COMMANDS, frames
@@ -181,7 +181,7 @@ _lives = st.tuples(
 @given(_lives)
 def test_a_session_never_raises_and_only_moves_as_it_may(life: tuple[bool, list[Step], list[Step]]) -> None:
     connected, steps, end = life
-    play = Playbook(Settings("/", token_renewal=True))
+    play = Playbook(VirtualHost(name="/", token_renewal=True))
     if connected:
         play.connect()
     subscribed: list[ops.Subscribe] = []

@@ -13,11 +13,11 @@ from typing import Any
 from pamqp import body, commands, frame, header
 
 from gateway.amqp.splitter import Return
+from gateway.config.virtual_host import VirtualHost
 from gateway.errors import FrameError
 from gateway.parity import FrameReader, ServerFrame
 from gateway.session import ops
 from gateway.session.session import Session
-from gateway.session.settings import Settings
 from gateway.session.subscription import Subscription
 from gateway.session.transitions import State
 from gateway.stomp.decoder import Decoder, Limits
@@ -79,11 +79,11 @@ class Playbook:
         other: settings of another virtual host.
     """
 
-    def __init__(self, settings: Settings | None = None, now: float = 0.0, other: Settings | None = None) -> None:
-        default = settings or Settings("/")
+    def __init__(self, settings: VirtualHost | None = None, now: float = 0.0, other: VirtualHost | None = None) -> None:
+        default = settings or VirtualHost(name="/")
         known = {"/": default}
         if other is not None:
-            known[other.virtual_host] = other
+            known[other.name] = other
         limits = Limits()
         self.session = Session(
             IDENTITY, b"stomp-gateway/0", lambda host: known.get("/" if host is None else host), limits, now

@@ -13,12 +13,12 @@ from functools import partial
 from typing import Final
 
 from gateway.amqp.splitter import Return
+from gateway.config.virtual_host import FindVirtualHost, VirtualHost
 from gateway.errors import FrameError
 from gateway.parity import Closed, FrameReader, Received, SilenceError
 from gateway.session import ops
 from gateway.session.queues import QueueSpec
 from gateway.session.session import Session
-from gateway.session.settings import Resolve, Settings
 from gateway.session.subscription import Subscription
 from gateway.session.transitions import State
 from gateway.stomp.decoder import Decoder, Limits
@@ -29,10 +29,10 @@ SERVER = b"stomp-gateway/0"
 FRAME_MAX = 131_072
 PASSCODES = {b"guest": b"guest"}
 
-SETTINGS = Settings("/")
+SETTINGS = VirtualHost(name="/")
 
 
-def resolve(host: str | None) -> Settings | None:
+def resolve(host: str | None) -> VirtualHost | None:
     """The one virtual host that there is."""
     return SETTINGS if host in (None, "/") else None
 
@@ -48,7 +48,7 @@ class Premises:
         elsewhere: the models of further virtual hosts.
     """
 
-    resolve: Resolve = resolve
+    resolve: FindVirtualHost = resolve
     passcodes: Mapping[bytes, bytes] = field(default_factory=lambda: PASSCODES)
     implicit_connect: bool = False
     elsewhere: Mapping[str, ModelBroker] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class ModelBridge:
         if isinstance(operation, ops.Login):
             if self._premises.passcodes.get(operation.login) == operation.passcode:
                 self._user = operation.login.decode()
-                self._broker = self._premises.elsewhere.get(operation.settings.virtual_host, self._broker)
+                self._broker = self._premises.elsewhere.get(operation.settings.name, self._broker)
                 return ops.LoggedIn()
             return ops.LoginFailed(403, "ACCESS_REFUSED - Login was refused")
         if isinstance(operation, ops.PreparePublisher):

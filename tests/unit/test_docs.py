@@ -11,11 +11,11 @@ import pytest
 
 from deploy.local import address
 from gateway.config import parse
+from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CloseReason, ExitCode
 from gateway.parity import read_conversation
 from gateway.session import error_frames
 from gateway.session.context import Hold
-from gateway.session.settings import Settings
 from tests.bench.targets import ROWS
 
 ROOT = Path(__file__).parents[2]
@@ -144,7 +144,7 @@ def test_every_violation_of_the_grammar_is_in_the_contract() -> None:
 
 def test_every_name_of_an_amqp_error_is_in_the_contract() -> None:
     page = BEHAVIOUR.read_text("utf-8")
-    names = {error_frames.broker_error(code, "", Settings("/")).message for code in range(300, 600)}
+    names = {error_frames.broker_error(code, "", VirtualHost(name="/")).message for code in range(300, 600)}
     assert not sorted(name for name in names if f"`{name}`" not in page)
 
 

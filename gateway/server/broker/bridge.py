@@ -24,7 +24,6 @@ from gateway.session.subscription import Subscription
 from gateway.session.transitions import State
 
 if TYPE_CHECKING:
-    from gateway.config import VirtualHost
     from gateway.server.broker.link import Link
     from gateway.server.broker.link_pool import LinkPool, LoginLinks
     from gateway.server.client.session_limits import SessionSlot
@@ -50,7 +49,6 @@ class Bridge:
         session: whose operations are carried out.
         owner: the client's connection.
         pool: where links come from.
-        find_virtual_host: the virtual host of a name that the session resolved.
         client: names the client in the broker's list of connections.
         spawn: starts a background task and keeps hold of it.
         entrance: where the client's place among all sessions is.
@@ -61,7 +59,6 @@ class Bridge:
         session: Session,
         owner: Owner,
         pool: LinkPool,
-        find_virtual_host: Callable[[str], VirtualHost | None],
         client: str,
         spawn: Callable[..., asyncio.Task[None]],
         slot: SessionSlot,
@@ -75,7 +72,7 @@ class Bridge:
         self._publishing: LinkChannel | None = None
         self._consuming: dict[Subscription, LinkChannel] = {}
         identity = session.identity.decode()
-        self._reception = LoginHandler(pool, find_virtual_host, slot, client, identity)
+        self._reception = LoginHandler(pool, slot, client, identity)
         self._own = PausableLink(client, identity)
         # Queues that this session alone may use, and which of its subscriptions consume them.
         self._exclusive = ExclusiveQueues()
@@ -204,7 +201,7 @@ class Bridge:
         conflict = await declared_or_found(queue, channel.link, lambda other: self._declare_on(queue, other))
         if conflict is None:
             return queue.name, queue
-        self._pool.taken_queues.note(self._session.settings.virtual_host, queue.name, conflict.text)
+        self._pool.taken_queues.note(self._session.settings.name, queue.name, conflict.text)
         return queue.name, None
 
     async def _declare_on(self, queue: QueueSpec, channel: LinkChannel) -> str:

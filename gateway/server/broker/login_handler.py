@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("gateway.session")
 
-_NOT_ALLOWED: Final = 530
-
 # Characters of a login that nobody has accepted yet in the log.
 _LOGGED: Final = 100
 
@@ -29,7 +26,6 @@ class LoginHandler:
 
     Args:
         pool: where links come from.
-        find_virtual_host: the virtual host of a name that the session resolved.
         entrance: where the client's place among all sessions is.
         client: names the client in the broker's list of connections.
         session: the session's identity.
@@ -38,13 +34,11 @@ class LoginHandler:
     def __init__(
         self,
         pool: LinkPool,
-        find_virtual_host: Callable[[str], VirtualHost | None],
         slot: SessionSlot,
         client: str,
         session: str,
     ) -> None:
         self._pool = pool
-        self._find_virtual_host = find_virtual_host
         self._entrance = slot
         self._client = client
         self._session = session
@@ -65,7 +59,7 @@ class LoginHandler:
     async def log_in(self, operation: ops.Login) -> ops.Event:
         """Let the broker decide on a login."""
         self.return_lease()
-        virtual_host = self._find_virtual_host(operation.settings.virtual_host)
+        virtual_host = operation.settings
         try:
             credentials = Credentials(operation.login.decode(), operation.passcode.decode())
         except UnicodeDecodeError:
@@ -73,8 +67,6 @@ class LoginHandler:
         if not credentials.login or not credentials.passcode:
             # RabbitMQ refuses both, and the AMQP library would put guest in their place.
             return ops.LoginFailed(ACCESS_REFUSED, "ACCESS_REFUSED")
-        if virtual_host is None:
-            return ops.LoginFailed(_NOT_ALLOWED, "NOT_ALLOWED")
         try:
             version = await self._let_in(virtual_host, credentials)
         except LimitReachedError as full:

@@ -19,8 +19,7 @@ from typing import TypeVar
 
 from pamqp import base, commands, common, exceptions, frame, header, heartbeat
 
-from gateway.config import BrokerUrl, Tls, User, VirtualHost
-from gateway.config.model import PASS_THROUGH
+from gateway.config import PASS_THROUGH, BrokerUrl, UpstreamTls, User, VirtualHost
 from gateway.server.listen.tls import broker_tls_context
 
 _FRAME_HEADER = 7  # type, channel and size of an AMQP frame (4.2.3)
@@ -42,7 +41,7 @@ class Target:
     """One thing to try. Equal targets are tried once."""
 
     url: BrokerUrl
-    tls: Tls
+    tls: UpstreamTls
     connect_timeout: float
     """Seconds for the whole attempt."""
     user: User | None

@@ -76,7 +76,7 @@ class ClientLog:
             event,
             session=session.identity.decode(),
             peer=self._observation.peer,
-            virtual_host=session.settings.virtual_host or None,
+            virtual_host=session.settings.name or None,
             login=session.login.decode(errors="replace") if session.login else None,
             version=session.version.decode() if session.login else None,
             **details,

@@ -57,7 +57,7 @@ class ClientConnection(asyncio.Protocol):
         self._arrival = arrival
         limits = Limits(listener.max_frame_size_unauthenticated, listener.max_headers, listener.max_header_length)
         identity = b"session-" + urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=")
-        self.session = Session(identity, context.server, context.resolve, limits, context.clock())
+        self.session = Session(identity, context.server, context.find_virtual_host, limits, context.clock())
         self.session.authentication.implicit_connect = listener.implicit_connect
         self._decoder = Decoder(limits)
         self._transport: asyncio.Transport = _NO_TRANSPORT
@@ -110,9 +110,7 @@ class ClientConnection(asyncio.Protocol):
         self.session.observe = self.stats.started
         context = self._context
         self._entrance = SessionSlot(context.limits, peer.host)
-        self._bridge = Bridge(
-            self.session, self, context.pool, context.find_virtual_host, str(peer), context.spawn, self._entrance
-        )
+        self._bridge = Bridge(self.session, self, context.pool, str(peer), context.spawn, self._entrance)
         context.clients.add(self)
 
     def data_received(self, data: bytes) -> None:
@@ -315,12 +313,11 @@ class ClientConnection(asyncio.Protocol):
         """The client has logged in."""
         session = self.session
         self._started = True
-        virtual_host = self._context.find_virtual_host(session.settings.virtual_host)
-        if virtual_host is not None:
-            self._buffer = virtual_host.client_buffer
-            self._transport.set_write_buffer_limits(high=self._buffer, low=self._buffer // 4)
-            self._slow_timeout = virtual_host.slow_consumer_timeout
-            self._grace = virtual_host.heart_beat_grace
+        settings = session.settings
+        self._buffer = settings.client_buffer
+        self._transport.set_write_buffer_limits(high=self._buffer, low=self._buffer // 4)
+        self._slow_timeout = settings.slow_consumer_timeout
+        self._grace = settings.heart_beat_grace
         details = {"heart_beat": session.heartbeats.header.decode()}
         certificate = session.authentication.certificate_name
         if certificate is not None:

@@ -101,7 +101,7 @@ class ConnectionStats:
         self.is_started = True
         # Who was let in without one of these is not told CONNECTED, whatever comes later.
         self.is_greeted = not session.commands.keys().isdisjoint(_CONNECT)
-        self.label = self._figures.label(session.settings.virtual_host)
+        self.label = self._figures.label(session.settings.name)
         self._figures.host(self.label).started[session.version.decode(), self.transport] += 1
         self.recorder = self._journal.recorder(session, self.born, self._host, tls=self.is_encrypted)
         return self.recorder

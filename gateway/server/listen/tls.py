@@ -10,13 +10,13 @@ import termios
 from asyncio import BaseTransport
 from typing import Final
 
-from gateway.config import Listener, ServerTls, Tls
+from gateway.config import Listener, ServerTls, UpstreamTls
 
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _VERIFY: Final = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
-def broker_tls_context(tls: Tls) -> ssl.SSLContext:
+def broker_tls_context(tls: UpstreamTls) -> ssl.SSLContext:
     """The context for `amqps` URLs.
 
     Args:

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from gateway import __version__
-from gateway.config import GatewayConfig, Listener, SocketAddress, User, VirtualHost
+from gateway.config import GatewayConfig, Listener, SocketAddress
 from gateway.errors import GatewayError, ListenError
 from gateway.journal.journal import Journal, node_name
 from gateway.server.broker.link_pool import LinkPool
@@ -22,13 +22,10 @@ from gateway.server.client.session_limits import SessionLimits
 from gateway.server.listen.listener import OpenListener
 from gateway.server.listen.websocket import WebSocketConnection
 from gateway.server.process.loop_lag import Lag
-from gateway.server.process.policy import defaults_of, rule_of
 from gateway.server.process.readiness import Readiness, ReadinessProbe
 from gateway.server.process.systemd_notify import Notifier
 from gateway.server.server_context import ServerContext
 from gateway.server.stats import GatewayStats
-from gateway.session.settings import Settings, TransactionLimits
-from gateway.session.settings import User as SessionUser
 
 log = structlog.get_logger("gateway")
 
@@ -51,7 +48,6 @@ class Gateway:
         self.config = self._config = config
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._settings: dict[str, Settings] = {}
         self._listeners: list[OpenListener] = []
         self.clients: set[ClientConnection] = set()
         self._closing: set[ClientConnection] = set()
@@ -68,7 +64,6 @@ class Gateway:
         self.limits = SessionLimits(self._loop.time)
         self._context = ServerContext(
             server=b"stomp-gateway/" + __version__.encode(),
-            resolve=self._resolve,
             find_virtual_host=config.virtual_host,
             pool=self._pool,
             clock=self._loop.time,
@@ -111,19 +106,6 @@ class Gateway:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("background task failed", task=task.get_name(), exc_info=error)
-
-    def _resolve(self, host: str | None) -> Settings | None:
-        virtual_host = self._config.virtual_host(host)
-        if virtual_host is None:
-            return None
-        known = self._settings.get(virtual_host.name)
-        if known is not None:
-            return known
-        settings = settings_of(virtual_host)
-        if virtual_host.name in self._config.virtual_hosts:
-            # Names that clients make up (the "*" entry) are not kept: there is no end of them.
-            self._settings[virtual_host.name] = settings
-        return settings
 
     async def start(self) -> None:
         """Open the journal, then the listeners.
@@ -213,51 +195,6 @@ class Gateway:
 
 
 _POLL: Final = 0.05
-
-
-def settings_of(virtual_host: VirtualHost) -> Settings:
-    """What a session must know of a virtual host."""
-    certificates = virtual_host.certificate_users
-    return Settings(
-        virtual_host=virtual_host.name,
-        default_user=_user(virtual_host.default_user),
-        loopback_users=frozenset(login.encode() for login in virtual_host.loopback_users),
-        certificate_users={name: _known_user(user) for name, user in certificates.users.items()},
-        certificate_everyone=_user(certificates.everyone),
-        default_topic_exchange=virtual_host.default_topic_exchange.encode(),
-        default_nack_requeue=virtual_host.default_nack_requeue,
-        exclusive_queues=_EXCLUSIVE_QUEUES[virtual_host.subscription_queues],
-        strict=virtual_host.conformance == "strict",
-        next_release=virtual_host.compatibility == "next",
-        hide_server_info=virtual_host.hide_server_info,
-        token_renewal=virtual_host.token_renewal,
-        max_frame_size=virtual_host.max_frame_size,
-        confirm_messages=virtual_host.confirm_window.messages,
-        confirm_bytes=virtual_host.confirm_window.bytes,
-        auto_ack_window=virtual_host.auto_ack_window,
-        transactions=TransactionLimits(
-            max_open=virtual_host.transactions.max_open,
-            max_actions=virtual_host.transactions.max_actions,
-            max_bytes=virtual_host.transactions.max_bytes,
-            max_age=virtual_host.transactions.max_age,
-        ),
-        default_prefetch=virtual_host.prefetch.default or 0,
-        max_prefetch=virtual_host.prefetch.max or 0,
-        destination_rules=tuple(rule_of(rule) for rule in virtual_host.destination_rules),
-        queue_defaults=tuple(defaults_of(entry) for entry in virtual_host.queue_arguments),
-        takes_existing_queues=virtual_host.on_queue_conflict == "use_existing",
-    )
-
-
-_EXCLUSIVE_QUEUES: Final = {"auto": None, "shared": False, "exclusive": True}
-
-
-def _known_user(user: User) -> SessionUser:
-    return SessionUser(user.login.encode(), user.passcode.get_secret_value().encode())
-
-
-def _user(user: User | None) -> SessionUser | None:
-    return None if user is None else _known_user(user)
 
 
 class Companion(Protocol):

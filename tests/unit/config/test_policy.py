@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.config import parse
+from gateway.config import VirtualHost, parse
+from gateway.config.rules import DestinationRule, QueueArguments
 from gateway.errors import ConfigError, Mistake
 from gateway.patterns import Pattern
-from gateway.server.process.gateway import settings_of
-from gateway.session.settings import DestinationRule, QueueArgumentDefaults, Settings
 
 
 def mistakes(text: str) -> list[Mistake]:
@@ -25,10 +24,10 @@ def arguments(table: str, destination: str = "/queue/*") -> str:
     return f"defaults:\n  queue_arguments:\n    - destination: {destination}\n      arguments: {{{table}}}"
 
 
-def settings(text: str, host: str | None = None) -> Settings:
+def settings(text: str, host: str | None = None) -> VirtualHost:
     found = parse(text, environment={}).virtual_host(host)
     assert found is not None
-    return settings_of(found)
+    return found
 
 
 def test_everything_reaches_the_session() -> None:
@@ -44,15 +43,21 @@ defaults:
     - {action: deny, destination: /topic/*, on: subscribe, logins: [svc-*]}
     - {action: allow, destination: /topic/*}
 """)
-    assert (found.default_prefetch, found.max_prefetch, found.takes_existing_queues) == (20, 100, True)
-    (entry,) = found.queue_defaults
+    assert (found.prefetch.default, found.prefetch.max, found.takes_existing_queues) == (20, 100, True)
+    (entry,) = found.queue_arguments
     wanted: dict[str, str | int] = {"x-queue-type": "quorum", "x-max-length": 10, "x-single-active-consumer": True}
-    assert entry == QueueArgumentDefaults(Pattern(b"/queue/orders.*"), wanted)
+    assert entry == QueueArguments(destination=Pattern(b"/queue/orders.*"), arguments=wanted)
     assert entry.arguments["x-single-active-consumer"] is True
     assert found.destination_rules == (
-        DestinationRule(Pattern(b"/queue/{login}.*"), to=Pattern(b"/queue/*"), on_subscribe=False, mandatory=True),
-        DestinationRule(Pattern(b"/topic/*"), denies=True, on_send=False, logins=(Pattern(b"svc-*"),)),
-        DestinationRule(Pattern(b"/topic/*")),
+        DestinationRule(
+            action="rewrite",
+            destination=Pattern(b"/queue/{login}.*"),
+            to=Pattern(b"/queue/*"),
+            on="send",
+            mandatory=True,
+        ),
+        DestinationRule(action="deny", destination=Pattern(b"/topic/*"), on="subscribe", logins=(Pattern(b"svc-*"),)),
+        DestinationRule(action="allow", destination=Pattern(b"/topic/*")),
     )
 
 
@@ -65,8 +70,8 @@ virtual_hosts:
   /: {prefetch: {default: 5}}
   open: {destination_rules: []}
 """
-    assert settings(text).default_prefetch == 5
-    assert settings(text).max_prefetch == settings(text, "open").max_prefetch == 100
+    assert settings(text).prefetch.default == 5
+    assert settings(text).prefetch.max == settings(text, "open").prefetch.max == 100
     assert len(settings(text).destination_rules) == 1
     assert settings(text, "open").destination_rules == ()
 

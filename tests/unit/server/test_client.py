@@ -75,7 +75,6 @@ class Room:
         stats = GatewayStats(("/",))
         self._context = ServerContext(
             server=b"gateway",
-            resolve=lambda _: None,
             find_virtual_host=lambda _: None,
             pool=LinkPool(self.clock, self._spawn, lambda: None, LinkRegistry(stats, lambda: 0), "node"),
             clock=self.clock,

@@ -1,17 +1,18 @@
 """CONNECT: versions, credentials, virtual hosts, and what is trimmed when."""
 
 import pytest
+from pydantic import SecretStr
 
+from gateway.config.virtual_host import User, VirtualHost
 from gateway.errors import StompError
 from gateway.session import ops
 from gateway.session.connecting import negotiate_version, read_connect, trim
-from gateway.session.settings import Settings, User
 from tests.support.playbook import Playbook
 
-SETTINGS = Settings("/", default_user=User(b"guest", b"secret"))
+SETTINGS = VirtualHost(name="/", default_user=User(login="guest", passcode=SecretStr("secret")))
 
 
-def resolve(host: str | None) -> Settings | None:
+def resolve(host: str | None) -> VirtualHost | None:
     return SETTINGS if host in (None, "/", "ä") else None
 
 
@@ -60,7 +61,7 @@ def test_the_default_user_stands_in_for_absent_headers(
     ],
 )
 def test_without_a_default_user_both_are_needed(headers: dict[bytes, bytes], body: bytes) -> None:
-    nobody = Settings("/", default_user=None)
+    nobody = VirtualHost(name="/", default_user=None)
     with pytest.raises(StompError, match="Bad CONNECT") as found:
         read_connect(headers, lambda _: nobody)
     assert found.value.body == body
@@ -124,7 +125,7 @@ def test_connected_says_who_what_and_which(version: str) -> None:
 
 
 def test_who_has_logged_in_may_send_larger_frames() -> None:
-    play = Playbook(Settings("/", max_frame_size=64))
+    play = Playbook(VirtualHost(name="/", max_frame_size=64))
     play.connect()
     play.client("SEND", "destination:/topic/t", body="x" * 64)
     (error,) = play.said()

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from pydantic import SecretStr
 
+from gateway.config.virtual_host import User, VirtualHost
 from gateway.errors import CloseReason
 from gateway.session import ops
-from gateway.session.settings import Settings, User
 from gateway.session.transitions import State
 from tests.support.playbook import Playbook
 
-SETTINGS = Settings("/", default_user=User(b"somebody", b"secret"))
+SETTINGS = VirtualHost(name="/", default_user=User(login="somebody", passcode=SecretStr("secret")))
 SUBSCRIBE = b"SUBSCRIBE\nid:1\ndestination:/amq/queue/q\nreceipt: r1\n\n\0"
 
 
@@ -49,7 +49,7 @@ def test_a_login_that_the_broker_refuses_closes_and_names_the_receipt(play: Play
 
 
 def test_a_default_user_who_may_not_come_from_elsewhere_is_closed(play: Playbook) -> None:
-    local = replace(SETTINGS, loopback_users=frozenset((b"somebody",)))
+    local = SETTINGS.model_copy(update={"loopback_users": (b"somebody",)})
     playbook = Playbook(local)
     playbook.session.authentication.implicit_connect = True
     playbook.session.authentication.is_local = False
@@ -82,7 +82,7 @@ def test_a_connect_afterwards_is_a_second_one(play: Playbook) -> None:
 
 
 def test_where_there_is_no_default_user_the_first_frame_closes() -> None:
-    play = Playbook(replace(SETTINGS, default_user=None))
+    play = Playbook(SETTINGS.model_copy(update={"default_user": None}))
     play.session.authentication.implicit_connect = True
     play.octets(SUBSCRIBE)
     assert play.said() == ["ERROR for r1 Bad CONNECT: Missing login or passcode header(s)"]

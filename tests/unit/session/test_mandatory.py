@@ -3,9 +3,9 @@
 import pytest
 
 from gateway.amqp.splitter import Return
+from gateway.config.virtual_host import ConfirmWindow, VirtualHost
 from gateway.errors import CloseReason
 from gateway.session.context import Hold
-from gateway.session.settings import Settings
 from gateway.session.transitions import State
 from tests.support.playbook import Playbook, ack_id, deliver, stomp
 
@@ -22,7 +22,7 @@ def refusal(destination: str, receipt: str | None = None) -> str:
     return f"ERROR{whose} Unroutable message: {NOWHERE.format(destination)}"
 
 
-def begin(settings: Settings | None = None) -> Playbook:
+def begin(settings: VirtualHost | None = None) -> Playbook:
     """A session whose first message, a mandatory one, was confirmed."""
     play = Playbook(settings)
     play.connect()
@@ -117,7 +117,7 @@ def test_properties_that_make_no_sense_harm_nobody() -> None:
 
 
 def test_what_came_back_makes_room_in_the_window() -> None:
-    play = begin(Settings("/", confirm_messages=1))
+    play = begin(VirtualHost(name="/", confirm_window=ConfirmWindow(messages=1)))
     play.octets(mandatory("/topic/t", "r"))
     play.published()
     assert play.session.holds == {Hold.CONFIRM_WINDOW}
@@ -161,7 +161,7 @@ def test_confirms_of_a_transaction_are_switched_on_by_its_commit(play: Playbook)
 
 
 def test_strict_closes_with_it() -> None:
-    play = begin(Settings("/", strict=True))
+    play = begin(VirtualHost(name="/", conformance="strict"))
     play.octets(mandatory("/topic/t", "r"))
     play.published()
     play.give_back("amq.topic", "t", receipt="r")

@@ -4,9 +4,9 @@ import pytest
 
 from gateway.amqp.codec import Publication, encode_publish
 from gateway.amqp.properties import Properties, encode_around_table
+from gateway.config.virtual_host import ConfirmWindow, VirtualHost
 from gateway.session.cached_publish import CachedPublish
 from gateway.session.publisher import Publisher
-from gateway.session.settings import Settings
 
 
 def route(destination: str = "/topic/t") -> CachedPublish:
@@ -14,7 +14,7 @@ def route(destination: str = "/topic/t") -> CachedPublish:
 
 
 def publisher(messages: int = 10, octets: int = 1000, *, confirms: bool = True) -> Publisher:
-    found = Publisher(Settings("/", confirm_messages=messages, confirm_bytes=octets))
+    found = Publisher(VirtualHost(name="/", confirm_window=ConfirmWindow(messages=messages, bytes=octets)))
     found.open(3, 0, confirms=confirms)
     return found
 

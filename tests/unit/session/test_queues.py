@@ -2,6 +2,7 @@
 
 import pytest
 
+from gateway.config.virtual_host import VirtualHost
 from gateway.errors import StompError
 from gateway.session.arguments import queue_arguments
 from gateway.session.destinations import parse
@@ -14,10 +15,9 @@ from gateway.session.queues import (
     subscribed_queue,
     subscription_queue,
 )
-from gateway.session.settings import Settings
 
 FALLBACK = b"stomp-subscription-by-chance"
-SETTINGS = Settings("/")
+SETTINGS = VirtualHost(name="/")
 RULES = QueueRules()
 Headers = dict[bytes, bytes]
 

@@ -7,15 +7,15 @@ from base64 import urlsafe_b64encode
 
 import pytest
 
+from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CloseReason
 from gateway.session import ops
 from gateway.session.context import Hold
 from gateway.session.renewal import expiry_of
-from gateway.session.settings import Settings
 from gateway.session.transitions import State
 from tests.support.playbook import Playbook, stomp
 
-WITH_TOKENS = Settings("/", token_renewal=True)
+WITH_TOKENS = VirtualHost(name="/", token_renewal=True)
 EXPIRED = (
     "ERROR{} Token expired: The token that you logged in with, or sent since, has expired; connect again with another."
 )
@@ -37,7 +37,7 @@ def expiring(at: float) -> str:
     return token({"exp": at, "sub": "app"})
 
 
-def begin(passcode: str = "", settings: Settings = WITH_TOKENS) -> Playbook:
+def begin(passcode: str = "", settings: VirtualHost = WITH_TOKENS) -> Playbook:
     play = Playbook(settings)
     play.client("CONNECT", "accept-version:1.2", "login:app", f"passcode:{passcode or expiring(1000)}")
     assert isinstance(play.asked(), ops.Login)
@@ -84,9 +84,10 @@ def test_a_session_expires_with_its_token() -> None:
 
 
 @pytest.mark.parametrize(
-    ("passcode", "settings"), [("guest", WITH_TOKENS), (expiring(1000), Settings("/")), (token({}), WITH_TOKENS)]
+    ("passcode", "settings"),
+    [("guest", WITH_TOKENS), (expiring(1000), VirtualHost(name="/")), (token({}), WITH_TOKENS)],
 )
-def test_without_a_token_or_where_none_can_be_renewed_nothing_expires(passcode: str, settings: Settings) -> None:
+def test_without_a_token_or_where_none_can_be_renewed_nothing_expires(passcode: str, settings: VirtualHost) -> None:
     assert not begin(passcode, settings).session.renewal.has_expired(1e12)
 
 
@@ -120,7 +121,7 @@ def test_the_old_token_is_good_until_its_end_when_another_is_refused() -> None:
 
 
 def test_strict_closes_over_a_refused_token() -> None:
-    play = begin(settings=Settings("/", token_renewal=True, strict=True))
+    play = begin(settings=VirtualHost(name="/", token_renewal=True, conformance="strict"))
     play.client("TOKEN", "token:nonsense")
     play.broker(ops.TokenRefused("no"))
     assert play.said() == ["ERROR Token refused: The token was not accepted: no"]
@@ -170,6 +171,6 @@ def test_so_does_a_channel_or_a_link_that_is_closed_for_it(event: ops.Event) -> 
 
 
 def test_where_tokens_are_not_renewed_the_brokers_words_stand() -> None:
-    play = begin(settings=Settings("/"))
+    play = begin(settings=VirtualHost(name="/"))
     play.broker(ops.ChannelClosed(403, REFUSED_FOR_AGE, publishing=False))
     assert play.said() == [f"ERROR access_refused: {REFUSED_FOR_AGE}"]

@@ -1,10 +1,11 @@
 """No passcode comes out of a session by any way: frames, representations, errors."""
 
 import pytest
+from pydantic import SecretStr
 
+from gateway.config.virtual_host import User, VirtualHost
 from gateway.session import ops
 from gateway.session.connecting import read_connect
-from gateway.session.settings import Settings, User
 from tests.support.playbook import Playbook
 
 SECRET = "correct-horse"
@@ -25,12 +26,12 @@ def test_what_a_session_asks_for_does_not_show_the_passcode() -> None:
 
 
 def test_a_connect_does_not_show_the_passcode() -> None:
-    connect = read_connect({b"passcode": SECRET.encode()}, lambda _: Settings("/"))
+    connect = read_connect({b"passcode": SECRET.encode()}, lambda _: VirtualHost(name="/"))
     assert SECRET not in _shown(connect)
 
 
 def test_settings_do_not_show_the_default_passcode() -> None:
-    assert SECRET not in _shown(Settings("/", default_user=User(b"guest", SECRET.encode())))
+    assert SECRET not in _shown(VirtualHost(name="/", default_user=User(login="guest", passcode=SecretStr(SECRET))))
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from pamqp import body, commands, header
 
+from gateway.config.virtual_host import VirtualHost
 from gateway.errors import StompError
 from gateway.session.cached_publish import CachedPublish
 from gateway.session.publisher import Publisher
 from gateway.session.queues import QueueSpec
-from gateway.session.settings import Settings
 from gateway.stomp.decoder import Decoder
 from gateway.stomp.frame import Frame
 from tests.support.playbook import amqp_frames, stomp
@@ -29,7 +29,7 @@ def plan(*headers: str, topic_exchange: bytes = b"amq.topic") -> CachedPublish:
 
 
 def publisher(frame_max: int = 131_072) -> Publisher:
-    found = Publisher(Settings("/"))
+    found = Publisher(VirtualHost(name="/"))
     found.open(3, frame_max, confirms=False)
     return found
 

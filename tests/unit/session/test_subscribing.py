@@ -4,9 +4,9 @@ from datetime import datetime
 
 import pytest
 
+from gateway.config.virtual_host import VirtualHost
 from gateway.errors import StompError
 from gateway.session.queues import QueueRules, QueueSpec
-from gateway.session.settings import Settings
 from gateway.session.subscribing import SubscribeRequest, queue_to_delete, read_subscribe, read_unsubscribe
 from gateway.session.subscription import AckMode
 
@@ -19,7 +19,9 @@ def headers(*lines: str) -> Headers:
 
 
 def read(*lines: str, topic_exchange: bytes = b"amq.topic") -> SubscribeRequest:
-    return read_subscribe(headers(*lines), FRESH, Settings("/", default_topic_exchange=topic_exchange), QueueRules())
+    return read_subscribe(
+        headers(*lines), FRESH, VirtualHost(name="/", default_topic_exchange=topic_exchange), QueueRules()
+    )
 
 
 def test_a_queue_is_declared_and_consumed() -> None:
@@ -141,7 +143,7 @@ def test_numbers_that_are_none_are_errors_for_every_kind_of_destination(destinat
 def test_names_that_are_no_text_are_errors() -> None:
     for given in ({b"destination": b"/amq/queue/\xff"}, {b"destination": b"/topic/\xff"}):
         with pytest.raises(StompError, match="Invalid header"):
-            read_subscribe({b"id": b"1", **given}, FRESH, Settings("/"), QueueRules())
+            read_subscribe({b"id": b"1", **given}, FRESH, VirtualHost(name="/"), QueueRules())
 
 
 # UNSUBSCRIBE.
@@ -191,4 +193,4 @@ def test_what_is_wrong_with_an_unsubscribe(lines: list[str], message: str) -> No
     ],
 )
 def test_which_queue_an_unsubscribe_deletes(subscribed: bytes, lines: list[str], queue: str | None) -> None:
-    assert queue_to_delete(subscribed, headers(*lines), Settings("/")) == queue
+    assert queue_to_delete(subscribed, headers(*lines), VirtualHost(name="/")) == queue

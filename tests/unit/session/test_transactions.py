@@ -2,8 +2,8 @@
 
 import pytest
 
+from gateway.config.virtual_host import TransactionLimits
 from gateway.errors import StompError
-from gateway.session.settings import TransactionLimits
 from gateway.session.subscription import AckMode, Subscription
 from gateway.session.transactions import Settlement, Transactions
 from gateway.stomp.frame import Frame, HeaderBlock

@@ -1,4 +1,4 @@
-"""What an operator lays down for the clients of a virtual host: limits, and rules for destinations."""
+"""Rules by destination: what clients may do with some destinations, and the arguments of the queues behind them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from gateway.config.parts import Group, Part, Text
-from gateway.config.quantities import Count, Duration, Size, Switch, mistake
+from gateway.config.base_models import ConfigModel, Text, made_from_text
+from gateway.config.scalars import Switch, mistake
+from gateway.patterns import STAR, Pattern
 
-_LOGIN: Final = "{login}"
+LOGIN: Final = "{login}"
 _RULED: Final = ("/queue/", "/topic/", "/exchange/", "/amq/queue/", "/reply-queue/")
 _DECLARED: Final = ("/queue/", "/topic/", "/exchange/", "/temp-queue/")
-_NUMBERS: Final = frozenset(
-    (
-        "x-expires", "x-message-ttl", "x-max-length", "x-max-length-bytes", "x-max-priority", "x-delivery-limit",
-        "x-stream-max-segment-size-bytes", "x-stream-filter-size-bytes",
-    )
-)  # fmt: skip
+_NUMBERS: Final = frozenset((
+    "x-expires", "x-message-ttl", "x-max-length", "x-max-length-bytes", "x-max-priority", "x-delivery-limit",
+    "x-stream-max-segment-size-bytes", "x-stream-filter-size-bytes",
+))  # fmt: skip
 _TEXTS: Final = frozenset(
     ("x-queue-type", "x-overflow", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-max-age", "x-queue-mode")
 )
@@ -28,37 +27,37 @@ _AGE: Final = re.compile(r"[0-9]+[YMDhms]")
 _NUMBER_BOUND: Final = 1 << 63
 
 
-def _checked(value: str, starts: tuple[str, ...]) -> str:
-    """A pattern that some destination can fit: the client's way of writing one is known."""
+def _check_reachable(value: str, starts: tuple[str, ...]) -> None:
+    """Raise `mistake` for a pattern that no destination can fit."""
     if not value.startswith("/"):
         raise mistake("A destination begins with /; * in it stands for anything, for example /queue/orders.*.")
     fixed = re.split(r"[*{]", value)[0]
     if fixed != value and any(start.startswith(fixed) for start in starts):
-        return value
-    for start in starts:
-        if fixed.startswith(start):
-            return _checked_below(value, start)
-    raise mistake(f"No destination fits this. Here they begin with {', '.join(starts)}.")
-
-
-def _checked_below(value: str, start: str) -> str:
-    slashes = value.count("/", len(start))
-    if len(value) == len(start) or slashes > (start == "/exchange/"):
+        return
+    start = next((start for start in starts if fixed.startswith(start)), None)
+    if start is None:
+        raise mistake(f"No destination fits this. Here they begin with {', '.join(starts)}.")
+    if len(value) == len(start) or value.count("/", len(start)) > (start == "/exchange/"):
         form = "/exchange/<exchange>/<key>" if start == "/exchange/" else f"{start}<name>"
         raise mistake(f"No destination fits this: the form is {form}.", "Write a slash within a name as %2F.")
-    return value
 
 
-def _ruled(value: str) -> str:
-    if set("{}") & set(value.replace(_LOGIN, "")):
+def _pattern(text: str) -> Pattern:
+    return Pattern(text.encode())
+
+
+def _ruled(value: str) -> Pattern:
+    if set("{}") & set(value.replace(LOGIN, "")):
         raise mistake("Only {login} may stand in braces.")
-    return _checked(value, _RULED)
+    _check_reachable(value, _RULED)
+    return _pattern(value)
 
 
-def _declared(value: str) -> str:
-    if _LOGIN in value:
+def _declared(value: str) -> Pattern:
+    if LOGIN in value:
         raise mistake("There is no {login} here: a queue is the same for everybody who names it.", "Write * instead.")
-    return _checked(value, _DECLARED)
+    _check_reachable(value, _DECLARED)
+    return _pattern(value)
 
 
 def _argument(value: object) -> object:
@@ -70,7 +69,7 @@ def _argument(value: object) -> object:
 
 
 def _arguments(value: Mapping[str, bool | int | str]) -> Mapping[str, bool | int | str]:
-    """Types that RabbitMQ wants: with others it would refuse every declaration."""
+    """Check the types that RabbitMQ wants: it would refuse every declaration with others."""
     if not value:
         raise mistake("This must not be empty.", "Name an argument, or delete the entry.")
     for name, argument in value.items():
@@ -88,26 +87,20 @@ def _arguments(value: Mapping[str, bool | int | str]) -> Mapping[str, bool | int
     return value
 
 
-DestinationPattern = Annotated[Text, AfterValidator(_ruled)]
-QueuePattern = Annotated[Text, AfterValidator(_declared)]
+def _pattern_text(pattern: Pattern) -> str:
+    return pattern.text.decode()
+
+
+RulePattern = Annotated[Pattern, made_from_text(Pattern, _ruled, _pattern_text)]
+QueuePattern = Annotated[Pattern, made_from_text(Pattern, _declared, _pattern_text)]
+LoginPattern = Annotated[Pattern, made_from_text(Pattern, _pattern, _pattern_text)]
 ArgumentTable = Annotated[
     Mapping[Text, Annotated[bool | int | str, BeforeValidator(_argument)]],
     AfterValidator(_arguments),
 ]
 
 
-class Prefetch(Group):
-    """How many unacknowledged messages a subscription may have in hand (prefetch-count)."""
-
-    default: Annotated[int, Count(most=65535)] | None = Field(
-        None, description="For a SUBSCRIBE without prefetch-count. null: no limit, as with the plugin."
-    )
-    max: Annotated[int, Count(most=65535)] | None = Field(
-        None, description="What a client may ask for; more, and no limit, become this. null: whatever it asks for."
-    )
-
-
-class QueueArguments(Part):
+class QueueArguments(ConfigModel):
     """Arguments that the queues behind some destinations are declared with, unless a client gives its own."""
 
     destination: QueuePattern = Field(
@@ -118,53 +111,41 @@ class QueueArguments(Part):
     )
 
 
-class DestinationRule(Part):
+class DestinationRule(ConfigModel):
     """What clients may do with some destinations. The first rule that fits decides; without one all is allowed."""
 
     action: Literal["allow", "deny", "rewrite"] = Field(description="rewrite puts another destination in its place.")
-    destination: DestinationPattern = Field(description="Which: * stands for anything, {login} for the client's login.")
-    to: DestinationPattern | None = Field(
+    destination: RulePattern = Field(description="Which: * stands for anything, {login} for the client's login.")
+    to: RulePattern | None = Field(
         None, description="For rewrite: the new destination; * becomes what the * of destination stood for, in order."
     )
     on: Literal["send", "subscribe", "both"] = Field("both", description="Which frames it is about.")
-    logins: tuple[Text, ...] = Field((), description="Whose; * stands for anything. Empty: everybody's.")
+    logins: tuple[LoginPattern, ...] = Field((), description="Whose; * stands for anything. Empty: everybody's.")
     mandatory: Annotated[bool, Switch()] = Field(
         False, description="A message sent by this rule that reaches no queue is an ERROR and gets no RECEIPT."
     )
 
     @model_validator(mode="after")
-    def _rewrites_to_something(self) -> Self:
+    def _keys_agree(self) -> Self:
         if (self.to is not None) != (self.action == "rewrite"):
             raise mistake("action: rewrite needs to, and nothing else has it.")
-        if self.to is not None and self.to.count("*") > self.destination.count("*"):
+        if self.to is not None and self.to.text.count(STAR) > self.destination.text.count(STAR):
             raise mistake("to has more * than destination.")
         if self.mandatory and (self.on == "subscribe" or self.action == "deny"):
             raise mistake("mandatory is about messages that are sent: it goes with allow or rewrite, on send or both.")
         return self
 
+    @property
+    def denies(self) -> bool:
+        """Whether it refuses the destinations that fit."""
+        return self.action == "deny"
 
-class Limit(Group):
-    """What one user, or one address, may have and do in a virtual host. null: without limit."""
+    @property
+    def on_send(self) -> bool:
+        """Whether it is about SEND."""
+        return self.on != "subscribe"
 
-    sessions: Annotated[int, Count()] | None = Field(
-        None, description="Sessions at once. One more is refused with an ERROR."
-    )
-    messages_per_second: Annotated[int, Count()] | None = Field(
-        None, description="SEND frames per second, all its sessions together. Beyond it they are read more slowly."
-    )
-    bytes_per_second: Annotated[int, Size()] | None = Field(
-        None, description="Bytes of frames per second, all its sessions together. Beyond it they are read more slowly."
-    )
-    burst: Annotated[float, Duration(zero=False)] = Field(
-        2.0, description="How many seconds' worth may come at once after a rest."
-    )
-
-
-class Limits(Group):
-    """What clients of a virtual host may have and do."""
-
-    sessions: Annotated[int, Count()] | None = Field(
-        None, description="Sessions of the virtual host at once. null: without limit."
-    )
-    user: Limit = Field(default_factory=Limit, description="For each login.")
-    address: Limit = Field(default_factory=Limit, description="For each client address.")
+    @property
+    def on_subscribe(self) -> bool:
+        """Whether it is about SUBSCRIBE."""
+        return self.on != "send"

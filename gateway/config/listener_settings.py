@@ -1,24 +1,32 @@
-"""Listeners: where STOMP clients connect, and what holds there before they log in."""
+"""Listeners: where STOMP clients and operators connect, and what holds there before they log in."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    TypeAdapter,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
-from gateway.config.addresses import SocketAddress
-from gateway.config.parts import Part, ReadableFile, Text
-from gateway.config.quantities import Count, Duration, Size, Switch, mistake
-from gateway.config.tls_files import check_certificates, check_key
+from gateway.config.base_models import CertificateFile, ConfigModel, KeyFile, MergeableModel, Text
+from gateway.config.scalars import Count, Duration, Size, SocketAddress, Switch, mistake
+from gateway.config.virtual_host import User
+
+DEFAULT_ADMIN_ADDRESS: Final = SocketAddress("127.0.0.1", 15692)
 
 _OF_WEBSOCKET: Final = frozenset((
     "path", "frame", "allowed_origins", "use_http_auth", "compression", "ping_interval", "idle_timeout",
     "strict_transport_security",
 ))  # fmt: skip
-
-
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://(?:\[[0-9a-f:.]+\]|[a-z0-9._~-]+)(?::[0-9]{1,5})?")
 _PATH: Final = re.compile(r"[!-~]+")
 
@@ -49,7 +57,12 @@ def _header_value(value: str) -> str:
     return value
 
 
-class CertificateLogin(Part):
+def _version_as_text(value: object) -> object:
+    """YAML reads an unquoted 1.2 as a number."""
+    return str(value) if isinstance(value, float) else value
+
+
+class CertificateLogin(ConfigModel):
     """Which name of a client's certificate stands in for a login; `certificate_users` says whose name it is."""
 
     name: Literal["distinguished_name", "common_name", "subject_alternative_name"] = Field(
@@ -64,14 +77,14 @@ class CertificateLogin(Part):
     )
 
 
-class ServerTls(Part):
+class ServerTls(ConfigModel):
     """TLS toward clients: a certificate, and what is asked of theirs."""
 
-    cert_file: ReadableFile = Field(
+    cert_file: CertificateFile = Field(
         description="The gateway's certificate and its chain (PEM). Relative to this file's directory."
     )
-    key_file: ReadableFile = Field(description="The private key (PEM, not encrypted) of cert_file.")
-    ca_file: ReadableFile | None = Field(
+    key_file: KeyFile = Field(description="The private key (PEM, not encrypted) of cert_file.")
+    ca_file: CertificateFile | None = Field(
         None, description="Certificates (PEM) that clients' certificates are checked against. verify needs it."
     )
     verify: Literal["none", "optional", "required"] = Field(
@@ -79,24 +92,9 @@ class ServerTls(Part):
         description="none asks for no client certificate. optional checks one if there is one. required refuses "
         "clients without a valid one.",
     )
-    min_version: Literal["1.2", "1.3"] = Field("1.2", description="The oldest version of TLS that is accepted.")
-
-    @field_validator("cert_file", "ca_file")
-    @classmethod
-    def _holds_certificates(cls, value: Path | None) -> Path | None:
-        return None if value is None else check_certificates(value)
-
-    @field_validator("key_file")
-    @classmethod
-    def _belongs_to_the_certificate(cls, value: Path, info: ValidationInfo) -> Path:
-        certificate = info.data.get("cert_file")
-        return value if certificate is None else check_key(value, certificate)
-
-    @field_validator("min_version", mode="before")
-    @classmethod
-    def _version_as_text(cls, value: object) -> object:
-        """YAML reads an unquoted 1.2 as a number."""
-        return str(value) if isinstance(value, float) else value
+    min_version: Annotated[Literal["1.2", "1.3"], BeforeValidator(_version_as_text)] = Field(
+        "1.2", description="The oldest version of TLS that is accepted."
+    )
 
 
 class ListenerTls(ServerTls):
@@ -109,7 +107,7 @@ class ListenerTls(ServerTls):
     )
 
 
-class Listener(Part):
+class Listener(ConfigModel):
     """One address where STOMP clients connect, and the limits that hold there before they log in."""
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["tcp"]}, {"required": ["websocket"]}]})
@@ -196,3 +194,38 @@ class Listener(Part):
         if self.implicit_connect and self.websocket is not None:
             raise mistake("implicit_connect is for tcp listeners only.")
         return self
+
+
+class AdminListener(MergeableModel):
+    """Where operators look in: only an address, or more than that, or `off`."""
+
+    address: SocketAddress | None = Field(
+        DEFAULT_ADMIN_ADDRESS,
+        description="Address and port, host:port. Port 0 takes a free one. null: no admin listener.",
+    )
+    users: tuple[User, ...] = Field(
+        (),
+        description="Who may look in and close sessions, by HTTP Basic. Empty: everybody who can connect may look in, "
+        "and close sessions only from this machine itself.",
+    )
+    tls: ServerTls | None = Field(None, description="Speak HTTPS. null: plain HTTP.")
+    allowed_hosts: tuple[Text, ...] = Field(
+        (),
+        description="Names by which browsers may reach it, besides IP addresses and localhost. "
+        "Any other Host header is refused, so that no foreign web page can look in.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_an_address(cls, value: object) -> object:
+        if value is False or value == "off":  # YAML reads a bare off as false
+            return {"address": None}
+        return {"address": value} if isinstance(value, str) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        shape = super().__get_pydantic_json_schema__(schema, handler)
+        shape["type"] = ["object", "null", "string", "boolean"]
+        shape["pattern"] = f"^off$|{TypeAdapter(SocketAddress).json_schema()['pattern']}"
+        shape["not"] = {"const": True}
+        return shape

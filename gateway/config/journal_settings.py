@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from gateway.config.parts import Group, ReadableFile, Text, base_directory
-from gateway.config.quantities import Count, Duration, Factor, Size, mistake
+from gateway.config.base_models import Directory, MergeableModel, ReadableFile, Text
+from gateway.config.scalars import Count, Duration, Factor, Size, mistake
 
 _DAY: Final = 86_400.0
 _NODE: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
-def _directory(value: object, info: ValidationInfo) -> object:
-    """Resolve against the configuration file's directory. It need not exist: the gateway makes it."""
-    if not isinstance(value, str) or not value:
-        raise mistake("The name of a directory is needed here.")
-    return base_directory(info.context) / value
-
-
 def _off(value: object) -> object:
-    """YAML reads a bare ``off`` as false."""
+    """YAML reads a bare `off` as false."""
     return "off" if value is False else value
 
 
@@ -41,7 +32,7 @@ def _destination_pattern(value: str) -> str:
     return value
 
 
-class Journal(Group):
+class JournalSettings(MergeableModel):
     """The traffic journal: one line per event, for the pipeline and for people."""
 
     level: Annotated[Literal["off", "session", "message"], BeforeValidator(_off)] = Field(
@@ -49,7 +40,7 @@ class Journal(Group):
         description="session: sessions, subscriptions, errors, and counts every ten seconds. "
         "message: also every message, confirm and acknowledgement.",
     )
-    directory: Annotated[Path, BeforeValidator(_directory, json_schema_input_type=str)] | None = Field(
+    directory: Directory | None = Field(
         None,
         description="Where it is written. null: below $STATE_DIRECTORY, else /var/lib/stomp-gateway for root, else "
         "~/.local/state/stomp-gateway. Relative to this file's directory.",
@@ -87,20 +78,3 @@ class Journal(Group):
     max_destinations: Annotated[int, Count()] = Field(
         10_000, description="Distinct destinations of this virtual host; any further one is written as other."
     )
-
-
-def default_directory(environment: dict[str, str] | None = None, user: int | None = None) -> Path:
-    """Where the journal lies unless configured.
-
-    Args:
-        environment: variables; the process's own unless given.
-        user: numeric user id; the process's own unless given.
-    """
-    variables = dict(os.environ) if environment is None else environment
-    given = variables.get("STATE_DIRECTORY", "").partition(":")[0]  # systemd's StateDirectory=, one or several
-    if given:
-        return Path(given) / "journal"
-    if (os.getuid() if user is None else user) == 0:
-        return Path("/var/lib/stomp-gateway/journal")
-    state = variables.get("XDG_STATE_HOME") or str(Path(variables.get("HOME", "/")) / ".local" / "state")
-    return Path(state) / "stomp-gateway" / "journal"

@@ -1,0 +1,161 @@
+"""The base classes of the configuration's models, and the kinds of text that they have in common.
+
+Nothing here or in the models touches a disk: validation asks the `Files` in its context about files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Protocol, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    GetPydanticSchema,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+
+from gateway.config.scalars import mistake
+
+MAX_SHORT_STRING = 255
+"""Bytes in an AMQP short string, which is how a virtual host's name travels (AMQP 0-9-1, 4.2.5.3)."""
+
+
+T = TypeVar("T")
+ModelT = TypeVar("ModelT", bound="MergeableModel")
+
+
+class Files(Protocol):
+    """Answers validation's questions about files. It raises `mistake` for a file that cannot be used."""
+
+    def find(self, name: str) -> Path:
+        """The path of a name that is relative to the configuration file's directory."""
+
+    def check_readable(self, file: Path) -> None:
+        """Open the file once."""
+
+    def check_certificates(self, file: Path) -> None:
+        """Look for at least one certificate (PEM)."""
+
+    def check_key(self, file: Path, certificate: Path) -> None:
+        """Look for the private key (PEM, not encrypted) of a certificate."""
+
+
+class ConfigModel(BaseModel):
+    """Base of all models: frozen, and strict about keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class MergeableModel(ConfigModel):
+    """A model whose keys are all optional. An empty one (`null` in YAML) sets nothing; see `merge`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_sets_nothing(cls, value: object) -> object:
+        return {} if value is None else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        shape = handler.resolve_ref_schema(handler(schema))
+        shape["type"] = ["object", "null"]
+        return shape
+
+
+def merge(below: ModelT, above: MergeableModel) -> ModelT:
+    """`below` with every key that `above` sets; models inside are merged in turn. `above` may have other fields too."""
+    changes: dict[str, object] = {}
+    for name in above.model_fields_set & type(below).model_fields.keys():
+        new, old = getattr(above, name), getattr(below, name)
+        both = isinstance(new, MergeableModel) and isinstance(old, MergeableModel)
+        changes[name] = merge(old, new) if both else new
+    return below.model_copy(update=changes)
+
+
+def fits_short_string(name: str) -> bool:
+    """Whether a name can travel as an AMQP short string."""
+    try:
+        return len(name.encode()) <= MAX_SHORT_STRING
+    except UnicodeEncodeError:  # a lone surrogate, from bytes that were not UTF-8
+        return False
+
+
+def _virtual_host_name(name: str) -> str:
+    if not fits_short_string(name):
+        raise mistake(f"A virtual host's name has at most {MAX_SHORT_STRING} bytes.")
+    return name
+
+
+def made_from_text(kind: type[T], make: Callable[[str], T], text_of: Callable[[T], str]) -> GetPydanticSchema:
+    """Marks a field whose value is made from a text that is not empty; a value made already is taken as it is.
+
+    Args:
+        kind: the type of the made value.
+        make: makes it; raises `mistake` for a text that does not fit.
+        text_of: the text again, for JSON.
+    """
+
+    def read(value: object, text: core_schema.ValidatorFunctionWrapHandler) -> T:
+        return value if isinstance(value, kind) else make(text(value))
+
+    def schema(_source: object, handler: Callable[[object], CoreSchema]) -> CoreSchema:
+        as_text = core_schema.plain_serializer_function_ser_schema(text_of, when_used="json")
+        return core_schema.no_info_wrap_validator_function(read, handler(Text), serialization=as_text)
+
+    return GetPydanticSchema(schema)
+
+
+def _found(what: str) -> BeforeValidator:
+    def find(value: object, info: ValidationInfo) -> Path:
+        if not isinstance(value, str) or not value:
+            raise mistake(f"The name of a {what} is needed here.")
+        files = _files(info)
+        return Path(value) if files is None else files.find(value)
+
+    return BeforeValidator(find, json_schema_input_type=str)
+
+
+def _readable(value: Path, info: ValidationInfo) -> Path:
+    if (files := _files(info)) is not None:
+        files.check_readable(value)
+    return value
+
+
+def _certificates(value: Path, info: ValidationInfo) -> Path:
+    if (files := _files(info)) is not None:
+        files.check_certificates(value)
+    return value
+
+
+def _key(value: Path, info: ValidationInfo) -> Path:
+    certificate = info.data.get("cert_file")
+    # Without a certificate beside it, the key goes with one from another place: `consistency` looks at the two.
+    if certificate is not None and (files := _files(info)) is not None:
+        files.check_key(value, certificate)
+    return value
+
+
+def _files(info: ValidationInfo) -> Files | None:
+    files: Files | None = info.context
+    return files
+
+
+Text = Annotated[str, Field(strict=True, min_length=1)]
+EncodedText = Annotated[bytes, made_from_text(bytes, str.encode, bytes.decode)]
+"""A text as the bytes that travel (UTF-8)."""
+VirtualHostName = Annotated[Text, AfterValidator(_virtual_host_name)]
+
+ReadableFile = Annotated[Path, _found("file"), AfterValidator(_readable)]
+CertificateFile = Annotated[ReadableFile, AfterValidator(_certificates)]
+KeyFile = Annotated[ReadableFile, AfterValidator(_key)]
+"""The key of `cert_file`, which must be a field before this one."""
+Directory = Annotated[Path, _found("directory")]
+"""It need not exist."""
