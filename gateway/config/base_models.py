@@ -1,13 +1,13 @@
 """The base classes of the configuration's models, and the kinds of text that they have in common.
 
-Nothing here or in the models touches a disk: validation asks the `Files` in its context about files.
+Nothing here or in the models touches a disk: validation asks the `ConfigFiles` in its context about files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar, cast
 
 from pydantic import (
     AfterValidator,
@@ -25,28 +25,15 @@ from pydantic_core import CoreSchema, core_schema
 
 from gateway.config.scalars import mistake
 
+if TYPE_CHECKING:
+    from gateway.config.files import ConfigFiles
+
 MAX_SHORT_STRING = 255
 """Bytes in an AMQP short string, which is how a virtual host's name travels (AMQP 0-9-1, 4.2.5.3)."""
 
 
 T = TypeVar("T")
 ModelT = TypeVar("ModelT", bound="MergeableModel")
-
-
-class Files(Protocol):
-    """Answers validation's questions about files. It raises `mistake` for a file that cannot be used."""
-
-    def find(self, name: str) -> Path:
-        """The path of a name that is relative to the configuration file's directory."""
-
-    def check_readable(self, file: Path) -> None:
-        """Open the file once."""
-
-    def check_certificates(self, file: Path) -> None:
-        """Look for at least one certificate (PEM)."""
-
-    def check_key(self, file: Path, certificate: Path) -> None:
-        """Look for the private key (PEM, not encrypted) of a certificate."""
 
 
 class ConfigModel(BaseModel):
@@ -113,39 +100,32 @@ def made_from_text(kind: type[T], make: Callable[[str], T], text_of: Callable[[T
     return GetPydanticSchema(schema)
 
 
-def _found(what: str) -> BeforeValidator:
-    def find(value: object, info: ValidationInfo) -> Path:
-        if not isinstance(value, str) or not value:
-            raise mistake(f"The name of a {what} is needed here.")
-        files = _files(info)
-        return Path(value) if files is None else files.find(value)
-
-    return BeforeValidator(find, json_schema_input_type=str)
-
-
-def _readable(value: Path, info: ValidationInfo) -> Path:
-    if (files := _files(info)) is not None:
-        files.check_readable(value)
+def _name(value: object, kind: str = "file") -> str:
+    if not isinstance(value, str) or not value:
+        raise mistake(f"The name of a {kind} is needed here.")
     return value
 
 
-def _certificates(value: Path, info: ValidationInfo) -> Path:
-    if (files := _files(info)) is not None:
-        files.check_certificates(value)
-    return value
+def _files(info: ValidationInfo) -> ConfigFiles:
+    return cast("ConfigFiles", info.context)
 
 
-def _key(value: Path, info: ValidationInfo) -> Path:
-    certificate = info.data.get("cert_file")
+def _directory(value: object, info: ValidationInfo) -> Path:
+    return _files(info).path(_name(value, "directory"))
+
+
+def _readable_file(value: object, info: ValidationInfo) -> Path:
+    return _files(info).readable(_name(value))
+
+
+def _certificate_file(value: object, info: ValidationInfo) -> Path:
+    return _files(info).certificates(_name(value))
+
+
+def _key_file(value: object, info: ValidationInfo) -> Path:
+    file, certificate = _files(info).readable(_name(value)), info.data.get("cert_file")
     # Without a certificate beside it, the key goes with one from another place: `consistency` looks at the two.
-    if certificate is not None and (files := _files(info)) is not None:
-        files.check_key(value, certificate)
-    return value
-
-
-def _files(info: ValidationInfo) -> Files | None:
-    files: Files | None = info.context
-    return files
+    return file if certificate is None else _files(info).key(file, certificate)
 
 
 Text = Annotated[str, Field(strict=True, min_length=1)]
@@ -153,9 +133,9 @@ EncodedText = Annotated[bytes, made_from_text(bytes, str.encode, bytes.decode)]
 """A text as the bytes that travel (UTF-8)."""
 VirtualHostName = Annotated[Text, AfterValidator(_virtual_host_name)]
 
-ReadableFile = Annotated[Path, _found("file"), AfterValidator(_readable)]
-CertificateFile = Annotated[ReadableFile, AfterValidator(_certificates)]
-KeyFile = Annotated[ReadableFile, AfterValidator(_key)]
-"""The key of `cert_file`, which must be a field before this one."""
-Directory = Annotated[Path, _found("directory")]
+Directory = Annotated[Path, BeforeValidator(_directory, json_schema_input_type=str)]
 """It need not exist."""
+ReadableFile = Annotated[Path, BeforeValidator(_readable_file, json_schema_input_type=str)]
+CertificateFile = Annotated[Path, BeforeValidator(_certificate_file, json_schema_input_type=str)]
+KeyFile = Annotated[Path, BeforeValidator(_key_file, json_schema_input_type=str)]
+"""The key of `cert_file`, which must be a field before this one."""

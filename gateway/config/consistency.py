@@ -197,7 +197,7 @@ def _certificate_and_key(config: GatewayConfig, virtual_host: VirtualHost, files
     given = own.tls.model_fields_set & {"cert_file", "key_file"} if own is not None else set()
     if len(given) == 1 and tls.cert_file is not None and tls.key_file is not None:
         try:
-            files.check_key(tls.key_file, tls.cert_file)
+            files.key(tls.key_file, tls.cert_file)
         except PydanticCustomError as error:
             trail: Trail = ("virtual_hosts", virtual_host.name, "upstream", "tls", *given)
             yield Finding(trail, error.message(), (error.context or {}).get("suggestion"))

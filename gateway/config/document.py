@@ -15,11 +15,13 @@ import yaml
 from yaml.constructor import SafeConstructor
 
 from gateway.config.findings import Finding, Trail
+from gateway.errors import Mistake
 
 _VARIABLE = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<name>[^}]*)(?P<end>\}?))")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN_ADVICE = "Write the keys out."
 _TAG = "tag:yaml.org,2002:"
+_UNREADABLE = object()
 _QUOTED = re.compile(r"(['\"])(.*?)\1")
 
 
@@ -43,27 +45,15 @@ class Document:
 
 
 class YamlSyntaxError(Exception):
-    """The text is not YAML, so nothing else can be said about it.
+    """The text is not YAML, so nothing else can be said about it."""
 
-    Args:
-        sentence: what is wrong.
-        suggestion: what to do, where it can be guessed.
-        line: counted from 1; None where the parser does not know.
-    """
-
-    def __init__(self, sentence: str, suggestion: str | None, line: int | None) -> None:
+    def __init__(self, sentence: str, suggestion: str | None = None, line: int | None = None) -> None:
         super().__init__(sentence)
-        self.sentence = sentence
-        self.suggestion = suggestion
-        self.line = line
+        self.mistake = Mistake("", sentence, suggestion, line)
 
 
 def read_document(text: str, environment: Mapping[str, str]) -> Document:
-    """Parse a YAML text.
-
-    Args:
-        text: the whole file.
-        environment: variables by name.
+    """Parse a YAML text and expand its variables.
 
     Raises:
         YamlSyntaxError: the text is not one YAML document.
@@ -74,9 +64,9 @@ def read_document(text: str, environment: Mapping[str, str]) -> Document:
         if node is not None:
             walker.document.tree = walker.value(node, ())
     except yaml.YAMLError as error:
-        raise _syntax_mistake(error, text) from None
+        raise _syntax_error(error, text) from None
     except RecursionError:
-        raise YamlSyntaxError("This file is nested too deeply.", None, None) from None
+        raise YamlSyntaxError("This file is nested too deeply.") from None
     return walker.document
 
 
@@ -156,9 +146,8 @@ class _Walker:
         return key
 
     def _scalar(self, node: yaml.ScalarNode, trail: Trail) -> object:
-        try:
-            value = self._plain(node)
-        except (yaml.YAMLError, ValueError):
+        value = self._plain(node)
+        if value is _UNREADABLE:
             return self._spoil(trail, "YAML cannot make sense of this value.", "If it is text, put it in quotes.")
         return self._expanded(value, trail) if isinstance(value, str) else value
 
@@ -166,7 +155,10 @@ class _Walker:
         # YAML 1.1 takes 10:30 for a number to base 60 and 2024-01-31 for a date. Nobody means that in this file.
         if node.tag == f"{_TAG}timestamp" or (node.tag in (f"{_TAG}int", f"{_TAG}float") and ":" in node.value):
             return str(node.value)
-        return self._scalars.construct_object(node)
+        try:
+            return self._scalars.construct_object(node)
+        except (yaml.YAMLError, ValueError, LookupError):  # LookupError: of an empty !!int, for example
+            return _UNREADABLE
 
     def _expanded(self, text: str, trail: Trail) -> str:
         def replacement(match: re.Match[str]) -> str:
@@ -199,12 +191,14 @@ class _Walker:
         return None
 
 
-def _syntax_mistake(error: yaml.YAMLError, text: str) -> YamlSyntaxError:
+def _syntax_error(error: yaml.YAMLError, text: str) -> YamlSyntaxError:
     if not isinstance(error, yaml.MarkedYAMLError):
-        return YamlSyntaxError("This file holds a character that YAML does not allow.", None, None)
+        return YamlSyntaxError("This file holds a character that YAML does not allow.")
     mark = error.problem_mark or error.context_mark
     line = mark.line + 1 if mark else None
-    source = text.splitlines()[line - 1] if line and line <= text.count("\n") + 1 and text else ""
+    lines = text.splitlines()
+    # A mistake at the end of the text is behind its last line.
+    source = lines[line - 1] if line and line <= len(lines) else ""
     problem = _QUOTED.sub(_without_secrets, error.problem or "it cannot be parsed")
     return YamlSyntaxError(f"This is not valid YAML: {problem}.", _syntax_advice(source, problem), line)
 

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from gateway.config.consistency import contradictions, model_contradictions
 from gateway.config.document import Document, YamlSyntaxError, read_document
-from gateway.config.files import ConfigFiles, read_passcode_files
-from gateway.config.findings import Finding, Trail, findings_of, path_text
+from gateway.config.files import ConfigFiles
+from gateway.config.findings import Finding, Trail, findings_of, mapping, path_text
 from gateway.config.model import GatewayConfig
 from gateway.errors import ConfigError, Mistake
 
 
 def load(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> GatewayConfig:
-    """Read a configuration file (UTF-8 YAML).
+    """Read a configuration file (UTF-8 YAML). File names in it are relative to its directory.
 
     Args:
-        path: the file. File names in it are relative to its directory.
+        path: the file.
         environment: variables for `${NAME}`; the process's own unless given.
 
     Raises:
@@ -57,10 +57,10 @@ def parse(
     """
     try:
         document = read_document(text, os.environ if environment is None else environment)
-    except YamlSyntaxError as mistake:
-        raise ConfigError([Mistake("", mistake.sentence, mistake.suggestion, mistake.line)], name) from None
+    except YamlSyntaxError as error:
+        raise ConfigError([error.mistake], name) from None
     files = ConfigFiles(Path() if directory is None else directory)
-    read_passcode_files(document, files)
+    _read_passcode_files(document, files)
     config, found = _validated(document.tree, files)
     found += contradictions(document.tree)
     if config is not None and not found:
@@ -69,6 +69,63 @@ def parse(
     if config is None or mistakes:
         raise ConfigError(mistakes, name)
     return config
+
+
+def _read_passcode_files(document: Document, files: ConfigFiles) -> None:
+    """Put what each `passcode_file` holds in the place of the passcode; the document's findings grow by mistakes."""
+    for trail, user in _users(document.tree):
+        if user.get("passcode") is None:
+            user.pop("passcode", None)
+        name = user.get("passcode_file")
+        if name is None:
+            continue
+        place = (*trail, "passcode_file")
+        if "passcode" in user:
+            both = "passcode and passcode_file are both given, and only one can count."
+            document.findings.append(Finding(place, both, "Delete one of them."))
+            continue
+        user["passcode"] = "-"  # stands for a passcode that cannot be had
+        if place not in document.spoiled:
+            try:
+                user["passcode"] = _passcode(name, files)
+            except ValueError as error:
+                document.findings.append(Finding(place, str(error)))
+                document.spoiled.add(place)
+        document.spoiled.add((*trail, "passcode"))
+
+
+def _users(tree: object) -> Iterator[tuple[Trail, dict[str, object]]]:
+    """Every user with a passcode in a tree of any shape, right or wrong."""
+    top = mapping(tree)
+    entries: list[tuple[Trail, object]] = [(("defaults",), top.get("defaults"))]
+    entries += [(("virtual_hosts", name), entry) for name, entry in mapping(top.get("virtual_hosts")).items()]
+    places: list[tuple[Trail, object]] = []
+    for trail, entry in entries:
+        certificates = mapping(mapping(entry).get("certificate_users"))
+        places.append(((*trail, "default_user"), mapping(entry).get("default_user")))
+        places.append(((*trail, "certificate_users", "everyone"), certificates.get("everyone")))
+        for name, user in mapping(certificates.get("users")).items():
+            places.append(((*trail, "certificate_users", "users", name), user))
+    operators = mapping(top.get("admin")).get("users")
+    places += [
+        (("admin", "users", at), user) for at, user in enumerate(operators if isinstance(operators, list) else ())
+    ]
+    yield from ((place, user) for place, user in places if isinstance(user, dict))
+
+
+def _passcode(name: object, files: ConfigFiles) -> str:
+    """The content of a file without its line end. Raises ValueError with a sentence for the user."""
+    if not isinstance(name, str) or not name:
+        raise ValueError("The name of a file is needed here.")
+    try:
+        content = files.path(name).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
+    except OSError as error:
+        raise ValueError(f"This file cannot be read: {error.strerror or error}.") from None
+    except UnicodeDecodeError:
+        raise ValueError("This file is not UTF-8 text.") from None
+    if not content:
+        raise ValueError("This file is empty.")
+    return content
 
 
 def _validated(tree: object, files: ConfigFiles) -> tuple[GatewayConfig | None, list[Finding]]:

@@ -39,23 +39,26 @@ def _text_schema(pattern: str) -> JsonSchemaValue:
 
 
 class Quantity(ABC):
-    """Marks a field that reads one kind of scalar."""
+    """Marks a field that reads one kind of scalar, as the type of its own or as text."""
+
+    TEXT: ClassVar[str]
+    """The regular expression of what it takes as text."""
 
     @abstractmethod
-    def read(self, value: object) -> object:
-        """The field's value, of a value from the file. Raises `mistake` for what it does not take."""
+    def _read(self, value: object) -> object:
+        """The field's value, from a value of the file. Raises `mistake` for what it does not take."""
 
     @abstractmethod
-    def json_schema(self) -> JsonSchemaValue:
-        """The JSON Schema of what `read` takes, or a variable."""
+    def _json_schema(self) -> JsonSchemaValue:
+        """The JSON Schema of what it takes besides text."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        return core_schema.no_info_plain_validator_function(self.read)
+        return core_schema.no_info_plain_validator_function(self._read)
 
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        return self.json_schema()
+        return {"anyOf": [self._json_schema(), _text_schema(f"^{self.TEXT}$")]}
 
 
 @dataclass(frozen=True)
@@ -68,12 +71,13 @@ class Duration(Quantity):
         whole: whether the value must be a whole number of seconds.
     """
 
+    TEXT: ClassVar[str] = r"[0-9]+(\.[0-9]+)?\s*(ms|s|min|h|d)?"
+
     zero: bool = True
     most: float | None = None
     whole: bool = False
 
-    def read(self, value: object) -> float:
-        """Seconds."""
+    def _read(self, value: object) -> float:
         seconds = self._seconds(value)
         if not math.isfinite(seconds) or seconds < 0 or (self.most is not None and seconds > self.most):
             limit = "" if self.most is None else f" and at most {self.most:g} seconds"
@@ -93,21 +97,19 @@ class Duration(Quantity):
             raise mistake("A duration is a number of seconds, or text like 500ms, 60s, 10min, 1h or 7d.", advice)
         return float(match[1]) * _SECONDS[match[2]]
 
-    def json_schema(self) -> JsonSchemaValue:
-        """A number, a number with a unit, or a variable."""
+    def _json_schema(self) -> JsonSchemaValue:
         number: JsonSchemaValue = {"type": "integer" if self.whole else "number"}
         number["minimum" if self.zero else "exclusiveMinimum"] = 0
-        if self.most is not None:
-            number["maximum"] = self.most
-        return {"anyOf": [number, _text_schema(r"^[0-9]+(\.[0-9]+)?\s*(ms|s|min|h|d)?$")]}
+        return number if self.most is None else number | {"maximum": self.most}
 
 
 @dataclass(frozen=True)
 class Size(Quantity):
     """Bytes as an int of at least 1, from a number of bytes or text with a unit: B, KiB, MiB or GiB."""
 
-    def read(self, value: object) -> int:
-        """Bytes."""
+    TEXT: ClassVar[str] = r"[0-9]+(\.[0-9]+)?\s*(B|KiB|MiB|GiB)?"
+
+    def _read(self, value: object) -> int:
         size = self._size(value)
         if size < 1:
             raise mistake("A size must be at least 1 byte.")
@@ -120,32 +122,27 @@ class Size(Quantity):
             return float(value)
         match = _NUMBER_AND_UNIT.fullmatch(value) if isinstance(value, str) else None
         if match is None or match[2] not in _BYTES:
-            raise mistake("A size is a number of bytes, or text like 512B, 64KiB or 4MiB.", _binary_unit(match))
+            # 4MB may mean 4,000,000 or 4,194,304: rather than choose, say how to write the usual one.
+            prefix = match[2][:1].upper() if match else ""
+            advice = f"Did you mean {match[1]}{prefix}iB?" if match and prefix in ("K", "M", "G") else None
+            raise mistake("A size is a number of bytes, or text like 512B, 64KiB or 4MiB.", advice)
         return float(match[1]) * _BYTES[match[2]]
 
-    def json_schema(self) -> JsonSchemaValue:
-        """A number, a number with a unit, or a variable."""
-        text = _text_schema(r"^[0-9]+(\.[0-9]+)?\s*(B|KiB|MiB|GiB)?$")
-        return {"anyOf": [{"type": "integer", "minimum": 1}, text]}
-
-
-def _binary_unit(match: re.Match[str] | None) -> str | None:
-    # 4MB may mean 4,000,000 or 4,194,304: rather than choose, say how to write the usual one.
-    if match is None or match[2][:1].upper() not in ("K", "M", "G"):
-        return None
-    return f"Did you mean {match[1]}{match[2][0].upper()}iB?"
+    def _json_schema(self) -> JsonSchemaValue:
+        return {"type": "integer", "minimum": 1}
 
 
 @dataclass(frozen=True)
 class Count(Quantity):
     """A whole number between `least` and `most`."""
 
+    TEXT: ClassVar[str] = "[0-9]{1,18}"
+
     least: int = 1
     most: int | None = None
 
-    def read(self, value: object) -> int:
-        """The number."""
-        if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value):
+    def _read(self, value: object) -> int:
+        if isinstance(value, str) and re.fullmatch(self.TEXT, value):
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool):
             raise mistake("A whole number is needed here.")
@@ -154,24 +151,22 @@ class Count(Quantity):
             raise mistake(f"This number must be {limit}.")
         return value
 
-    def json_schema(self) -> JsonSchemaValue:
-        """A number, or a variable."""
+    def _json_schema(self) -> JsonSchemaValue:
         number: JsonSchemaValue = {"type": "integer", "minimum": self.least}
-        if self.most is not None:
-            number["maximum"] = self.most
-        return {"anyOf": [number, _text_schema(r"^[0-9]{1,18}$")]}
+        return number if self.most is None else number | {"maximum": self.most}
 
 
 @dataclass(frozen=True)
 class Factor(Quantity):
     """A number between `least` and `most`, not necessarily whole."""
 
+    TEXT: ClassVar[str] = r"[0-9]{1,18}(\.[0-9]{1,18})?"
+
     least: float
     most: float
 
-    def read(self, value: object) -> float:
-        """The number."""
-        if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}(\.[0-9]{1,18})?", value):
+    def _read(self, value: object) -> float:
+        if isinstance(value, str) and re.fullmatch(self.TEXT, value):
             value = float(value)
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             raise mistake("A number is needed here.")
@@ -179,27 +174,25 @@ class Factor(Quantity):
             raise mistake(f"This number must be from {self.least:g} to {self.most:g}.")
         return float(value)
 
-    def json_schema(self) -> JsonSchemaValue:
-        """A number, or a variable."""
-        number: JsonSchemaValue = {"type": "number", "minimum": self.least, "maximum": self.most}
-        return {"anyOf": [number, _text_schema(r"^[0-9]{1,18}(\.[0-9]{1,18})?$")]}
+    def _json_schema(self) -> JsonSchemaValue:
+        return {"type": "number", "minimum": self.least, "maximum": self.most}
 
 
 @dataclass(frozen=True)
 class Switch(Quantity):
-    """true or false; as text too, which is what a variable yields."""
+    """true or false."""
 
-    def read(self, value: object) -> bool:
-        """The truth value."""
+    TEXT: ClassVar[str] = "(true|false)"
+
+    def _read(self, value: object) -> bool:
         if isinstance(value, bool):
             return value
         if value in ("true", "false"):
             return value == "true"
         raise mistake("This is either true or false.")
 
-    def json_schema(self) -> JsonSchemaValue:
-        """true, false, or a variable."""
-        return {"anyOf": [{"type": "boolean"}, _text_schema("^(true|false)$")]}
+    def _json_schema(self) -> JsonSchemaValue:
+        return {"type": "boolean"}
 
 
 class _Address(ABC):
