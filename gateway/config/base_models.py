@@ -58,7 +58,7 @@ class MergeableModel(ConfigModel):
 
 
 def merge(below: ModelT, above: MergeableModel) -> ModelT:
-    """`below` with every key that `above` sets; models inside are merged in turn. `above` may have other fields too."""
+    """`below` with every key that `above` sets, if it has that key too; models inside are merged in turn."""
     changes: dict[str, object] = {}
     for name in above.model_fields_set & type(below).model_fields.keys():
         new, old = getattr(above, name), getattr(below, name)
@@ -82,12 +82,12 @@ def _virtual_host_name(name: str) -> str:
 
 
 def made_from_text(kind: type[T], make: Callable[[str], T], text_of: Callable[[T], str]) -> GetPydanticSchema:
-    """Marks a field whose value is made from a text that is not empty; a value made already is taken as it is.
+    """Marks a field whose value is of another type than the file's text. A value of that type is taken as it is.
 
     Args:
-        kind: the type of the made value.
-        make: makes it; raises `mistake` for a text that does not fit.
-        text_of: the text again, for JSON.
+        kind: the value's type.
+        make: the value of a text that is not empty; raises `mistake` for one that does not fit.
+        text_of: the text of a value, for JSON.
     """
 
     def read(value: object, text: core_schema.ValidatorFunctionWrapHandler) -> T:
@@ -124,18 +124,18 @@ def _certificate_file(value: object, info: ValidationInfo) -> Path:
 
 def _key_file(value: object, info: ValidationInfo) -> Path:
     file, certificate = _files(info).readable(_name(value)), info.data.get("cert_file")
-    # Without a certificate beside it, the key goes with one from another place: `consistency` looks at the two.
+    # Without a certificate beside it, the key belongs to the one in `upstream.tls`: `consistency` checks the two.
     return file if certificate is None else _files(info).key(file, certificate)
 
 
 Text = Annotated[str, Field(strict=True, min_length=1)]
 EncodedText = Annotated[bytes, made_from_text(bytes, str.encode, bytes.decode)]
-"""A text as the bytes that travel (UTF-8)."""
+"""A text that STOMP and AMQP carry as UTF-8: the value is those bytes."""
 VirtualHostName = Annotated[Text, AfterValidator(_virtual_host_name)]
 
 Directory = Annotated[Path, BeforeValidator(_directory, json_schema_input_type=str)]
-"""It need not exist."""
+"""A directory, which need not exist."""
 ReadableFile = Annotated[Path, BeforeValidator(_readable_file, json_schema_input_type=str)]
 CertificateFile = Annotated[Path, BeforeValidator(_certificate_file, json_schema_input_type=str)]
 KeyFile = Annotated[Path, BeforeValidator(_key_file, json_schema_input_type=str)]
-"""The key of `cert_file`, which must be a field before this one."""
+"""The private key of the field `cert_file`, which must come before this one."""

@@ -35,10 +35,10 @@ class Document:
     """Line of each key and list entry, counted from 1."""
     findings: list[Finding] = field(default_factory=list)
     spoiled: set[Trail] = field(default_factory=set)
-    """Places whose value stands for one that could not be had; what validation says about them means nothing."""
+    """Places whose value only stands for one that could not be read: what validation finds there is left out."""
 
     def line_of(self, trail: Trail) -> int | None:
-        """Line of a place, or of the nearest one around it that the text mentions; None if that is the top."""
+        """Line of a place, or of the nearest place around it that the text mentions; None at the top."""
         while trail and trail not in self.lines:
             trail = trail[:-1]
         return self.lines.get(trail) if trail else None
@@ -131,7 +131,7 @@ class _Walker:
     def _key(self, node: yaml.Node, trail: Trail) -> str | None:
         key = self._plain(node) if isinstance(node, yaml.ScalarNode) else None
         if key is True and node.value == "on":
-            # Old YAML takes the word for a switch; as a key it is one of ours, and editors read it as text.
+            # YAML 1.1 reads `on` as true. Rules have a key of that name, and editors (YAML 1.2) read it as text.
             return "on"
         if not isinstance(key, str):
             advice = f'Put it in quotes: "{node.value}".' if isinstance(node, yaml.ScalarNode) else None
@@ -152,7 +152,7 @@ class _Walker:
         return self._expanded(value, trail) if isinstance(value, str) else value
 
     def _plain(self, node: yaml.ScalarNode) -> object:
-        # YAML 1.1 takes 10:30 for a number to base 60 and 2024-01-31 for a date. Nobody means that in this file.
+        # YAML 1.1 reads 10:30 as a number to base 60 and 2024-01-31 as a date. Nobody means that in this file.
         if node.tag == f"{_TAG}timestamp" or (node.tag in (f"{_TAG}int", f"{_TAG}float") and ":" in node.value):
             return str(node.value)
         try:
@@ -166,17 +166,11 @@ class _Walker:
                 return "$"
             name = match["name"]
             if not match["end"] or not _NAME.fullmatch(name):
-                self._spoil(
-                    trail,
-                    "A variable is written ${NAME}, with letters, digits and underscores in its name.",
-                    "For a dollar sign before a brace write $${.",
-                )
+                sentence = "A variable is written ${NAME}, with letters, digits and underscores in its name."
+                self._spoil(trail, sentence, "For a dollar sign before a brace write $${.")
             elif name not in self._environment:
-                self._spoil(
-                    trail,
-                    f"The environment variable {name} is not set.",
-                    "Set it; where no variable is meant, write $$ for each $.",
-                )
+                sentence = f"The environment variable {name} is not set."
+                self._spoil(trail, sentence, "Set it; where no variable is meant, write $$ for each $.")
             return self._environment.get(name, "")
 
         return _VARIABLE.sub(replacement, text)
@@ -185,7 +179,7 @@ class _Walker:
         self.document.findings.append(Finding(trail, sentence, suggestion))
 
     def _spoil(self, trail: Trail, sentence: str, suggestion: str) -> object:
-        """Note a mistake; the result stands for the value that cannot be had."""
+        """Note a mistake; None stands for the value that cannot be read."""
         self._find(trail, sentence, suggestion)
         self.document.spoiled.add(trail)
         return None
@@ -204,7 +198,7 @@ def _syntax_error(error: yaml.YAMLError, text: str) -> YamlSyntaxError:
 
 
 def _without_secrets(quoted: re.Match[str]) -> str:
-    # The parser quotes what it met. Longer than a character, and no <token>: that may be a piece of a passcode.
+    # The parser quotes what it met. Unless that is one character or a <token>, it may be a piece of a passcode.
     return quoted[0] if len(quoted[2]) <= len("\\t") or quoted[2].startswith("<") else "(text)"
 
 

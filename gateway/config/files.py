@@ -1,7 +1,7 @@
-"""Everything that the configuration asks a disk for, and the journal's usual directory.
+"""The files that a configuration names, and the journal's default directory.
 
-Certificates and keys are loaded once here and thrown away again, so that a wrong one is a mistake with a place in the
-configuration file, like any other, and not a failure later on.
+Certificates and keys are loaded here only to check them, so that a wrong one is a mistake with its place in the
+configuration file, and not a failure later on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gateway.config.scalars import mistake
 
 
 class ConfigFiles:
-    """Files that a configuration names, looked at while it is validated. Raises `mistake` for those without use.
+    """Finds and checks the files that a configuration names. Its methods raise `mistake` for one that is of no use.
 
     Args:
         directory: where relative file names start.

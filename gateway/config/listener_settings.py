@@ -1,4 +1,7 @@
-"""Listeners: where STOMP clients and operators connect, and what holds there before they log in."""
+"""Listeners: where STOMP clients and operators connect, and the limits before a client has logged in.
+
+`Listener` has more fields than a class of ours usually has, because it mirrors one flat mapping of the file.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ def _path(value: str) -> str:
 
 
 def is_origin(value: str) -> bool:
-    """Whether a browser could send this as the origin of a page."""
+    """Whether a browser could send this as a page's origin (RFC 6454)."""
     return value == "null" or _ORIGIN.fullmatch(value) is not None
 
 
@@ -125,13 +128,13 @@ class Listener(ConfigModel):
     )
     frame: Literal["text", "binary"] = Field(
         "text",
-        description="For websocket: what messages to clients are. What is not UTF-8 is binary in any case, since "
-        "browsers would close.",
+        description="For websocket: how messages to clients are sent. What is not UTF-8 is sent as binary in any "
+        "case, since browsers would close the connection.",
     )
     allowed_origins: tuple[Annotated[Text, AfterValidator(_origin)], ...] = Field(
         (),
         description="For websocket: web pages that may connect, by scheme, host and port: https://example.org. "
-        "Compared exactly. Empty: all. Clients that are no browsers have no origin, and may always.",
+        "Compared exactly. Empty: all. Clients other than browsers send no origin, and may always connect.",
     )
     use_http_auth: Annotated[bool, Switch()] = Field(
         False,
@@ -181,7 +184,7 @@ class Listener(ConfigModel):
     def address(self) -> SocketAddress:
         """Where it listens, for whichever transport."""
         address = self.tcp or self.websocket
-        assert address is not None  # noqa: S101 - ``_one_address`` saw to it
+        assert address is not None  # noqa: S101 - `_one_address` has checked it
         return address
 
     @model_validator(mode="after")

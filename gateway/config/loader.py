@@ -11,8 +11,9 @@ from pydantic import ValidationError
 from gateway.config.consistency import contradictions, model_contradictions
 from gateway.config.document import Document, YamlSyntaxError, read_document
 from gateway.config.files import ConfigFiles
-from gateway.config.findings import Finding, Trail, findings_of, mapping, path_text
+from gateway.config.findings import Finding, Trail, findings_of, model_at, path_text
 from gateway.config.model import GatewayConfig
+from gateway.config.virtual_host import User
 from gateway.errors import ConfigError, Mistake
 
 
@@ -72,7 +73,7 @@ def parse(
 
 
 def _read_passcode_files(document: Document, files: ConfigFiles) -> None:
-    """Put what each `passcode_file` holds in the place of the passcode; the document's findings grow by mistakes."""
+    """Put the content of each `passcode_file` in the place of the passcode, and note mistakes in the document."""
     for trail, user in _users(document.tree):
         if user.get("passcode") is None:
             user.pop("passcode", None)
@@ -84,7 +85,7 @@ def _read_passcode_files(document: Document, files: ConfigFiles) -> None:
             both = "passcode and passcode_file are both given, and only one can count."
             document.findings.append(Finding(place, both, "Delete one of them."))
             continue
-        user["passcode"] = "-"  # stands for a passcode that cannot be had
+        user["passcode"] = "-"  # until the file is read: validation needs a text
         if place not in document.spoiled:
             try:
                 user["passcode"] = _passcode(name, files)
@@ -94,23 +95,16 @@ def _read_passcode_files(document: Document, files: ConfigFiles) -> None:
         document.spoiled.add((*trail, "passcode"))
 
 
-def _users(tree: object) -> Iterator[tuple[Trail, dict[str, object]]]:
-    """Every user with a passcode in a tree of any shape, right or wrong."""
-    top = mapping(tree)
-    entries: list[tuple[Trail, object]] = [(("defaults",), top.get("defaults"))]
-    entries += [(("virtual_hosts", name), entry) for name, entry in mapping(top.get("virtual_hosts")).items()]
-    places: list[tuple[Trail, object]] = []
-    for trail, entry in entries:
-        certificates = mapping(mapping(entry).get("certificate_users"))
-        places.append(((*trail, "default_user"), mapping(entry).get("default_user")))
-        places.append(((*trail, "certificate_users", "everyone"), certificates.get("everyone")))
-        for name, user in mapping(certificates.get("users")).items():
-            places.append(((*trail, "certificate_users", "users", name), user))
-    operators = mapping(top.get("admin")).get("users")
-    places += [
-        (("admin", "users", at), user) for at, user in enumerate(operators if isinstance(operators, list) else ())
-    ]
-    yield from ((place, user) for place, user in places if isinstance(user, dict))
+def _users(tree: object, trail: Trail = ()) -> Iterator[tuple[Trail, dict[str, object]]]:
+    """Every mapping of the tree that stands where a `User` belongs."""
+    if isinstance(tree, dict) and model_at(trail) is User:
+        yield trail, tree
+    elif isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from _users(value, (*trail, key))
+    elif isinstance(tree, list):
+        for position, value in enumerate(tree):
+            yield from _users(value, (*trail, position))
 
 
 def _passcode(name: object, files: ConfigFiles) -> str:
@@ -136,7 +130,7 @@ def _validated(tree: object, files: ConfigFiles) -> tuple[GatewayConfig | None, 
 
 
 def _mistakes(document: Document, found: list[Finding]) -> list[Mistake]:
-    """All findings, in the order of the file, without echoes of a value that could not be had."""
+    """All findings, in the order of the file; those about a value that stands for an unreadable one are left out."""
     kept = document.findings + [finding for finding in found if not _spoiled(document, finding.trail)]
     mistakes = [
         Mistake(path_text(finding.trail), finding.sentence, finding.suggestion, document.line_of(finding.trail))

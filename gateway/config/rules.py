@@ -12,7 +12,7 @@ from gateway.config.base_models import ConfigModel, Text, made_from_text
 from gateway.config.scalars import Switch, mistake
 from gateway.patterns import STAR, Pattern
 
-LOGIN: Final = "{login}"
+_LOGIN: Final = "{login}"
 _RULED: Final = ("/queue/", "/topic/", "/exchange/", "/amq/queue/", "/reply-queue/")
 _DECLARED: Final = ("/queue/", "/topic/", "/exchange/", "/temp-queue/")
 _NUMBERS: Final = frozenset((
@@ -47,14 +47,14 @@ def _pattern(text: str) -> Pattern:
 
 
 def _ruled(value: str) -> Pattern:
-    if set("{}") & set(value.replace(LOGIN, "")):
+    if set("{}") & set(value.replace(_LOGIN, "")):
         raise mistake("Only {login} may stand in braces.")
     _check_reachable(value, _RULED)
     return _pattern(value)
 
 
 def _declared(value: str) -> Pattern:
-    if LOGIN in value:
+    if _LOGIN in value:
         raise mistake("There is no {login} here: a queue is the same for everybody who names it.", "Write * instead.")
     _check_reachable(value, _DECLARED)
     return _pattern(value)

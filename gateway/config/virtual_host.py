@@ -1,9 +1,9 @@
 """A virtual host: every setting that it may have, and the values that a session and the server read.
 
-`defaults` and each entry of `virtual_hosts` have the same keys, `VirtualHostSettings`. `VirtualHost` is an entry with
-the defaults merged in. The session, which does no input or output, reads it too, so this module and those that it
-imports stay as pure ([ADR 16](../../docs/adr/0016-one-settings-type.md)). Descriptions of fields are what the JSON
-Schema shows in editors.
+`defaults` and each entry of `virtual_hosts` have the same keys, `VirtualHostSettings`: one flat mapping of the file,
+so it has many fields. `VirtualHost` is an entry with the defaults merged in. The session reads it too and does no input
+or output, so this module and those that it imports do none (ADR 16). Editors show the fields' descriptions, by way of
+the JSON Schema.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class User(ConfigModel):
 
     @property
     def credentials(self) -> tuple[bytes, bytes]:
-        """Login and passcode in the bytes that travel, UTF-8."""
+        """Login and passcode as STOMP and AMQP carry them (UTF-8)."""
         return self.login.encode(), self.passcode.get_secret_value().encode()
 
     @classmethod
@@ -136,7 +136,8 @@ class Prefetch(MergeableModel):
         None, description="For a SUBSCRIBE without prefetch-count. null: no limit, as with the plugin."
     )
     max: Annotated[int, Count(most=65535)] | None = Field(
-        None, description="What a client may ask for; more, and no limit, become this. null: whatever it asks for."
+        None,
+        description="The most that a client may ask for: more, or no limit, becomes this. null: whatever it asks for.",
     )
 
 
