@@ -1,6 +1,6 @@
 """The configuration: a YAML file becomes frozen, validated values, or a list of every mistake in it."""
 
-from gateway.config.files import default_journal_directory
+from gateway.config.config_files import default_journal_directory
 from gateway.config.listener_settings import AdminListener, CertificateLogin, Listener, ListenerTls, ServerTls
 from gateway.config.loader import load, parse
 from gateway.config.model import PASS_THROUGH, GatewayConfig, Logging, json_schema

@@ -26,7 +26,7 @@ from pydantic_core import CoreSchema, core_schema
 from gateway.config.scalars import mistake
 
 if TYPE_CHECKING:
-    from gateway.config.files import ConfigFiles
+    from gateway.config.config_files import ConfigFiles
 
 MAX_SHORT_STRING = 255
 """Bytes in an AMQP short string, which is how a virtual host's name travels (AMQP 0-9-1, 4.2.5.3)."""

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from pydantic_core import PydanticCustomError
 
-from gateway.config.files import ConfigFiles, default_journal_directory
-from gateway.config.findings import Finding, Trail, closest, mapping, path_text
+from gateway.config.config_files import ConfigFiles, default_journal_directory
+from gateway.config.mistakes import Finding, Trail, closest, mapping, path_text
 from gateway.config.model import PASS_THROUGH, GatewayConfig
 from gateway.config.rules import DestinationRule, QueueArguments
 from gateway.config.scalars import BrokerUrl, SocketAddress

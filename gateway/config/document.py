@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import yaml
 from yaml.constructor import SafeConstructor
 
-from gateway.config.findings import Finding, Trail
+from gateway.config.mistakes import Finding, Trail
 from gateway.errors import Mistake
 
 _VARIABLE = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<name>[^}]*)(?P<end>\}?))")
