@@ -39,7 +39,8 @@ ModelT = TypeVar("ModelT", bound="MergeableModel")
 class ConfigModel(BaseModel):
     """Base of all models: frozen, and strict about keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    # The docstrings of attributes are the descriptions in the JSON Schema.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
 
 
 class MergeableModel(ConfigModel):

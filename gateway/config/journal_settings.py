@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator
 
 from gateway.config.base_models import Directory, MergeableModel, ReadableFile, Text
 from gateway.config.scalars import Count, Duration, Factor, Size, mistake
@@ -35,46 +35,32 @@ def _destination_pattern(value: str) -> str:
 class JournalSettings(MergeableModel):
     """The traffic journal: one line per event, for the pipeline and for people."""
 
-    level: Annotated[Literal["off", "session", "message"], BeforeValidator(_off)] = Field(
-        "session",
-        description="session: sessions, subscriptions, errors, and counts every ten seconds. "
-        "message: also every message, confirm and acknowledgement.",
-    )
-    directory: Directory | None = Field(
-        None,
-        description="Where it is written. null: below $STATE_DIRECTORY, else /var/lib/stomp-gateway for root, else "
-        "~/.local/state/stomp-gateway. Relative to this file's directory.",
-    )
-    node: Annotated[Text, AfterValidator(_node_name)] | None = Field(
-        None, description="This gateway's name in the journal. null: the machine's name."
-    )
-    sample: Annotated[float, Factor(least=0.0001, most=1)] = Field(
-        1.0, description="At level message, the share of messages that are written; each with all its events."
-    )
-    rotate_bytes: Annotated[int, Size()] = Field(64 << 20, description="A segment (a file) of this size is finished.")
-    rotate_after: Annotated[float, Duration(zero=False)] = Field(
-        60.0, description="A segment this old is finished, whatever its size."
-    )
-    retain: Annotated[float, Duration(zero=False)] = Field(
-        7 * _DAY, description="Finished segments of this gateway are deleted when they are this old."
-    )
-    users: Literal["plain", "hashed"] = Field(
-        "plain", description="Logins as they are, or as a keyed hash that is the same every time."
-    )
-    users_key_file: ReadableFile | None = Field(
-        None,
-        description="The key of the hash, for several gateways that must agree. null: one is made, in the directory. "
-        "Relative to this file's directory.",
-    )
-    peers: Literal["full", "prefix", "none"] = Field(
-        "full", description="Clients' addresses: as they are, cut to the network (/24, /48), or not at all."
-    )
-    header_values: tuple[Text, ...] = Field(
-        (), description="At level message, headers of SEND whose values are written. All others' never are."
-    )
-    destinations: tuple[Annotated[Text, AfterValidator(_destination_pattern)], ...] = Field(
-        (), description="Destinations with generated parts, as patterns: each stands for all that fit it."
-    )
-    max_destinations: Annotated[int, Count()] = Field(
-        10_000, description="Distinct destinations of this virtual host; any further one is written as other."
-    )
+    level: Annotated[Literal["off", "session", "message"], BeforeValidator(_off)] = "session"
+    """session: sessions, subscriptions, errors, and counts every ten seconds. message: also every message, confirm and
+    acknowledgement."""
+    directory: Directory | None = None
+    """Where it is written. null: below $STATE_DIRECTORY, else /var/lib/stomp-gateway for root, else
+    ~/.local/state/stomp-gateway. Relative to this file's directory."""
+    node: Annotated[Text, AfterValidator(_node_name)] | None = None
+    """This gateway's name in the journal. null: the machine's name."""
+    sample: Annotated[float, Factor(least=0.0001, most=1)] = 1.0
+    """At level message, the share of messages that are written; each with all its events."""
+    rotate_bytes: Annotated[int, Size()] = 64 << 20
+    """A segment (a file) of this size is finished."""
+    rotate_after: Annotated[float, Duration(zero=False)] = 60.0
+    """A segment this old is finished, whatever its size."""
+    retain: Annotated[float, Duration(zero=False)] = 7 * _DAY
+    """Finished segments of this gateway are deleted when they are this old."""
+    users: Literal["plain", "hashed"] = "plain"
+    """Logins as they are, or as a keyed hash that is the same every time."""
+    users_key_file: ReadableFile | None = None
+    """The key of the hash, for several gateways that must agree. null: one is made, in the directory. Relative to this
+    file's directory."""
+    peers: Literal["full", "prefix", "none"] = "full"
+    """Clients' addresses: as they are, cut to the network (/24, /48), or not at all."""
+    header_values: tuple[Text, ...] = ()
+    """At level message, headers of SEND whose values are written. All others' never are."""
+    destinations: tuple[Annotated[Text, AfterValidator(_destination_pattern)], ...] = ()
+    """Destinations with generated parts, as patterns: each stands for all that fit it."""
+    max_destinations: Annotated[int, Count()] = 10_000
+    """Distinct destinations of this virtual host; any further one is written as other."""

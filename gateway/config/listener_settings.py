@@ -12,7 +12,6 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     ConfigDict,
-    Field,
     GetJsonSchemaHandler,
     TypeAdapter,
     model_validator,
@@ -68,46 +67,36 @@ def _version_as_text(value: object) -> object:
 class CertificateLogin(ConfigModel):
     """Which name of a client's certificate stands in for a login; `certificate_users` says whose name it is."""
 
-    name: Literal["distinguished_name", "common_name", "subject_alternative_name"] = Field(
-        "distinguished_name",
-        description="The whole subject (RFC 4514), its common names joined by commas, or an alternative name.",
-    )
-    san_type: Literal["dns", "ip", "email", "uri", "other_name"] = Field(
-        "dns", description="For subject_alternative_name: which kind of alternative name."
-    )
-    san_index: Annotated[int, Count(least=0)] = Field(
-        0, description="For subject_alternative_name: which one of that kind, counted from 0."
-    )
+    name: Literal["distinguished_name", "common_name", "subject_alternative_name"] = "distinguished_name"
+    """The whole subject (RFC 4514), its common names joined by commas, or an alternative name."""
+    san_type: Literal["dns", "ip", "email", "uri", "other_name"] = "dns"
+    """For subject_alternative_name: which kind of alternative name."""
+    san_index: Annotated[int, Count(least=0)] = 0
+    """For subject_alternative_name: which one of that kind, counted from 0."""
 
 
 class ServerTls(ConfigModel):
     """TLS toward clients: a certificate, and what is asked of theirs."""
 
-    cert_file: CertificateFile = Field(
-        description="The gateway's certificate and its chain (PEM). Relative to this file's directory."
-    )
-    key_file: KeyFile = Field(description="The private key (PEM, not encrypted) of cert_file.")
-    ca_file: CertificateFile | None = Field(
-        None, description="Certificates (PEM) that clients' certificates are checked against. verify needs it."
-    )
-    verify: Literal["none", "optional", "required"] = Field(
-        "none",
-        description="none asks for no client certificate. optional checks one if there is one. required refuses "
-        "clients without a valid one.",
-    )
-    min_version: Annotated[Literal["1.2", "1.3"], BeforeValidator(_version_as_text)] = Field(
-        "1.2", description="The oldest version of TLS that is accepted."
-    )
+    cert_file: CertificateFile
+    """The gateway's certificate and its chain (PEM). Relative to this file's directory."""
+    key_file: KeyFile
+    """The private key (PEM, not encrypted) of cert_file."""
+    ca_file: CertificateFile | None = None
+    """Certificates (PEM) that clients' certificates are checked against. verify needs it."""
+    verify: Literal["none", "optional", "required"] = "none"
+    """none asks for no client certificate. optional checks one if there is one. required refuses clients without a
+    valid one."""
+    min_version: Annotated[Literal["1.2", "1.3"], BeforeValidator(_version_as_text)] = "1.2"
+    """The oldest version of TLS that is accepted."""
 
 
 class ListenerTls(ServerTls):
     """TLS of a listener: its own certificate, and what is asked of the clients."""
 
-    certificate_login: CertificateLogin | None = Field(
-        None,
-        description="Let a client without a login header log in by its certificate. Needs verify. null: certificates "
-        "say nothing about who a client is.",
-    )
+    certificate_login: CertificateLogin | None = None
+    """Let a client without a login header log in by its certificate. Needs verify. null: certificates say nothing about
+    who a client is."""
 
 
 class Listener(ConfigModel):
@@ -115,70 +104,48 @@ class Listener(ConfigModel):
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["tcp"]}, {"required": ["websocket"]}]})
 
-    tcp: SocketAddress | None = Field(
-        None,
-        description="Address and port, host:port. Port 0 takes a free one. IPv6 in brackets and quotes: '[::1]:61613'. "
-        "This or websocket.",
-    )
-    websocket: SocketAddress | None = Field(
-        None, description="The same, for STOMP over WebSocket: browsers connect here. This or tcp."
-    )
-    path: Annotated[Text, AfterValidator(_path)] = Field(
-        "/ws", description="For websocket: the path of its URL. A slash behind it and a query change nothing."
-    )
-    frame: Literal["text", "binary"] = Field(
-        "text",
-        description="For websocket: how messages to clients are sent. What is not UTF-8 is sent as binary in any "
-        "case, since browsers would close the connection.",
-    )
-    allowed_origins: tuple[Annotated[Text, AfterValidator(_origin)], ...] = Field(
-        (),
-        description="For websocket: web pages that may connect, by scheme, host and port: https://example.org. "
-        "Compared exactly. Empty: all. Clients other than browsers send no origin, and may always connect.",
-    )
-    use_http_auth: Annotated[bool, Switch()] = Field(
-        False,
-        description="For websocket: HTTP Basic credentials of the request, where there are any, replace CONNECT's.",
-    )
-    compression: Annotated[bool, Switch()] = Field(
-        False, description="For websocket: compress messages (permessage-deflate). It costs memory for each client."
-    )
-    ping_interval: Annotated[float, Duration()] = Field(
-        30.0, description="For websocket: how often a silent client is asked for a sign of life (ping). 0 is never."
-    )
-    idle_timeout: Annotated[float, Duration()] = Field(
-        60.0,
-        description="For websocket: a client from which nothing came for this long, not even a pong, is closed. "
-        "0 is never.",
-    )
-    strict_transport_security: Annotated[Text, AfterValidator(_header_value)] | None = Field(
-        None, description="For websocket: value of the header Strict-Transport-Security in the answer to the handshake."
-    )
-    max_connections: Annotated[int, Count()] | None = Field(
-        None, description="Connections at once; further ones are closed as soon as they come. null: without limit."
-    )
-    tls: ListenerTls | None = Field(None, description="Speak TLS on this address. null: in the clear.")
-    proxy_protocol: Annotated[bool, Switch()] = Field(
-        False,
-        description="Every connection begins with a PROXY protocol header (v1 or v2), before TLS; others are closed. "
-        "Only behind a proxy that sends it: whoever can connect can claim any address.",
-    )
-    implicit_connect: Annotated[bool, Switch()] = Field(
-        False, description="A client may leave out CONNECT: it is then the default user in the default virtual host."
-    )
-    login_timeout: Annotated[float, Duration(zero=False)] = Field(
-        10.0, description="A client that has not logged in this long after it connected is closed."
-    )
-    max_frame_size_unauthenticated: Annotated[int, Size()] = Field(
-        64 << 10, description="The largest frame that a client may send before it has logged in."
-    )
-    max_headers: Annotated[int, Count()] = Field(100, description="The most headers in one frame.")
-    max_header_length: Annotated[int, Size()] = Field(
-        102_400, description="The longest header name, and the longest header value, in bytes."
-    )
-    backlog: Annotated[int, Count()] = Field(
-        1024, description="Connections that the operating system queues until the gateway accepts them."
-    )
+    tcp: SocketAddress | None = None
+    """Address and port, host:port. Port 0 takes a free one. IPv6 in brackets and quotes: '[::1]:61613'. This or
+    websocket."""
+    websocket: SocketAddress | None = None
+    """The same, for STOMP over WebSocket: browsers connect here. This or tcp."""
+    path: Annotated[Text, AfterValidator(_path)] = "/ws"
+    """For websocket: the path of its URL. A slash behind it and a query change nothing."""
+    frame: Literal["text", "binary"] = "text"
+    """For websocket: how messages to clients are sent. What is not UTF-8 is sent as binary in any case, since browsers
+    would close the connection."""
+    allowed_origins: tuple[Annotated[Text, AfterValidator(_origin)], ...] = ()
+    """For websocket: web pages that may connect, by scheme, host and port: https://example.org. Compared exactly.
+    Empty: all. Clients other than browsers send no origin, and may always connect."""
+    use_http_auth: Annotated[bool, Switch()] = False
+    """For websocket: HTTP Basic credentials of the request, where there are any, replace CONNECT's."""
+    compression: Annotated[bool, Switch()] = False
+    """For websocket: compress messages (permessage-deflate). It costs memory for each client."""
+    ping_interval: Annotated[float, Duration()] = 30.0
+    """For websocket: how often a silent client is asked for a sign of life (ping). 0 is never."""
+    idle_timeout: Annotated[float, Duration()] = 60.0
+    """For websocket: a client from which nothing came for this long, not even a pong, is closed. 0 is never."""
+    strict_transport_security: Annotated[Text, AfterValidator(_header_value)] | None = None
+    """For websocket: value of the header Strict-Transport-Security in the answer to the handshake."""
+    max_connections: Annotated[int, Count()] | None = None
+    """Connections at once; further ones are closed as soon as they come. null: without limit."""
+    tls: ListenerTls | None = None
+    """Speak TLS on this address. null: in the clear."""
+    proxy_protocol: Annotated[bool, Switch()] = False
+    """Every connection begins with a PROXY protocol header (v1 or v2), before TLS; others are closed. Only behind a
+    proxy that sends it: whoever can connect can claim any address."""
+    implicit_connect: Annotated[bool, Switch()] = False
+    """A client may leave out CONNECT: it is then the default user in the default virtual host."""
+    login_timeout: Annotated[float, Duration(zero=False)] = 10.0
+    """A client that has not logged in this long after it connected is closed."""
+    max_frame_size_unauthenticated: Annotated[int, Size()] = 64 << 10
+    """The largest frame that a client may send before it has logged in."""
+    max_headers: Annotated[int, Count()] = 100
+    """The most headers in one frame."""
+    max_header_length: Annotated[int, Size()] = 102_400
+    """The longest header name, and the longest header value, in bytes."""
+    backlog: Annotated[int, Count()] = 1024
+    """Connections that the operating system queues until the gateway accepts them."""
 
     @property
     def address(self) -> SocketAddress:
@@ -202,21 +169,16 @@ class Listener(ConfigModel):
 class AdminListener(MergeableModel):
     """Where operators look in: only an address, or more than that, or `off`."""
 
-    address: SocketAddress | None = Field(
-        DEFAULT_ADMIN_ADDRESS,
-        description="Address and port, host:port. Port 0 takes a free one. null: no admin listener.",
-    )
-    users: tuple[User, ...] = Field(
-        (),
-        description="Who may look in and close sessions, by HTTP Basic. Empty: everybody who can connect may look in, "
-        "and close sessions only from this machine itself.",
-    )
-    tls: ServerTls | None = Field(None, description="Speak HTTPS. null: plain HTTP.")
-    allowed_hosts: tuple[Text, ...] = Field(
-        (),
-        description="Names by which browsers may reach it, besides IP addresses and localhost. "
-        "Any other Host header is refused, so that no foreign web page can look in.",
-    )
+    address: SocketAddress | None = DEFAULT_ADMIN_ADDRESS
+    """Address and port, host:port. Port 0 takes a free one. null: no admin listener."""
+    users: tuple[User, ...] = ()
+    """Who may look in and close sessions, by HTTP Basic. Empty: everybody who can connect may look in, and close
+    sessions only from this machine itself."""
+    tls: ServerTls | None = None
+    """Speak HTTPS. null: plain HTTP."""
+    allowed_hosts: tuple[Text, ...] = ()
+    """Names by which browsers may reach it, besides IP addresses and localhost. Any other Host header is refused, so
+    that no foreign web page can look in."""
 
     @model_validator(mode="before")
     @classmethod

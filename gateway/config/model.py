@@ -25,10 +25,10 @@ PASS_THROUGH = "*"  # noqa: S105 - no password
 class Logging(MergeableModel):
     """What is logged, and how. Log lines go to standard error."""
 
-    format: Literal["console", "json"] = Field(
-        "console", description="console is for people, json writes one object per line."
-    )
-    level: Literal["debug", "info", "warning", "error"] = Field("info", description="The least level that is logged.")
+    format: Literal["console", "json"] = "console"
+    """console is for people, json writes one object per line."""
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least level that is logged."""
 
 
 class GatewayConfig(MergeableModel):
@@ -37,30 +37,26 @@ class GatewayConfig(MergeableModel):
     listeners: tuple[Listener, ...] = Field(
         default_factory=lambda: (Listener(tcp=SocketAddress("127.0.0.1", 61613)),),
         min_length=1,
-        description="Where STOMP clients connect.",
         json_schema_extra={"type": ["array", "null"]},
     )
-    upstream: Upstream = Field(default_factory=Upstream, description="The broker of all virtual hosts without an own.")
-    defaults: VirtualHostSettings = Field(
-        default_factory=VirtualHostSettings, description="For every virtual host, unless it says otherwise."
-    )
-    default_vhost: VirtualHostName = Field(
-        "/", description="The virtual host of a client whose CONNECT has no host header."
-    )
+    """Where STOMP clients connect."""
+    upstream: Upstream = Field(default_factory=Upstream)
+    """The broker of all virtual hosts without an own."""
+    defaults: VirtualHostSettings = Field(default_factory=VirtualHostSettings)
+    """For every virtual host, unless it says otherwise."""
+    default_vhost: VirtualHostName = "/"
+    """The virtual host of a client whose CONNECT has no host header."""
     virtual_hosts: Mapping[VirtualHostName, VirtualHostEntry] = Field(
-        default_factory=lambda: {"/": VirtualHostEntry()},
-        description="Virtual hosts by the name that clients give in CONNECT's host header. "
-        'The key "*" stands for every other name, which is passed to the broker as it is.',
-        json_schema_extra={"type": ["object", "null"]},
+        default_factory=lambda: {"/": VirtualHostEntry()}, json_schema_extra={"type": ["object", "null"]}
     )
-    admin: AdminListener = Field(
-        default_factory=AdminListener,
-        description="Metrics, health, the API and the status page: an address, or more, or off.",
-    )
-    logging: Logging = Field(default_factory=Logging, description="What is logged, and how.")
-    drain_timeout: Annotated[float, Duration()] = Field(
-        30.0, description="On SIGTERM, how long sessions may take to end in good order."
-    )
+    """Virtual hosts by the name that clients give in CONNECT's host header. The key "*" stands for every other name,
+    which is passed to the broker as it is."""
+    admin: AdminListener = Field(default_factory=AdminListener)
+    """Metrics, health, the API and the status page: an address, or more, or off."""
+    logging: Logging = Field(default_factory=Logging)
+    """What is logged, and how."""
+    drain_timeout: Annotated[float, Duration()] = 30.0
+    """On SIGTERM, how long sessions may take to end in good order."""
 
     _by_name: dict[str, VirtualHost] = PrivateAttr(default_factory=dict)
     _by_host: dict[str, VirtualHost] = PrivateAttr(default_factory=dict)
@@ -136,6 +132,8 @@ def _adapted(node: object) -> object:
     if not isinstance(node, dict):
         return node
     adapted = {key: _adapted(value) for key, value in node.items() if key != "title" or not isinstance(value, str)}
+    if isinstance(description := adapted.get("description"), str):
+        adapted["description"] = " ".join(description.split())  # without the line breaks of docstrings
     if "enum" in adapted:
         choices = {"enum": adapted.pop("enum")}
         adapted.pop("type", None)

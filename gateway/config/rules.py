@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, model_validator
 
 from gateway.config.base_models import ConfigModel, Text, made_from_text
 from gateway.config.scalars import Switch, mistake
@@ -103,27 +103,27 @@ ArgumentTable = Annotated[
 class QueueArguments(ConfigModel):
     """Arguments that the queues behind some destinations are declared with, unless a client gives its own."""
 
-    destination: QueuePattern = Field(
-        description="Which: * stands for anything, for example /queue/orders.*. The first entry that fits counts."
-    )
-    arguments: ArgumentTable = Field(
-        description="By their AMQP names, for example x-queue-type: quorum, x-expires: 3600000, x-max-length: 10000."
-    )
+    destination: QueuePattern
+    """Which: * stands for anything, for example /queue/orders.*. The first entry that fits counts."""
+    arguments: ArgumentTable
+    """By their AMQP names, for example x-queue-type: quorum, x-expires: 3600000, x-max-length: 10000."""
 
 
 class DestinationRule(ConfigModel):
     """What clients may do with some destinations. The first rule that fits decides; without one all is allowed."""
 
-    action: Literal["allow", "deny", "rewrite"] = Field(description="rewrite puts another destination in its place.")
-    destination: RulePattern = Field(description="Which: * stands for anything, {login} for the client's login.")
-    to: RulePattern | None = Field(
-        None, description="For rewrite: the new destination; * becomes what the * of destination stood for, in order."
-    )
-    on: Literal["send", "subscribe", "both"] = Field("both", description="Which frames it is about.")
-    logins: tuple[LoginPattern, ...] = Field((), description="Whose; * stands for anything. Empty: everybody's.")
-    mandatory: Annotated[bool, Switch()] = Field(
-        False, description="A message sent by this rule that reaches no queue is an ERROR and gets no RECEIPT."
-    )
+    action: Literal["allow", "deny", "rewrite"]
+    """rewrite puts another destination in its place."""
+    destination: RulePattern
+    """Which: * stands for anything, {login} for the client's login."""
+    to: RulePattern | None = None
+    """For rewrite: the new destination; * becomes what the * of destination stood for, in order."""
+    on: Literal["send", "subscribe", "both"] = "both"
+    """Which frames it is about."""
+    logins: tuple[LoginPattern, ...] = ()
+    """Whose; * stands for anything. Empty: everybody's."""
+    mandatory: Annotated[bool, Switch()] = False
+    """A message sent by this rule that reaches no queue is an ERROR and gets no RECEIPT."""
 
     @model_validator(mode="after")
     def _keys_agree(self) -> Self:
