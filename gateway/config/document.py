@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import yaml
-from yaml.constructor import SafeConstructor
+from yaml.constructor import ConstructorError, SafeConstructor
 
 from gateway.config.mistakes import Finding, Trail
 from gateway.errors import Mistake
@@ -21,7 +21,6 @@ _VARIABLE = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<name>[^}]*)(?P<end>\}?))")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN_ADVICE = "Write the keys out."
 _TAG = "tag:yaml.org,2002:"
-_UNREADABLE = object()
 _QUOTED = re.compile(r"(['\"])(.*?)\1")
 
 
@@ -146,8 +145,9 @@ class _Walker:
         return key
 
     def _scalar(self, node: yaml.ScalarNode, trail: Trail) -> object:
-        value = self._plain(node)
-        if value is _UNREADABLE:
+        try:
+            value = self._plain(node)
+        except yaml.YAMLError:
             return self._spoil(trail, "YAML cannot make sense of this value.", "If it is text, put it in quotes.")
         return self._expanded(value, trail) if isinstance(value, str) else value
 
@@ -157,8 +157,8 @@ class _Walker:
             return str(node.value)
         try:
             return self._scalars.construct_object(node)
-        except (yaml.YAMLError, ValueError, LookupError):  # LookupError: of an empty !!int, for example
-            return _UNREADABLE
+        except (ValueError, LookupError):  # of `!!int ''` and `!!bool maybe`, for example
+            raise ConstructorError(None, None, "a tag does not fit its value", node.start_mark) from None
 
     def _expanded(self, text: str, trail: Trail) -> str:
         def replacement(match: re.Match[str]) -> str:

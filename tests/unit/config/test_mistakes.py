@@ -253,6 +253,7 @@ def test_a_configuration_file_that_cannot_be_read_is_one_mistake(tmp_path: Path)
         (f"a: '{SECRET}\n", 2, None),
         ("listeners: [\n", 2, None),
         (f"a: b\n---\nc: {SECRET}", 2, None),
+        (f"? !!bool {SECRET}\n: a", 1, None),
         (f"a: !{SECRET}!x y", 1, None),
         ("a: \x07", None, None),
         ("[" * 5000, None, None),
