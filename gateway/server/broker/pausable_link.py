@@ -1,19 +1,16 @@
-"""The link that a session has for itself: the one place where reading from the broker may pause for one client."""
+"""A link that serves one session only: the one place where reading from the broker may pause for a client."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from gateway.server.broker.channel import LinkChannel
-    from gateway.server.broker.link import Link
-    from gateway.server.broker.link_pool import LoginLinks
+from gateway.server.broker.channel import LinkChannel
+from gateway.server.broker.link import Link
+from gateway.server.broker.link_pool import LoginLinks
 
 
 class PausableLink:
-    """A session's own link, opened when a subscription first needs it, and read as fast as the client takes it.
+    """Opened when a subscription first needs it, and read only as fast as the client takes its messages.
 
     Args:
         client: names the client.
@@ -23,15 +20,15 @@ class PausableLink:
     def __init__(self, client: str, session: str) -> None:
         # None until a subscription needs it.
         self.link: Link | None = None
-        # Whether the client takes what comes. One that is gone takes everything: it is thrown away.
         self.client_writable = True
+        # Deliveries to a client that is gone are thrown away, so nothing has to wait for it.
         self.client_gone = False
         self._client = client
         self._session = session
 
     async def opened(self, links: LoginLinks) -> Link:
-        """The link, opened anew if it is not there. The answers to what is asked there now are read."""
-        if self.link is None or self.link.end is not None:
+        """The link, opened anew if it is closed. It is read now, for the answers to what is asked there."""
+        if self.link is None or self.link.closed is not None:
             self.link = await links.open_pausable(self._client, self._session)
         self.link.resume_reading()
         return self.link
@@ -40,11 +37,11 @@ class PausableLink:
         """Whether a channel is on this link."""
         return channel.link is self.link
 
-    def match(self, consuming: Iterable[LinkChannel]) -> None:
-        """Read, or pause, as the client does.
+    def read_or_pause(self, consuming: Iterable[LinkChannel]) -> None:
+        """Read if the client takes its messages, else pause.
 
         Args:
-            consuming: the channels of the session's subscriptions. Where there are none, nothing comes in masses.
+            consuming: the channels of the session's subscriptions. Without any on this link there is nothing to pause.
         """
         if self.link is None:
             return
@@ -56,11 +53,11 @@ class PausableLink:
     def time_passed(self) -> None:
         """Called about once a second: the AMQP library must not take a paused link for dead."""
         if self.link is not None and not self.client_writable:
-            self.link.show_life()
+            self.link.feed_heartbeat()
 
     async def update_secret(self, passcode: str) -> None:
-        """Let the broker know of another passcode. A paused link answers when the client has caught up, or is gone."""
-        if self.link is not None and self.link.end is None:
+        """Send another passcode. A paused link answers when the client has caught up, or is gone."""
+        if self.link is not None and self.link.closed is None:
             await self.link.update_secret(passcode)
 
     async def close(self) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gateway.errors import CloseReason, StompError
     from gateway.journal.journal import Journal
     from gateway.journal.recorder import Recorder
-    from gateway.server.listen.peer import Peer
+    from gateway.server.listen.accepted_connection import Peer
     from gateway.session.session import Session
 
 _NOBODY: Final = ""

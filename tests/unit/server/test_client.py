@@ -15,14 +15,10 @@ import structlog
 from gateway.config import GatewayConfig, parse
 from gateway.journal.journal import Journal
 from gateway.server.broker.link_pool import LinkPool
-from gateway.server.broker.link_registry import LinkRegistry
-from gateway.server.client.auto_ack_flusher import AutoAckFlusher
-from gateway.server.client.connection import ClientConnection
+from gateway.server.client.connection import ClientConnection, ServerContext
 from gateway.server.client.session_limits import SessionLimits
-from gateway.server.listen.peer import Arrival, Peer
-from gateway.server.log_rate_limiter import LogRateLimiter
+from gateway.server.listen.accepted_connection import AcceptedConnection, LogRateLimiter, Peer
 from gateway.server.process.gateway import Gateway
-from gateway.server.server_context import ServerContext
 from gateway.server.stats import GatewayStats
 from tests.support.deadline import PATIENCE, until, within
 from tests.support.stomp_client import StompClient, encoded
@@ -71,21 +67,18 @@ class Room:
 
     def __post_init__(self) -> None:
         self.listener = parse("listeners: [{tcp: '127.0.0.1:0', login_timeout: 10s}]", environment={}).listeners[0]
-        self.complaints = LogRateLimiter(self.clock)
-        stats = GatewayStats(("/",))
+        self.log_limiter = LogRateLimiter(self.clock)
+        stats, journal = GatewayStats(("/",)), Journal(GatewayConfig())
         self._context = ServerContext(
             server=b"gateway",
             resolve=lambda _: None,
             find_virtual_host=lambda _: None,
-            pool=LinkPool(self.clock, self._spawn, lambda: None, LinkRegistry(stats, lambda: 0), "node"),
+            pool=LinkPool(self.clock, self._spawn, journal.clock, stats, "node"),
             clock=self.clock,
             spawn=self._spawn,
-            settler=AutoAckFlusher(asyncio.get_running_loop()),
-            journal=Journal(GatewayConfig()),
+            journal=journal,
             stats=stats,
             limits=SessionLimits(self.clock),
-            clients=set(),
-            closing=set(),
         )
 
     def _spawn(self, work: Coroutine[Any, Any, None], *, name: str | None = None) -> asyncio.Task[None]:
@@ -93,7 +86,8 @@ class Room:
 
     def enter(self, since: float) -> tuple[ClientConnection, Wire]:
         wire = Wire()
-        client = ClientConnection(self._context, self.listener, Arrival(Peer("10.1.1.1", 1000), since, self.complaints))
+        accepted = AcceptedConnection(Peer("10.1.1.1", 1000), since, self.log_limiter)
+        client = ClientConnection(self._context, self.listener, accepted)
         client.connection_made(wire)
         return client, wire
 

@@ -6,7 +6,7 @@ import pytest
 from pamqp import commands, frame
 from pamqp.common import FieldTable
 
-from gateway.server.broker.client_properties import ClientProperties
+from gateway.server.broker.link import ClientProperties
 
 # What RabbitMQ takes in one frame before the login, and what of it the gateway promises to credentials.
 _FRAME = 4096
@@ -26,7 +26,7 @@ def test_credentials_have_the_room_that_they_are_promised(letter: str) -> None:
     long = letter * 255
     peer = "[2001:0db8:85a3:0000:0000:8a2e:0370:7334]:65535"
     client_properties = ClientProperties("consume", long, long, long, peer, "session-" + "x" * 22)
-    properties: FieldTable = {**_OF_THE_LIBRARY, **client_properties.client_properties}
+    properties: FieldTable = {**_OF_THE_LIBRARY, **client_properties.as_table()}
     response = "\0" + "x" * _CREDENTIALS + "\0"
     octets = frame.marshal(commands.Connection.StartOk(properties, "PLAIN", response, "en_US"), 0)
     assert len(octets) <= _FRAME
@@ -35,4 +35,4 @@ def test_credentials_have_the_room_that_they_are_promised(letter: str) -> None:
 def test_a_link_for_many_names_no_session() -> None:
     client_properties = ClientProperties("publish", "/", "guest", "gw")
     assert client_properties.connection_name == "stomp-gateway publish / guest"
-    assert not [key for key in client_properties.client_properties if key.startswith("stomp_")]
+    assert not [key for key in client_properties.as_table() if key.startswith("stomp_")]

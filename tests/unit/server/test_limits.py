@@ -9,7 +9,7 @@ import pytest
 
 from gateway.config import VirtualHost, parse
 from gateway.server.client.rate_limiter import RateLimiter
-from gateway.server.client.session_limits import Bucket, LimitReachedError, SessionLimits, SessionSlot, network_of
+from gateway.server.client.session_limits import Bucket, LimitReachedError, SessionLimits, network_of
 from gateway.session.context import Hold
 from tests.support.playbook import Playbook, stomp
 
@@ -93,35 +93,35 @@ def test_what_counts_as_one_address(host: str, network: str) -> None:
 
 def test_sessions_are_counted_whether_limited_or_not() -> None:
     limits, plain = SessionLimits(Clock()), virtual_host()
-    places = [limits.enter(plain, login, host) for login, host in (("a", "::1"), ("a", "10.0.0.1"), ("b", "10.0.0.1"))]
+    rates = [limits.enter(plain, login, host) for login, host in (("a", "::1"), ("a", "10.0.0.1"), ("b", "10.0.0.1"))]
     assert limits.sessions("/") == 3
     assert (limits.sessions("/", login="a"), limits.sessions("/", login="b")) == (2, 1)
     assert (limits.sessions("/", host="10.0.0.1"), limits.sessions("/", host="::2")) == (2, 1)
     assert limits.sessions("other") == limits.sessions("other", login="a") == 0
-    assert not any(place.has_rates for place in places)
-    for place in places:
-        place.release()
-        place.release()
+    assert not any(each.has_rates for each in rates)
+    for each in rates:
+        each.release()
+        each.release()
     assert limits.sessions("/") == limits.sessions("/", login="a") == limits.sessions("/", host="10.0.0.1") == 0
     limits.forget_idle()
     assert limits.scopes == 0
 
 
 @pytest.mark.parametrize(
-    ("config", "whose"),
+    ("config", "scope"),
     [
         ("{sessions: 2}", "The virtual host '/'"),
         ("{user: {sessions: 2}}", "The user 'a'"),
         ("{address: {sessions: 2}}", "The address 10.0.0.1"),
     ],
 )
-def test_one_session_too_many_is_refused_until_another_ends(config: str, whose: str) -> None:
+def test_one_session_too_many_is_refused_until_another_ends(config: str, scope: str) -> None:
     limits, limited = SessionLimits(Clock()), virtual_host(config)
     first = limits.enter(limited, "a", "10.0.0.1")
     limits.enter(limited, "a", "10.0.0.1")
     with pytest.raises(LimitReachedError) as refusal:
         limits.enter(limited, "a", "10.0.0.1")
-    assert (refusal.value.whose, refusal.value.limit) == (whose, 2)
+    assert (refusal.value.scope, refusal.value.limit) == (scope, 2)
     # What was refused counts for nobody, and other virtual hosts have numbers of their own.
     assert limits.sessions("/") == 2
     limits.enter(virtual_host(config, "other"), "a", "10.0.0.1")
@@ -146,13 +146,12 @@ def test_before_the_login_a_user_is_not_looked_at() -> None:
         limits.check(limited, "10.0.0.1")
 
 
-def test_a_client_that_logs_in_again_has_one_place() -> None:
+def test_a_client_that_logs_in_again_counts_once() -> None:
     limits, limited = SessionLimits(Clock()), virtual_host("{user: {sessions: 1}}")
-    slot = SessionSlot(limits, "10.0.0.1")
-    slot.enter(limited, "a")
-    slot.leave()
-    slot.leave()
-    slot.enter(limited, "a")
+    rates = limits.enter(limited, "a", "10.0.0.1")
+    rates.release()
+    rates.release()
+    limits.enter(limited, "a", "10.0.0.1")
     assert limits.sessions("/", login="a") == 1
 
 
@@ -165,25 +164,25 @@ def test_all_sessions_of_a_user_and_all_from_an_address_pay_into_one_bucket() ->
     limited = virtual_host("{user: {messages_per_second: 10, burst: 1}, address: {bytes_per_second: 1000, burst: 1s}}")
     mine, also_mine = limits.enter(limited, "a", "10.0.0.1"), limits.enter(limited, "a", "10.0.0.2")
     neighbour, stranger = limits.enter(limited, "b", "10.0.0.2"), limits.enter(limited, "c", "10.0.0.3")
-    assert mine.pay(10, 0) == 0
-    assert also_mine.pay(5, 0) == 0.5
-    assert neighbour.pay(10, 1000) == 0
+    assert mine.charge(10, 0) == 0
+    assert also_mine.charge(5, 0) == 0.5
+    assert neighbour.charge(10, 1000) == 0
     # The longer of both waits counts.
-    assert also_mine.pay(0, 2000) == 2.0
-    assert stranger.pay(10, 1000) == 0
+    assert also_mine.charge(0, 2000) == 2.0
+    assert stranger.charge(10, 1000) == 0
     clock.now += 2.0
-    assert (mine.pay(0, 0), also_mine.pay(0, 0), neighbour.pay(0, 0)) == (0, 0, 0)
+    assert (mine.charge(0, 0), also_mine.charge(0, 0), neighbour.charge(0, 0)) == (0, 0, 0)
 
 
 def test_a_debt_outlives_the_session() -> None:
     clock = Clock()
     limits, limited = SessionLimits(clock), virtual_host("{user: {messages_per_second: 1, burst: 1}}")
-    place = limits.enter(limited, "a", "10.0.0.1")
-    assert place.pay(11, 0) == 10.0
-    place.release()
+    rates = limits.enter(limited, "a", "10.0.0.1")
+    assert rates.charge(11, 0) == 10.0
+    rates.release()
     limits.forget_idle()
     again = limits.enter(limited, "a", "10.0.0.1")
-    assert again.pay(0, 0) == 10.0
+    assert again.charge(0, 0) == 10.0
     again.release()
     clock.now += 10.9
     limits.forget_idle()
@@ -193,7 +192,7 @@ def test_a_debt_outlives_the_session() -> None:
     assert limits.scopes == 0
 
 
-# The throttle of one client.
+# The rate_limiter of one client.
 
 
 def a_sender() -> Playbook:
@@ -209,13 +208,13 @@ async def test_a_session_in_debt_is_not_read_until_it_is_paid() -> None:
     clock = Clock()
     limits = SessionLimits(clock)
     play, resumed = a_sender(), asyncio.Event()
-    throttle = RateLimiter(play.session, resumed.set)
-    throttle.start(limits.enter(virtual_host("{user: {messages_per_second: 100, burst: 20ms}}"), "a", "10.0.0.1"))
+    rate_limiter = RateLimiter(play.session, resumed.set)
+    rate_limiter.start(limits.enter(virtual_host("{user: {messages_per_second: 100, burst: 20ms}}"), "a", "10.0.0.1"))
     # What was sent before is paid for, too: one message, of the two that may come at once.
-    throttle.charge(100)
+    rate_limiter.charge(100)
     assert play.session.holds == set()
     play.octets(stomp("SEND", "destination:/topic/t") * 3 + stomp("ACK", "id:nothing"))
-    throttle.charge(200)
+    rate_limiter.charge(200)
     assert play.session.holds == {Hold.RATE_LIMIT}
     play.client("SEND", "destination:/topic/t", body="held")
     assert "amq.topic t held" not in play.published()
@@ -229,13 +228,13 @@ async def test_a_client_that_is_gone_is_held_no_longer() -> None:
     limits = SessionLimits(Clock())
     play = Playbook()
     play.connect()
-    throttle = RateLimiter(play.session, lambda: None)
-    throttle.start(limits.enter(virtual_host("{address: {bytes_per_second: 1, burst: 1}}"), "a", "10.0.0.1"))
-    throttle.charge(10_000)
+    rate_limiter = RateLimiter(play.session, lambda: None)
+    rate_limiter.start(limits.enter(virtual_host("{address: {bytes_per_second: 1, burst: 1}}"), "a", "10.0.0.1"))
+    rate_limiter.charge(10_000)
     assert play.session.holds == {Hold.RATE_LIMIT}
-    throttle.end()
+    rate_limiter.stop()
     assert play.session.holds == set()
-    throttle.charge(20_000)
+    rate_limiter.charge(20_000)
     assert play.session.holds == set()
 
 
@@ -243,9 +242,9 @@ async def test_a_client_without_rates_is_never_held() -> None:
     limits = SessionLimits(Clock())
     play = Playbook()
     play.connect()
-    throttle = RateLimiter(play.session, lambda: None)
-    throttle.start(limits.enter(virtual_host("{user: {sessions: 5}}"), "a", "10.0.0.1"))
-    throttle.charge(1 << 40)
+    rate_limiter = RateLimiter(play.session, lambda: None)
+    rate_limiter.start(limits.enter(virtual_host("{user: {sessions: 5}}"), "a", "10.0.0.1"))
+    rate_limiter.charge(1 << 40)
     assert play.session.holds == set()
 
 
@@ -255,13 +254,13 @@ async def test_what_comes_in_one_read_goes_out_in_steps() -> None:
     limits = SessionLimits(clock)
     play, resumed = a_sender(), asyncio.Event()
     play.published()
-    throttle = RateLimiter(play.session, resumed.set)
-    throttle.start(limits.enter(virtual_host("{user: {messages_per_second: 1000, burst: 100ms}}"), "a", "10.0.0.1"))
-    throttle.charge(1)
+    rate_limiter = RateLimiter(play.session, resumed.set)
+    rate_limiter.start(limits.enter(virtual_host("{user: {messages_per_second: 1000, burst: 100ms}}"), "a", "10.0.0.1"))
+    rate_limiter.charge(1)
     play.octets(stomp("SEND", "destination:/topic/t") * 1000)
     steps = [len(play.published())]
     while sum(steps) < 1000:
-        throttle.charge(2)
+        rate_limiter.charge(2)
         assert play.session.holds == {Hold.RATE_LIMIT}
         await asyncio.wait_for(resumed.wait(), 10)
         resumed.clear()
@@ -274,11 +273,11 @@ async def test_the_end_of_a_client_lets_all_through_that_it_sent() -> None:
     limits = SessionLimits(Clock())
     play = a_sender()
     play.published()
-    throttle = RateLimiter(play.session, lambda: None)
-    throttle.start(limits.enter(virtual_host("{user: {messages_per_second: 10}}"), "a", "10.0.0.1"))
+    rate_limiter = RateLimiter(play.session, lambda: None)
+    rate_limiter.start(limits.enter(virtual_host("{user: {messages_per_second: 10}}"), "a", "10.0.0.1"))
     play.octets(stomp("SEND", "destination:/topic/t") * 50)
-    throttle.charge(1)
-    throttle.end()
+    rate_limiter.charge(1)
+    rate_limiter.stop()
     before = len(play.published())
     play.go_on()
     assert before + len(play.published()) == 50

@@ -16,8 +16,8 @@ import structlog
 
 from gateway.config import GatewayConfig, parse
 from gateway.errors import ListenError
+from gateway.server.listen.accepted_connection import AcceptedConnection
 from gateway.server.listen.listener import OpenListener
-from gateway.server.listen.peer import Arrival
 from tests.support.deadline import PATIENCE, within
 from tests.support.gateway import gateway_here
 
@@ -31,10 +31,10 @@ class Reception:
     """Makes protocols that welcome a client and let it go, and keeps what it is told of each."""
 
     def __init__(self) -> None:
-        self.arrivals: list[Arrival] = []
+        self.accepted: list[AcceptedConnection] = []
 
-    def connect(self, arrival: Arrival) -> asyncio.Protocol:
-        self.arrivals.append(arrival)
+    def connect(self, accepted: AcceptedConnection) -> asyncio.Protocol:
+        self.accepted.append(accepted)
         return _Welcome()
 
 
@@ -86,7 +86,7 @@ async def test_a_connection_begins_when_it_is_accepted_and_not_with_its_header()
         accepted_by = loop.time()
         await loop.sock_sendall(slow, LINE)
         assert await loop.sock_recv(slow, 100) == WELCOME
-        assert reception.arrivals[-1].since <= accepted_by
+        assert reception.accepted[-1].accepted_at <= accepted_by
 
 
 @pytest.mark.parametrize("header", [b"PROXY UNKNOWN\r\n", b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0"])
@@ -94,9 +94,9 @@ async def test_nobody_behind_a_proxy_that_names_nobody_is_local(header: bytes) -
     reception = Reception()
     async with opened(reception) as listener:
         assert await visit(listener.addresses[0], header) == WELCOME
-    (arrival,) = reception.arrivals
-    assert arrival.peer is not None
-    assert (arrival.peer.host, arrival.peer.is_local) == ("127.0.0.1", False)
+    (accepted,) = reception.accepted
+    assert accepted.peer is not None
+    assert (accepted.peer.host, accepted.peer.is_local) == ("127.0.0.1", False)
 
 
 async def test_who_has_reset_the_connection_before_it_is_looked_at_has_an_address() -> None:
@@ -109,12 +109,12 @@ async def test_who_has_reset_the_connection_before_it_is_looked_at_has_an_addres
             client.sendall(b"PROXY UNKNOWN\r\n")
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         assert await visit(address) == WELCOME
-    (peer,) = [arrival.peer for arrival in reception.arrivals if str(arrival.peer) != "10.1.1.1:1000"]
+    (peer,) = [each.peer for each in reception.accepted if str(each.peer) != "10.1.1.1:1000"]
     assert str(peer) == f"{host}:{port}"
 
 
 async def test_no_more_than_so_many_wait_to_be_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.server.listen.listener._MOST_WAITING", 2)
+    monkeypatch.setattr("gateway.server.listen.listener._MAX_PREPARING", 2)
     reception, elsewhere = Reception(), Reception()
     loop = asyncio.get_running_loop()
     with structlog.testing.capture_logs() as lines:
@@ -125,7 +125,7 @@ async def test_no_more_than_so_many_wait_to_be_let_in(monkeypatch: pytest.Monkey
                 for _ in range(20):
                     # The others are not held up, and the loop has gone round and round.
                     assert await visit(other.addresses[0]) == WELCOME
-                assert not reception.arrivals
+                assert not reception.accepted
                 first.close()
                 assert await loop.sock_recv(third, 100) == WELCOME
     assert {line["event"] for line in lines} == {"too many not let in yet"}

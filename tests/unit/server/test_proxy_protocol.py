@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.server.listen.peer import Peer
-from gateway.server.listen.proxy_protocol import ProxyHeaderError, claimed_peer, octets_missing
+from gateway.server.listen.accepted_connection import Peer
+from gateway.server.listen.proxy_protocol import ProxyHeaderError, bytes_missing, parse_header
 
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 PORTS = struct.pack("!HH", 1000, 2000)
@@ -26,12 +26,12 @@ def binary(rest: bytes = INET, *, version_and_command: int = 0x21, family: int =
 def read(stream: bytes) -> tuple[Peer | None, bytes]:
     """Read a header as a listener does, each time as much as is asked for; the rest of the stream is left."""
     header = b""
-    while missing := octets_missing(header):
+    while missing := bytes_missing(header):
         octets, stream = stream[:missing], stream[missing:]
         if not octets:
             raise EOFError
         header += octets
-    return claimed_peer(header), stream
+    return parse_header(header), stream
 
 
 FOUND = {
@@ -114,18 +114,18 @@ def test_anything_else_is_refused(header: bytes) -> None:
 
 def test_a_header_that_is_too_long_is_refused_before_the_rest_of_it_comes() -> None:
     with pytest.raises(ProxyHeaderError, match="longer than 4096 octets"):
-        octets_missing(binary(b"x" * 4097)[:16])
+        bytes_missing(binary(b"x" * 4097)[:16])
 
 
 def test_what_is_no_header_is_refused_at_its_first_octet() -> None:
     with pytest.raises(ProxyHeaderError, match="does not begin with a PROXY header"):
-        octets_missing(b"C")
+        bytes_missing(b"C")
 
 
 @pytest.mark.parametrize("header", FOUND, ids=lambda value: repr(value)[:60])
 def test_a_header_may_come_in_any_pieces(header: bytes) -> None:
     for size in range(min(len(header), 200)):
-        missing = octets_missing(header[:size])
+        missing = bytes_missing(header[:size])
         assert 0 < missing <= len(header) - size
 
 
@@ -154,7 +154,7 @@ def test_any_octets_give_an_address_or_an_error(octets: bytes) -> None:
 @given(st.binary(max_size=300))
 def test_any_octets_taken_for_a_complete_header_give_an_address_or_an_error(octets: bytes) -> None:
     with contextlib.suppress(ProxyHeaderError):
-        peer = claimed_peer(octets)
+        peer = parse_header(octets)
         assert peer is None or str(ip_address(peer.host)) == peer.host
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.server.process.systemd_notify import Notifier
+from gateway.server.process.systemd_notify import SystemdNotifier
 
 _WITHIN = 10.0
 
@@ -29,7 +29,7 @@ def _heard(manager: socket.socket) -> list[str]:
 
 
 async def test_ready_and_stopping_are_told(manager: socket.socket) -> None:
-    notifier = Notifier({"NOTIFY_SOCKET": manager.getsockname()})
+    notifier = SystemdNotifier({"NOTIFY_SOCKET": manager.getsockname()})
     notifier.ready()
     assert _heard(manager) == ["READY=1"]
     notifier.stopping(3)
@@ -41,13 +41,13 @@ async def test_the_socket_may_have_an_abstract_name() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind("")  # Linux chooses an abstract name
         listening.settimeout(_WITHIN)
-        Notifier({"NOTIFY_SOCKET": "@" + listening.getsockname().decode()[1:]}).ready()
+        SystemdNotifier({"NOTIFY_SOCKET": "@" + listening.getsockname().decode()[1:]}).ready()
         assert _heard(listening) == ["READY=1"]
 
 
 async def test_a_living_loop_is_told_again_and_again_until_the_end(manager: socket.socket) -> None:
     environment = {"NOTIFY_SOCKET": manager.getsockname(), "WATCHDOG_USEC": "20000", "WATCHDOG_PID": str(os.getpid())}
-    notifier = Notifier(environment)
+    notifier = SystemdNotifier(environment)
     notifier.ready()
     assert _heard(manager) == ["READY=1"]
     for _ in range(3):
@@ -57,21 +57,21 @@ async def test_a_living_loop_is_told_again_and_again_until_the_end(manager: sock
 
 async def test_the_watchdog_of_another_process_is_not_ours(manager: socket.socket) -> None:
     environment = {"NOTIFY_SOCKET": manager.getsockname(), "WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"}
-    notifier = Notifier(environment)
+    notifier = SystemdNotifier(environment)
     notifier.ready()  # and nothing to close: no timer
     assert _heard(manager) == ["READY=1"]
 
 
 @pytest.mark.parametrize("environment", [{}, {"WATCHDOG_USEC": "1000"}])
 async def test_without_a_service_manager_nothing_happens(environment: dict[str, str]) -> None:
-    notifier = Notifier(environment)
+    notifier = SystemdNotifier(environment)
     notifier.ready()
     notifier.stopping(0)
     notifier.close()
 
 
 async def test_a_manager_that_is_gone_harms_nobody(tmp_path: Path) -> None:
-    notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "nobody")})
+    notifier = SystemdNotifier({"NOTIFY_SOCKET": str(tmp_path / "nobody")})
     with capture_logs() as logged:
         notifier.ready()
     notifier.close()

@@ -27,6 +27,6 @@ REST = (
 )
 def test_a_path_is_the_same_however_it_is_written(path: str, asked: str, status: int) -> None:
     listener = parse(f"listeners: [{{websocket: '127.0.0.1:0', path: '{path}'}}]", environment={}).listeners[0]
-    verdict = Handshake(ServerProtocol(), listener).receive(f"GET {asked} {REST}".encode())
-    assert verdict is not None
-    assert verdict.response.status_code == status
+    result = Handshake(ServerProtocol(), listener).receive(f"GET {asked} {REST}".encode())
+    assert result is not None
+    assert result.response.status_code == status

@@ -42,16 +42,16 @@ class Stand:
 
     def __init__(self, keys: str = "") -> None:
         listener = parse(f"listeners: [{{websocket: '127.0.0.1:0', {keys}}}]", environment={}).listeners[0]
-        self.below = Socket()
+        self.lower = Socket()
         self.protocol = ServerProtocol(state=State.OPEN)
-        self.transport = WebSocketTransport(self.below, self.protocol, listener, 100.0)
+        self.transport = WebSocketTransport(self.lower, self.protocol, listener, 100.0)
         self.client = ClientProtocol(parse_uri("ws://a/"), max_size=None)
         # Its handshake is of no interest here.
         self.client.state = State.OPEN
 
     def frames(self) -> list[Frame]:
         """What the client got since the last look."""
-        octets, self.below.written = self.below.written, b""
+        octets, self.lower.written = self.lower.written, b""
         stream = ServerProtocol(state=State.OPEN)
         stream.side = self.client.side
         stream.max_message_size = None
@@ -67,7 +67,7 @@ def test_messages_are_those_that_the_library_makes(size: int, octet: bytes, opco
     body = octet * size
     expected = Frame(opcode if size else Opcode.TEXT, body).serialize(mask=False)
     assert stand.transport.write_messages([body, body]) == 2 * size
-    assert stand.below.written == 2 * expected
+    assert stand.lower.written == 2 * expected
 
 
 def test_binary_is_binary() -> None:
@@ -90,13 +90,13 @@ def test_binary_is_binary() -> None:
 )
 def test_the_end_says_why_once(reason: CloseReason, code: int) -> None:
     stand = Stand()
-    stand.transport.say_why(reason)
+    stand.transport.send_close(reason)
     stand.transport.write_eof()
     stand.transport.write(b"too late")
     stand.transport.close()
     (frame,) = stand.frames()
     assert (frame.opcode, frame.data) == (Opcode.CLOSE, code.to_bytes(2) + reason.value.encode())
-    assert stand.below.is_closed
+    assert stand.lower.is_closed
 
 
 def test_a_client_that_takes_nothing_is_owed_one_pong() -> None:
@@ -105,7 +105,7 @@ def test_a_client_that_takes_nothing_is_owed_one_pong() -> None:
     for number in range(100):
         stand.protocol.receive_data(Frame(Opcode.PING, b"%d" % number).serialize(mask=True))
         stand.transport.flush_pongs()
-    assert stand.below.written == b""
+    assert stand.lower.written == b""
     stand.transport.is_congested = False
     stand.transport.flush_pongs()
     assert [frame.data for frame in stand.frames()] == [b"99"]
@@ -121,7 +121,7 @@ def test_a_silent_client_is_pinged_and_then_given_up() -> None:
 def test_any_octet_is_a_sign_of_life() -> None:
     stand = Stand("ping_interval: 10, idle_timeout: 25")
     for second in range(100):
-        stand.transport.heard = second % 9 == 0
+        stand.transport.has_received = second % 9 == 0
         assert not stand.transport.is_silent(100.0 + second)
     assert stand.frames() == []
 

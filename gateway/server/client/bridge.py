@@ -8,33 +8,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import Final, Protocol
 
 from gateway.amqp.splitter import Sink
 from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
-from gateway.server.broker.channel import LinkChannel
-from gateway.server.broker.exclusive_queues import ExclusiveQueues
-from gateway.server.broker.login_handler import LoginHandler
+from gateway.server.broker.channel import LinkChannel, ignore_confirm, ignore_delivery
+from gateway.server.broker.link import Link
+from gateway.server.broker.link_pool import LinkPool, LoginLinks
 from gateway.server.broker.pausable_link import PausableLink
-from gateway.server.broker.queue_declare import declared_or_found
+from gateway.server.broker.queue_declare import ExclusiveQueues, declare_or_accept
+from gateway.server.client.login_handler import LoginHandler
 from gateway.session import ops
 from gateway.session.context import Hold
+from gateway.session.queues import QueueSpec
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
 from gateway.session.transitions import State
 
-if TYPE_CHECKING:
-    from gateway.config import VirtualHost
-    from gateway.server.broker.link import Link
-    from gateway.server.broker.link_pool import LinkPool, LoginLinks
-    from gateway.server.client.session_limits import SessionSlot
-    from gateway.session.queues import QueueSpec
-
-_NOT_FOUND = 404
+_NOT_FOUND: Final = 404
 
 
-class Owner(Protocol):
-    """The client's connection, as the bridge sees it."""
+class BridgeCallbacks(Protocol):
+    """What a bridge calls; the client's connection."""
 
     def broker_batch_done(self) -> None:
         """Data or an event reached the session: go on reading if it may, and write out."""
@@ -48,40 +44,37 @@ class Bridge:
 
     Args:
         session: whose operations are carried out.
-        owner: the client's connection.
+        callbacks: the client's connection.
         pool: where links come from.
-        find_virtual_host: the virtual host of a name that the session resolved.
+        login: logs the client in.
         client: names the client in the broker's list of connections.
-        spawn: starts a background task and keeps hold of it.
-        entrance: where the client's place among all sessions is.
+        spawn: starts a background task and keeps a reference to it.
     """
 
     def __init__(
         self,
         session: Session,
-        owner: Owner,
+        callbacks: BridgeCallbacks,
         pool: LinkPool,
-        find_virtual_host: Callable[[str], VirtualHost | None],
+        login: LoginHandler,
         client: str,
         spawn: Callable[..., asyncio.Task[None]],
-        slot: SessionSlot,
     ) -> None:
         self._session = session
-        self._owner = owner
+        self._callbacks = callbacks
         self._pool = pool
+        self._login = login
         self._client = client
         self._spawn = spawn
         self._task: asyncio.Task[None] | None = None
         self._publishing: LinkChannel | None = None
         self._consuming: dict[Subscription, LinkChannel] = {}
-        identity = session.identity.decode()
-        self._reception = LoginHandler(pool, find_virtual_host, slot, client, identity)
-        self._own = PausableLink(client, identity)
-        # Queues that this session alone may use, and which of its subscriptions consume them.
+        # For declarations on a link for subscriptions.
+        self._control: LinkChannel | None = None
+        self._pausable = PausableLink(client, session.identity.decode())
         self._exclusive = ExclusiveQueues()
-        self._exclusive_consumers: dict[Subscription, str] = {}
-        self._control: dict[Link, LinkChannel] = {}
-        self._released = False
+        self._is_dropping = False
+        self._is_released = False
 
     # Bytes.
 
@@ -91,9 +84,9 @@ class Bridge:
         publisher = session.publisher
         if publisher.output and self._publishing is not None:
             # Emptied before the write, which may find the link full and lead back here.
-            octets = b"".join(publisher.output)
+            data = b"".join(publisher.output)
             publisher.output.clear()
-            self._publishing.write(octets)
+            self._publishing.write(data)
         for subscription in session.subscriptions.take_settling():
             channel = self._consuming.get(subscription)
             settlements = subscription.take_settlements()
@@ -104,39 +97,40 @@ class Bridge:
             self._task = self._spawn(self._carry_out(operation), name=f"stomp-operation {self._client}")
 
     def flush_batch(self) -> None:
-        """The tap has handed over a read's worth of data."""
-        self._owner.broker_batch_done()
+        """The tap has handed over the data of one read."""
+        self._callbacks.broker_batch_done()
 
     def client_writable(self, writable: bool) -> None:
-        """Whether the client takes bytes; a link that serves it alone pauses with it."""
-        self._own.client_writable = writable
-        self._match_own_link()
-
-    def _match_own_link(self) -> None:
-        self._own.match(self._consuming.values())
+        """Whether the client takes bytes; a link that serves only this client pauses with it."""
+        self._pausable.client_writable = writable
+        self._pausable.read_or_pause(self._consuming.values())
+        if writable and self._is_dropping:
+            self._resume_deliveries()
 
     def client_gone(self) -> None:
-        """Nobody takes messages any more: throw them away, and let no answer of the broker's wait behind them."""
-        self._own.client_gone = True
+        """Throw away deliveries from now on, so that the broker's answers do not wait behind them."""
+        self._pausable.client_gone = True
         for channel in self._consuming.values():
-            channel.tap(Sink(_no_deliveries, _no_confirms, self))
-        self._match_own_link()
+            channel.set_sink(Sink(ignore_delivery, ignore_confirm, self))
+        self._pausable.read_or_pause(self._consuming.values())
 
     def time_passed(self) -> None:
         """Called about once a second: the AMQP library must not take a paused link for dead."""
-        self._own.time_passed()
+        self._pausable.time_passed()
 
     def drop_deliveries(self) -> None:
-        """The client has far too much waiting: keep only the tags of what else arrives for it."""
+        """Far too much waits for the client: until it is writable, keep only the delivery tags of what else arrives."""
+        self._is_dropping = True
         for subscription, channel in self._consuming.items():
-            if not self._own.has(channel):
-                channel.tap(Sink(subscription.drop_for_requeue, _no_confirms, self))
+            if not self._pausable.has(channel):
+                channel.set_sink(Sink(subscription.drop_for_requeue, ignore_confirm, self))
 
-    def resume_deliveries(self) -> None:
-        """The client has caught up: return what was shed to the queues, and take deliveries again."""
+    def _resume_deliveries(self) -> None:
+        """Requeue what was dropped, and take deliveries again."""
+        self._is_dropping = False
         for subscription, channel in self._consuming.items():
-            if not self._own.has(channel):
-                channel.tap(Sink(subscription.deliver, _no_confirms, self))
+            if not self._pausable.has(channel):
+                channel.set_sink(Sink(subscription.deliver, ignore_confirm, self))
                 subscription.requeue_dropped()
                 channel.write(subscription.take_settlements())
 
@@ -146,11 +140,11 @@ class Bridge:
         try:
             self._session.handle(await self._outcome(operation))
             if self._session.state is State.CONNECTING:
-                self._reception.leave()
+                self._login.log_out()
         except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
-            self._owner.failed(error)
+            self._callbacks.failed(error)
             return
-        self._owner.broker_batch_done()
+        self._callbacks.broker_batch_done()
 
     async def _outcome(self, operation: ops.Operation) -> ops.Event:
         try:
@@ -162,7 +156,7 @@ class Bridge:
 
     async def _perform(self, operation: ops.Operation) -> ops.Event:
         if isinstance(operation, ops.Login):
-            return await self._reception.log_in(operation)
+            return await self._login.log_in(operation)
         if isinstance(operation, ops.PreparePublisher):
             return await self._prepare_publisher(operation)
         if isinstance(operation, ops.Subscribe):
@@ -178,9 +172,9 @@ class Bridge:
         channel = self._publishing
         if channel is None:
             channel = await self._links.publishing_channel()
-            self._adopt(channel.link)
-            channel.tap(Sink(_no_deliveries, self._session.confirm, self, self._session.take_return))
-            channel.on_closed = self._publishing_closed
+            channel.link.add_user(self)
+            channel.set_sink(Sink(ignore_delivery, self._session.confirm, self, self._session.take_return))
+            channel.on_closed = partial(self._channel_closed, publishing=True)
             self._publishing = channel
             self._session.set_blocked(channel.link.blocked)
             if channel.link.paused:
@@ -189,78 +183,75 @@ class Bridge:
             await self._declare(operation.queue, channel)
         if operation.confirms and not self._session.publisher.confirms:
             await channel.select_confirms()
-        return ops.PublisherPrepared(channel.number, channel.link.frame_max, operation.confirms)
+        return ops.PublisherPrepared(channel.number, channel.link.tuning.frame_max, operation.confirms)
 
     async def _declare(self, queue: QueueSpec, channel: LinkChannel) -> tuple[str, QueueSpec | None]:
         """Declare a queue; an exclusive one where this session consumes, since AMQP binds it to the connection.
 
         Returns:
-            Its name, and what it is; None where it was there and is something else.
+            Its name, and what was declared; None where the queue existed with other properties.
         """
         if queue.exclusive and channel is self._publishing:
             channel = await self._control_channel()
         if not queue.name or not self._session.settings.takes_existing_queues:
-            return await self._declare_on(queue, channel), queue
-        conflict = await declared_or_found(queue, channel.link, lambda other: self._declare_on(queue, other))
+            return await self._declare_on(channel, queue), queue
+        conflict = await declare_or_accept(queue, channel.link, partial(self._declare_on, queue=queue))
         if conflict is None:
             return queue.name, queue
-        self._pool.taken_queues.note(self._session.settings.virtual_host, queue.name, conflict.text)
+        self._pool.queue_conflicts.write(self._session.settings.virtual_host, queue.name, conflict.text)
         return queue.name, None
 
-    async def _declare_on(self, queue: QueueSpec, channel: LinkChannel) -> str:
+    async def _declare_on(self, channel: LinkChannel, queue: QueueSpec) -> str:
         if queue.exclusive:
             return await self._exclusive.declare(queue, channel, self._vhost)
         return await channel.declare(queue)
 
     async def _control_channel(self) -> LinkChannel:
-        """A channel for declarations on a link for subscriptions."""
-        for channel in self._control.values():
-            return channel
-        channel = await self._links.consuming_channel()
-        self._adopt(channel.link)
-        channel.on_closed = self._subscription_closed
-        self._control[channel.link] = channel
+        channel = self._control
+        if channel is None:
+            channel = self._control = await self._links.consuming_channel()
+            channel.link.add_user(self)
+            channel.on_closed = partial(self._channel_closed, publishing=False)
         return channel
 
     async def _subscribe(self, operation: ops.Subscribe) -> ops.Event:
         subscription = operation.subscription
         channel = await self._consuming_channel(operation)
-        self._adopt(channel.link)
-        channel.tap(Sink(subscription.deliver, _no_confirms, self))
+        channel.link.add_user(self)
+        channel.set_sink(Sink(subscription.deliver, ignore_confirm, self))
         self._consuming[subscription] = channel
         subscription.channel = channel.number
-        made = None
+        declared = None
         try:
             queue_name = operation.queue_name
             if operation.queue is not None:
-                queue_name, made = await self._declare(operation.queue, channel)
+                queue_name, declared = await self._declare(operation.queue, channel)
             await self._exclusive.check(queue_name, channel.link, self._vhost)
-            gone: list[bool] = []
-            channel.on_cancelled = lambda: gone.append(True)
+            cancelled: list[bool] = []
+            channel.on_cancelled = lambda: cancelled.append(True)
             await channel.consume(queue_name, operation.prefetch, operation.arguments)
             if operation.binding is not None:
                 await channel.bind(queue_name, *operation.binding)
-            if gone:
+            if cancelled:
                 raise UpstreamError(_NOT_FOUND, f"NOT_FOUND - queue '{queue_name}' was deleted")
         except UpstreamError as refusal:
             self._consuming.pop(subscription, None)
-            await self._withdraw(channel, made, refusal)
+            await self._undo_subscribe(channel, declared, refusal)
             raise
-        if queue_name in self._exclusive:
-            self._exclusive_consumers[subscription] = queue_name
-        channel.on_closed = self._subscription_closed
-        channel.on_cancelled = lambda: self._cancelled(subscription)
-        self._match_own_link()
+        self._exclusive.consumed(subscription, queue_name)
+        channel.on_closed = partial(self._channel_closed, publishing=False)
+        channel.on_cancelled = partial(self._consumer_cancelled, subscription)
+        self._pausable.read_or_pause(self._consuming.values())
         return ops.Subscribed(subscription, channel.number, queue_name)
 
-    async def _withdraw(self, channel: LinkChannel, made: QueueSpec | None, refusal: UpstreamError) -> None:
-        """A SUBSCRIBE failed half-way: leave no queue behind that it made, and touch none that somebody uses."""
+    async def _undo_subscribe(self, channel: LinkChannel, declared: QueueSpec | None, refusal: UpstreamError) -> None:
+        """A SUBSCRIBE failed half-way: delete the queue that it made, unless it is in use."""
         await self._close_channel(channel)
-        if made is None or isinstance(refusal, LinkDownError) or made.durable or not made.auto_delete:
+        if declared is None or isinstance(refusal, LinkDownError) or declared.durable or not declared.auto_delete:
             return
         cleaner = await self._links.consuming_channel()
         try:
-            await cleaner.delete_queue(made.name, if_idle=True)
+            await cleaner.delete_queue(declared.name, if_idle=True)
         except UpstreamError:
             pass
         finally:
@@ -268,21 +259,18 @@ class Bridge:
 
     async def _consuming_channel(self, operation: ops.Subscribe) -> LinkChannel:
         owner = self._exclusive.link_of(operation.queue_name)
-        if owner is not None and owner.end is None:
-            link = owner
-        elif not operation.needs_pausable_link:
-            return await self._links.consuming_channel()
-        else:
-            link = await self._own.opened(self._links)
-        link.reserve()
-        return await link.channel()
+        if owner is not None and owner.closed is None:
+            return await LinkChannel.open(owner)
+        if operation.needs_pausable_link:
+            return await LinkChannel.open(await self._pausable.opened(self._links))
+        return await self._links.consuming_channel()
 
     async def _unsubscribe(self, operation: ops.Unsubscribe) -> ops.Event:
         channel = self._consuming.pop(operation.subscription, None)
         if channel is not None:
-            # What is still on its way goes back to the queue with everything unsettled when the channel closes. The
-            # consumer is cancelled by that, too; only a queue to delete needs the channel a moment longer.
-            channel.silence(self)
+            # Closing the channel requeues what is on its way with everything unsettled, and cancels the consumer. The
+            # channel is needed a moment longer only if there is a queue to delete.
+            channel.discard(self)
             try:
                 if operation.delete_queue is not None:
                     await self._exclusive.check(operation.delete_queue, channel.link, self._vhost)
@@ -291,135 +279,116 @@ class Bridge:
                     self._exclusive.forget(operation.delete_queue)
             finally:
                 await self._close_channel(channel)
-        queue = self._exclusive_consumers.pop(operation.subscription, None)
-        if queue is not None and queue not in self._exclusive_consumers.values():
-            self._exclusive.unused(queue)
+        self._exclusive.consumer_closed(operation.subscription)
         return ops.Unsubscribed(operation.subscription)
 
     async def _renew_token(self, operation: ops.RenewToken) -> ops.Event:
-        """Try a token on a connection of its own first: the broker closes a link over one that it does not take.
+        """Try a token on a connection of its own first, because the broker closes a link over a token that it refuses.
 
-        It also takes an expired one there, without a word.
+        On a link it would also accept an expired token without a word.
         """
         try:
             token = operation.token.decode()
-            await self._links.ask_about(token)
+            await self._links.check_passcode(token)
         except UnicodeDecodeError:
             return ops.TokenRefused("it is no text")
         except LinkDownError:
             return ops.TokenRefused("the broker cannot be reached")
         except UpstreamError as refusal:
             return ops.TokenRefused(refusal.text)
-        await asyncio.gather(self._links.renew(token), self._own.update_secret(token))
+        await asyncio.gather(self._links.update_secret(token), self._pausable.update_secret(token))
         return ops.TokenRenewed()
 
     # What happens at the broker.
 
-    def _publishing_closed(self, refusal: UpstreamError) -> None:
-        self._happened(ops.ChannelClosed(refusal.code, refusal.text, publishing=True))
+    def _channel_closed(self, refusal: UpstreamError, *, publishing: bool) -> None:
+        self._handle(ops.ChannelClosed(refusal.code, refusal.text, publishing=publishing))
 
-    def _subscription_closed(self, refusal: UpstreamError) -> None:
-        self._happened(ops.ChannelClosed(refusal.code, refusal.text, publishing=False))
-
-    def _cancelled(self, subscription: Subscription) -> None:
+    def _consumer_cancelled(self, subscription: Subscription) -> None:
         channel = self._consuming.pop(subscription, None)
-        queue = self._exclusive_consumers.pop(subscription, None)
-        if queue is not None:
-            self._exclusive.forget(queue)
-        self._happened(ops.ConsumerCancelled(subscription))
+        self._exclusive.consumer_cancelled(subscription)
+        self._handle(ops.ConsumerCancelled(subscription))
         if channel is not None:
-            channel.silence(self)
+            channel.discard(self)
             _ = self._spawn(self._close_channel(channel), name=f"stomp-cancelled {self._client}")
 
-    def _happened(self, event: ops.Event) -> None:
+    def _handle(self, event: ops.Event) -> None:
         self._session.handle(event)
-        self._owner.broker_batch_done()
+        self._callbacks.broker_batch_done()
 
     def link_lost(self, link: Link) -> None:
         """A link of the session is gone."""
-        end = link.end
-        if end is not None:
-            self._happened(ops.LinkLost(end.code, end.text))
+        if link.closed is not None:
+            self._handle(ops.LinkLost(link.closed.code, link.closed.text))
 
     def link_paused(self, link: Link) -> None:
         """The link takes no more bytes for now: hold the client if it publishes there."""
         if self._publishing is not None and self._publishing.link is link:
             self._session.holds.add(Hold.LINK_WRITE)
-            self._owner.broker_batch_done()
+            self._callbacks.broker_batch_done()
 
     def link_resumed(self, link: Link) -> None:
         """The link takes bytes again."""
         if self._publishing is not None and self._publishing.link is link and not link.paused:
             self._session.holds.discard(Hold.LINK_WRITE)
-            self._owner.broker_batch_done()
+            self._callbacks.broker_batch_done()
 
     def link_blocked(self, link: Link) -> None:
         """The broker's alarm began or ended."""
         if self._publishing is not None and self._publishing.link is link:
             self._session.set_blocked(link.blocked)
-            self._owner.broker_batch_done()
+            self._callbacks.broker_batch_done()
 
-    # LoginLinks and the end.
+    # Links and the end.
 
     @property
     def _links(self) -> LoginLinks:
-        return self._reception.links
+        return self._login.links
 
     @property
     def _vhost(self) -> str:
         return self._links.virtual_host.amqp_vhost
 
-    def _adopt(self, link: Link) -> None:
-        link.users[self] = link.users.get(self, 0) + 1
-
-    def _leave(self, link: Link) -> None:
-        count = link.users.get(self, 0) - 1
-        if count > 0:
-            link.users[self] = count
-        else:
-            link.users.pop(self, None)
-
     async def _close_channel(self, channel: LinkChannel) -> None:
-        self._leave(channel.link)
-        channel.silence(self)
-        if self._own.has(channel):
-            # The answer must be read, and what else arrives costs nothing any more.
+        channel.link.remove_user(self)
+        channel.discard(self)
+        if self._pausable.has(channel):
+            # The answer to channel.close must be read; deliveries before it are thrown away.
             channel.link.resume_reading()
         await channel.close()
-        if self._own.has(channel):
-            self._match_own_link()
+        if self._pausable.has(channel):
+            self._pausable.read_or_pause(self._consuming.values())
 
     async def _close_channels(self) -> None:
         """Close everything in order; the broker has handled all that was published when this returns.
 
         Raises:
-            UpstreamError: when it has not, because the link or the channel is gone.
+            UpstreamError: it has not, because the link or the channel is gone.
         """
-        self._exclusive.end()
-        channels = [*self._consuming.values(), *self._control.values()]
-        publishing, self._publishing = self._publishing, None
+        self._exclusive.start_closing()
+        channels = list(self._consuming.values())
+        if self._control is not None:
+            channels.append(self._control)
+        publishing, self._publishing, self._control = self._publishing, None, None
         self._consuming.clear()
-        self._control.clear()
         try:
             await asyncio.gather(*(self._close_channel(channel) for channel in channels))
         finally:
-            for queue in self._exclusive_consumers.values():
-                self._exclusive.unused(queue)
             await self._exclusive.delete()
-        # Last, because it takes until its end while the broker has an alarm.
+        # Last, because during an alarm the broker does not answer until it is over.
         if publishing is not None:
             await self._close_channel(publishing)
-            failure = publishing.link.end or publishing.closed
+            failure = publishing.link.closed or publishing.closed
             if failure is not None:
                 raise failure
 
     def release(self) -> None:
-        """The session is over: give back what it holds, in the background."""
-        if self._released:
+        """The session is over: close its channels and give its links back, in the background."""
+        if self._is_released:
             return
-        self._released = True
-        # At once: the client may be back before its channels are closed.
-        self._reception.close()
+        self._is_released = True
+        # At once: the client may connect again before its channels are closed.
+        self._login.close()
         self.client_gone()
         _ = self._spawn(self._release(), name=f"stomp-release {self._client}")
 
@@ -432,13 +401,5 @@ class Bridge:
         except UpstreamError:
             pass
         finally:
-            await self._own.close()
-            self._reception.return_lease()
-
-
-def _no_deliveries(tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
-    """A publishing channel has no consumers, and a client that is gone takes nothing."""
-
-
-def _no_confirms(sequence: int, multiple: bool, accepted: bool) -> None:
-    """A subscription's channel publishes nothing."""
+            await self._pausable.close()
+            self._login.release_links()

@@ -1,36 +1,35 @@
-"""Letting one client in: the broker decides, the gateway's limits too, and the session gets its place and its links."""
+"""The login of one client: the broker decides, then the gateway's limits, and the session gets its links."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
+from gateway.config import VirtualHost
 from gateway.server.broker.broker_errors import ACCESS_REFUSED, CONNECTION_FORCED, LinkDownError, UpstreamError
-from gateway.server.broker.link import Credentials
-from gateway.server.client.session_limits import LimitReachedError, SessionSlot
+from gateway.server.broker.connector import Credentials
+from gateway.server.broker.link_pool import LinkPool, LoginLinks
+from gateway.server.client.session_limits import LimitReachedError, SessionLimits, SessionRates
 from gateway.session import ops
-
-if TYPE_CHECKING:
-    from gateway.config import VirtualHost
-    from gateway.server.broker.link_pool import LinkLease, LinkPool, LoginLinks
 
 log = structlog.get_logger("gateway.session")
 
 _NOT_ALLOWED: Final = 530
 
-# Characters of a login that nobody has accepted yet in the log.
-_LOGGED: Final = 100
+# Characters in the log of a login that the broker has not accepted.
+_LONGEST_LOGIN: Final = 100
 
 
 class LoginHandler:
-    """The logins of one client, and what it holds once it is in.
+    """Logs one client in, and holds what its session uses until it ends: links, and a place within the limits.
 
     Args:
         pool: where links come from.
+        limits: of the gateway.
         find_virtual_host: the virtual host of a name that the session resolved.
-        entrance: where the client's place among all sessions is.
+        host: the client's IP address.
         client: names the client in the broker's list of connections.
         session: the session's identity.
     """
@@ -38,33 +37,37 @@ class LoginHandler:
     def __init__(
         self,
         pool: LinkPool,
+        limits: SessionLimits,
         find_virtual_host: Callable[[str], VirtualHost | None],
-        slot: SessionSlot,
+        host: str,
         client: str,
         session: str,
     ) -> None:
+        # Set while the session counts.
+        self.rates: SessionRates | None = None
         self._pool = pool
+        self._limits = limits
         self._find_virtual_host = find_virtual_host
-        self._entrance = slot
+        self._host = host
         self._client = client
         self._session = session
-        self._lease: LinkLease | None = None
-        self._closed = False
+        self._links: LoginLinks | None = None
+        self._is_closed = False
 
     @property
     def links(self) -> LoginLinks:
         """The links of the login.
 
         Raises:
-            LinkDownError: there are none any more.
+            LinkDownError: the session is over.
         """
-        if self._lease is None:
+        if self._links is None:
             raise LinkDownError(CONNECTION_FORCED, "CONNECTION_FORCED - the session is over")
-        return self._lease.links
+        return self._links
 
     async def log_in(self, operation: ops.Login) -> ops.Event:
         """Let the broker decide on a login."""
-        self.return_lease()
+        self.release_links()
         virtual_host = self._find_virtual_host(operation.settings.virtual_host)
         try:
             credentials = Credentials(operation.login.decode(), operation.passcode.decode())
@@ -76,11 +79,11 @@ class LoginHandler:
         if virtual_host is None:
             return ops.LoginFailed(_NOT_ALLOWED, "NOT_ALLOWED")
         try:
-            version = await self._let_in(virtual_host, credentials)
+            version = await self._accept(virtual_host, credentials)
         except LimitReachedError as full:
-            self.return_lease()
+            self.release_links()
             self._log_refusal(virtual_host, credentials, str(full))
-            return ops.SessionRefused(full.whose, full.limit)
+            return ops.SessionRefused(full.scope, full.limit)
         except LinkDownError as down:
             log.warning("upstream unreachable", virtual_host=virtual_host.name, reason=down.detail)
             return ops.BrokerUnreachable()
@@ -89,15 +92,15 @@ class LoginHandler:
             return ops.LoginFailed(refusal.code, refusal.text)
         return ops.LoggedIn(version)
 
-    async def _let_in(self, virtual_host: VirtualHost, credentials: Credentials) -> tuple[int, ...]:
-        """Get the client its links and its place; the broker's version."""
-        self._entrance.check(virtual_host)
-        self._lease = await self._pool.log_in(virtual_host, credentials, self._client, self._session)
-        version = self._lease.links.broker_version
-        if self._closed:
-            self.return_lease()
+    async def _accept(self, virtual_host: VirtualHost, credentials: Credentials) -> tuple[int, ...]:
+        """Get the links, and count the session; the broker's version."""
+        self._limits.check(virtual_host, self._host)
+        self._links = await self._pool.log_in(virtual_host, credentials, self._client, self._session)
+        version = self._links.broker_version
+        if self._is_closed:
+            self.release_links()
         else:
-            self._entrance.enter(virtual_host, credentials.login)
+            self.rates = self._limits.enter(virtual_host, credentials.login, self._host)
         return version
 
     def _log_refusal(self, virtual_host: VirtualHost, credentials: Credentials, reason: str) -> None:
@@ -105,21 +108,23 @@ class LoginHandler:
             "login refused",
             peer=self._client,
             virtual_host=virtual_host.name,
-            login=credentials.login[:_LOGGED],
+            login=credentials.login[:_LONGEST_LOGIN],
             reason=reason,
         )
 
-    def leave(self) -> None:
-        """Make room for another: the session did not begin after all."""
-        self._entrance.leave()
+    def log_out(self) -> None:
+        """The session does not count any more, because it is over or did not begin after the login."""
+        rates, self.rates = self.rates, None
+        if rates is not None:
+            rates.release()
 
     def close(self) -> None:
-        """The session is over, and whatever login is under way is in vain. The links are given back apart."""
-        self._closed = True
-        self._entrance.leave()
+        """The session is over: a login that is still under way must not count. Its links are released later."""
+        self._is_closed = True
+        self.log_out()
 
-    def return_lease(self) -> None:
-        """Give back the links: at the end, or when a client that was let in has to log in once more."""
-        lease, self._lease = self._lease, None
-        if lease is not None:
-            lease.release()
+    def release_links(self) -> None:
+        """Give the links back: at the end, or when a client has to log in once more."""
+        links, self._links = self._links, None
+        if links is not None:
+            self._pool.release(links)

@@ -1,0 +1,31 @@
+"""A call that is repeated until it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+
+class PeriodicTimer:
+    """Calls a function at intervals, from the moment it is made.
+
+    Args:
+        interval: seconds between two calls, and before the first.
+        call: the function. The next call is scheduled before this one is made.
+    """
+
+    __slots__ = ("_call", "_handle", "_interval", "_loop")
+
+    def __init__(self, interval: float, call: Callable[[], None]) -> None:
+        self._interval = interval
+        self._call = call
+        self._loop = asyncio.get_running_loop()
+        self._handle = self._loop.call_later(interval, self._fire)
+
+    def _fire(self) -> None:
+        self._handle = self._loop.call_later(self._interval, self._fire)
+        self._call()
+
+    def stop(self) -> None:
+        """Make no further call."""
+        self._handle.cancel()
