@@ -7,11 +7,9 @@ from collections.abc import Callable
 
 
 class PeriodicTimer:
-    """Calls a function at intervals, from the moment it is made.
+    """Calls a function at intervals in seconds, the first time after one interval.
 
-    Args:
-        interval: seconds between two calls, and before the first.
-        call: the function. The next call is scheduled before this one is made.
+    The next call is scheduled before the function is called, so that it is called on time and may stop the timer.
     """
 
     __slots__ = ("_call", "_handle", "_interval", "_loop")

@@ -23,10 +23,7 @@ from gateway.session.queues import QueueSpec
 class LinkChannel:
     """A channel of a link, for one purpose of one session: publishing, one subscription, or declarations.
 
-    Args:
-        link: the link.
-        channel: aio-pika's channel.
-        aiormq_channel: the one of the library beneath it, whose methods are AMQP's.
+    ``channel`` is aio-pika's, ``aiormq_channel`` that of the library beneath it, whose methods are AMQP's.
     """
 
     def __init__(self, link: Link, channel: AbstractChannel, aiormq_channel: AiormqChannel) -> None:
@@ -113,9 +110,7 @@ class LinkChannel:
     async def delete_queue(self, queue: str, *, if_idle: bool = False) -> None:
         """Delete a queue (queue.delete); one that does not exist is no error.
 
-        Args:
-            queue: its name.
-            if_idle: only if it has no consumer and is empty; the broker refuses otherwise.
+        With ``if_idle`` the broker refuses if the queue has a consumer or a message.
         """
         await self._call(_QueueDelete(queue=queue, if_unused=if_idle, if_empty=if_idle))
 

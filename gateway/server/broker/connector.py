@@ -66,12 +66,6 @@ async def open_link(
 ) -> Link:
     """Open a connection to the first broker of a virtual host that answers.
 
-    Args:
-        virtual_host: lists the brokers.
-        credentials: the client's.
-        client_properties: what the broker shows of the connection.
-        on_read: called before anything that the broker sent reaches a session.
-
     Raises:
         UpstreamError: a broker refused the login or the virtual host.
         LinkDownError: no broker answered.

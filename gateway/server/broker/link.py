@@ -87,14 +87,8 @@ class LinkUser(Protocol):
     def flush_batch(self) -> None:
         """Data for the session arrived; the batch is over."""
 
-    def link_paused(self, link: Link) -> None:
-        """The link takes no more bytes for now."""
-
-    def link_resumed(self, link: Link) -> None:
-        """The link takes bytes again."""
-
-    def link_blocked(self, link: Link) -> None:
-        """The broker's alarm began or ended; see ``Link.blocked``."""
+    def link_changed(self, link: Link) -> None:
+        """``Link.blocked`` or ``Link.paused`` has changed."""
 
     def link_lost(self, link: Link) -> None:
         """The link is gone; see ``Link.closed``."""
@@ -133,13 +127,7 @@ class Tuning(NamedTuple):
 
 
 class Link:
-    """One AMQP connection; ``open_link`` opens it.
-
-    Args:
-        client_properties: what the broker shows of the connection.
-        broker: where it leads.
-        on_read: called before anything that the broker sent reaches a session.
-    """
+    """One AMQP connection; ``open_link`` opens it. ``on_read`` is called before anything from the broker is handled."""
 
     def __init__(self, client_properties: ClientProperties, broker: BrokerUrl, on_read: Callable[[], None]) -> None:
         self.client_properties = client_properties
@@ -321,17 +309,11 @@ class Link:
         for user in touched:
             user.flush_batch()  # type: ignore[attr-defined]  # owners of sinks are link users
 
-    def writing_paused(self) -> None:
-        """Hold the clients that publish here."""
-        self.paused = True
+    def set_paused(self, paused: bool) -> None:
+        """Hold or release the clients that publish here."""
+        self.paused = paused
         for user in tuple(self.users):
-            user.link_paused(self)
-
-    def writing_resumed(self) -> None:
-        """Release them."""
-        self.paused = False
-        for user in tuple(self.users):
-            user.link_resumed(self)
+            user.link_changed(self)
 
     def connection_lost(self) -> None:
         """The socket is closed."""
@@ -351,7 +333,7 @@ class Link:
         if method in (CONNECTION_BLOCKED, CONNECTION_UNBLOCKED):
             self.blocked = method == CONNECTION_BLOCKED
             for user in tuple(self.users):
-                user.link_blocked(self)
+                user.link_changed(self)
         elif method == CONNECTION_CLOSE:
             self.closed = LinkDownError(*_reply(data))
         elif method == CHANNEL_CLOSE and channel in self._channels:

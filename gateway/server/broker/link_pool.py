@@ -37,15 +37,7 @@ OpenLink = Callable[[VirtualHost, Credentials, str, str, str], Awaitable[Link]]
 
 
 class LoginLinks:
-    """The links of one login to one virtual host.
-
-    Args:
-        virtual_host: lists the brokers.
-        credentials: the login's.
-        open_link: opens one for a purpose.
-        client: names the client of dedicated links.
-        session: the session's identity, for the same.
-    """
+    """The links of one login to one virtual host; ``client`` and ``session`` name the user of dedicated links."""
 
     def __init__(
         self,
@@ -124,12 +116,7 @@ class LoginLinks:
         return await LinkChannel.open(await self._link_with_room(_CONSUME))
 
     async def open_pausable(self, client: str, session: str) -> Link:
-        """A link that serves only one session, whose reading may pause for it.
-
-        Args:
-            client: names the client.
-            session: the session's identity.
-        """
+        """A link that serves only one session, whose reading may pause for it."""
         return await self._open("own", client, session)
 
     async def _link_with_room(self, purpose: str) -> Link:
@@ -183,14 +170,10 @@ class _SharedLogin:
 
 
 class LinkPool:
-    """All links of a gateway.
+    """All links of a gateway; ``node`` is the gateway's name, for the broker's pages.
 
-    Args:
-        clock: seconds, only going forward.
-        spawn: starts a background task and keeps a reference to it.
-        journal_clock: gives the time of day, and is read whenever a broker has sent something.
-        stats: count links that are opened and lost.
-        node: the gateway's name, for the broker's pages.
+    ``clock`` gives seconds, only going forward; ``spawn`` starts a background task and keeps a reference to it. The
+    journal's clock is read whenever a broker has sent something.
     """
 
     def __init__(
@@ -235,12 +218,6 @@ class LinkPool:
         self, virtual_host: VirtualHost, credentials: Credentials, client: str, session: str
     ) -> LoginLinks:
         """Let the broker decide on a login; the session's links, to be given back with ``release``.
-
-        Args:
-            virtual_host: the one that the client asked for.
-            credentials: the client's own.
-            client: names the client, for dedicated links.
-            session: its identity, for the same.
 
         Raises:
             UpstreamError: the broker refuses the login or the virtual host.

@@ -10,12 +10,7 @@ from gateway.server.broker.link_pool import LoginLinks
 
 
 class PausableLink:
-    """Opened when a subscription first needs it, and read only as fast as the client takes its messages.
-
-    Args:
-        client: names the client.
-        session: the session's identity.
-    """
+    """Opened when a subscription first needs it, and read only as fast as the client takes its messages."""
 
     def __init__(self, client: str, session: str) -> None:
         # None until a subscription needs it.
@@ -38,11 +33,7 @@ class PausableLink:
         return channel.link is self.link
 
     def read_or_pause(self, consuming: Iterable[LinkChannel]) -> None:
-        """Read if the client takes its messages, else pause.
-
-        Args:
-            consuming: the channels of the session's subscriptions. Without any on this link there is nothing to pause.
-        """
+        """Read, or pause because the client does not take its messages and one of its subscriptions is here."""
         if self.link is None:
             return
         if self.client_writable or self.client_gone or not any(map(self.has, consuming)):

@@ -51,12 +51,7 @@ class ExclusiveQueues:
         return link
 
     async def check(self, queue: str, link: Link, vhost: str) -> None:
-        """Refuse a queue that belongs to another session of the link.
-
-        Args:
-            queue: its name.
-            link: where it is about to be used.
-            vhost: the broker's virtual host, for the text.
+        """Refuse a queue that belongs to another session of the link where it is about to be used.
 
         Raises:
             UpstreamError: RESOURCE_LOCKED, worded as by the broker; or what the broker says when it is asked.
@@ -202,11 +197,6 @@ async def declare_or_accept(
 
     The broker closes the channel of a declaration that it refuses, and everything else on that channel would be lost.
     So the declaration has a channel of its own.
-
-    Args:
-        queue: what is asked for.
-        link: where.
-        declare: declares it on a channel.
 
     Returns:
         None if the queue is as asked for, else the broker's words on how it differs.

@@ -32,24 +32,15 @@ class TapCallbacks(Protocol):
     def batch_done(self) -> None:
         """Data went to the sinks of the owners in ``splitter.touched``."""
 
-    def writing_paused(self) -> None:
-        """The broker does not take bytes as fast as they come."""
-
-    def writing_resumed(self) -> None:
-        """The broker took most of what was waiting."""
+    def set_paused(self, paused: bool) -> None:
+        """The write buffer is full, or has room again."""
 
     def connection_lost(self) -> None:
         """The socket is closed."""
 
 
 class Tap(asyncio.StreamReaderProtocol):
-    """The protocol of an AMQP connection's socket.
-
-    Args:
-        reader: the library's end of the stream.
-        callbacks: called for data, for back-pressure and at the end.
-        loop: the running event loop.
-    """
+    """The protocol of an AMQP connection's socket; ``reader`` is the library's end of the stream."""
 
     transport: asyncio.Transport
 
@@ -91,12 +82,12 @@ class Tap(asyncio.StreamReaderProtocol):
     def pause_writing(self) -> None:
         """The transport's buffer is above its high-water mark."""
         super().pause_writing()
-        self._callbacks.writing_paused()
+        self._callbacks.set_paused(True)
 
     def resume_writing(self) -> None:
         """The transport's buffer is below its low-water mark again."""
         super().resume_writing()
-        self._callbacks.writing_resumed()
+        self._callbacks.set_paused(False)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed, by whichever side."""

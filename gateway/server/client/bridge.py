@@ -40,16 +40,7 @@ class BridgeCallbacks(Protocol):
 
 
 class Bridge:
-    """Between one session and the broker.
-
-    Args:
-        session: whose operations are carried out.
-        callbacks: the client's connection.
-        pool: where links come from.
-        login: logs the client in.
-        client: names the client in the broker's list of connections.
-        spawn: starts a background task and keeps a reference to it.
-    """
+    """Between one session and the broker; ``client`` names it in the broker's list of connections."""
 
     def __init__(
         self,
@@ -176,9 +167,7 @@ class Bridge:
             channel.set_sink(Sink(ignore_delivery, self._session.confirm, self, self._session.take_return))
             channel.on_closed = partial(self._channel_closed, publishing=True)
             self._publishing = channel
-            self._session.set_blocked(channel.link.blocked)
-            if channel.link.paused:
-                self._session.holds.add(Hold.LINK_WRITE)
+            self._follow(channel.link)
         if operation.queue is not None:
             await self._declare(operation.queue, channel)
         if operation.confirms and not self._session.publisher.confirms:
@@ -321,23 +310,19 @@ class Bridge:
         if link.closed is not None:
             self._handle(ops.LinkLost(link.closed.code, link.closed.text))
 
-    def link_paused(self, link: Link) -> None:
-        """The link takes no more bytes for now: hold the client if it publishes there."""
+    def link_changed(self, link: Link) -> None:
+        """The broker's alarm began or ended, or the link's write buffer is full or has room again."""
         if self._publishing is not None and self._publishing.link is link:
+            self._follow(link)
+            self._callbacks.broker_batch_done()
+
+    def _follow(self, link: Link) -> None:
+        """Hold the client, or release it, as the link where it publishes wants it."""
+        self._session.set_blocked(link.blocked)
+        if link.paused:
             self._session.holds.add(Hold.LINK_WRITE)
-            self._callbacks.broker_batch_done()
-
-    def link_resumed(self, link: Link) -> None:
-        """The link takes bytes again."""
-        if self._publishing is not None and self._publishing.link is link and not link.paused:
+        else:
             self._session.holds.discard(Hold.LINK_WRITE)
-            self._callbacks.broker_batch_done()
-
-    def link_blocked(self, link: Link) -> None:
-        """The broker's alarm began or ended."""
-        if self._publishing is not None and self._publishing.link is link:
-            self._session.set_blocked(link.blocked)
-            self._callbacks.broker_batch_done()
 
     # Links and the end.
 

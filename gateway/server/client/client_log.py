@@ -18,14 +18,7 @@ _LONGEST_TEXT: Final = 300
 
 
 class ClientLog:
-    """Log lines about one client.
-
-    Args:
-        session: the client's.
-        stats: its address, and the count of its errors.
-        accepted: bounds the lines about clients that have not logged in.
-        address: of the listener.
-    """
+    """Log lines about one client; ``address`` is its listener's."""
 
     def __init__(self, session: Session, stats: ConnectionStats, accepted: AcceptedConnection, address: str) -> None:
         self._session = session

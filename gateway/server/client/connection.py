@@ -28,6 +28,7 @@ from gateway.server.client.rate_limiter import RateLimiter
 from gateway.server.client.session_limits import SessionLimits
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.listen.tls import login_name
+from gateway.server.listen.websocket import StompProtocol
 from gateway.server.stats import GatewayStats
 from gateway.session import error_frames
 from gateway.session.context import Hold
@@ -62,13 +63,10 @@ class ServerContext:
     closing: set[ClientConnection] = field(default_factory=set)
 
 
-class ClientConnection(asyncio.Protocol):
+class ClientConnection(StompProtocol):
     """One STOMP client, on TCP or, through `WebSocketConnection`, over WebSocket.
 
-    Args:
-        context: what all clients share.
-        listener: where the client connected; its limits hold until the client has logged in.
-        accepted: the connection, as the listener accepted it.
+    The limits of the listener hold until the client has logged in.
     """
 
     def __init__(self, context: ServerContext, listener: Listener, accepted: AcceptedConnection) -> None:
@@ -179,11 +177,7 @@ class ClientConnection(asyncio.Protocol):
             self._advance()
 
     def violated(self, reason: str) -> None:
-        """The client broke the protocol below STOMP. What it sent before is carried out, then it gets an ERROR.
-
-        Args:
-            reason: what it did, in a few words.
-        """
+        """The client broke the protocol below STOMP. What it sent before is carried out, then it gets an ERROR."""
         self._has_ended = True
         self._violation = FrameError(reason)
         if self._is_closed:
@@ -358,11 +352,7 @@ class ClientConnection(asyncio.Protocol):
         self._end(error_frames.closing("Heart-beat timeout", text, CloseReason.HEART_BEAT_TIMEOUT))
 
     def time_passed(self, now: float) -> None:
-        """Called about once a second: deadlines that need no timer of their own.
-
-        Args:
-            now: seconds on the clock of the context.
-        """
+        """Called about once a second: deadlines that need no timer of their own."""
         session, websocket, slow_timeout = self.session, self._output.websocket, self._output.slow_timeout
         if websocket is not None and websocket.is_silent(now):
             text = f"Nothing was heard for {self._listener.idle_timeout:g} seconds, not even a pong.\n"
@@ -433,11 +423,7 @@ class ClientConnection(asyncio.Protocol):
             self._output.close(reason, has_ended=self._has_ended, is_reading=self._reading)
 
     def close_by_operator(self, reason: str) -> None:
-        """End the session because an operator wants it.
-
-        Args:
-            reason: a few words for the client, or nothing.
-        """
+        """End the session because an operator wants it; the client is told the reason, if there is one."""
         text = f"{reason}\n" if reason else "An operator of the gateway has closed this session.\n"
         self._end(error_frames.closing("Closed by operator", text, CloseReason.OPERATOR))
 

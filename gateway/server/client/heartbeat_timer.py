@@ -11,10 +11,8 @@ from gateway.stomp.heartbeat import HeartbeatMonitor, Heartbeats
 class HeartbeatTimer:
     """Sends heart-beats, and notices when those of the client do not come.
 
-    Args:
-        send: sends a heart-beat.
-        is_read: whether the client is read now; nothing can be received from it otherwise.
-        timed_out: called when the client was silent for too long, with the seconds of silence that it may have.
+    ``is_read`` says whether the client is read now: while it is not, it cannot be silent. ``timed_out`` is called with
+    the seconds of silence that the client was allowed.
     """
 
     __slots__ = ("_is_read", "_monitor", "_send", "_timed_out", "_timers", "has_received", "has_sent")
@@ -32,12 +30,7 @@ class HeartbeatTimer:
         self._timers: list[PeriodicTimer] = []
 
     def start(self, agreed: Heartbeats, grace: float) -> None:
-        """The client has logged in.
-
-        Args:
-            agreed: the intervals in seconds; 0 for none.
-            grace: how many intervals the client may be silent.
-        """
+        """The client has logged in; it may be silent for so many intervals as ``grace`` says."""
         if agreed.send:
             # What was sent before does not count: the first heart-beat is due half an interval from now.
             self.has_sent = False

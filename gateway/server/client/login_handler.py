@@ -25,13 +25,7 @@ _LONGEST_LOGIN: Final = 100
 class LoginHandler:
     """Logs one client in, and holds what its session uses until it ends: links, and a place within the limits.
 
-    Args:
-        pool: where links come from.
-        limits: of the gateway.
-        find_virtual_host: the virtual host of a name that the session resolved.
-        host: the client's IP address.
-        client: names the client in the broker's list of connections.
-        session: the session's identity.
+    ``host`` is the client's IP address; ``client`` and ``session`` name it in the broker's list of connections.
     """
 
     def __init__(

@@ -32,12 +32,7 @@ _AUTO_ACK_INTERVAL: Final = 0.01
 
 
 class ClientOutput:
-    """The write side of a client's connection.
-
-    Args:
-        transport: the client's; a `WebSocketTransport` takes one message for each frame.
-        over_tls: whether its bytes are encrypted.
-    """
+    """The write side of a client's connection."""
 
     def __init__(self, transport: asyncio.Transport, *, over_tls: bool) -> None:
         self.transport = transport
@@ -86,10 +81,7 @@ class ClientOutput:
     def close(self, reason: CloseReason | None, *, has_ended: bool, is_reading: bool) -> None:
         """Close after the last frame, and abort if the client does not close soon.
 
-        Args:
-            reason: for WebSocket's close frame.
-            has_ended: whether the client has ended its side.
-            is_reading: whether the client is read.
+        What to do depends on whether the client has ended its side, and on whether it is read now.
         """
         if self.websocket is not None:
             self.websocket.send_close(reason)

@@ -11,12 +11,7 @@ from gateway.session.session import Session
 
 
 class RateLimiter:
-    """Holds a session while it is in debt for what it has sent.
-
-    Args:
-        session: the client's.
-        resume: called when the client may go on.
-    """
+    """Holds a session while it is in debt for what it has sent; ``resume`` is called when it may go on."""
 
     def __init__(self, session: Session, resume: Callable[[], None]) -> None:
         self._session = session
@@ -35,10 +30,9 @@ class RateLimiter:
             self._session.max_frames_per_turn = min(self._usual, rates.max_frames_per_turn)
 
     def charge(self, bytes_in: int) -> None:
-        """Charge a client for what it has sent since the last call. HOT: once per read.
+        """Charge a client for what it has sent since the last call; ``bytes_in`` counts from its first byte.
 
-        Args:
-            bytes_in: all that it has ever sent.
+        HOT: once per read.
         """
         rates = self._rates
         if rates is None:

@@ -33,12 +33,7 @@ _ScopeKey = tuple[str, str, str]
 
 
 class LimitReachedError(GatewayError):
-    """One session more than the limit.
-
-    Args:
-        scope: what the limit is for, in words.
-        limit: how many sessions it may have.
-    """
+    """One session more than the limit; ``scope`` says in words what the limit is for."""
 
     def __init__(self, scope: str, limit: int) -> None:
         super().__init__(f"{scope} has {limit} sessions")
@@ -47,11 +42,7 @@ class LimitReachedError(GatewayError):
 
 
 def network_of(host: str) -> str:
-    """What counts as one address: an IPv4 address, or an IPv6 network of 64 bits.
-
-    Args:
-        host: an IP address as text.
-    """
+    """What counts as one address: an IPv4 address, or an IPv6 network of 64 bits."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:
@@ -64,13 +55,7 @@ def network_of(host: str) -> str:
 
 
 class Bucket:
-    """A token bucket that may go into debt.
-
-    Args:
-        rate: per second.
-        burst: how many seconds' worth it holds.
-        now: seconds on the clock of ``take``.
-    """
+    """A token bucket that may go into debt. It fills at ``rate`` per second and holds ``burst`` seconds' worth."""
 
     __slots__ = ("_at", "_left", "_size", "rate")
 
@@ -98,12 +83,7 @@ class Bucket:
 
 
 class RateScope:
-    """All sessions of one user, or from one address, in one virtual host.
-
-    Args:
-        limit: of each such user or address.
-        now: seconds on the clock of ``take``.
-    """
+    """All sessions of one user, or from one address, in one virtual host."""
 
     __slots__ = ("_bytes", "messages", "sessions")
 
@@ -133,14 +113,7 @@ def _bucket(rate: int | None, limit: Limit, now: float) -> Bucket | None:
 
 
 class SessionRates:
-    """The rates that one session keeps to. ``release`` it when the session is over.
-
-    Args:
-        limits: where the session is counted.
-        virtual_host: of the session, by name.
-        scopes: of its user and its address.
-        clock: seconds, only going forward.
-    """
+    """The rates that one session keeps to. ``release`` it when the session is over."""
 
     def __init__(
         self, limits: SessionLimits, virtual_host: str, scopes: tuple[RateScope, ...], clock: Callable[[], float]
@@ -181,11 +154,7 @@ class SessionRates:
 
 
 class SessionLimits:
-    """Counts the sessions of a gateway.
-
-    Args:
-        clock: seconds, only going forward.
-    """
+    """Counts the sessions of a gateway; ``clock`` gives seconds, only going forward."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -193,13 +162,7 @@ class SessionLimits:
         self._scopes: dict[_ScopeKey, RateScope] = {}
 
     def sessions(self, virtual_host: str, *, login: str | None = None, host: str | None = None) -> int:
-        """How many sessions there are now.
-
-        Args:
-            virtual_host: by its STOMP name.
-            login: those of this user only.
-            host: or those from this address.
-        """
+        """How many sessions a virtual host has now: all, those of one user, or those from one address."""
         if login is None and host is None:
             return self._sessions.get(virtual_host, 0)
         key = (virtual_host, _ADDRESS, network_of(host)) if host is not None else (virtual_host, _USER, login or "")

@@ -10,7 +10,6 @@ from typing import Final
 
 TLS_HINT: Final = "give this listener a tls section, or let the client connect without TLS"
 
-# A listener writes so many lines about clients without a login in so many seconds.
 _LINES: Final = 10
 _SECONDS: Final = 10.0
 
@@ -61,11 +60,7 @@ class Peer:
 
 
 class LogRateLimiter:
-    """Bounds the log lines that anybody can cause without a login: 10 in 10 seconds, whatever they are about.
-
-    Args:
-        clock: gives seconds, only going forward.
-    """
+    """Bounds the log lines that anybody can cause without a login: 10 in 10 seconds, whatever they are about."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -47,14 +47,9 @@ _LONG_FORM: Final = 128
 
 
 def certificate_name(certificate: bytes, login: CertificateLogin) -> str | None:
-    """The name in a client's certificate that stands in for a login.
+    """The name in a client's certificate (DER, already checked) that stands in for a login.
 
-    Args:
-        certificate: DER, already checked.
-        login: which name is meant.
-
-    Returns:
-        The name; None if the certificate has none of that kind or an empty one, or if it cannot be read.
+    None if the certificate has no such name or an empty one, or if it cannot be read.
     """
     try:
         return _name(x509.load_der_x509_certificate(certificate), login) or None
@@ -83,13 +78,9 @@ def common_name(subject: x509.Name) -> str | None:
 
 
 def alternative_name(certificate: x509.Certificate, kind: str, index: int) -> str | None:
-    """One of a certificate's alternative names; None if there is no such name.
+    """One of a certificate's alternative names of a kind, counted from 0; None if there is no such name.
 
-    Args:
-        certificate: where to look.
-        kind: `dns`, `ip`, `email`, `uri` or `other_name`. An IP address is given as text; an other_name only if it is a
-            string.
-        index: counts the names of that kind from 0.
+    An IP address is given as text, and an `other_name` only if it is a string.
     """
     try:
         extension = certificate.extensions.get_extension_for_oid(ExtensionOID.SUBJECT_ALTERNATIVE_NAME).value

@@ -44,12 +44,7 @@ _NOT_HERE: Final = frozenset((errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL))
 
 
 class OpenListener:
-    """A listener that clients connect to.
-
-    Args:
-        listener: its address and settings.
-        make_protocol: makes the protocol of a connection.
-    """
+    """A listener that clients connect to."""
 
     def __init__(self, listener: Listener, make_protocol: MakeProtocol) -> None:
         # Host and port of every socket.

@@ -39,10 +39,7 @@ class ProxyHeaderError(GatewayError):
 
 
 def bytes_missing(data: bytes | bytearray) -> int:
-    """How many more bytes may be read without reading beyond the header; 0 when it is complete.
-
-    Args:
-        data: what has been read so far.
+    """How many more bytes may be read without reading beyond the header; 0 when ``data`` is all of it.
 
     Raises:
         ProxyHeaderError: no header begins like this.
@@ -97,7 +94,7 @@ def _parse_line(line: bytes) -> Peer | None:
 def _stated_size(data: bytes | bytearray) -> int:
     size = int.from_bytes(data[14:16], "big")
     if size > _MAX_SIZE:
-        raise ProxyHeaderError(f"the PROXY header is longer than {_MAX_SIZE} octets")
+        raise ProxyHeaderError(f"the PROXY header is longer than {_MAX_SIZE} bytes")
     return size
 
 

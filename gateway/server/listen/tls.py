@@ -12,12 +12,7 @@ from gateway.config import Listener
 def login_name(transport: BaseTransport, listener: Listener) -> str | None:
     """The name in a client's certificate that stands in for a login.
 
-    Args:
-        transport: the client's connection, its handshake done.
-        listener: where it came in.
-
-    Returns:
-        The name; None if the listener has no certificate login, or the client showed none with such a name.
+    None if the listener has no certificate login, or if the client showed no certificate with such a name.
     """
     if listener.tls is None or listener.tls.certificate_login is None:
         return None
@@ -44,11 +39,7 @@ _FAILURES: Final = {
 
 
 def handshake_failure(error: OSError) -> str:
-    """Why a client's TLS handshake failed, in words.
-
-    Args:
-        error: what the handshake raised.
-    """
+    """Why a client's TLS handshake failed, in words."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the client's certificate is not accepted: {error.verify_message}"
     if isinstance(error, ConnectionAbortedError):

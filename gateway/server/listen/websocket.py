@@ -10,7 +10,7 @@ import asyncio
 import codecs
 import logging
 from collections.abc import Callable
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 import structlog
 from websockets.exceptions import PayloadTooBig, ProtocolError
@@ -50,43 +50,22 @@ _Utf8Decoder: Final = codecs.getincrementaldecoder("utf-8")
 _NO_TRANSPORT: Final = asyncio.Transport()
 
 
-class StompProtocol(Protocol):
+class StompProtocol(asyncio.Protocol):
     """The connection of a STOMP client: asyncio's protocol, and what WebSocket needs beyond it."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The handshake is done."""
-
-    def data_received(self, data: bytes) -> None:
-        """Contents of messages."""
-
-    def eof_received(self) -> bool:
-        """The client has ended its side; whether the connection stays open."""
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is closed."""
-
-    def pause_writing(self) -> None:
-        """The client does not take its messages as fast as they come."""
-
-    def resume_writing(self) -> None:
-        """The client has taken most of what was waiting."""
-
-    def violated(self, reason: str) -> None:
-        """The client broke WebSocket's protocol."""
 
     @property
     def max_frame_size(self) -> int:
-        """The largest STOMP frame that the client may send now."""
+        """The largest STOMP frame that the client may send now, in bytes."""
+        raise NotImplementedError
+
+    def violated(self, reason: str) -> None:
+        """The client broke the protocol below STOMP."""
 
 
 class WebSocketConnection(asyncio.Protocol):
     """One client that speaks STOMP over WebSocket.
 
-    Args:
-        listener: where the client connected.
-        accepted: the connection, as the listener accepted it.
-        make_client: makes the client's connection once the handshake is done.
-        handshakes: holds the transport until then.
+    Its connection is made once the handshake is done; until then ``handshakes`` holds the transport.
     """
 
     def __init__(

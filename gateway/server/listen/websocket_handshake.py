@@ -60,12 +60,7 @@ class HandshakeResult:
 
 
 class Handshake:
-    """Reads the request of a connection, and answers it.
-
-    Args:
-        protocol: the library's, of this connection.
-        listener: where it came in.
-    """
+    """Reads the request of a connection, and answers it."""
 
     def __init__(self, protocol: ServerProtocol, listener: Listener) -> None:
         self._protocol = protocol

@@ -42,14 +42,7 @@ HttpCredentials = tuple[bytes, bytes]
 
 
 class WebSocketTransport(asyncio.Transport):
-    """Messages of a client, over an open WebSocket.
-
-    Args:
-        lower: the transport that carries the bytes.
-        protocol: the library's; its handshake is done.
-        listener: where the client came in.
-        now: seconds on the clock of ``is_silent``.
-    """
+    """Messages of a client, over an open WebSocket whose bytes the ``lower`` transport carries."""
 
     def __init__(self, lower: asyncio.Transport, protocol: ServerProtocol, listener: Listener, now: float) -> None:
         super().__init__()
@@ -163,11 +156,7 @@ class WebSocketTransport(asyncio.Transport):
             del self._protocol.writes[:-1]
 
     def is_silent(self, now: float) -> bool:
-        """Whether the client has been silent for too long; before that, it is sent pings.
-
-        Args:
-            now: seconds, only going forward.
-        """
+        """Whether the client has been silent for too long; before that, it is sent pings."""
         if self.has_received or self.is_paused or self.is_congested:
             # While the client is not read, nothing can come; and a ping waits behind what the client has not taken.
             self.has_received = False

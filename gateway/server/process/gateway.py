@@ -44,11 +44,7 @@ _DRAIN_INTERVAL: Final = 0.05
 
 
 class LoopLag:
-    """How late the event loop is, measured by calls that are due at regular intervals.
-
-    Args:
-        interval: in seconds.
-    """
+    """How late the event loop is, measured by calls that are due at regular intervals in seconds."""
 
     def __init__(self, interval: float) -> None:
         self.ticks = 0
@@ -74,11 +70,7 @@ class LoopLag:
 
 
 class Gateway:
-    """All parts of a gateway.
-
-    Args:
-        config: where to listen and to connect.
-    """
+    """All parts of a gateway."""
 
     def __init__(self, config: GatewayConfig) -> None:
         self.config = config
@@ -308,9 +300,7 @@ class Service(Protocol):
 async def serve(config: GatewayConfig, services: Sequence[Service] = ()) -> None:
     """Run a gateway until SIGTERM or SIGINT, then drain it.
 
-    Args:
-        config: the whole configuration.
-        services: started after it, and stopped when it has stopped.
+    Services are started after it, and stopped when it has stopped.
 
     Raises:
         ListenError: a listener, or that of a service, cannot be opened.

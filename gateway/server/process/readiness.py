@@ -30,13 +30,7 @@ class Readiness:
 
 
 class ReadinessProbe:
-    """Finds out whether a broker can be reached: one can if a link is open, else a TCP connection is tried.
-
-    Args:
-        virtual_hosts: all that are configured.
-        pool: the open links.
-        clock: seconds, only going forward.
-    """
+    """Finds out whether a broker can be reached: one can if a link is open, else a TCP connection is tried."""
 
     def __init__(self, virtual_hosts: tuple[VirtualHost, ...], pool: LinkPool, clock: Callable[[], float]) -> None:
         # Each broker once, with its timeout in seconds.

@@ -21,11 +21,7 @@ _MICROSECONDS: Final = 1_000_000
 
 
 class SystemdNotifier:
-    """Sends notifications to the service manager.
-
-    Args:
-        environment: holds NOTIFY_SOCKET and WATCHDOG_USEC.
-    """
+    """Sends notifications to the service manager, if the environment names its socket."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")
@@ -41,11 +37,7 @@ class SystemdNotifier:
             self._timer = PeriodicTimer(self._interval, self._send_alive)
 
     def stopping(self, sessions: int) -> None:
-        """The gateway drains.
-
-        Args:
-            sessions: how many there still are.
-        """
+        """The gateway drains so many sessions."""
         self._send(f"STOPPING=1\nSTATUS=Draining {sessions} sessions")
 
     def close(self) -> None:

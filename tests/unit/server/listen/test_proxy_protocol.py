@@ -113,7 +113,7 @@ def test_anything_else_is_refused(header: bytes) -> None:
 
 
 def test_a_header_that_is_too_long_is_refused_before_the_rest_of_it_comes() -> None:
-    with pytest.raises(ProxyHeaderError, match="longer than 4096 octets"):
+    with pytest.raises(ProxyHeaderError, match="longer than 4096 bytes"):
         bytes_missing(binary(b"x" * 4097)[:16])
 
 
