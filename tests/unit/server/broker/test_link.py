@@ -28,8 +28,8 @@ def test_credentials_have_the_room_that_they_are_promised(letter: str) -> None:
     client_properties = ClientProperties("consume", long, long, long, peer, "session-" + "x" * 22)
     properties: FieldTable = {**_OF_THE_LIBRARY, **client_properties.as_table()}
     response = "\0" + "x" * _CREDENTIALS + "\0"
-    octets = frame.marshal(commands.Connection.StartOk(properties, "PLAIN", response, "en_US"), 0)
-    assert len(octets) <= _FRAME
+    data = frame.marshal(commands.Connection.StartOk(properties, "PLAIN", response, "en_US"), 0)
+    assert len(data) <= _FRAME
 
 
 def test_a_link_for_many_names_no_session() -> None:

@@ -40,15 +40,15 @@ def test_a_distinguished_name_is_written_as_rabbitmq_writes_it(name: str, parts:
 def test_every_value_is_printable_ascii_that_can_be_read_back(value: str) -> None:
     name = distinguished_name(subject([(OWN, value)]))
     assert all(32 <= ord(character) < 126 for character in name)
-    octets = bytearray()
+    decoded = bytearray()
     rest = name.removeprefix("1.2.3.4.5=")
     while rest:
         size = 1
         if rest[0] == "\\":
             size = 3 if rest[1:3].isalnum() and len(rest[1:3]) == 2 else 2
-        octets += bytes.fromhex(rest[1:3]) if size == 3 else rest[size - 1 : size].encode()
+        decoded += bytes.fromhex(rest[1:3]) if size == 3 else rest[size - 1 : size].encode()
         rest = rest[size:]
-    assert octets.decode() == value
+    assert decoded.decode() == value
 
 
 def test_common_names_are_joined_as_they_are() -> None:
@@ -121,7 +121,7 @@ def test_a_certificate_without_alternative_names_has_none(tmp_path: Path) -> Non
 
 
 @given(st.data())
-def test_octets_that_are_no_certificate_have_no_name(certificate: bytes, data: st.DataObject) -> None:
+def test_bytes_that_are_no_certificate_have_no_name(certificate: bytes, data: st.DataObject) -> None:
     """OpenSSL has checked a certificate before it is read here; a fault must end one connection and no more anyway."""
     spoiled = bytearray(certificate)
     for _ in range(data.draw(st.integers(1, 4))):

@@ -27,7 +27,7 @@ LINE: Final = b"PROXY TCP4 10.1.1.1 10.2.2.2 1000 2000\r\n"
 WELCOME: Final = b"welcome"
 
 
-class Reception:
+class WelcomeFactory:
     """Makes protocols that welcome a client and let it go, and keeps what it is told of each."""
 
     def __init__(self) -> None:
@@ -46,10 +46,12 @@ class _Welcome(asyncio.Protocol):
 
 
 @contextlib.asynccontextmanager
-async def opened(reception: Reception, *, host: str = "127.0.0.1", proxied: bool = True) -> AsyncIterator[OpenListener]:
+async def opened(
+    factory: WelcomeFactory, *, host: str = "127.0.0.1", proxied: bool = True
+) -> AsyncIterator[OpenListener]:
     """A listener of a configuration, open."""
     text = f"listeners: [{{tcp: '{host}:0', proxy_protocol: {str(proxied).lower()}, login_timeout: 1h}}]"
-    listener = OpenListener(parse(text, environment={}).listeners[0], reception.connect)
+    listener = OpenListener(parse(text, environment={}).listeners[0], factory.connect)
     await listener.open()
     try:
         yield listener
@@ -72,36 +74,36 @@ async def visit(address: Address, header: bytes = LINE) -> bytes:
     async with within(), dialled(address) as client:
         await loop.sock_sendall(client, header)
         answer = b""
-        while octets := await loop.sock_recv(client, 100):
-            answer += octets
+        while data := await loop.sock_recv(client, 100):
+            answer += data
         return answer
 
 
 async def test_a_connection_begins_when_it_is_accepted_and_not_with_its_header() -> None:
-    reception = Reception()
+    factory = WelcomeFactory()
     loop = asyncio.get_running_loop()
-    async with opened(reception) as listener, dialled(listener.addresses[0]) as slow:
+    async with opened(factory) as listener, dialled(listener.addresses[0]) as slow:
         # Connections are accepted in their order.
         assert await visit(listener.addresses[0]) == WELCOME
         accepted_by = loop.time()
         await loop.sock_sendall(slow, LINE)
         assert await loop.sock_recv(slow, 100) == WELCOME
-        assert reception.accepted[-1].accepted_at <= accepted_by
+        assert factory.accepted[-1].accepted_at <= accepted_by
 
 
 @pytest.mark.parametrize("header", [b"PROXY UNKNOWN\r\n", b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0"])
 async def test_nobody_behind_a_proxy_that_names_nobody_is_local(header: bytes) -> None:
-    reception = Reception()
-    async with opened(reception) as listener:
+    factory = WelcomeFactory()
+    async with opened(factory) as listener:
         assert await visit(listener.addresses[0], header) == WELCOME
-    (accepted,) = reception.accepted
+    (accepted,) = factory.accepted
     assert accepted.peer is not None
     assert (accepted.peer.host, accepted.peer.is_local) == ("127.0.0.1", False)
 
 
 async def test_who_has_reset_the_connection_before_it_is_looked_at_has_an_address() -> None:
-    reception = Reception()
-    async with opened(reception) as listener:
+    factory = WelcomeFactory()
+    async with opened(factory) as listener:
         address = listener.addresses[0]
         # Blocking: all of it happens before the loop, which is this one, accepts.
         with socket.create_connection(address, PATIENCE) as client:
@@ -109,23 +111,23 @@ async def test_who_has_reset_the_connection_before_it_is_looked_at_has_an_addres
             client.sendall(b"PROXY UNKNOWN\r\n")
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         assert await visit(address) == WELCOME
-    (peer,) = [each.peer for each in reception.accepted if str(each.peer) != "10.1.1.1:1000"]
+    (peer,) = [each.peer for each in factory.accepted if str(each.peer) != "10.1.1.1:1000"]
     assert str(peer) == f"{host}:{port}"
 
 
 async def test_no_more_than_so_many_wait_to_be_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.server.listen.listener._MAX_PREPARING", 2)
-    reception, elsewhere = Reception(), Reception()
+    factory, elsewhere = WelcomeFactory(), WelcomeFactory()
     loop = asyncio.get_running_loop()
     with structlog.testing.capture_logs() as lines:
-        async with opened(reception) as listener, opened(elsewhere) as other, within():
+        async with opened(factory) as listener, opened(elsewhere) as other, within():
             address = listener.addresses[0]
             async with dialled(address) as first, dialled(address), dialled(address) as third:
                 await loop.sock_sendall(third, LINE)
                 for _ in range(20):
                     # The others are not held up, and the loop has gone round and round.
                     assert await visit(other.addresses[0]) == WELCOME
-                assert not reception.accepted
+                assert not factory.accepted
                 first.close()
                 assert await loop.sock_recv(third, 100) == WELCOME
     assert {line["event"] for line in lines} == {"too many not let in yet"}
@@ -135,7 +137,7 @@ async def test_an_error_of_one_connection_does_not_keep_others_out(monkeypatch: 
     monkeypatch.setattr("gateway.server.listen.listener._PAUSE", 3600.0)
     errors = [OSError(number, "") for number in (errno.ECONNABORTED, errno.EHOSTUNREACH, errno.EPERM)]
     _failing(monkeypatch, errors)
-    async with opened(Reception()) as listener:
+    async with opened(WelcomeFactory()) as listener:
         assert await visit(listener.addresses[0]) == WELCOME
     assert not errors
 
@@ -145,7 +147,7 @@ async def test_without_file_descriptors_accepting_pauses_and_the_log_says_so(mon
     errors = [OSError(number, "so it is") for number in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)]
     _failing(monkeypatch, errors)
     with structlog.testing.capture_logs() as lines:
-        async with opened(Reception()) as listener:
+        async with opened(WelcomeFactory()) as listener:
             assert await visit(listener.addresses[0]) == WELCOME
     assert [(line["event"], line["reason"]) for line in lines] == [("accept failed", "so it is")] * 4
 
@@ -183,7 +185,7 @@ async def test_addresses_that_this_machine_does_not_have_are_passed_over(
     monkeypatch: pytest.MonkeyPatch, addresses: list[tuple[socket.AddressFamily, str]]
 ) -> None:
     _standing_for(monkeypatch, addresses)
-    async with opened(Reception(), host="several.example") as listener:
+    async with opened(WelcomeFactory(), host="several.example") as listener:
         ((host, _),) = listener.addresses
         assert host == "127.0.0.1"
         assert await visit(listener.addresses[0]) == WELCOME
@@ -202,7 +204,7 @@ async def test_a_name_without_an_address_here_cannot_be_listened_on(
 ) -> None:
     _standing_for(monkeypatch, addresses)
     with pytest.raises(OSError, match="Errno") as caught:
-        async with opened(Reception(), host="several.example"):
+        async with opened(WelcomeFactory(), host="several.example"):
             pytest.fail("it is open")
     assert caught.value.errno == number
 
@@ -252,6 +254,6 @@ async def test_an_address_that_is_taken_is_not_passed_over(monkeypatch: pytest.M
 
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", found)
         with pytest.raises(OSError, match="Errno") as caught:
-            async with opened(Reception(), host="several.example"):
+            async with opened(WelcomeFactory(), host="several.example"):
                 pytest.fail("it is open")
     assert caught.value.errno == errno.EADDRINUSE

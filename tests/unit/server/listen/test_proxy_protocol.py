@@ -1,4 +1,4 @@
-"""PROXY headers: bytes in, an address or an error out, and never an byte too many."""
+"""PROXY headers: bytes in, an address or an error out, and never a byte too many."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def read(stream: bytes) -> tuple[Peer | None, bytes]:
     """Read a header as a listener does, each time as much as is asked for; the rest of the stream is left."""
     header = b""
     while missing := bytes_missing(header):
-        octets, stream = stream[:missing], stream[missing:]
-        if not octets:
+        data, stream = stream[:missing], stream[missing:]
+        if not data:
             raise EOFError
-        header += octets
+        header += data
     return parse_header(header), stream
 
 
@@ -117,7 +117,7 @@ def test_a_header_that_is_too_long_is_refused_before_the_rest_of_it_comes() -> N
         bytes_missing(binary(b"x" * 4097)[:16])
 
 
-def test_what_is_no_header_is_refused_at_its_first_octet() -> None:
+def test_what_is_no_header_is_refused_at_its_first_byte() -> None:
     with pytest.raises(ProxyHeaderError, match="does not begin with a PROXY header"):
         bytes_missing(b"C")
 
@@ -141,9 +141,9 @@ likely = st.one_of(
 
 
 @given(likely)
-def test_any_octets_give_an_address_or_an_error(octets: bytes) -> None:
+def test_any_bytes_give_an_address_or_an_error(data: bytes) -> None:
     try:
-        peer, _ = read(octets)
+        peer, _ = read(data)
     except (ProxyHeaderError, EOFError):
         return
     if peer is not None:
@@ -152,9 +152,9 @@ def test_any_octets_give_an_address_or_an_error(octets: bytes) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_any_octets_taken_for_a_complete_header_give_an_address_or_an_error(octets: bytes) -> None:
+def test_any_bytes_taken_for_a_complete_header_give_an_address_or_an_error(data: bytes) -> None:
     with contextlib.suppress(ProxyHeaderError):
-        peer = parse_header(octets)
+        peer = parse_header(data)
         assert peer is None or str(ip_address(peer.host)) == peer.host
 
 

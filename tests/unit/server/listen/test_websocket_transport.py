@@ -51,20 +51,20 @@ class Stand:
 
     def frames(self) -> list[Frame]:
         """What the client got since the last look."""
-        octets, self.lower.written = self.lower.written, b""
+        data, self.lower.written = self.lower.written, b""
         stream = ServerProtocol(state=State.OPEN)
         stream.side = self.client.side
         stream.max_message_size = None
-        stream.receive_data(octets)
+        stream.receive_data(data)
         assert stream.parser_exc is None
         return [event for event in stream.events_received() if isinstance(event, Frame)]
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize(("octet", "opcode"), [(b"x", Opcode.TEXT), (b"\xff", Opcode.BINARY)])
-def test_messages_are_those_that_the_library_makes(size: int, octet: bytes, opcode: Opcode) -> None:
+@pytest.mark.parametrize(("byte", "opcode"), [(b"x", Opcode.TEXT), (b"\xff", Opcode.BINARY)])
+def test_messages_are_those_that_the_library_makes(size: int, byte: bytes, opcode: Opcode) -> None:
     stand = Stand()
-    body = octet * size
+    body = byte * size
     expected = Frame(opcode if size else Opcode.TEXT, body).serialize(mask=False)
     assert stand.transport.write_messages([body, body]) == 2 * size
     assert stand.lower.written == 2 * expected
@@ -118,7 +118,7 @@ def test_a_silent_client_is_pinged_and_then_given_up() -> None:
     assert silent == [False] * 25 + [True]
 
 
-def test_any_octet_is_a_sign_of_life() -> None:
+def test_any_byte_is_a_sign_of_life() -> None:
     stand = Stand("ping_interval: 10, idle_timeout: 25")
     for second in range(100):
         stand.transport.has_received = second % 9 == 0
