@@ -16,7 +16,7 @@ class PausableLink:
         # None until a subscription needs it.
         self.link: Link | None = None
         self.client_writable = True
-        # Deliveries to a client that is gone are thrown away, so nothing has to wait for it.
+        # Then deliveries are thrown away, and the link need not pause any more.
         self.client_gone = False
         self._client = client
         self._session = session

@@ -317,7 +317,7 @@ class Bridge:
             self._callbacks.broker_batch_done()
 
     def _follow(self, link: Link) -> None:
-        """Hold the client, or release it, as the link where it publishes wants it."""
+        """Hold or release the client as its publishing link needs."""
         self._session.set_blocked(link.blocked)
         if link.paused:
             self._session.holds.add(Hold.LINK_WRITE)

@@ -169,7 +169,7 @@ class ClientConnection(StompProtocol):
         self._heartbeats.stop()
         self._rate_limiter.stop()
         self._context.closing.discard(self)
-        # The client takes no more messages, so none may be settled.
+        # Messages that the client can no longer take must not be settled.
         self.session.subscriptions.silence()
         if not self._is_closed:
             self._bridge.client_gone()
@@ -332,12 +332,9 @@ class ClientConnection(StompProtocol):
         self._read_or_pause()
 
     def failed(self, error: BaseException) -> None:
-        """A fault of the gateway: the client learns that there was one, the log learns everything."""
+        """A fault of the gateway: the client gets an ERROR without details, and the log all of them."""
         self._log.failed(error)
-        body = "Processing error\n"
-        self.session.close(StompError("Processing error", body, close=CloseReason.INTERNAL_ERROR))
-        self._write_last()
-        self._close()
+        self._end(StompError("Processing error", "Processing error\n", close=CloseReason.INTERNAL_ERROR))
 
     # Time.
 
@@ -349,19 +346,19 @@ class ClientConnection(StompProtocol):
     def _heartbeat_missed(self, silence: float) -> None:
         """The client promised heart-beats and is silent."""
         text = f"Nothing was heard for {silence:g} seconds and more.\n"
-        self._end(error_frames.closing("Heart-beat timeout", text, CloseReason.HEART_BEAT_TIMEOUT))
+        self._end_because("Heart-beat timeout", text, CloseReason.HEART_BEAT_TIMEOUT)
 
     def time_passed(self, now: float) -> None:
         """Called about once a second: deadlines that need no timer of their own."""
-        session, websocket, slow_timeout = self.session, self._output.websocket, self._output.slow_timeout
-        if websocket is not None and websocket.is_silent(now):
+        session, output = self.session, self._output
+        if output.websocket is not None and output.websocket.is_silent(now):
             text = f"Nothing was heard for {self._listener.idle_timeout:g} seconds, not even a pong.\n"
-            self._end(error_frames.closing("Heart-beat timeout", text, CloseReason.HEART_BEAT_TIMEOUT))
+            self._end_because("Heart-beat timeout", text, CloseReason.HEART_BEAT_TIMEOUT)
             return
         if session.state in (State.CONNECTING, State.AUTHENTICATING):
             if now - self._accepted.accepted_at > self._listener.login_timeout:
                 text = f"No login within {self._listener.login_timeout:g} seconds.\n"
-                self._end(error_frames.closing("Login timeout", text, CloseReason.LOGIN_TIMEOUT))
+                self._end_because("Login timeout", text, CloseReason.LOGIN_TIMEOUT)
             return
         if session.state is State.CONNECTED and session.renewal.has_expired(time.time()):
             self._end(error_frames.token_expired())
@@ -369,9 +366,9 @@ class ClientConnection(StompProtocol):
         session.time_passed(now)
         self._bridge.time_passed()
         self.stats.time_passed()
-        if not self._writable and now - self._output.full_since > slow_timeout:
-            text = f"Messages were not taken for {slow_timeout:g} seconds.\n"
-            self._end(error_frames.closing("Slow consumer", text, CloseReason.SLOW_CONSUMER))
+        if not self._writable and now - output.full_since > output.slow_consumer_timeout:
+            text = f"Messages were not taken for {output.slow_consumer_timeout:g} seconds.\n"
+            self._end_because("Slow consumer", text, CloseReason.SLOW_CONSUMER)
         elif session.output:
             self._flush()
         if session.subscriptions.unsettled.waiting and not self._context.auto_acks.is_scheduled(self.settle):
@@ -392,6 +389,9 @@ class ClientConnection(StompProtocol):
         self._rate_limiter.stop()
         self.session.shut_down()
         self._advance()
+
+    def _end_because(self, message: str, text: str, reason: CloseReason) -> None:
+        self._end(error_frames.closing(message, text, reason))
 
     def _end(self, error: StompError) -> None:
         self.session.close(error)
@@ -425,7 +425,7 @@ class ClientConnection(StompProtocol):
     def close_by_operator(self, reason: str) -> None:
         """End the session because an operator wants it; the client is told the reason, if there is one."""
         text = f"{reason}\n" if reason else "An operator of the gateway has closed this session.\n"
-        self._end(error_frames.closing("Closed by operator", text, CloseReason.OPERATOR))
+        self._end_because("Closed by operator", text, CloseReason.OPERATOR)
 
     def abort(self) -> None:
         """Close at once, with an ERROR if the session is not over; what the client was promised is not kept."""
@@ -433,5 +433,5 @@ class ClientConnection(StompProtocol):
             self._output.transport.abort()
             return
         text = "The gateway is stopping, and not everything could be finished.\n"
-        self._end(error_frames.closing("Shutting down", text, CloseReason.SHUTDOWN))
+        self._end_because("Shutting down", text, CloseReason.SHUTDOWN)
         self._output.transport.close()

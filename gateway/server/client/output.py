@@ -38,7 +38,7 @@ class ClientOutput:
         self.transport = transport
         self.websocket = transport if isinstance(transport, WebSocketTransport) else None
         # Seconds that a client may leave its buffer full, and since when it is.
-        self.slow_timeout = 60.0
+        self.slow_consumer_timeout = 60.0
         self.full_since = 0.0
         self._over_tls = over_tls
         self._buffer = 1 << 16
@@ -48,7 +48,7 @@ class ClientOutput:
         """The client has logged in."""
         self._buffer = virtual_host.client_buffer
         self.transport.set_write_buffer_limits(high=self._buffer, low=self._buffer // 4)
-        self.slow_timeout = virtual_host.slow_consumer_timeout
+        self.slow_consumer_timeout = virtual_host.slow_consumer_timeout
 
     def write(self, output: list[bytes]) -> int:
         """Write the frames of a session's output; how many bytes of STOMP that was.

@@ -177,7 +177,7 @@ class SessionLimits:
     def check(self, virtual_host: VirtualHost, host: str) -> None:
         """Whether the broker should be asked about one more login from this address.
 
-        The limit of a user is not looked at here: nobody without the passcode may learn of a user's sessions.
+        The limit of a user is not checked here: without the passcode nobody may learn of a user's sessions.
 
         Raises:
             LimitReachedError: it should not.

@@ -1,4 +1,4 @@
-"""What links say of themselves leaves room for long credentials."""
+"""The client-properties of links: they leave room for long credentials, and name a session only where there is one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OF_THE_LIBRARY: FieldTable = {
 
 
 @pytest.mark.parametrize("letter", ["v", "ü", "\N{GRINNING FACE}"])
-def test_credentials_have_the_room_that_they_are_promised(letter: str) -> None:
+def test_long_credentials_fit_into_the_first_frame(letter: str) -> None:
     long = letter * 255
     peer = "[2001:0db8:85a3:0000:0000:8a2e:0370:7334]:65535"
     client_properties = ClientProperties("consume", long, long, long, peer, "session-" + "x" * 22)
@@ -32,7 +32,7 @@ def test_credentials_have_the_room_that_they_are_promised(letter: str) -> None:
     assert len(data) <= _FRAME
 
 
-def test_a_link_for_many_names_no_session() -> None:
+def test_a_shared_link_names_no_session() -> None:
     client_properties = ClientProperties("publish", "/", "guest", "gw")
     assert client_properties.connection_name == "stomp-gateway publish / guest"
     assert not [key for key in client_properties.as_table() if key.startswith("stomp_")]

@@ -1,4 +1,4 @@
-"""A client's connection from inside: when its time to log in begins, and what becomes of one that is gone at once."""
+"""A client's connection from inside: the time to log in, log lines about TLS, and a client that resets at once."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class Wire(asyncio.Transport):
 
 
 @dataclass
-class Room:
-    """Where clients arrive whose clock is set by hand. Their listener's `login_timeout` is 10 seconds."""
+class Connections:
+    """Makes connections of clients, on a clock that is set by hand. The `login_timeout` is 10 seconds."""
 
     clock: Clock = field(default_factory=Clock)
 
@@ -84,7 +84,7 @@ class Room:
     def _spawn(self, work: Coroutine[Any, Any, None], *, name: str | None = None) -> asyncio.Task[None]:
         return asyncio.get_running_loop().create_task(work, name=name)
 
-    def enter(self, since: float) -> tuple[ClientConnection, Wire]:
+    def accept(self, since: float) -> tuple[ClientConnection, Wire]:
         wire = Wire()
         accepted = AcceptedConnection(Peer("10.1.1.1", 1000), since, self.log_limiter)
         client = ClientConnection(self._context, self.listener, accepted)
@@ -93,33 +93,33 @@ class Room:
 
 
 async def test_the_time_to_log_in_begins_when_the_connection_is_accepted() -> None:
-    room = Room()
-    client, wire = room.enter(since=room.clock.now - 7)
-    room.clock.now += 2.5
-    client.time_passed(room.clock.now)
+    connections = Connections()
+    client, wire = connections.accept(since=connections.clock.now - 7)
+    connections.clock.now += 2.5
+    client.time_passed(connections.clock.now)
     assert wire.written == b""
-    room.clock.now += 1
-    client.time_passed(room.clock.now)
+    connections.clock.now += 1
+    client.time_passed(connections.clock.now)
     assert b"message:Login timeout" in wire.written
     client.connection_lost(None)
 
 
 async def test_lines_about_tls_on_a_plain_port_are_few() -> None:
-    room = Room()
+    connections = Connections()
     with structlog.testing.capture_logs() as lines:
         for seconds in (0, 11):
-            room.clock.now += seconds
+            connections.clock.now += seconds
             for _ in range(25):
-                client, _ = room.enter(room.clock.now)
+                client, _ = connections.accept(connections.clock.now)
                 client.data_received(TLS)
                 client.connection_lost(None)
-    told = [line for line in lines if line["event"] == "tls on a plain port"]
-    assert [line["left_out"] for line in told] == [0] * 10 + [15] + [0] * 9
-    assert len([line for line in lines if line["event"] == "session ended"]) == len(told)
+    written = [line for line in lines if line["event"] == "tls on a plain port"]
+    assert [line["left_out"] for line in written] == [0] * 10 + [15] + [0] * 9
+    assert len([line for line in lines if line["event"] == "session ended"]) == len(written)
 
 
 def test_a_client_that_resets_at_once_is_dropped_without_a_line() -> None:
-    """On uvloop, which asks the connection who it is; asyncio's own loop keeps what accepting told."""
+    """On uvloop, which asks the connection for its address; asyncio's own loop keeps it from accept."""
     uvloop = pytest.importorskip("uvloop")
     with structlog.testing.capture_logs() as lines, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_reset_at_once())
@@ -130,7 +130,7 @@ async def _reset_at_once() -> None:
     gateway = Gateway(parse("{listeners: [{tcp: '127.0.0.1:0'}], defaults: {journal: {level: off}}}", environment={}))
     await gateway.start()
     (address,) = gateway.addresses
-    # Blocking: it is all over before the gateway, in this very loop, accepts.
+    # Blocking: all of it happens before the gateway, which is in this loop, accepts.
     with socket.create_connection(address, PATIENCE) as client:
         client.sendall(encoded("CONNECT", accept_version="1.2"))
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

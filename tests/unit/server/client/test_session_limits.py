@@ -55,7 +55,7 @@ def test_a_debt_may_be_larger_than_the_burst() -> None:
     assert bucket.is_full(4000.002)
 
 
-def test_whoever_is_held_for_the_own_debt_takes_turns_and_keeps_to_the_rate() -> None:
+def test_sessions_in_debt_take_turns_and_together_keep_to_the_rate() -> None:
     """Ten sessions that always have much to say: each is served, and together they send at the rate."""
     bucket = Bucket(100, burst=1, now=0.0)
     due = dict.fromkeys(range(10), 0.0)
@@ -65,7 +65,7 @@ def test_whoever_is_held_for_the_own_debt_takes_turns_and_keeps_to_the_rate() ->
         sent[session] += 20
         due[session] = now + bucket.take(20, now)
     assert 100 * 100 <= sum(sent.values()) <= 100 * 100 + 100 + 10 * 20
-    # The burst is whoever's comes first.
+    # The burst belongs to the first that send.
     assert max(sent.values()) - min(sent.values()) <= 100 + 20
 
 
@@ -122,14 +122,14 @@ def test_one_session_too_many_is_refused_until_another_ends(config: str, scope: 
     with pytest.raises(LimitReachedError) as refusal:
         limits.enter(limited, "a", "10.0.0.1")
     assert (refusal.value.scope, refusal.value.limit) == (scope, 2)
-    # What was refused counts for nobody, and other virtual hosts have numbers of their own.
+    # A refused session does not count, and each virtual host has its own count.
     assert limits.sessions("/") == 2
     limits.enter(virtual_host(config, "other"), "a", "10.0.0.1")
     first.release()
     limits.enter(limited, "a", "10.0.0.1")
 
 
-def test_others_have_sessions_of_their_own() -> None:
+def test_each_user_and_address_has_a_limit_of_its_own() -> None:
     limits, limited = SessionLimits(Clock()), virtual_host("{user: {sessions: 1}, address: {sessions: 1}}")
     for number in range(1, 5):
         limits.enter(limited, f"user-{number}", f"10.0.0.{number}")
@@ -137,7 +137,7 @@ def test_others_have_sessions_of_their_own() -> None:
 
 
 def test_before_the_login_a_user_is_not_looked_at() -> None:
-    """Else anybody could ask how many sessions somebody has."""
+    """Otherwise anybody could find out how many sessions a user has."""
     limits, limited = SessionLimits(Clock()), virtual_host("{user: {sessions: 1}, address: {sessions: 2}}")
     limits.enter(limited, "a", "10.0.0.1")
     limits.check(limited, "10.0.0.1")
@@ -162,16 +162,16 @@ def test_all_sessions_of_a_user_and_all_from_an_address_pay_into_one_bucket() ->
     clock = Clock()
     limits = SessionLimits(clock)
     limited = virtual_host("{user: {messages_per_second: 10, burst: 1}, address: {bytes_per_second: 1000, burst: 1s}}")
-    mine, also_mine = limits.enter(limited, "a", "10.0.0.1"), limits.enter(limited, "a", "10.0.0.2")
-    neighbour, stranger = limits.enter(limited, "b", "10.0.0.2"), limits.enter(limited, "c", "10.0.0.3")
-    assert mine.charge(10, 0) == 0
-    assert also_mine.charge(5, 0) == 0.5
-    assert neighbour.charge(10, 1000) == 0
+    first, second = limits.enter(limited, "a", "10.0.0.1"), limits.enter(limited, "a", "10.0.0.2")
+    same_address, other = limits.enter(limited, "b", "10.0.0.2"), limits.enter(limited, "c", "10.0.0.3")
+    assert first.charge(10, 0) == 0
+    assert second.charge(5, 0) == 0.5
+    assert same_address.charge(10, 1000) == 0
     # The longer of both waits counts.
-    assert also_mine.charge(0, 2000) == 2.0
-    assert stranger.charge(10, 1000) == 0
+    assert second.charge(0, 2000) == 2.0
+    assert other.charge(10, 1000) == 0
     clock.now += 2.0
-    assert (mine.charge(0, 0), also_mine.charge(0, 0), neighbour.charge(0, 0)) == (0, 0, 0)
+    assert (first.charge(0, 0), second.charge(0, 0), same_address.charge(0, 0)) == (0, 0, 0)
 
 
 def test_a_debt_outlives_the_session() -> None:
@@ -210,7 +210,7 @@ async def test_a_session_in_debt_is_not_read_until_it_is_paid() -> None:
     play, resumed = a_sender(), asyncio.Event()
     rate_limiter = RateLimiter(play.session, resumed.set)
     rate_limiter.start(limits.enter(virtual_host("{user: {messages_per_second: 100, burst: 20ms}}"), "a", "10.0.0.1"))
-    # What was sent before is paid for, too: one message, of the two that may come at once.
+    # What was sent before is charged, too: one message, of the two that may come at once.
     rate_limiter.charge(100)
     assert play.session.holds == set()
     play.octets(stomp("SEND", "destination:/topic/t") * 3 + stomp("ACK", "id:nothing"))

@@ -1,4 +1,4 @@
-"""A listener from inside: who is let in, what a connection's protocol is told of it, and which addresses are taken."""
+"""A listener from inside: which connections it accepts, what it knows of each, and which addresses it takes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WELCOME: Final = b"welcome"
 
 
 class WelcomeFactory:
-    """Makes protocols that welcome a client and let it go, and keeps what it is told of each."""
+    """Makes protocols that send a welcome and close, and keeps the accepted connections."""
 
     def __init__(self) -> None:
         self.accepted: list[AcceptedConnection] = []
@@ -69,7 +69,7 @@ async def dialled(address: Address) -> AsyncIterator[socket.socket]:
 
 
 async def visit(address: Address, header: bytes = LINE) -> bytes:
-    """Come with a header; what the listener's protocol says."""
+    """Connect with a PROXY header; what the listener's protocol sends."""
     loop = asyncio.get_running_loop()
     async with within(), dialled(address) as client:
         await loop.sock_sendall(client, header)
@@ -92,7 +92,7 @@ async def test_a_connection_begins_when_it_is_accepted_and_not_with_its_header()
 
 
 @pytest.mark.parametrize("header", [b"PROXY UNKNOWN\r\n", b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0"])
-async def test_nobody_behind_a_proxy_that_names_nobody_is_local(header: bytes) -> None:
+async def test_a_client_behind_a_proxy_that_does_not_name_it_is_not_local(header: bytes) -> None:
     factory = WelcomeFactory()
     async with opened(factory) as listener:
         assert await visit(listener.addresses[0], header) == WELCOME
@@ -101,7 +101,7 @@ async def test_nobody_behind_a_proxy_that_names_nobody_is_local(header: bytes) -
     assert (accepted.peer.host, accepted.peer.is_local) == ("127.0.0.1", False)
 
 
-async def test_who_has_reset_the_connection_before_it_is_looked_at_has_an_address() -> None:
+async def test_a_connection_that_is_reset_before_it_is_accepted_has_an_address() -> None:
     factory = WelcomeFactory()
     async with opened(factory) as listener:
         address = listener.addresses[0]
@@ -115,7 +115,7 @@ async def test_who_has_reset_the_connection_before_it_is_looked_at_has_an_addres
     assert str(peer) == f"{host}:{port}"
 
 
-async def test_no_more_than_so_many_wait_to_be_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_connections_that_are_being_prepared_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.server.listen.listener._MAX_PREPARING", 2)
     factory, elsewhere = WelcomeFactory(), WelcomeFactory()
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""The HTTP request of a WebSocket client, where no server is needed to see what it is answered."""
+"""The HTTP request of a WebSocket client, answered without a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The transport of a WebSocket client: its frames are those of the library, and what it owes has bounds."""
+"""The transport of a WebSocket client: its frames are those of the library, and pongs do not accumulate."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Stand:
         self.client.state = State.OPEN
 
     def frames(self) -> list[Frame]:
-        """What the client got since the last look."""
+        """What the client got since the last call."""
         data, self.lower.written = self.lower.written, b""
         stream = ServerProtocol(state=State.OPEN)
         stream.side = self.client.side
@@ -88,7 +88,7 @@ def test_binary_is_binary() -> None:
         (CloseReason.LINK_LOST, 1000),
     ],
 )
-def test_the_end_says_why_once(reason: CloseReason, code: int) -> None:
+def test_the_close_frame_has_the_reason_and_is_sent_once(reason: CloseReason, code: int) -> None:
     stand = Stand()
     stand.transport.send_close(reason)
     stand.transport.write_eof()
@@ -99,7 +99,7 @@ def test_the_end_says_why_once(reason: CloseReason, code: int) -> None:
     assert stand.lower.is_closed
 
 
-def test_a_client_that_takes_nothing_is_owed_one_pong() -> None:
+def test_a_client_that_takes_nothing_gets_one_pong_later() -> None:
     stand = Stand()
     stand.transport.is_congested = True
     for number in range(100):
@@ -111,14 +111,14 @@ def test_a_client_that_takes_nothing_is_owed_one_pong() -> None:
     assert [frame.data for frame in stand.frames()] == [b"99"]
 
 
-def test_a_silent_client_is_pinged_and_then_given_up() -> None:
+def test_a_silent_client_is_pinged_and_then_counts_as_gone() -> None:
     stand = Stand("ping_interval: 10, idle_timeout: 25")
     silent = [stand.transport.is_silent(100.0 + second) for second in range(26)]
     assert [frame.opcode for frame in stand.frames()] == [Opcode.PING] * 2
     assert silent == [False] * 25 + [True]
 
 
-def test_any_byte_is_a_sign_of_life() -> None:
+def test_any_byte_shows_that_the_client_lives() -> None:
     stand = Stand("ping_interval: 10, idle_timeout: 25")
     for second in range(100):
         stand.transport.has_received = second % 9 == 0
@@ -127,7 +127,7 @@ def test_any_byte_is_a_sign_of_life() -> None:
 
 
 @pytest.mark.parametrize("why", ["is_paused", "is_congested"])
-def test_whom_we_do_not_read_is_not_silent(why: str) -> None:
+def test_a_client_that_is_not_read_is_not_silent(why: str) -> None:
     stand = Stand("ping_interval: 10, idle_timeout: 25")
     setattr(stand.transport, why, True)
     assert not any(stand.transport.is_silent(100.0 + second) for second in range(100))
@@ -137,7 +137,7 @@ def test_whom_we_do_not_read_is_not_silent(why: str) -> None:
     assert [stand.transport.is_silent(199.0 + second) for second in (0, 24, 25)] == [False, False, True]
 
 
-def test_neither_pings_nor_patience_need_an_end() -> None:
+def test_pings_and_the_timeout_can_be_switched_off() -> None:
     stand = Stand("ping_interval: 0, idle_timeout: 0")
     assert not any(stand.transport.is_silent(100.0 + 100 * day) for day in range(100))
     assert stand.frames() == []

@@ -1,4 +1,4 @@
-"""What systemd hears of the gateway, on a socket like its own."""
+"""What systemd is sent, on a socket like its own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _heard(manager: socket.socket) -> list[str]:
     return manager.recv(4096).decode().split("\n")
 
 
-async def test_ready_and_stopping_are_told(manager: socket.socket) -> None:
+async def test_ready_and_stopping_are_sent(manager: socket.socket) -> None:
     notifier = SystemdNotifier({"NOTIFY_SOCKET": manager.getsockname()})
     notifier.ready()
     assert _heard(manager) == ["READY=1"]
@@ -45,7 +45,7 @@ async def test_the_socket_may_have_an_abstract_name() -> None:
         assert _heard(listening) == ["READY=1"]
 
 
-async def test_a_living_loop_is_told_again_and_again_until_the_end(manager: socket.socket) -> None:
+async def test_the_watchdog_is_served_until_the_end(manager: socket.socket) -> None:
     environment = {"NOTIFY_SOCKET": manager.getsockname(), "WATCHDOG_USEC": "20000", "WATCHDOG_PID": str(os.getpid())}
     notifier = SystemdNotifier(environment)
     notifier.ready()
@@ -70,7 +70,7 @@ async def test_without_a_service_manager_nothing_happens(environment: dict[str, 
     notifier.close()
 
 
-async def test_a_manager_that_is_gone_harms_nobody(tmp_path: Path) -> None:
+async def test_a_service_manager_that_is_gone_does_no_harm(tmp_path: Path) -> None:
     notifier = SystemdNotifier({"NOTIFY_SOCKET": str(tmp_path / "nobody")})
     with capture_logs() as logged:
         notifier.ready()
