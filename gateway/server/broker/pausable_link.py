@@ -15,9 +15,8 @@ class PausableLink:
     def __init__(self, client: str, session: str) -> None:
         # None until a subscription needs it.
         self.link: Link | None = None
-        self.client_writable = True
-        # Then deliveries are thrown away, and the link need not pause any more.
-        self.client_gone = False
+        self._client_writable = True
+        self._client_gone = False
         self._client = client
         self._session = session
 
@@ -32,18 +31,28 @@ class PausableLink:
         """Whether a channel is on this link."""
         return channel.link is self.link
 
+    def set_client_writable(self, writable: bool, consuming: Iterable[LinkChannel]) -> None:
+        """Whether the client takes its messages; ``consuming`` as for ``read_or_pause``."""
+        self._client_writable = writable
+        self.read_or_pause(consuming)
+
+    def set_client_gone(self, consuming: Iterable[LinkChannel]) -> None:
+        """Deliveries are thrown away from now on, so the link need not pause any more."""
+        self._client_gone = True
+        self.read_or_pause(consuming)
+
     def read_or_pause(self, consuming: Iterable[LinkChannel]) -> None:
-        """Read, or pause because the client does not take its messages and one of its subscriptions is here."""
+        """Pause if the client does not take its messages and one of its consuming channels is here; else read."""
         if self.link is None:
             return
-        if self.client_writable or self.client_gone or not any(map(self.has, consuming)):
+        if self._client_writable or self._client_gone or not any(map(self.has, consuming)):
             self.link.resume_reading()
         else:
             self.link.pause_reading()
 
     def time_passed(self) -> None:
         """Called about once a second: the AMQP library must not take a paused link for dead."""
-        if self.link is not None and not self.client_writable:
+        if self.link is not None and not self._client_writable:
             self.link.feed_heartbeat()
 
     async def update_secret(self, passcode: str) -> None:

@@ -93,17 +93,15 @@ class Bridge:
 
     def client_writable(self, writable: bool) -> None:
         """Whether the client takes bytes; a link that serves only this client pauses with it."""
-        self._pausable.client_writable = writable
-        self._pausable.read_or_pause(self._consuming.values())
+        self._pausable.set_client_writable(writable, self._consuming.values())
         if writable and self._is_dropping:
             self._resume_deliveries()
 
     def client_gone(self) -> None:
         """Throw away deliveries from now on, so that the broker's answers do not wait behind them."""
-        self._pausable.client_gone = True
         for channel in self._consuming.values():
             channel.set_sink(Sink(ignore_delivery, ignore_confirm, self))
-        self._pausable.read_or_pause(self._consuming.values())
+        self._pausable.set_client_gone(self._consuming.values())
 
     def time_passed(self) -> None:
         """Called about once a second: the AMQP library must not take a paused link for dead."""

@@ -188,7 +188,7 @@ class ClientConnection(StompProtocol):
     def pause_writing(self) -> None:
         """The client does not take its messages as fast as they come."""
         self._writable = self.session.client_writable = False
-        self._output.full_since = self._context.clock()
+        self._output.buffer_full(self._context.clock())
         self._bridge.client_writable(False)
 
     def resume_writing(self) -> None:
@@ -366,7 +366,7 @@ class ClientConnection(StompProtocol):
         session.time_passed(now)
         self._bridge.time_passed()
         self.stats.time_passed()
-        if not self._writable and now - output.full_since > output.slow_consumer_timeout:
+        if not self._writable and output.is_slow(now):
             text = f"Messages were not taken for {output.slow_consumer_timeout:g} seconds.\n"
             self._end_because("Slow consumer", text, CloseReason.SLOW_CONSUMER)
         elif session.output:

@@ -37,9 +37,9 @@ class ClientOutput:
     def __init__(self, transport: asyncio.Transport, *, over_tls: bool) -> None:
         self.transport = transport
         self.websocket = transport if isinstance(transport, WebSocketTransport) else None
-        # Seconds that a client may leave its buffer full, and since when it is.
+        # Seconds that a client may leave its buffer full.
         self.slow_consumer_timeout = 60.0
-        self.full_since = 0.0
+        self._full_since = 0.0
         self._over_tls = over_tls
         self._buffer = 1 << 16
         self._close_timer: asyncio.TimerHandle | None = None
@@ -63,6 +63,14 @@ class ClientOutput:
         output.clear()
         self.transport.write(data)
         return len(data)
+
+    def buffer_full(self, now: float) -> None:
+        """The client does not take bytes as fast as they come; ``now`` is in seconds."""
+        self._full_since = now
+
+    def is_slow(self, now: float) -> bool:
+        """Whether a buffer that is still full has been so for too long."""
+        return now - self._full_since > self.slow_consumer_timeout
 
     @property
     def write_buffer(self) -> int:

@@ -148,9 +148,7 @@ class SessionRates:
         """The session is over."""
         scopes, self._scopes = self._scopes, ()
         if scopes:
-            self._limits.leave(self._virtual_host)
-            for scope in scopes:
-                scope.sessions -= 1
+            self._limits.leave(self._virtual_host, scopes)
 
 
 class SessionLimits:
@@ -208,8 +206,10 @@ class SessionLimits:
             scope = self._scopes[key] = RateScope(limit, self._clock())
         return scope
 
-    def leave(self, virtual_host: str) -> None:
-        """A session of a virtual host is over; ``SessionRates.release`` calls this."""
+    def leave(self, virtual_host: str, scopes: tuple[RateScope, ...]) -> None:
+        """A session is over; ``SessionRates.release`` calls this."""
+        for scope in scopes:
+            scope.sessions -= 1
         count = self._sessions.get(virtual_host, 0) - 1
         if count > 0:
             self._sessions[virtual_host] = count

@@ -171,11 +171,10 @@ class WebSocketConnection(asyncio.Protocol):
     def _open(self, result: HandshakeResult) -> None:
         self._end_handshake()
         self._protocol.send_response(result.response)
+        accepted_at = self._accepted.accepted_at
         self._websocket = WebSocketTransport(
-            self._transport, self._protocol, self._listener, self._accepted.accepted_at
+            self._transport, self._protocol, self._listener, accepted_at, result.credentials, self._reading_resumed
         )
-        self._websocket.credentials = result.credentials
-        self._websocket.on_resumed = self._reading_resumed
         self._websocket.flush()
         self._client = self._make_client(self._accepted)
         self._client.connection_made(self._websocket)

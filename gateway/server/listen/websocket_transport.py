@@ -42,12 +42,26 @@ HttpCredentials = tuple[bytes, bytes]
 
 
 class WebSocketTransport(asyncio.Transport):
-    """Messages of a client, over an open WebSocket whose bytes the ``lower`` transport carries."""
+    """Messages of a client, over an open WebSocket whose bytes the ``lower`` transport carries.
 
-    def __init__(self, lower: asyncio.Transport, protocol: ServerProtocol, listener: Listener, now: float) -> None:
+    ``on_resumed`` is called when the session is read again.
+    """
+
+    def __init__(
+        self,
+        lower: asyncio.Transport,
+        protocol: ServerProtocol,
+        listener: Listener,
+        now: float,
+        credentials: HttpCredentials | None = None,
+        on_resumed: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__()
+        # From the handshake.
+        self.credentials = credentials
         self._lower = lower
         self._protocol = protocol
+        self._on_resumed = on_resumed
         self._is_text = listener.frame == "text"
         self._ping_interval = listener.ping_interval
         self._idle_timeout = listener.idle_timeout
@@ -61,10 +75,6 @@ class WebSocketTransport(asyncio.Transport):
         self.is_paused = False
         # Whether the client broke the rules of WebSocket.
         self.has_failed = False
-        # Called when the session is read again.
-        self.on_resumed: Callable[[], None] = _nothing
-        # From the handshake.
-        self.credentials: HttpCredentials | None = None
 
     # Messages.
 
@@ -181,7 +191,7 @@ class WebSocketTransport(asyncio.Transport):
     def resume_reading(self) -> None:
         """Read again, after the input that was postponed."""
         self.is_paused = False
-        self.on_resumed()
+        self._on_resumed()
 
     def get_write_buffer_size(self) -> int:
         """Bytes that the kernel has not taken yet."""
@@ -202,7 +212,3 @@ def _is_utf8(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _nothing() -> None:
-    pass
