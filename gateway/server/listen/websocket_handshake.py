@@ -35,7 +35,6 @@ _WINDOW_BITS: Final = 12
 _MAX_REQUEST_SIZE: Final = 32 << 10
 _REQUEST_END: Final = b"\r\n\r\n"
 
-_SWITCHING_PROTOCOLS: Final = 101
 _REFUSAL_HEADERS: Final = ("Upgrade", "Allow", "Www-Authenticate")
 _REASONS: Final = {
     HTTPStatus.BAD_REQUEST: "the request is malformed",
@@ -108,7 +107,7 @@ def _answer(protocol: ServerProtocol, request: Request, listener: Listener) -> H
     protocol.origins = _origins(listener)
     protocol.available_extensions = _extensions(listener)
     response = protocol.accept(request)
-    if response.status_code != _SWITCHING_PROTOCOLS:
+    if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
         return _refuse(protocol, response.status_code, response.headers)
     credentials = None
     if listener.use_http_auth:
