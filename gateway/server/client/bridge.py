@@ -62,7 +62,7 @@ class Bridge:
         self._consuming: dict[Subscription, LinkChannel] = {}
         # For declarations on a link for subscriptions.
         self._control: LinkChannel | None = None
-        self._pausable = PausableLink(client, session.identity.decode())
+        self._pausable = PausableLink(client, session.identity.decode(), self._consuming.values())
         self._exclusive = ExclusiveQueues()
         self._is_dropping = False
         self._is_released = False
@@ -93,7 +93,7 @@ class Bridge:
 
     def client_writable(self, writable: bool) -> None:
         """Whether the client takes bytes; a link that serves only this client pauses with it."""
-        self._pausable.set_client_writable(writable, self._consuming.values())
+        self._pausable.set_client_writable(writable)
         if writable and self._is_dropping:
             self._resume_deliveries()
 
@@ -101,7 +101,7 @@ class Bridge:
         """Throw away deliveries from now on, so that the broker's answers do not wait behind them."""
         for channel in self._consuming.values():
             channel.set_sink(Sink(ignore_delivery, ignore_confirm, self))
-        self._pausable.set_client_gone(self._consuming.values())
+        self._pausable.set_client_gone()
 
     def time_passed(self) -> None:
         """Called about once a second: the AMQP library must not take a paused link for dead."""
@@ -228,7 +228,7 @@ class Bridge:
         self._exclusive.consumed(subscription, queue_name)
         channel.on_closed = partial(self._channel_closed, publishing=False)
         channel.on_cancelled = partial(self._consumer_cancelled, subscription)
-        self._pausable.read_or_pause(self._consuming.values())
+        self._pausable.read_or_pause()
         return ops.Subscribed(subscription, channel.number, queue_name)
 
     async def _undo_subscribe(self, channel: LinkChannel, declared: QueueSpec | None, refusal: UpstreamError) -> None:
@@ -340,7 +340,7 @@ class Bridge:
             channel.link.resume_reading()
         await channel.close()
         if self._pausable.has(channel):
-            self._pausable.read_or_pause(self._consuming.values())
+            self._pausable.read_or_pause()
 
     async def _close_channels(self) -> None:
         """Close everything in order; the broker has handled all that was published when this returns.
