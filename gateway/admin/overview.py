@@ -228,7 +228,7 @@ class _Destinations:
         """Add one session."""
         session = client.session
         name = session.settings.virtual_host
-        for send in session.sends.all:
+        for send in session.traffic.sends.all:
             at = self.at(name, send.destination, send.kind)
             at.published += send.messages
             at.published_bytes += send.octets

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gateway.session.arguments import Argument
-from gateway.session.queues import QueueSpec
+from gateway.session.queues import Argument, QueueSpec
 from gateway.session.settings import Settings
 from gateway.session.subscription import Subscription
 

@@ -16,8 +16,7 @@ from pamqp.base import Frame
 from gateway.amqp.splitter import Sink
 from gateway.server.broker.broker_errors import UpstreamError, interrupted
 from gateway.server.broker.link import Link
-from gateway.session.arguments import Argument
-from gateway.session.queues import QueueSpec
+from gateway.session.queues import Argument, QueueSpec
 
 
 class LinkChannel:

@@ -72,16 +72,14 @@ class Bridge:
     def flush(self) -> None:
         """Put what the session has for the broker on the wire, and start the operation it asks for."""
         session = self._session
-        publisher = session.publisher
-        if publisher.output and self._publishing is not None:
-            # Emptied before the write, which may find the link full and lead back here.
-            data = b"".join(publisher.output)
-            publisher.output.clear()
-            self._publishing.write(data)
-        for subscription in session.subscriptions.take_settling():
+        if self._publishing is not None:
+            # Taken before the write, which may find the link full and lead back here.
+            publishes = session.take_publishes()
+            if publishes:
+                self._publishing.write(publishes)
+        for subscription, settlements in session.take_settlements():
             channel = self._consuming.get(subscription)
-            settlements = subscription.take_settlements()
-            if channel is not None and settlements:
+            if channel is not None:
                 channel.write(settlements)
         operation = session.take_operation()
         if operation is not None:
@@ -120,8 +118,8 @@ class Bridge:
         for subscription, channel in self._consuming.items():
             if not self._pausable.has(channel):
                 channel.set_sink(Sink(subscription.deliver, ignore_confirm, self))
-                subscription.requeue_dropped()
-                channel.write(subscription.take_settlements())
+                subscription.ledger.requeue_dropped()
+                channel.write(subscription.ledger.take_frames())
 
     # Operations.
 
@@ -162,13 +160,13 @@ class Bridge:
         if channel is None:
             channel = await self._links.publishing_channel()
             channel.link.add_user(self)
-            channel.set_sink(Sink(ignore_delivery, self._session.confirm, self, self._session.take_return))
+            channel.set_sink(Sink(ignore_delivery, self._session.confirm, self, self._session.message_returned))
             channel.on_closed = partial(self._channel_closed, publishing=True)
             self._publishing = channel
             self._follow(channel.link)
         if operation.queue is not None:
             await self._declare(operation.queue, channel)
-        if operation.confirms and not self._session.publisher.confirms:
+        if operation.confirms and not self._session.has_confirms:
             await channel.select_confirms()
         return ops.PublisherPrepared(channel.number, channel.link.tuning.frame_max, operation.confirms)
 
@@ -207,7 +205,7 @@ class Bridge:
         channel.link.add_user(self)
         channel.set_sink(Sink(subscription.deliver, ignore_confirm, self))
         self._consuming[subscription] = channel
-        subscription.channel = channel.number
+        subscription.set_channel(channel.number)
         declared = None
         try:
             queue_name = operation.queue_name
@@ -318,9 +316,9 @@ class Bridge:
         """Hold or release the client as its publishing link needs."""
         self._session.set_blocked(link.blocked)
         if link.paused:
-            self._session.holds.add(Hold.LINK_WRITE)
+            self._session.hold(Hold.LINK_WRITE)
         else:
-            self._session.holds.discard(Hold.LINK_WRITE)
+            self._session.release(Hold.LINK_WRITE)
 
     # Links and the end.
 

@@ -40,8 +40,7 @@ class ClientLog:
 
     def errors(self) -> None:
         """The ERRORs that the client was sent since the last call."""
-        complaints, self._session.complaints = self._session.complaints, []
-        for error in complaints:
+        for error in self._session.take_errors():
             self._stats.failed(error)
             text = error.body.decode(errors="replace").strip()
             self._write("error sent", message=error.message, text=text[:_LONGEST_TEXT], closes=error.close is not None)

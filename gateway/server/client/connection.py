@@ -31,11 +31,12 @@ from gateway.server.listen.tls import login_name
 from gateway.server.listen.websocket import StompProtocol
 from gateway.server.stats import GatewayStats
 from gateway.session import error_frames
+from gateway.session.connect import ClientFacts
 from gateway.session.context import Hold
 from gateway.session.session import Session
 from gateway.session.settings import Resolve
 from gateway.session.transitions import State
-from gateway.stomp.decoder import Decoder, Limits
+from gateway.stomp.decoder import Decoder, FrameLimits
 
 # Frames of one client that are carried out before others have their turn: a few milliseconds' worth.
 _MAX_FRAMES_PER_TURN: Final = 1000
@@ -73,10 +74,9 @@ class ClientConnection(StompProtocol):
         self._context = context
         self._listener = listener
         self._accepted = accepted
-        limits = Limits(listener.max_frame_size_unauthenticated, listener.max_headers, listener.max_header_length)
+        limits = FrameLimits(listener.max_frame_size_unauthenticated, listener.max_headers, listener.max_header_length)
         identity = b"session-" + urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=")
         self.session = Session(identity, context.server, context.resolve, limits, context.clock())
-        self.session.authentication.implicit_connect = listener.implicit_connect
         self._decoder = Decoder(limits)
         self._output: ClientOutput
         self._bridge: Bridge
@@ -124,15 +124,17 @@ class ClientConnection(StompProtocol):
             self._is_closed = True
             output.transport.abort()
             return
-        if output.websocket is not None:
-            self.session.authentication.credentials = output.websocket.credentials
         if transport.get_extra_info("sslcontext") is None:
             # Not with TLS: uvloop loses what a client sent before it closed, if that is not read at once.
-            self.session.max_frames_per_turn = _MAX_FRAMES_PER_TURN
+            self.session.set_max_frames_per_turn(_MAX_FRAMES_PER_TURN)
         self.stats.arrived(peer)
-        self.session.authentication.is_local = peer.is_local
-        self.session.authentication.certificate_name = login_name(transport, self._listener)
-        self.session.observe = self.stats.started
+        facts = ClientFacts(
+            is_local=peer.is_local,
+            certificate_name=login_name(transport, self._listener),
+            credentials=None if output.websocket is None else output.websocket.credentials,
+            implicit_connect=self._listener.implicit_connect,
+        )
+        self.session.set_client(facts, observe=self.stats.started)
         context, client = self._context, str(peer)
         identity = self.session.identity.decode()
         self._login = LoginHandler(context.pool, context.limits, context.find_virtual_host, peer.host, client, identity)
@@ -170,10 +172,10 @@ class ClientConnection(StompProtocol):
         self._rate_limiter.stop()
         self._context.closing.discard(self)
         # Messages that the client can no longer take must not be settled.
-        self.session.subscriptions.silence()
+        self.session.stop_deliveries()
         if not self._is_closed:
             self._bridge.client_gone()
-            self.session.holds.discard(Hold.CLIENT_WRITE)
+            self.session.release(Hold.CLIENT_WRITE)
             self._advance()
 
     def violated(self, reason: str) -> None:
@@ -187,14 +189,16 @@ class ClientConnection(StompProtocol):
 
     def pause_writing(self) -> None:
         """The client does not take its messages as fast as they come."""
-        self._writable = self.session.client_writable = False
+        self._writable = False
+        self.session.set_client_writable(False)
         self._output.buffer_full(self._context.clock())
         self._bridge.client_writable(False)
 
     def resume_writing(self) -> None:
         """The client has taken most of what was waiting."""
-        self._writable = self.session.client_writable = True
-        self.session.holds.discard(Hold.CLIENT_WRITE)
+        self._writable = True
+        self.session.set_client_writable(True)
+        self.session.release(Hold.CLIENT_WRITE)
         self._bridge.client_writable(True)
         if not self._is_closed:
             self._advance()
@@ -215,7 +219,7 @@ class ClientConnection(StompProtocol):
             self._close()
         elif self._is_done():
             if not self._is_lost and not self._output.unsent_bytes():
-                session.subscriptions.settle_auto()
+                session.settle_auto_acks()
             if self._violation is None:
                 session.client_gone()
             else:
@@ -234,14 +238,13 @@ class ClientConnection(StompProtocol):
         session = self.session
         if not self._has_ended or not session.wants_read or session.reached_turn_limit:
             return False
-        return self._is_lost or not session.publisher.owes_receipts
+        return self._is_lost or not session.owes_receipts
 
     def _flush(self) -> None:
         session = self.session
         # Settlements that the client asked for go before the receipts that tell of them.
         self._bridge.flush()
-        if session.complaints:
-            self._log.errors()
+        self._log.errors()
         if session.output:
             if self._is_lost:
                 session.output.clear()
@@ -251,12 +254,10 @@ class ClientConnection(StompProtocol):
             if not self._writable and self._output.must_drop:
                 self._bridge.drop_deliveries()
                 # No more frames are read either, because their answers would accumulate.
-                session.holds.add(Hold.CLIENT_WRITE)
-        unsettled = session.subscriptions.unsettled
-        if unsettled.waiting and self._writable and not self._is_lost:
-            if unsettled.urgent:
+                session.hold(Hold.CLIENT_WRITE)
+        if session.has_auto_acks and self._writable and not self._is_lost:
+            if session.take_urgency():
                 # Not at once: the loop hands bytes to the kernel after this round of callbacks.
-                unsettled.urgent = False
                 asyncio.get_running_loop().call_soon(self.settle)
             else:
                 self._context.auto_acks.schedule(self.settle)
@@ -270,7 +271,7 @@ class ClientConnection(StompProtocol):
             return
         unsent = self._output.unsent_bytes()
         if not unsent:
-            self.session.subscriptions.settle_auto()
+            self.session.settle_auto_acks()
             self._bridge.flush()
         elif unsent != self._unsent:
             self._context.auto_acks.schedule(self.settle)
@@ -319,7 +320,7 @@ class ClientConnection(StompProtocol):
             self._output.start(virtual_host)
             grace = virtual_host.heart_beat_grace
         details = {"heart_beat": session.heartbeats.header.decode()}
-        certificate = session.authentication.certificate_name
+        certificate = session.certificate_name
         if certificate is not None:
             details["certificate"] = certificate
         if self._output.websocket is not None:
@@ -346,21 +347,21 @@ class ClientConnection(StompProtocol):
     def _heartbeat_missed(self, silence: float) -> None:
         """The client promised heart-beats and is silent."""
         text = f"Nothing was heard for {silence:g} seconds and more.\n"
-        self._end_because("Heart-beat timeout", text, CloseReason.HEART_BEAT_TIMEOUT)
+        self._end(error_frames.closing("Heart-beat timeout", text, CloseReason.HEART_BEAT_TIMEOUT))
 
     def time_passed(self, now: float) -> None:
         """Called about once a second: deadlines that need no timer of their own."""
         session, output = self.session, self._output
         if output.websocket is not None and output.websocket.is_silent(now):
             text = f"Nothing was heard for {self._listener.idle_timeout:g} seconds, not even a pong.\n"
-            self._end_because("Heart-beat timeout", text, CloseReason.HEART_BEAT_TIMEOUT)
+            self._end(error_frames.closing("Heart-beat timeout", text, CloseReason.HEART_BEAT_TIMEOUT))
             return
         if session.state in (State.CONNECTING, State.AUTHENTICATING):
             if now - self._accepted.accepted_at > self._listener.login_timeout:
                 text = f"No login within {self._listener.login_timeout:g} seconds.\n"
-                self._end_because("Login timeout", text, CloseReason.LOGIN_TIMEOUT)
+                self._end(error_frames.closing("Login timeout", text, CloseReason.LOGIN_TIMEOUT))
             return
-        if session.state is State.CONNECTED and session.renewal.has_expired(time.time()):
+        if session.token_expired(time.time()):
             self._end(error_frames.token_expired())
             return
         session.time_passed(now)
@@ -368,10 +369,10 @@ class ClientConnection(StompProtocol):
         self.stats.time_passed()
         if not self._writable and output.is_slow(now):
             text = f"Messages were not taken for {output.slow_consumer_timeout:g} seconds.\n"
-            self._end_because("Slow consumer", text, CloseReason.SLOW_CONSUMER)
+            self._end(error_frames.closing("Slow consumer", text, CloseReason.SLOW_CONSUMER))
         elif session.output:
             self._flush()
-        if session.subscriptions.unsettled.waiting and not self._context.auto_acks.is_scheduled(self.settle):
+        if session.has_auto_acks and not self._context.auto_acks.is_scheduled(self.settle):
             self.settle()
 
     # The end.
@@ -385,13 +386,10 @@ class ClientConnection(StompProtocol):
         if self._is_closed:
             return
         if self._output.unsent_bytes():
-            self.session.client_writable = False
+            self.session.set_client_writable(False)
         self._rate_limiter.stop()
         self.session.shut_down()
         self._advance()
-
-    def _end_because(self, message: str, text: str, reason: CloseReason) -> None:
-        self._end(error_frames.closing(message, text, reason))
 
     def _end(self, error: StompError) -> None:
         self.session.close(error)
@@ -425,7 +423,7 @@ class ClientConnection(StompProtocol):
     def close_by_operator(self, reason: str) -> None:
         """End the session because an operator wants it; the client is told the reason, if there is one."""
         text = f"{reason}\n" if reason else "An operator of the gateway has closed this session.\n"
-        self._end_because("Closed by operator", text, CloseReason.OPERATOR)
+        self._end(error_frames.closing("Closed by operator", text, CloseReason.OPERATOR))
 
     def abort(self) -> None:
         """Close at once, with an ERROR if the session is not over; what the client was promised is not kept."""
@@ -433,5 +431,5 @@ class ClientConnection(StompProtocol):
             self._output.transport.abort()
             return
         text = "The gateway is stopping, and not everything could be finished.\n"
-        self._end_because("Shutting down", text, CloseReason.SHUTDOWN)
+        self._end(error_frames.closing("Shutting down", text, CloseReason.SHUTDOWN))
         self._output.transport.close()

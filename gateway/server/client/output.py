@@ -17,7 +17,7 @@ from typing import Final
 from gateway.config import VirtualHost
 from gateway.errors import CloseReason
 from gateway.server.listen.websocket_transport import WebSocketTransport
-from gateway.session.split_frames import split_frames
+from gateway.session.subscription import split_frames
 
 # When so many times a client's buffer wait, its further messages go back to their queues until it has caught up. The
 # prefetch bounds messages and not bytes, so without this large messages for a slow client would fill the memory.

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 from gateway.server.client.session_limits import SessionRates
-from gateway.session.context import NO_TURN_LIMIT, Hold
-from gateway.session.session import Session
+from gateway.session.context import Hold
+from gateway.session.session import NO_TURN_LIMIT, Session
 
 
 class RateLimiter:
@@ -27,7 +27,7 @@ class RateLimiter:
         if rates is not None and rates.has_rates:
             self._rates = rates
             self._usual = self._session.max_frames_per_turn
-            self._session.max_frames_per_turn = min(self._usual, rates.max_frames_per_turn)
+            self._session.set_max_frames_per_turn(min(self._usual, rates.max_frames_per_turn))
 
     def charge(self, bytes_in: int) -> None:
         """Charge a client for what it has sent since the last call; ``bytes_in`` counts from its first byte.
@@ -41,13 +41,13 @@ class RateLimiter:
         # More frames may wait in the decoder, and maybe no further read follows that would carry them out.
         has_more = session.reached_turn_limit
         # All frames that are counted by no other name were SENDs.
-        messages = session.frames_received - sum(session.commands.values())
+        messages = session.traffic.frames_received - sum(session.traffic.commands.values())
         if messages == self._messages and bytes_in == self._bytes and not has_more:
             return
         wait = rates.charge(messages - self._messages, bytes_in - self._bytes)
         self._messages, self._bytes = messages, bytes_in
         if (wait > 0 or has_more) and self._timer is None:
-            session.holds.add(Hold.RATE_LIMIT)
+            session.hold(Hold.RATE_LIMIT)
             self._timer = asyncio.get_running_loop().call_later(wait, self._debt_paid)
 
     def _debt_paid(self) -> None:
@@ -55,7 +55,7 @@ class RateLimiter:
         self._resume()
 
     def _release(self) -> None:
-        self._session.holds.discard(Hold.RATE_LIMIT)
+        self._session.release(Hold.RATE_LIMIT)
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
@@ -64,5 +64,5 @@ class RateLimiter:
         """Nothing more is read from the client: what it has sent is carried out now."""
         if self._rates is not None:
             self._rates = None
-            self._session.max_frames_per_turn = self._usual
+            self._session.set_max_frames_per_turn(self._usual)
         self._release()

@@ -17,7 +17,7 @@ from typing import Final
 
 from gateway.config import Limit, VirtualHost
 from gateway.errors import GatewayError
-from gateway.session.context import NO_TURN_LIMIT
+from gateway.session.session import NO_TURN_LIMIT
 
 _USER: Final = "user"
 _ADDRESS: Final = "address"

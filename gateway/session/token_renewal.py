@@ -1,7 +1,9 @@
-"""Tokens as passcodes: how long the client's is good for, and the frame TOKEN that brings another.
+"""Tokens as passcodes: when the client's token expires, and the frame TOKEN that brings a new one.
 
-TOKEN is an extension of the gateway's. The broker judges every token, at the login and here; the gateway reads of it
-only when it expires (RFC 7519, section 4.1.4), because RabbitMQ goes on delivering to whoever logged in with it.
+TOKEN is an extension of the gateway. The broker judges every token, at the login and here. The gateway reads only when
+it expires (RFC 7519, section 4.1.4), because RabbitMQ goes on delivering on a connection whose token has expired.
+The server asks ``has_expired`` about once a second and closes the session; what the broker itself refuses because of an
+expired token is recognised in ``error_frames.broker_error``.
 """
 
 from __future__ import annotations
@@ -20,12 +22,9 @@ _HEADER: Final = b"token"
 # Of a JWT: header, claims and signature.
 _PARTS: Final = 3
 
-# RabbitMQ's words for what it refuses because of an expired token.
-_EXPIRED: Final = "token has expired"
-
 
 def expiry_of(passcode: bytes) -> float | None:
-    """When a passcode expires, in seconds since the epoch; None for one that is no token, or says nothing of it."""
+    """When a passcode expires, in seconds since the epoch; None if it is no token, or one without an expiry."""
     parts = passcode.split(b".")
     if len(parts) != _PARTS:
         return None
@@ -37,30 +36,30 @@ def expiry_of(passcode: bytes) -> float | None:
     return expiry if isinstance(expiry, int | float) and not isinstance(expiry, bool) else None
 
 
-class Renewal:
+class TokenHandler:
     """The token of a session.
 
     Args:
         context: of the session.
     """
 
-    __slots__ = ("_context", "expires")
+    __slots__ = ("_context", "_expires")
 
     def __init__(self, context: SessionContext) -> None:
         # Seconds since the epoch; None where nothing expires.
-        self.expires: float | None = None
+        self._expires: float | None = None
         self._context = context
 
-    def start(self, passcode: bytes) -> None:
+    def logged_in(self, passcode: bytes) -> None:
         """The client has logged in with this passcode."""
         if self._context.settings.token_renewal:
-            self.expires = expiry_of(passcode)
+            self._expires = expiry_of(passcode)
 
     def renew(self, frame: Frame) -> None:
-        """TOKEN: let the broker decide on another token. Unless it is configured, there is no such command.
+        """TOKEN: let the broker judge a new token.
 
         Raises:
-            StompError: there is none, or no token in it.
+            StompError: when the frame has no token, or token renewal is not configured: then there is no such command.
         """
         context = self._context
         if not context.settings.token_renewal:
@@ -70,36 +69,25 @@ class Renewal:
             raise error_frames.missing_header(frame.command, _HEADER)
         context.ask(ops.RenewToken(token), frame)
 
-    def renewed(self) -> None:
-        """The broker took the new token on every link."""
+    def renewed(self, event: ops.TokenRenewed) -> None:
+        """The broker accepted the new token on every link."""
         context = self._context
         operation = context.operation
         if isinstance(operation, ops.RenewToken):
-            self.expires = expiry_of(operation.token)
-        frame = context.answered()
-        if frame is not None:
-            context.send_receipt(frame)
+            self._expires = expiry_of(operation.token)
+        context.send_receipt(context.operation_done())
 
     def refused(self, event: ops.TokenRefused) -> None:
-        """The broker did not take the new token; the old one is good until it expires."""
+        """The broker refused the new token; the old one is good until it expires."""
         context = self._context
-        frame = context.answered()
-        receipt = None if frame is None else context.receipt_of(frame)
-        context.fail(error_frames.token_refused(event.text), receipt)
+        frame = context.operation_done()
+        context.fail(error_frames.token_refused(event.text), context.receipt_of(frame))
 
     def has_expired(self, now: float) -> bool:
-        """Whether the token is past its time, and no other is being tried.
+        """Whether the token has expired, and the broker is not checking a new one.
 
         Args:
             now: seconds since the epoch.
         """
-        is_past = self.expires is not None and now >= self.expires
+        is_past = self._expires is not None and now >= self._expires
         return is_past and not isinstance(self._context.operation, ops.RenewToken)
-
-    def was_cause(self, text: str) -> bool:
-        """Whether the broker refused something because the token has expired.
-
-        Args:
-            text: the broker's reply text.
-        """
-        return self._context.settings.token_renewal and _EXPIRED in text
