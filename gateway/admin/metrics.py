@@ -166,8 +166,8 @@ class GatewayCollector(Collector):
         blocked = Counter(dict.fromkeys(gateway.stats.hosts, 0))
         channels = blocked.copy()
         links: Counter[Labels] = Counter()
-        for link in gateway.link_registry.links:
-            label = gateway.link_registry.label(link)
+        for link in gateway.pool.links:
+            label = gateway.stats.label(link.virtual_host)
             links[label, link.purpose] += 1
             blocked[label] += link.blocked
             channels[label] += link.channels

@@ -38,7 +38,7 @@ async def overview(gateway: Gateway, readiness: Readiness) -> dict[str, Any]:
         readiness: as of now.
     """
     snapshot = await StatsSnapshot(gateway).take()
-    stats, links = gateway.stats, gateway.link_registry.links
+    stats, links = gateway.stats, gateway.pool.links
     now = gateway.journal.clock.time
     p50, p99 = stats.confirm_latency(0.5), stats.confirm_latency(0.99)
     errors: Counter[str] = Counter()
@@ -125,7 +125,7 @@ VIRTUAL_HOSTS: Final[Listing[_Host]] = Listing(
 async def virtual_hosts(gateway: Gateway) -> list[_Host]:
     """Every configured virtual host."""
     snapshot = await StatsSnapshot(gateway).take()
-    links = Counter(gateway.link_registry.label(link) for link in gateway.link_registry.links)
+    links = Counter(gateway.stats.label(link.virtual_host) for link in gateway.pool.links)
     return [
         _Host(
             settings,
@@ -153,7 +153,7 @@ LINKS: Final[Listing[Link]] = Listing(
         "login": lambda link: link.client_properties.login,
         "purpose": lambda link: link.purpose,
         "broker": _broker,
-        "broker_version": lambda link: ".".join(map(str, link.broker_version)) or None,
+        "broker_version": lambda link: ".".join(map(str, link.tuning.broker_version)) or None,
         "tls": lambda link: link.broker.tls,
         "channels": lambda link: link.channels,
         "sessions": lambda link: len(link.users),
@@ -228,7 +228,7 @@ class _Destinations:
         """Add one session."""
         session = client.session
         name = session.settings.name
-        for send in session.sends.all:
+        for send in session.traffic.sends.all:
             at = self.at(name, send.destination, send.kind)
             at.published += send.messages
             at.published_bytes += send.octets

@@ -61,10 +61,10 @@ class StatsSnapshot:
             return
         self.states[session.state.value] += 1
         self.sessions[label] += 1
-        self.unconfirmed[label] += session.publisher.unconfirmed
+        self.unconfirmed[label] += session.unconfirmed
         for subscription in session.subscriptions.all:
             self.subscriptions[label, subscription.mode.value.decode()] += 1
-            self.unacknowledged[label] += subscription.outstanding
+            self.unacknowledged[label] += subscription.ledger.outstanding
         for hold in session.holds:
             self.holds[label, hold.value] += 1
 

@@ -28,8 +28,7 @@ from gateway.admin.overview import (
     virtual_hosts,
 )
 from gateway.admin.sessions import SESSIONS, detail
-from gateway.server.listen.peer import Arrival, Peer
-from gateway.server.log_rate_limiter import LogRateLimiter
+from gateway.server.listen.accepted_connection import AcceptedConnection, LogRateLimiter, Peer
 
 if TYPE_CHECKING:
     from gateway.config import AdminListener
@@ -124,9 +123,9 @@ class Web:
         """Close every connection, after what is under way."""
         await self._runner.cleanup()
 
-    def connection(self, arrival: Arrival) -> asyncio.Protocol:
+    def connection(self, accepted: AcceptedConnection) -> asyncio.Protocol:
         """The protocol of a new connection."""
-        return self._doorman.connection(arrival.leave)
+        return self._doorman.connection(accepted.on_closed)
 
     def _protocol(self) -> asyncio.Protocol:
         server = self._runner.server
@@ -245,7 +244,7 @@ class Web:
 
     async def _get_links(self, request: web.Request) -> web.Response:
         query = LINKS.read(request.query)
-        return _json(LINKS.page(self._gateway.link_registry.links, query))
+        return _json(LINKS.page(self._gateway.pool.links, query))
 
     async def _get_virtual_hosts(self, request: web.Request) -> web.Response:
         query = VIRTUAL_HOSTS.read(request.query)

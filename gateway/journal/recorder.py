@@ -14,9 +14,9 @@ from gateway.journal.sample import Sample
 from gateway.journal.tally import About, DeliveryTally, SendTally
 from gateway.journal.use import of_send, of_subscribe
 from gateway.session.context import Hold
+from gateway.session.delivery_ledger import AckMode
 from gateway.session.destinations import TEMP_QUEUE, Kind, parse
-from gateway.session.observer import DeliveryCounter, SendCounter
-from gateway.session.subscription import AckMode
+from gateway.session.traffic import DeliveryCounter, SendCounter
 from gateway.stomp.headers import read_boolean
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Recorder:
             self.used("heart-beat")
         if tls:
             self.used("tls")
-        if self._session.authentication.certificate_name is not None:
+        if self._session.certificate_name is not None:
             self.used("certificate-login")
 
     def _about(self) -> tuple[int, int, int, str, str]:
@@ -130,7 +130,7 @@ class Recorder:
         if text.startswith(TEMP_QUEUE):
             identifier = TEMP_QUEUE.decode() + "*"
         else:
-            identifier = shown(text if subscription.subscription is None else subscription.subscription)
+            identifier = shown(text if subscription.identifier is None else subscription.identifier)
         about = About(
             self._book.destinations.name(text),
             KIND_CODES[_kind_of(operation)],
@@ -280,9 +280,9 @@ class Recorder:
             self.unsubscribed(subscription, "end")
         session = self._session
         totals = schema.Totals(
-            frames_in=session.frames_received,
+            frames_in=session.traffic.frames_received,
             # CONNECTED, and whatever was said since.
-            frames_out=1 + self.delivered + session.receipts_sent + self._errors,
+            frames_out=1 + self.delivered + session.traffic.receipts_sent + self._errors,
             bytes_in=bytes_in,
             bytes_out=bytes_out,
             unacked=unacked,

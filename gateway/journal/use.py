@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from gateway.session.arguments import QUEUE_ARGUMENTS
+from gateway.session.delivery_ledger import AckMode
 from gateway.session.destinations import KIND_NAMES, REPLY_QUEUE, Kind
-from gateway.session.subscription import AckMode
+from gateway.session.queues import QUEUE_ARGUMENTS
 from gateway.stomp.frame import RECEIPT
 from gateway.stomp.headers import read_boolean
 

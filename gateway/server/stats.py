@@ -87,21 +87,21 @@ class Totals:
 
     def add(self, stats: ConnectionStats) -> None:
         """Add one session. There may be thousands, so this is done with few calls."""
-        session = stats.session
+        session, traffic = stats.session, stats.session.traffic
         self.bytes_in += stats.bytes_in
         self.bytes_out += stats.bytes_out
-        self.confirmed += session.confirmed
-        self.rejected += session.rejected
-        self.returned += session.returned
-        self.receipts += session.receipts_sent
-        self.errors += session.errors_sent
-        sends = session.frames_received
-        for command, count in session.commands.items():
+        self.confirmed += traffic.confirmed
+        self.rejected += traffic.rejected
+        self.returned += traffic.returned
+        self.receipts += traffic.receipts_sent
+        self.errors += traffic.errors_sent
+        sends = traffic.frames_received
+        for command, count in traffic.commands.items():
             self.commands[command] += count
             sends -= count
         self.sends += sends
         self.connected += stats.is_greeted
-        for send in session.sends.all:
+        for send in traffic.sends.all:
             self.published[send.kind] += send.messages
             self.published_bytes[send.kind] += send.octets
         for past in session.subscriptions.past.all:

@@ -46,18 +46,26 @@ _AMQP_NAMES: Final = {
     541: "internal_error",
 }
 
-
+# RabbitMQ's words for what it refuses because of an expired token.
+_TOKEN_EXPIRED: Final = "token has expired"  # noqa: S105 - no password
 # What RabbitMQ writes in front of a reply text: the error's name in capitals.
 _NAME_IN_TEXT: Final = re.compile(r"[A-Z]+(?:_[A-Z]+)* - ")
 # RabbitMQ's adapter asks for the permission to read a topic before everything else, and answers without that name.
 _TOPIC_REFUSED: Final = re.compile(r"ACCESS_REFUSED - (?=(?:read )?access to topic )")
 
 
-def broker_error(code: int, text: str, settings: VirtualHost) -> StompError:
-    """An error of the broker that closed a channel: its name as message, its text as body. Ends the session."""
+def broker_error(
+    code: int, text: str, settings: VirtualHost, close: CloseReason = CloseReason.BROKER_ERROR
+) -> StompError:
+    """An error of the broker that closed a channel or a link: its name as message, its text as body. Ends the session.
+
+    What the broker refuses because the session's token has expired is told in the words for that.
+    """
+    if settings.token_renewal and _TOKEN_EXPIRED in text:
+        return token_expired()
     if settings.next_release:
         text = _NAME_IN_TEXT.sub("", text, count=1) if _NAME_IN_TEXT.match(text) else text
-    return StompError(_AMQP_NAMES.get(code, "broker_error"), text, close=CloseReason.BROKER_ERROR)
+    return StompError(_AMQP_NAMES.get(code, "broker_error"), text, close=close)
 
 
 def topic_refused(code: int, text: str, settings: VirtualHost) -> StompError:

@@ -7,67 +7,19 @@ one for each plan of SEND, one for each subscription. They are found once and ca
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from gateway.session import ops
-    from gateway.session.cached_publish import CachedPublish
-    from gateway.session.queues import QueueSpec
-    from gateway.session.subscription import Subscription
-
-
-class SendCounter(Protocol):
-    """What is published by one plan. HOT: called for each message."""
-
-    def sent(self, size: int, receipt: bool) -> object:
-        """A message was published.
-
-        Args:
-            size: bytes of its body.
-            receipt: whether its frame asked for a receipt.
-
-        Returns:
-            A ticket for ``confirmed``; None if nobody wants to know.
-        """
-
-    def confirmed(self, sent_at: object, accepted: bool) -> None:
-        """The broker answered for a message.
-
-        Args:
-            sent_at: what ``sent`` returned for it.
-            accepted: ack or nack.
-        """
-
-
-class DeliveryCounter(Protocol):
-    """What one subscription delivers. HOT: called for each message.
-
-    Counts alone need no counter: a subscription has ``figures``.
-    """
-
-    def delivered(self, tag: int, redelivered: bool, size: int) -> None:
-        """A message goes to the client.
-
-        Args:
-            tag: delivery tag.
-            redelivered: the broker's flag.
-            size: bytes of its body.
-        """
-
-    def settled(self, tag: int, count: int, requeue: bool | None) -> None:
-        """The client acknowledged or refused messages.
-
-        Args:
-            tag: of the last one; with ``count`` above 1 all outstanding ones before it are meant too.
-            count: how many.
-            requeue: None for an ACK; for a NACK whether they go back to their queue.
-        """
+from gateway.session import ops
+from gateway.session.cached_publish import CachedPublish
+from gateway.session.queues import QueueSpec
+from gateway.session.subscription import Subscription
+from gateway.session.traffic import DeliveryCounter, SendCounter
 
 
 class SessionObserver(Protocol):
     """Told what a session does, from its login on."""
 
-    def sends(self, plan: CachedPublish, headers: Mapping[bytes, bytes]) -> SendCounter:
+    def sends(self, cached_publish: CachedPublish, headers: Mapping[bytes, bytes]) -> SendCounter:
         """A new plan of SEND: the counter for its messages."""
 
     def subscribing(self, operation: ops.Subscribe, queue: QueueSpec | None) -> DeliveryCounter | None:

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gateway.config.virtual_host import VirtualHost
-from gateway.session.arguments import Argument
-from gateway.session.queues import QueueSpec
+from gateway.session.queues import Argument, QueueSpec
 from gateway.session.subscription import Subscription
 
 

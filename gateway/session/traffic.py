@@ -7,12 +7,9 @@ knows already, and what a subscription brought is kept here when it ends.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from gateway.session.destinations import Kind
-
-if TYPE_CHECKING:
-    from gateway.session.subscription import Subscription
 
 COMMANDS: Final = frozenset((
     b"CONNECT", b"STOMP", b"SEND", b"SUBSCRIBE", b"UNSUBSCRIBE", b"ACK", b"NACK", b"BEGIN", b"COMMIT", b"ABORT",
@@ -25,6 +22,83 @@ OTHER: Final = b"other"
 
 # Destinations of one session that are counted by name.
 _REMEMBERED: Final = 1024
+
+
+class SendCounter(Protocol):
+    """What is published by one plan. HOT: called for each message."""
+
+    def sent(self, size: int, receipt: bool) -> object:
+        """A message was published.
+
+        Args:
+            size: bytes of its body.
+            receipt: whether its frame asked for a receipt.
+
+        Returns:
+            What ``confirmed`` is called with, for example the time; None if ``confirmed`` need not be called.
+        """
+
+    def confirmed(self, sent_at: object, accepted: bool) -> None:
+        """The broker answered for a message.
+
+        Args:
+            sent_at: what ``sent`` returned for it.
+            accepted: ack or nack.
+        """
+
+
+class DeliveryCounter(Protocol):
+    """What one subscription delivers. HOT: called for each message.
+
+    Counts alone need no counter: a subscription has ``figures``.
+    """
+
+    def delivered(self, tag: int, redelivered: bool, size: int) -> None:
+        """A message goes to the client.
+
+        Args:
+            tag: delivery tag.
+            redelivered: the broker's flag.
+            size: bytes of its body.
+        """
+
+    def settled(self, tag: int, count: int, requeue: bool | None) -> None:
+        """The client acknowledged or refused messages.
+
+        Args:
+            tag: of the last one; with ``count`` above 1 all outstanding ones before it are meant too.
+            count: how many.
+            requeue: None for an ACK; for a NACK whether they go back to their queue.
+        """
+
+
+class SubscriptionStats(NamedTuple):
+    """What a subscription brought its client: messages, bytes of bodies, and those redelivered or not settled.
+
+    ``acknowledged``, ``requeued`` and ``discarded`` are what became of those that are settled.
+    """
+
+    delivered: int
+    octets: int
+    redelivered: int
+    outstanding: int
+    acknowledged: int = 0
+    requeued: int = 0
+    discarded: int = 0
+
+
+class CountedSubscription(Protocol):
+    """A subscription, as far as its messages are counted."""
+
+    kind: Kind
+
+    @property
+    def address(self) -> bytes:
+        """Its destination; for the queue behind a reply-to, its name there."""
+
+    @property
+    def stats(self) -> SubscriptionStats:
+        """What it brought so far."""
 
 
 class SendCount:
@@ -55,7 +129,7 @@ class DeliveryCount:
         # Those that are active.
         self.subscriptions = 0
 
-    def add(self, subscription: Subscription) -> None:
+    def add(self, subscription: CountedSubscription) -> None:
         """Add what a subscription brought."""
         stats = subscription.stats
         self.messages += stats.delivered
@@ -111,6 +185,29 @@ class Deliveries(_ByDestination[DeliveryCount]):
     def __init__(self) -> None:
         super().__init__(DeliveryCount)
 
-    def ended(self, subscription: Subscription) -> None:
+    def ended(self, subscription: CountedSubscription) -> None:
         """A subscription has ended: keep what it brought."""
         self.count(subscription.address, subscription.kind).add(subscription)
+
+
+class SessionTraffic:
+    """What one session received, sent and had confirmed.
+
+    ``commands`` counts the frames by command, but not SEND: what is left of ``frames_received`` were SENDs.
+    """
+
+    __slots__ = (
+        "commands", "confirmed", "errors_sent", "frames_received", "receipts_sent", "rejected", "returned", "sends",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.frames_received = 0
+        self.commands: dict[bytes, int] = {}
+        self.receipts_sent = self.errors_sent = 0
+        self.sends = Sends()
+        self.confirmed = self.rejected = self.returned = 0
+
+    def note_command(self, command: bytes) -> None:
+        """Count a frame that is no SEND."""
+        name = command if command in COMMANDS else OTHER
+        self.commands[name] = self.commands.get(name, 0) + 1

@@ -20,7 +20,7 @@ from typing import TypeVar
 from pamqp import base, commands, common, exceptions, frame, header, heartbeat
 
 from gateway.config import PASS_THROUGH, BrokerUrl, UpstreamTls, User, VirtualHost
-from gateway.server.listen.tls import broker_tls_context
+from gateway.server.tls_contexts import broker_tls_context
 
 _FRAME_HEADER = 7  # type, channel and size of an AMQP frame (4.2.3)
 _MAX_HANDSHAKE_FRAME = 1 << 20

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gateway.errors import CloseReason, StompError
     from gateway.journal.journal import Journal
     from gateway.journal.recorder import Recorder
-    from gateway.server.listen.peer import Peer
+    from gateway.server.listen.accepted_connection import Peer
     from gateway.session.session import Session
 
 _NOBODY: Final = ""
@@ -100,7 +100,7 @@ class ConnectionStats:
         session = self.session
         self.is_started = True
         # Who was let in without one of these is not told CONNECTED, whatever comes later.
-        self.is_greeted = not session.commands.keys().isdisjoint(_CONNECT)
+        self.is_greeted = not session.traffic.commands.keys().isdisjoint(_CONNECT)
         self.label = self._figures.label(session.settings.name)
         self._figures.host(self.label).started[session.version.decode(), self.transport] += 1
         self.recorder = self._journal.recorder(session, self.born, self._host, tls=self.is_encrypted)
@@ -112,13 +112,12 @@ class ConnectionStats:
         holds = session.holds
         if holds or self._held:
             self._look(holds)
-        publisher = session.publisher
         if self._timed:
-            if not publisher.awaits(self._timed):
+            if not session.is_unconfirmed(self._timed):
                 self._figures.host(self.label).latencies.add(self._clock.now - self._timed_at)
                 self._timed = 0
-        elif publisher.unconfirmed and publisher.awaits(publisher.last):
-            self._timed, self._timed_at = publisher.last, self._clock.now
+        elif session.is_unconfirmed(session.last_published):
+            self._timed, self._timed_at = session.last_published, self._clock.now
 
     def _look(self, holds: set[Hold]) -> None:
         if self.recorder is not None:

@@ -8,8 +8,7 @@ from gateway.config.rules import QueueArguments
 from gateway.config.virtual_host import VirtualHost
 from gateway.patterns import Pattern
 from gateway.session import ops
-from gateway.session.arguments import Argument
-from gateway.session.queues import QueueSpec
+from gateway.session.queues import Argument, QueueSpec
 from tests.support.playbook import Playbook
 
 QUORUM: dict[str, str | int] = {"x-queue-type": "quorum", "x-delivery-limit": 5, "x-max-length": 100}
