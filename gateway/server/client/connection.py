@@ -223,7 +223,7 @@ class ClientConnection(asyncio.Protocol):
         session = self.session
         if not self._ended or not session.wants_read or session.reached_turn_limit:
             return False
-        return self._gone or not session.owes_receipts
+        return self._gone or not session.confirms.owes_receipts
 
     def _flush(self) -> None:
         session = self.session
