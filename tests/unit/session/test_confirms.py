@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.session.cached_publish import CachedPublish
-from gateway.session.confirms import ConfirmWindow
+from gateway.session.confirms import PublisherConfirms
 from gateway.session.settings import Settings
 from tests.support.playbook import Playbook
 
@@ -12,15 +12,15 @@ def route(destination: str = "/topic/t") -> CachedPublish:
     return CachedPublish({b"destination": destination.encode()}, (), b"amq.topic")
 
 
-def confirm_window(messages: int = 10, size: int = 1000) -> ConfirmWindow:
-    return ConfirmWindow(Settings("/", confirm_messages=messages, confirm_bytes=size))
+def confirm_window(messages: int = 10, size: int = 1000) -> PublisherConfirms:
+    return PublisherConfirms(Settings("/", confirm_messages=messages, confirm_bytes=size))
 
 
-def publish(to: ConfirmWindow, receipt: bytes | None = None, size: int = 0, destination: str = "/topic/t") -> None:
+def publish(to: PublisherConfirms, receipt: bytes | None = None, size: int = 0, destination: str = "/topic/t") -> None:
     to.add(receipt, route(destination), size, None, None)
 
 
-def receipts(of: ConfirmWindow, sequence: int, *, multiple: bool) -> list[bytes | None]:
+def receipts(of: PublisherConfirms, sequence: int, *, multiple: bool) -> list[bytes | None]:
     return [receipt for receipt, *_ in of.confirm(sequence, multiple=multiple)]
 
 
@@ -30,8 +30,8 @@ def test_without_confirms_nothing_is_kept() -> None:
     play.client("SEND", "destination:/topic/t", body=b"x" * 5000)
     play.prepare()
     assert len(play.published()) == 1
-    window = play.session._publisher.window
-    assert (play.session.unconfirmed, window.unconfirmed_bytes, window.is_full) == (0, 0, False)
+    window = play.session.confirms
+    assert (len(play.session.confirms), window.unconfirmed_bytes, window.is_full) == (0, 0, False)
     assert not play.session.holds
 
 

@@ -42,7 +42,7 @@ def test_a_message_that_comes_back_is_an_error_and_gets_no_receipt() -> None:
     play.confirm(3, multiple=True)
     assert play.said() == ["RECEIPT r2"]
     assert play.state() is State.CONNECTED
-    assert not play.session.unconfirmed
+    assert not len(play.session.confirms)
     play.finish()
 
 
