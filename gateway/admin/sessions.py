@@ -78,7 +78,7 @@ SESSIONS: Final[Listing[ClientConnection]] = Listing(
         "holds": lambda client: sorted(hold.value for hold in client.session.holds),
         "subscriptions": lambda client: len(client.session.subscriptions.all),
         "unacknowledged": unacknowledged,
-        "unconfirmed": lambda client: client.session.unconfirmed,
+        "unconfirmed": lambda client: len(client.session.confirms),
         "transactions": lambda client: client.session.open_transactions,
         "frames_received": lambda client: client.session.traffic.frames_received,
         "messages_published": published,

@@ -61,7 +61,7 @@ class StatsSnapshot:
             return
         self.states[session.state.value] += 1
         self.sessions[label] += 1
-        self.unconfirmed[label] += session.unconfirmed
+        self.unconfirmed[label] += len(session.confirms)
         for subscription in session.subscriptions.all:
             self.subscriptions[label, subscription.mode.value.decode()] += 1
             self.unacknowledged[label] += subscription.ledger.outstanding

@@ -99,7 +99,7 @@ class CertificateUsers(MergeableModel):
         return {} if value is None else value
 
 
-class ConfirmLimits(MergeableModel):
+class ConfirmWindow(MergeableModel):
     """How much one client may have sent without the broker's confirm; beyond it the gateway stops reading it."""
 
     messages: Annotated[int, Count()] = 10_000
@@ -186,7 +186,7 @@ class VirtualHostSettings(MergeableModel):
     """Whose names and texts are used: the released plugin's (up to 4.3), or those of its next version."""
     hide_server_info: Annotated[bool, Switch()] = False
     """Leave the server header out of CONNECTED."""
-    confirm_window: ConfirmLimits = Field(default_factory=ConfirmLimits)
+    confirm_window: ConfirmWindow = Field(default_factory=ConfirmWindow)
     """What one client may have sent without the broker's confirm."""
     auto_ack_window: Annotated[int, Count(most=65535)] = 2000
     """Messages that a subscription with ack:auto may have in hand before the gateway settles them (the AMQP

@@ -17,12 +17,7 @@ _LONGEST_NUMBER: Final = 20
 
 
 class AckHandler:
-    """The acknowledgements of a session.
-
-    Args:
-        context: of the session.
-        transactions: those that are open.
-    """
+    """The acknowledgements of a session."""
 
     __slots__ = ("_context", "_transactions")
 
@@ -59,13 +54,7 @@ class AckHandler:
             context.send_receipt(frame)
 
     def find_settlement(self, command: bytes, name: bytes, ack_id: bytes | None, requeue: bool | None) -> Settlement:
-        """Find the delivery that an ACK or NACK means.
-
-        Args:
-            command: ACK or NACK, for the words of an error.
-            name: the header that the version asks for.
-            ack_id: its value; None when absent.
-            requeue: of a NACK; None for an ACK.
+        """Find the delivery that an ACK or NACK means by its header ``name``. ``requeue`` is None for an ACK.
 
         Raises:
             StompError: when the value is malformed, or of another session, or its subscription has ended.

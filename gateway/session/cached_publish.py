@@ -27,12 +27,8 @@ class CachedPublish:
     It has more attributes than other classes because every SEND reads them from here, and nothing is worked out twice.
 
     Args:
-        headers: of the frame, trimmed where the version demands it.
         volatile: names of the headers whose values differ from frame to frame.
-        topic_exchange: the virtual host's default topic exchange.
         trims: whether values lose their leading spaces, as in STOMP 1.0.
-        rules: how queues must look on the broker.
-        destinations: what the client may send where.
 
     Raises:
         StompError: when the headers make no sense, or hold what AMQP cannot carry, or the destination is denied.
@@ -118,10 +114,7 @@ class CachedPublish:
     def build(self, channel: int, frame_max: int, reply_queue: bytes | None) -> Publication:
         """Encode what all messages with this header block share.
 
-        Args:
-            channel: number of the publishing channel.
-            frame_max: bytes of an AMQP frame at the most.
-            reply_queue: name of the temporary queue when ``temp_queue`` asks for one.
+        ``reply_queue`` is the name of the temporary queue when ``temp_queue`` asks for one.
         """
         self.reply_queue = reply_queue
         properties = properties_of_send(self._headers, reply_queue or self._headers.get(b"reply-to"))

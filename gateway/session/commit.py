@@ -21,9 +21,6 @@ class TransactionHandler:
     """The transactions of a session.
 
     Args:
-        context: of the session.
-        transactions: those that are open.
-        publisher: publishes what they hold.
         now: seconds on the clock of ``time_passed``.
     """
 

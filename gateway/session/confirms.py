@@ -31,23 +31,23 @@ Unconfirmed = tuple[bytes | None, CachedPublish, int, Commit | None, object]
 what the observer's counter returned for it (``sent_at``). A plain tuple, since one is made for every message."""
 
 
-class ConfirmWindow:
-    """The unconfirmed messages of one session, in the order of publishing.
-
-    Args:
-        settings: bound the window in messages and in bytes.
-    """
+class PublisherConfirms:
+    """The unconfirmed messages of one session, in the order of publishing."""
 
     __slots__ = ("_last_returned", "_max_bytes", "_max_messages", "_unconfirmed", "last_sequence", "unconfirmed_bytes")
 
     def __init__(self, settings: VirtualHost) -> None:
-        self._max_messages = settings.confirm_window.messages
-        self._max_bytes = settings.confirm_window.bytes
+        self.set_limits(settings)
         self._unconfirmed: dict[int, Unconfirmed] = {}
         self._last_returned = 0
         # The publish sequence number of the last message; 0 before confirms are on.
         self.last_sequence = 0
         self.unconfirmed_bytes = 0
+
+    def set_limits(self, settings: VirtualHost) -> None:
+        """Bound the window from now on."""
+        self._max_messages = settings.confirm_window.messages
+        self._max_bytes = settings.confirm_window.bytes
 
     def __len__(self) -> int:
         """Messages published and not confirmed yet."""
@@ -81,17 +81,7 @@ class ConfirmWindow:
         self.unconfirmed_bytes += size
 
     def confirm(self, sequence: int, *, multiple: bool) -> list[Unconfirmed]:
-        """Take out what the broker confirmed or rejected.
-
-        HOT: once per confirm.
-
-        Args:
-            sequence: publish sequence number.
-            multiple: whether all before it are meant too.
-
-        Returns:
-            The messages, in the order they were published.
-        """
+        """Take out what the broker confirmed or rejected, in the order of publishing. HOT: once per confirm."""
         unconfirmed = self._unconfirmed
         if not multiple:
             message = unconfirmed.pop(sequence, None)
@@ -138,9 +128,6 @@ class ConfirmWindow:
         Its text quotes the exchange, and for a topic permission the routing key. The first unconfirmed message that
         fits is the one, because a channel works in order. A text that quotes neither tells only if there is a single
         candidate.
-
-        Args:
-            text: the broker's reply text.
         """
         quoted = text.encode()
         for receipt, route, *_ in self._unconfirmed.values():

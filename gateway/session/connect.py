@@ -57,9 +57,6 @@ class ConnectRequest:
     def accept(self, *, is_local: bool) -> Heartbeats:
         """Check what RabbitMQ's adapter checks only after the broker has accepted the login.
 
-        Args:
-            is_local: whether the client connects from this machine.
-
         Returns:
             The heart-beats agreed on.
 
@@ -98,12 +95,6 @@ def read_connect(
     is_implicit: bool = False,
 ) -> ConnectRequest:
     """Read the headers of CONNECT.
-
-    Args:
-        headers: as received; empty for a CONNECT that was left out.
-        resolve: finds the settings of a virtual host.
-        certificate_name: see `ClientFacts`.
-        is_implicit: whether there was no such frame.
 
     Raises:
         StompError: when there is no common version, no such virtual host, or no login.
@@ -152,13 +143,7 @@ def _credentials(headers: Mapping[bytes, bytes], settings: VirtualHost, certific
 
 
 class ConnectHandler:
-    """The session until it is connected: CONNECT, or the first frame where CONNECT may be left out.
-
-    Args:
-        context: of the session.
-        server: value of the server header.
-        resolve: finds the settings of a virtual host.
-    """
+    """The session until it is connected: CONNECT, or the first frame where CONNECT may be left out."""
 
     __slots__ = ("_context", "_observe", "_request", "_resolve", "_server", "client", "heartbeats")
 

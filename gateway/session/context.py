@@ -56,7 +56,6 @@ class SessionContext:
     """The state that the parts of one session share. All attributes are for the parts to read.
 
     Args:
-        identity: value of the session header, unguessable.
         strict: whether every ERROR closes the connection, until a virtual host is known.
     """
 
@@ -122,10 +121,7 @@ class SessionContext:
     def ask(self, operation: ops.Operation, frame: Frame | None, *, retry: bool = False) -> None:
         """Ask the broker for an operation, and hold the frames behind.
 
-        Args:
-            operation: what the broker shall do.
-            frame: the frame that needs it.
-            retry: whether the frame is carried out anew once the operation is done.
+        With ``retry`` the frame is carried out anew once the operation is done.
         """
         self.operation = operation
         self._frame = frame
@@ -135,14 +131,7 @@ class SessionContext:
     def new_subscription(
         self, tag: bytes, identifier: bytes | None, mode: AckMode, destination: bytes = b""
     ) -> Subscription:
-        """A subscription that has no consumer yet.
-
-        Args:
-            tag: its identity in the session.
-            identifier: the client's id header.
-            mode: how its messages are acknowledged.
-            destination: as the client wrote it; empty for the queue behind a reply-to.
-        """
+        """A subscription that has no consumer yet; without destination for the queue behind a reply-to."""
         return Subscription(
             tag,
             identifier,
@@ -198,12 +187,7 @@ class SessionContext:
     # The end.
 
     def fail(self, error: StompError, receipt: bytes | None = None) -> None:
-        """Send an ERROR, and close the session if the error demands it.
-
-        Args:
-            error: what is wrong.
-            receipt: of the frame that caused it.
-        """
+        """Send an ERROR, and close the session if the error demands it."""
         if self.state is State.CLOSED:
             return
         if error.close is None and self.strict:

@@ -46,12 +46,7 @@ class Admission(NamedTuple):
 
 
 class DestinationRules:
-    """The rules of a virtual host for one login.
-
-    Args:
-        settings: of the virtual host.
-        login: the client's.
-    """
+    """The rules of a virtual host for one login."""
 
     __slots__ = ("_login", "_send", "_subscribe", "_topic_exchange")
 

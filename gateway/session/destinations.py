@@ -97,9 +97,6 @@ class Destination:
 def parse(text: bytes) -> Destination:
     """Parse a destination header.
 
-    Args:
-        text: the header's value, unescaped as a header.
-
     Raises:
         StompError: "Invalid destination" or "Unknown destination"; the connection stays open.
     """
@@ -140,10 +137,6 @@ def canonical_texts(destination: Destination, topic_exchange: bytes) -> tuple[by
     """The texts that an operator's patterns are matched with: the destination's own, then that of what it means.
 
     For example ``/amq/queue/a`` also means ``/queue/a``, and ``/exchange/amq.topic/b`` also means ``/topic/b``.
-
-    Args:
-        destination: parsed, so that all ways to write it are one.
-        topic_exchange: the virtual host's default topic exchange.
     """
     name = _without_slashes(destination.name)
     kind = destination.kind

@@ -9,7 +9,7 @@ from __future__ import annotations
 from gateway.amqp.splitter import Return
 from gateway.session import error_frames, ops
 from gateway.session.cached_publish import CachedPublish
-from gateway.session.confirms import Commit, ConfirmWindow
+from gateway.session.confirms import Commit, PublisherConfirms
 from gateway.session.context import NO_SETTINGS, Hold, SessionContext
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.queues import temporary_queue
@@ -19,15 +19,10 @@ from gateway.stomp.frame import Frame
 
 
 class Publisher:
-    """What a session publishes.
-
-    Args:
-        context: of the session.
-        transactions: those that are open.
-    """
+    """What a session publishes."""
 
     __slots__ = (
-        "_blocked", "_channel", "_context", "_frame_max", "_output", "_transactions", "has_confirms", "window",
+        "_blocked", "_channel", "_context", "_frame_max", "_output", "_transactions", "confirms", "has_confirms",
     )  # fmt: skip
 
     def __init__(self, context: SessionContext, transactions: OpenTransactions) -> None:
@@ -37,13 +32,9 @@ class Publisher:
         self._channel = self._frame_max = 0
         # Whether the broker confirms what is published. The first frame that needs it switches confirms on.
         self.has_confirms = False
-        self.window = ConfirmWindow(NO_SETTINGS)
+        self.confirms = PublisherConfirms(NO_SETTINGS)
         self._output: list[bytes] = []
         self._blocked = False
-
-    def logged_in(self) -> None:
-        """The settings of the virtual host are known."""
-        self.window = ConfirmWindow(self._context.settings)
 
     def take_output(self) -> bytes:
         """The AMQP frames for the publishing channel since the last call."""
@@ -69,7 +60,7 @@ class Publisher:
             self._send_slowly(frame, cached)
             return
         self.publish(frame, cached)
-        if self._blocked or self.window.is_full:
+        if self._blocked or self.confirms.is_full:
             self._hold()
 
     def _cache(self, frame: Frame) -> CachedPublish:
@@ -100,7 +91,7 @@ class Publisher:
             transactions.enlist(cached.transaction, size_of(frame)).sends.append(frame)
             return
         self.publish(frame, cached)
-        if self._blocked or self.window.is_full:
+        if self._blocked or self.confirms.is_full:
             self._hold()
 
     def _is_prepared(self, frame: Frame, cached: CachedPublish) -> bool:
@@ -133,11 +124,6 @@ class Publisher:
         """Publish a frame whose publication is built.
 
         HOT: once per SEND.
-
-        Args:
-            frame: a SEND.
-            cached: its header block's.
-            commit: the COMMIT that publishes it.
         """
         publication = cached.publication
         if publication is None:
@@ -151,11 +137,11 @@ class Publisher:
         count.octets += size
         sent_at = None if counter is None else counter.sent(size, receipt is not None)
         if self.has_confirms:
-            self.window.add(receipt, cached, size, commit, sent_at)
+            self.confirms.add(receipt, cached, size, commit, sent_at)
 
     def _hold(self) -> None:
         holds = self._context.holds
-        if self.window.is_full and len(self.window):
+        if self.confirms.is_full and len(self.confirms):
             holds.add(Hold.CONFIRM_WINDOW)
         if self._blocked:
             holds.add(Hold.BROKER_BLOCKED)
@@ -184,7 +170,7 @@ class Publisher:
         """
         context = self._context
         output, traffic = context.output, context.traffic
-        messages = self.window.confirm(sequence, multiple=multiple)
+        messages = self.confirms.confirm(sequence, multiple=multiple)
         if accepted:
             traffic.confirmed += len(messages)
         else:
@@ -203,14 +189,14 @@ class Publisher:
             elif receipt is not None:
                 output.append(encode_receipt(receipt))
                 traffic.receipts_sent += 1
-        if Hold.CONFIRM_WINDOW in context.holds and self.window.is_half_empty:
+        if Hold.CONFIRM_WINDOW in context.holds and self.confirms.is_half_empty:
             context.holds.discard(Hold.CONFIRM_WINDOW)
         if finished is not None:
             finished.on_confirmed()
 
     def message_returned(self, returned: Return) -> None:
         """Take a mandatory message that reached no queue. Its confirm still follows."""
-        message = self.window.take_returned(returned)
+        message = self.confirms.take_returned(returned)
         if message is None:
             return
         receipt, cached, _, commit, sent_at = message

@@ -88,12 +88,7 @@ class QueueRules:
 
     @classmethod
     def of(cls, broker_version: tuple[int, ...], settings: VirtualHost) -> QueueRules:
-        """The rules for a broker.
-
-        Args:
-            broker_version: RabbitMQ's, as numbers; empty when it does not say.
-            settings: of the virtual host.
-        """
+        """The rules for a broker. Its version is in numbers, and empty when it does not tell."""
         # RabbitMQ 4.3 and later refuse queues that are neither durable nor exclusive.
         is_new = broker_version >= (4, 3)
         exclusive = settings.exclusive_queues
@@ -124,10 +119,6 @@ class DeclaredQueues:
 
 def name_for_broker(header: bytes, name: bytes) -> str:
     """A name or key for a broker operation, checked for what AMQP can carry.
-
-    Args:
-        header: the header that an error names.
-        name: its value.
 
     Raises:
         StompError: when it has more than 255 bytes or is not UTF-8.
@@ -327,11 +318,8 @@ def with_defaults(
     The queue may become of another type than the entry means, because the client names a type or because the queue
     cannot be replicated. It takes only the arguments that all types know then; the broker would refuse the others.
 
-    Args:
-        own: the client's.
-        defaults: the operator's, in order.
-        canonical: the texts of the destination that the entries' patterns are matched with.
-        may_be_replicated: whether the queue is durable, not exclusive and not auto-delete.
+    The entries' patterns are matched with the ``canonical`` texts of the destination. A queue ``may_be_replicated`` if
+    it is durable, not exclusive and not auto-delete.
     """
     wanted = _first_that_fits(defaults, canonical)
     if not wanted:

@@ -3,11 +3,12 @@
 `Session` is all that the server talks to. The work is done by its parts, which share one `SessionContext`::
 
     Session ─┬─ ConnectHandler      CONNECT, STOMP
-             ├─ Publisher           SEND ────────────── CachedPublish, ConfirmWindow
+             ├─ Publisher           SEND ── CachedPublish, PublisherConfirms
              ├─ TransactionHandler  BEGIN, COMMIT, ABORT ── OpenTransactions
              ├─ SubscribeHandler    SUBSCRIBE, UNSUBSCRIBE
              ├─ AckHandler          ACK, NACK
-             └─ TokenHandler        TOKEN
+             ├─ TokenHandler        TOKEN
+             └─ DisconnectHandler   DISCONNECT
                 each with the one SessionContext ── Subscriptions ── Subscription ── DeliveryLedger
 
 The server feeds a session and carries out what it asks for:
@@ -36,6 +37,7 @@ from gateway.session.acknowledge import AckHandler
 from gateway.session.commit import TransactionHandler
 from gateway.session.connect import ClientFacts, ConnectHandler
 from gateway.session.context import NO_SETTINGS, Hold, SessionContext
+from gateway.session.disconnect import DisconnectHandler
 from gateway.session.observer import SessionObserver
 from gateway.session.publish import Publisher
 from gateway.session.subscribe import SubscribeHandler
@@ -57,16 +59,13 @@ class Session:
     """One STOMP session.
 
     Args:
-        identity: value of the session header, unguessable.
-        server: value of the server header.
-        resolve: finds the settings of a virtual host.
         limits: of the decoder; raised once the client has logged in.
         now: seconds on the clock of ``time_passed``.
     """
 
     __slots__ = (
-        "_acknowledgements", "_connect", "_context", "_limits", "_on_drained", "_open_transactions", "_publisher",
-        "_stopping", "_subscriber", "_tokens", "_transactions", "holds", "identity", "max_frames_per_turn", "output",
+        "_acknowledgements", "_connect", "_context", "_disconnect", "_limits", "_open_transactions", "_publisher",
+        "_subscriber", "_tokens", "_transactions", "confirms", "holds", "identity", "max_frames_per_turn", "output",
         "reached_turn_limit", "subscriptions", "traffic",
     )  # fmt: skip
 
@@ -86,17 +85,16 @@ class Session:
         # Frames that one call of ``run`` takes at most, and whether the last call took so many.
         self.max_frames_per_turn = NO_TURN_LIMIT
         self.reached_turn_limit = False
-        # What happens once everything is confirmed: at DISCONNECT, and when the gateway stops.
-        self._on_drained: Callable[[], None] | None = None
-        self._stopping = False
 
         self._open_transactions = OpenTransactions(NO_SETTINGS.transactions)
         self._connect = ConnectHandler(context, server, resolve)
         self._publisher = Publisher(context, self._open_transactions)
+        self.confirms = self._publisher.confirms
         self._transactions = TransactionHandler(context, self._open_transactions, self._publisher, now)
         self._subscriber = SubscribeHandler(context)
         self._acknowledgements = AckHandler(context, self._open_transactions)
         self._tokens = TokenHandler(context)
+        self._disconnect = DisconnectHandler(context, self._publisher.confirms, self._transactions)
 
     # Questions.
 
@@ -144,25 +142,6 @@ class Session:
     def has_confirms(self) -> bool:
         """Whether the broker confirms what the session publishes."""
         return self._publisher.has_confirms
-
-    @property
-    def unconfirmed(self) -> int:
-        """Messages published and not confirmed yet."""
-        return len(self._publisher.window)
-
-    @property
-    def last_published(self) -> int:
-        """The publish sequence number of the last message; 0 before confirms are on."""
-        return self._publisher.window.last_sequence
-
-    def is_unconfirmed(self, sequence: int) -> bool:
-        """Whether the broker has not confirmed a message yet."""
-        return sequence in self._publisher.window
-
-    @property
-    def owes_receipts(self) -> bool:
-        """Whether a RECEIPT waits for the broker's confirm."""
-        return self._publisher.window.owes_receipts
 
     @property
     def open_transactions(self) -> int:
@@ -234,7 +213,7 @@ class Session:
             frame = context.take_retry()
             if frame is not None:
                 self._carry_out(frame)
-            self._drain_when_idle()
+            self._disconnect.advance()
         received = 0
         max_frames = self.max_frames_per_turn
         try:
@@ -257,7 +236,7 @@ class Session:
         """Tell the client what is wrong with its bytes, and close."""
         if isinstance(error, TlsHandshakeError) and self.login is None:
             # The client waits for a TLS handshake, and would not understand an ERROR.
-            self._close(CloseReason.TLS_ON_PLAIN_PORT)
+            self._context.close(CloseReason.TLS_ON_PLAIN_PORT)
         else:
             self._context.fail(error_frames.malformed(str(error)))
 
@@ -286,19 +265,12 @@ class Session:
         """Take the broker's basic.ack or basic.nack of published messages.
 
         HOT: once per confirm of the broker, which mostly means many messages.
-
-        Args:
-            sequence: publish sequence number.
-            multiple: whether all before it are meant too.
-            accepted: ack or nack.
         """
         if self._context.state is State.CLOSED:
             return
         self._publisher.confirm(sequence, multiple, accepted)
-        if self._stopping:
-            self._drain_when_idle()
-        if self._on_drained is not None:
-            self._close_upstream_when_confirmed()
+        if self._disconnect.is_waiting:
+            self._disconnect.advance()
 
     def message_returned(self, returned: Return) -> None:
         """Take a mandatory message that the broker returned; its confirm follows."""
@@ -310,8 +282,7 @@ class Session:
         if self._context.state is State.CLOSED:
             return
         _EVENTS[type(event)](self, event)
-        self._drain_when_idle()
-        self._close_upstream_when_confirmed()
+        self._disconnect.advance()
 
     def _logged_in(self, event: ops.LoggedIn) -> None:
         operation = self._context.operation
@@ -319,7 +290,7 @@ class Session:
             settings = self.settings
             if isinstance(operation, ops.Login):
                 self._tokens.logged_in(operation.passcode)
-            self._publisher.logged_in()
+            self._publisher.confirms.set_limits(settings)
             self._open_transactions.set_limits(settings.transactions)
             self._limits.frame = settings.max_frame_size
 
@@ -328,7 +299,7 @@ class Session:
         receipt = context.receipt_of(context.operation_failed())
         if isinstance(operation, ops.PreparePublisher) and "exchange '" in event.text:
             # Perhaps an earlier message closed the channel, and not this operation.
-            receipt = self._publisher.window.receipt_of_failure(event.text) or receipt
+            receipt = self._publisher.confirms.receipt_of_failure(event.text) or receipt
         is_topic = isinstance(operation, ops.Subscribe) and operation.subscription.destination.startswith(_TOPIC)
         refusal = error_frames.topic_refused if is_topic else error_frames.broker_error
         context.fail(refusal(event.code, event.text, self.settings), receipt)
@@ -338,7 +309,7 @@ class Session:
         if event.publishing and self._transactions.committing is not None:
             receipt = context.receipt_of(self._transactions.committing)
         elif event.publishing:
-            receipt = self._publisher.window.receipt_of_failure(event.text)
+            receipt = self._publisher.confirms.receipt_of_failure(event.text)
         context.fail(error_frames.broker_error(event.code, event.text, self.settings), receipt)
 
     def _link_lost(self, event: ops.LinkLost) -> None:
@@ -384,53 +355,9 @@ class Session:
 
     # The end.
 
-    def _disconnect(self, frame: Frame) -> None:
-        """DISCONNECT."""
-
-        def on_drained() -> None:
-            self._context.send_receipt(frame)
-            self._close(CloseReason.DISCONNECT)
-
-        self._drain(on_drained)
-
     def shut_down(self) -> None:
         """The gateway is stopping: read nothing more, wait for confirms, tell the client, close."""
-        if self.state is State.CONNECTED:
-            self.hold(Hold.STOPPING)
-            self._stopping = True
-            self._drain_when_idle()
-        elif self.state in (State.CONNECTING, State.AUTHENTICATING):
-            self._say_shutting_down()
-
-    def _say_shutting_down(self) -> None:
-        text = "The gateway is stopping; connect again.\n"
-        self.close(error_frames.closing("Shutting down", text, CloseReason.SHUTDOWN))
-
-    def _drain_when_idle(self) -> None:
-        """When the gateway is stopping: drain once the frame under way is done."""
-        context = self._context
-        if not self._stopping or context.state is not State.CONNECTED:
-            return
-        if context.operation is None and not context.must_retry and self._transactions.committing is None:
-            self._drain(self._say_shutting_down)
-
-    def _drain(self, on_drained: Callable[[], None]) -> None:
-        """Wait for confirms and for the operation under way, close the channels, then call ``on_drained``."""
-        self._context.settle_if_writable()
-        self._context.move(State.DRAINING)
-        self._on_drained = on_drained
-        self._close_upstream_when_confirmed()
-
-    def _close_upstream_when_confirmed(self) -> None:
-        context = self._context
-        if context.state is State.DRAINING and context.operation is None and not self.unconfirmed:
-            self.subscriptions.stop_deliveries()
-            context.ask(ops.CloseUpstream(), None)
-
-    def _upstream_closed(self, event: ops.UpstreamClosed) -> None:
-        on_drained, self._on_drained = self._on_drained, None
-        if on_drained is not None:
-            on_drained()
+        self._disconnect.shut_down()
 
     def close(self, error: StompError) -> None:
         """Close the session with an ERROR, for a reason that the server knows."""
@@ -438,10 +365,7 @@ class Session:
 
     def client_gone(self) -> None:
         """The client's connection is gone."""
-        self._close(CloseReason.CLIENT_GONE)
-
-    def _close(self, reason: CloseReason) -> None:
-        self._context.close(reason)
+        self._context.close(CloseReason.CLIENT_GONE)
 
 
 COMMANDS: Final[dict[State, dict[bytes, Callable[[Session, Frame], None]]]] = {
@@ -461,7 +385,7 @@ COMMANDS: Final[dict[State, dict[bytes, Callable[[Session, Frame], None]]]] = {
         b"COMMIT": lambda session, frame: session._transactions.commit(frame),
         b"ABORT": lambda session, frame: session._transactions.abort(frame),
         b"TOKEN": lambda session, frame: session._tokens.renew(frame),
-        b"DISCONNECT": lambda session, frame: session._disconnect(frame),
+        b"DISCONNECT": lambda session, frame: session._disconnect.disconnect(frame),
     },
 }
 """The state table: what carries a command out in a state. See ``transitions``.
@@ -483,6 +407,6 @@ _EVENTS: Final[dict[type[ops.Event], Callable[[Session, Any], None]]] = {
     ops.OperationFailed: lambda session, event: session._operation_failed(event),
     ops.ChannelClosed: lambda session, event: session._channel_closed(event),
     ops.LinkLost: lambda session, event: session._link_lost(event),
-    ops.UpstreamClosed: lambda session, event: session._upstream_closed(event),
+    ops.UpstreamClosed: lambda session, event: session._disconnect.upstream_closed(event),
 }
 """What takes each event of the broker."""

@@ -76,13 +76,6 @@ def read_subscribe(
 ) -> SubscribeRequest:
     """Read the headers of SUBSCRIBE (STOMP 1.2, "SUBSCRIBE").
 
-    Args:
-        headers: of the frame, trimmed where the version demands it.
-        fresh_queue_name: for a topic subscription that is not durable.
-        settings: of the virtual host.
-        rules: how queues must look on its broker.
-        destinations: what the client may subscribe to.
-
     Raises:
         StompError: when one is missing or invalid, or the destination is denied.
     """
@@ -128,9 +121,6 @@ def _consumed(
 def read_unsubscribe(headers: Mapping[bytes, bytes]) -> UnsubscribeRequest:
     """Read the headers of UNSUBSCRIBE (STOMP 1.2, "UNSUBSCRIBE").
 
-    Args:
-        headers: of the frame, trimmed where the version demands it.
-
     Raises:
         StompError: when they name no subscription, or a reply queue.
     """
@@ -155,12 +145,6 @@ def queue_to_delete(
     destinations: DestinationRules = NO_DESTINATION_RULES,
 ) -> str | None:
     """The queue that a durable UNSUBSCRIBE deletes: only that of a topic, named by the UNSUBSCRIBE's own headers.
-
-    Args:
-        subscribed: the destination of the SUBSCRIBE.
-        headers: of the UNSUBSCRIBE.
-        settings: of the virtual host.
-        destinations: what the client may subscribe to.
 
     Raises:
         StompError: when a rule denies the client that queue.
@@ -190,11 +174,7 @@ def _prefetch(text: bytes | None, settings: VirtualHost) -> int:
 
 
 class SubscribeHandler:
-    """The subscriptions that a session begins and ends.
-
-    Args:
-        context: of the session.
-    """
+    """The subscriptions that a session begins and ends."""
 
     __slots__ = ("_context", "_queues_named")
 

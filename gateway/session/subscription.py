@@ -51,7 +51,6 @@ class Subscription:
     Args:
         tag: its identity within the session, ``T_<id>`` or ``Q_<destination>``.
         identifier: value of the subscription header of its MESSAGE frames, None without one.
-        mode: how its messages are acknowledged.
         session: the session header, part of every message-id.
         destination: as the client wrote it; empty for the queue behind a reply-to.
         shows_ack: whether MESSAGE carries an ack header, as it does in STOMP 1.2 unless the mode is auto.
@@ -154,12 +153,7 @@ class Subscription:
         self._counter = self.ledger.counter = counter
 
     def start(self, output: list[bytes], auto_acks: PendingAutoAcks) -> None:
-        """Let messages go to the client, first those that arrived before the RECEIPT of its SUBSCRIBE.
-
-        Args:
-            output: of the session.
-            auto_acks: of the session.
-        """
+        """Let messages go to the client, first those that arrived before the RECEIPT of its SUBSCRIBE."""
         output += self.output
         self.output = output
         auto_acks.subscriptions += self._auto_acks.subscriptions
@@ -180,14 +174,8 @@ class Subscription:
         """Encode one delivery as MESSAGE, in pieces that are joined once per batch.
 
         HOT: once per message. Messages of one publisher share route and properties; their headers are encoded once and
-        found again by the bytes of both. ``gateway.stomp.encoder.encode`` is the slow twin.
-
-        Args:
-            tag: delivery tag.
-            redelivered: the broker's flag.
-            route: exchange and routing key as short strings.
-            properties: property flags and list.
-            body: the message.
+        found again by the bytes of both. ``gateway.stomp.encoder.encode`` is the slow twin. The route is exchange and
+        routing key as short strings; the properties are flags and list, as in the content header.
         """
         key = route + properties
         headers = self._header_cache.get(key)
@@ -330,11 +318,7 @@ class Settlement:
 
 
 class Subscriptions:
-    """The subscriptions of one session, and those of them with settlements for the broker.
-
-    Args:
-        output: where MESSAGE frames go.
-    """
+    """The subscriptions of one session, and those of them with settlements for the broker."""
 
     __slots__ = ("_by_tag", "_output", "_to_settle", "auto_acks", "base", "past", "temp_queues")
 

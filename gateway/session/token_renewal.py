@@ -37,11 +37,7 @@ def expiry_of(passcode: bytes) -> float | None:
 
 
 class TokenHandler:
-    """The token of a session.
-
-    Args:
-        context: of the session.
-    """
+    """The token of a session."""
 
     __slots__ = ("_context", "_expires")
 

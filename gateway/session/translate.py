@@ -39,9 +39,7 @@ _OWN: Final = frozenset((b"subscription", b"destination", b"message-id", b"redel
 def properties_of_send(headers: Mapping[bytes, bytes], reply_to: bytes | None) -> Properties:
     """The AMQP properties that a SEND's headers ask for, without the headers table.
 
-    Args:
-        headers: of the SEND.
-        reply_to: the header's own value, or the name of a temporary queue.
+    ``reply_to`` is the header's own value, or the name of a temporary queue.
 
     Raises:
         StompError: for a malformed priority or timestamp, or a text too long for AMQP.
@@ -73,13 +71,11 @@ def table_of_send(
 ) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
     """The headers table of a SEND: every header that is no property, as a long string, last header first.
 
-    Args:
-        headers: of the SEND.
-        gaps: names of headers whose value differs from message to message.
+    The values of ``gaps`` differ from message to message and are left out.
 
     Returns:
-        The table's bytes cut at the gaps, each piece but the last ending where a length and a value follow; and the
-        names of the gaps in the order of the table.
+        The table's bytes cut at the gaps: behind each piece but the last, a length and a value follow. And the names of
+        the gaps in the order of the table.
 
     Raises:
         StompError: for a name that is too long for AMQP.

@@ -157,7 +157,7 @@ class Client:
         )
         demand(transactions._kept_bytes <= limits.max_bytes, "the octets of transactions are bounded")
         # A COMMIT publishes past the window, and so does the frame that fills it.
-        publisher, window = session._publisher, session._publisher.window
+        publisher, window = session._publisher, session.confirms
         demand(len(window) <= settings.confirm_window.messages + limits.max_actions, "unconfirmed is bounded")
         octets = settings.confirm_window.bytes + settings.max_frame_size + limits.max_bytes
         demand(window.unconfirmed_bytes <= octets, "unconfirmed octets are bounded")

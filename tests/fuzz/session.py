@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pamqp import commands
 
-from gateway.config.virtual_host import ConfirmLimits, TransactionLimits, VirtualHost
+from gateway.config.virtual_host import ConfirmWindow, TransactionLimits, VirtualHost
 from gateway.session import ops
 from gateway.session.context import Hold
 from gateway.stomp.decoder import FrameLimits
@@ -26,7 +26,7 @@ _FLAVOURS: Final = (
 # Limits that an input can reach.
 _TIGHT: Final[dict[str, Any]] = dict(
     max_frame_size=600,
-    confirm_window=ConfirmLimits(messages=4, bytes=200),
+    confirm_window=ConfirmWindow(messages=4, bytes=200),
     auto_ack_window=4,
     transactions=TransactionLimits(max_open=2, max_actions=3, max_bytes=400, max_age=60.0),
 )

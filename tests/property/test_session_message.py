@@ -54,7 +54,7 @@ def slowly(
 ) -> bytes:  # fmt: skip
     """The slow twin: every header written down, and encoded by the encoder of all other frames."""
     message_id = b"%b@@%b@@%d" % (subscription.tag, SESSION, tag)
-    headers = [] if subscription.identifier is None else [(b"subscription", subscription.subscription)]
+    headers = [] if subscription.identifier is None else [(b"subscription", subscription.identifier)]
     headers += [
         (b"destination", message_destination(*route)), (b"message-id", message_id),
         (b"redelivered", b"true" if redelivered else b"false"),

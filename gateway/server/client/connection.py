@@ -237,7 +237,7 @@ class ClientConnection(StompProtocol):
         session = self.session
         if not self._has_ended or not session.wants_read or session.reached_turn_limit:
             return False
-        return self._is_lost or not session.owes_receipts
+        return self._is_lost or not session.confirms.owes_receipts
 
     def _flush(self) -> None:
         session = self.session

@@ -113,11 +113,11 @@ class ConnectionStats:
         if holds or self._held:
             self._look(holds)
         if self._timed:
-            if not session.is_unconfirmed(self._timed):
+            if self._timed not in session.confirms:
                 self._figures.host(self.label).latencies.add(self._clock.now - self._timed_at)
                 self._timed = 0
-        elif session.is_unconfirmed(session.last_published):
-            self._timed, self._timed_at = session.last_published, self._clock.now
+        elif session.confirms.last_sequence in session.confirms:
+            self._timed, self._timed_at = session.confirms.last_sequence, self._clock.now
 
     def _look(self, holds: set[Hold]) -> None:
         if self.recorder is not None:

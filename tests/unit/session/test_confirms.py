@@ -2,9 +2,9 @@
 
 import pytest
 
-from gateway.config.virtual_host import ConfirmLimits, VirtualHost
+from gateway.config.virtual_host import ConfirmWindow, VirtualHost
 from gateway.session.cached_publish import CachedPublish
-from gateway.session.confirms import ConfirmWindow
+from gateway.session.confirms import PublisherConfirms
 from tests.support.playbook import Playbook
 
 
@@ -12,26 +12,26 @@ def route(destination: str = "/topic/t") -> CachedPublish:
     return CachedPublish({b"destination": destination.encode()}, (), b"amq.topic")
 
 
-def confirm_window(messages: int = 10, size: int = 1000) -> ConfirmWindow:
-    return ConfirmWindow(VirtualHost(name="/", confirm_window=ConfirmLimits(messages=messages, bytes=size)))
+def confirm_window(messages: int = 10, size: int = 1000) -> PublisherConfirms:
+    return PublisherConfirms(VirtualHost(name="/", confirm_window=ConfirmWindow(messages=messages, bytes=size)))
 
 
-def publish(to: ConfirmWindow, receipt: bytes | None = None, size: int = 0, destination: str = "/topic/t") -> None:
+def publish(to: PublisherConfirms, receipt: bytes | None = None, size: int = 0, destination: str = "/topic/t") -> None:
     to.add(receipt, route(destination), size, None, None)
 
 
-def receipts(of: ConfirmWindow, sequence: int, *, multiple: bool) -> list[bytes | None]:
+def receipts(of: PublisherConfirms, sequence: int, *, multiple: bool) -> list[bytes | None]:
     return [receipt for receipt, *_ in of.confirm(sequence, multiple=multiple)]
 
 
 def test_without_confirms_nothing_is_kept() -> None:
-    play = Playbook(VirtualHost(name="/", confirm_window=ConfirmLimits(messages=1, bytes=1000)))
+    play = Playbook(VirtualHost(name="/", confirm_window=ConfirmWindow(messages=1, bytes=1000)))
     play.connect()
     play.client("SEND", "destination:/topic/t", body=b"x" * 5000)
     play.prepare()
     assert len(play.published()) == 1
-    window = play.session._publisher.window
-    assert (play.session.unconfirmed, window.unconfirmed_bytes, window.is_full) == (0, 0, False)
+    window = play.session.confirms
+    assert (len(play.session.confirms), window.unconfirmed_bytes, window.is_full) == (0, 0, False)
     assert not play.session.holds
 
 

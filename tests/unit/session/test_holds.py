@@ -1,6 +1,6 @@
 """Holds: why a session does not read, and what lets it go on."""
 
-from gateway.config.virtual_host import ConfirmLimits, VirtualHost
+from gateway.config.virtual_host import ConfirmWindow, VirtualHost
 from gateway.session import ops
 from gateway.session.context import Hold
 from tests.support.playbook import Playbook, ack_id, deliver, stomp
@@ -9,7 +9,7 @@ SEND = ("SEND", "destination:/topic/t", "receipt:r")
 
 
 def _small_window(messages: int = 4, octets: int = 1000) -> Playbook:
-    play = Playbook(VirtualHost(name="/", confirm_window=ConfirmLimits(messages=messages, bytes=octets)))
+    play = Playbook(VirtualHost(name="/", confirm_window=ConfirmWindow(messages=messages, bytes=octets)))
     play.connect()
     play.client(*SEND)
     play.prepare()

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.amqp.splitter import Return
-from gateway.config.virtual_host import ConfirmLimits, VirtualHost
+from gateway.config.virtual_host import ConfirmWindow, VirtualHost
 from gateway.errors import CloseReason
 from gateway.session.context import Hold
 from gateway.session.transitions import State
@@ -42,7 +42,7 @@ def test_a_message_that_comes_back_is_an_error_and_gets_no_receipt() -> None:
     play.confirm(3, multiple=True)
     assert play.said() == ["RECEIPT r2"]
     assert play.state() is State.CONNECTED
-    assert not play.session.unconfirmed
+    assert not len(play.session.confirms)
     play.finish()
 
 
@@ -117,7 +117,7 @@ def test_properties_that_make_no_sense_harm_nobody() -> None:
 
 
 def test_what_came_back_makes_room_in_the_window() -> None:
-    play = begin(VirtualHost(name="/", confirm_window=ConfirmLimits(messages=1)))
+    play = begin(VirtualHost(name="/", confirm_window=ConfirmWindow(messages=1)))
     play.octets(mandatory("/topic/t", "r"))
     play.published()
     assert play.session.holds == {Hold.CONFIRM_WINDOW}
