@@ -24,8 +24,7 @@ from gateway.server.client.connection_stats import ConnectionStats
 from gateway.server.client.heartbeat_timer import HeartbeatTimer
 from gateway.server.client.login_handler import LoginHandler
 from gateway.server.client.output import AutoAckFlusher, ClientOutput
-from gateway.server.client.rate_limiter import RateLimiter
-from gateway.server.client.session_limits import SessionLimits
+from gateway.server.client.session_limits import RateLimiter, SessionLimits
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.listen.tls import login_name
 from gateway.server.listen.websocket import StompProtocol

@@ -73,7 +73,7 @@ class Connections:
             server=b"gateway",
             resolve=lambda _: None,
             find_virtual_host=lambda _: None,
-            pool=LinkPool(self.clock, self._spawn, journal.clock, stats, "node"),
+            pool=LinkPool(self.clock, self._spawn, journal, stats, "node"),
             clock=self.clock,
             spawn=self._spawn,
             journal=journal,
