@@ -31,7 +31,7 @@ class CachedPublish:
         trims: whether values lose their leading spaces, as in STOMP 1.0.
 
     Raises:
-        StompError: when the headers make no sense, or hold what AMQP cannot carry, or the destination is denied.
+        StompError: when a header is missing, invalid or too long for AMQP, or the destination is denied.
     """
 
     __slots__ = (

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from gateway.config import VirtualHost
-from gateway.journal.clock import Clock
+from gateway.journal.journal import Journal
 from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError
 from gateway.server.broker.channel import LinkChannel
 from gateway.server.broker.connector import Credentials, open_link
@@ -180,7 +180,7 @@ class LinkPool:
         self,
         clock: Callable[[], float],
         spawn: Callable[..., object],
-        journal_clock: Clock,
+        journal: Journal,
         stats: GatewayStats,
         node: str,
     ) -> None:
@@ -189,7 +189,7 @@ class LinkPool:
         self.queue_conflicts = QueueConflictLog()
         self._clock = clock
         self._spawn = spawn
-        self._journal_clock = journal_clock
+        self._journal = journal
         self._stats = stats
         self._node = node
         self._key = secrets.token_bytes(32)
@@ -199,8 +199,8 @@ class LinkPool:
         self, virtual_host: VirtualHost, credentials: Credentials, purpose: str, client: str, session: str
     ) -> Link:
         client_properties = ClientProperties(purpose, virtual_host.name, credentials.login, self._node, client, session)
-        link = await open_link(virtual_host, credentials, client_properties, self._journal_clock.tick)
-        link.opened_at = self._journal_clock.time
+        link = await open_link(virtual_host, credentials, client_properties, self._journal.clock.tick)
+        link.opened_at = self._journal.clock.time
         self._stats.host(self._stats.label(link.virtual_host)).links_opened += 1
         if link.closed is None:
             self.links.add(link)

@@ -28,28 +28,28 @@ class ClientLog:
 
     def started(self, **details: object) -> None:
         """The client has logged in."""
-        self._write("session started", journal=self._stats.journal_name, **details)
+        self._log("session started", journal=self._stats.journal_name, **details)
 
     def ended(self, reason: CloseReason | None) -> None:
         """The session is over."""
         if reason is CloseReason.TLS_ON_PLAIN_PORT:
-            limiter, details = self._accepted.log_limiter, {"address": self._address, "peer": self._stats.peer}
-            if not limiter.write(log.info, "tls on a plain port", **details, hint=TLS_HINT):
+            limiter, address, peer = self._accepted.log_limiter, self._address, self._stats.peer
+            if not limiter.info("tls on a plain port", address=address, peer=peer, hint=TLS_HINT):
                 return
-        self._write("session ended", reason=reason.value if reason else "unknown")
+        self._log("session ended", reason=reason.value if reason else "unknown")
 
     def errors(self) -> None:
         """The ERRORs that the client was sent since the last call."""
         for error in self._session.take_errors():
             self._stats.failed(error)
             text = error.body.decode(errors="replace").strip()
-            self._write("error sent", message=error.message, text=text[:_LONGEST_TEXT], closes=error.close is not None)
+            self._log("error sent", message=error.message, text=text[:_LONGEST_TEXT], closes=error.close is not None)
 
     def failed(self, error: BaseException) -> None:
         """A fault of the gateway."""
         log.error("internal error", session=self._session.identity.decode(), peer=self._stats.peer, exc_info=error)
 
-    def _write(self, event: str, **details: object) -> None:
+    def _log(self, event: str, **details: object) -> None:
         session = self._session
         # A client that goes without a login is perhaps a health check, and not worth a line.
         quiet = session.login is None and session.close_reason is CloseReason.CLIENT_GONE

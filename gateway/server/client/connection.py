@@ -25,8 +25,7 @@ from gateway.server.client.connection_stats import ConnectionStats
 from gateway.server.client.heartbeat_timer import HeartbeatTimer
 from gateway.server.client.login_handler import LoginHandler
 from gateway.server.client.output import AutoAckFlusher, ClientOutput
-from gateway.server.client.rate_limiter import RateLimiter
-from gateway.server.client.session_limits import SessionLimits
+from gateway.server.client.session_limits import RateLimiter, SessionLimits
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.listen.tls import login_name
 from gateway.server.listen.websocket import StompProtocol
@@ -84,9 +83,8 @@ class ClientConnection(StompProtocol):
         self._log = ClientLog(self.session, self.stats, accepted, str(listener.address))
         self._heartbeats = HeartbeatTimer(self._send_heartbeat, lambda: self._reading, self._heartbeat_missed)
         self._rate_limiter = RateLimiter(self.session, self._resume)
-        # Whether the socket is read, and whether the client takes bytes as fast as they come.
+        # Whether the socket is read.
         self._reading = True
-        self._writable = True
         self._waits_for_turn = False
         # What the kernel had not sent when automatic acknowledgements were last due.
         self._unsent = 0
@@ -188,14 +186,13 @@ class ClientConnection(StompProtocol):
 
     def pause_writing(self) -> None:
         """The client does not take its messages as fast as they come."""
-        self._writable = False
+        self._output.pause(self._context.clock())
         self.session.set_client_writable(False)
-        self._output.buffer_full(self._context.clock())
         self._bridge.client_writable(False)
 
     def resume_writing(self) -> None:
         """The client has taken most of what was waiting."""
-        self._writable = True
+        self._output.resume()
         self.session.set_client_writable(True)
         self.session.release(Hold.CLIENT_WRITE)
         self._bridge.client_writable(True)
@@ -250,11 +247,11 @@ class ClientConnection(StompProtocol):
             else:
                 self._heartbeats.has_sent = True
                 self._write()
-            if not self._writable and self._output.must_drop:
+            if self._output.must_drop:
                 self._bridge.drop_deliveries()
                 # No more frames are read either, because their answers would accumulate.
                 session.hold(Hold.CLIENT_WRITE)
-        if session.has_auto_acks and self._writable and not self._is_lost:
+        if session.has_auto_acks and self._output.is_writable and not self._is_lost:
             if session.take_urgency():
                 # Not at once: the loop hands bytes to the kernel after this round of callbacks.
                 asyncio.get_running_loop().call_soon(self.settle)
@@ -266,7 +263,7 @@ class ClientConnection(StompProtocol):
 
     def settle(self) -> None:
         """Settle what was delivered under ack:auto, once the kernel has it: what the gateway holds dies with it."""
-        if not self._writable or self._is_closed or self._is_lost:
+        if not self._output.is_writable or self._is_closed or self._is_lost:
             return
         unsent = self._output.unsent_bytes()
         if not unsent:
@@ -362,7 +359,7 @@ class ClientConnection(StompProtocol):
         session.time_passed(now)
         self._bridge.time_passed()
         self.stats.time_passed()
-        if not self._writable and output.is_slow(now):
+        if output.is_slow(now):
             text = f"Messages were not taken for {output.slow_consumer_timeout:g} seconds.\n"
             self._end(error_frames.closing("Slow consumer", text, CloseReason.SLOW_CONSUMER))
         elif session.output:

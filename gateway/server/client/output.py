@@ -37,9 +37,11 @@ class ClientOutput:
     def __init__(self, transport: asyncio.Transport, *, over_tls: bool) -> None:
         self.transport = transport
         self.websocket = transport if isinstance(transport, WebSocketTransport) else None
-        # Seconds that a client may leave its buffer full.
+        # Whether the client takes bytes as fast as they come.
+        self.is_writable = True
+        # Seconds that it may take them more slowly.
         self.slow_consumer_timeout = 60.0
-        self._full_since = 0.0
+        self._paused_at = 0.0
         self._over_tls = over_tls
         self._buffer = 1 << 16
         self._close_timer: asyncio.TimerHandle | None = None
@@ -64,13 +66,18 @@ class ClientOutput:
         self.transport.write(data)
         return len(data)
 
-    def buffer_full(self, now: float) -> None:
-        """The client does not take bytes as fast as they come; ``now`` is in seconds."""
-        self._full_since = now
+    def pause(self, now: float) -> None:
+        """The transport's buffer is full; ``now`` is in seconds."""
+        self.is_writable = False
+        self._paused_at = now
+
+    def resume(self) -> None:
+        """The client has taken most of it."""
+        self.is_writable = True
 
     def is_slow(self, now: float) -> bool:
-        """Whether a buffer that is still full has been so for too long."""
-        return now - self._full_since > self.slow_consumer_timeout
+        """Whether the client has taken too little for too long."""
+        return not self.is_writable and now - self._paused_at > self.slow_consumer_timeout
 
     @property
     def write_buffer(self) -> int:
@@ -80,7 +87,7 @@ class ClientOutput:
     @property
     def must_drop(self) -> bool:
         """Whether so much waits that further messages have to go back to their queues."""
-        return self.write_buffer > _DROP_AT * self._buffer
+        return not self.is_writable and self.write_buffer > _DROP_AT * self._buffer
 
     def unsent_bytes(self) -> int:
         """0 if the kernel has taken everything; else more, and another number whenever the client has taken some."""

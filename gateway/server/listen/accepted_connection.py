@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from typing import Final
 
+import structlog
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("gateway.listening")
+
 TLS_HINT: Final = "give this listener a tls section, or let the client connect without TLS"
 
 _LINES: Final = 10
@@ -80,12 +84,18 @@ class LogRateLimiter:
         left_out, self._left_out = self._left_out, 0
         return left_out
 
-    def write(self, write_line: Callable[..., object], event: str, **details: object) -> bool:
-        """Write a line with a method of a logger, unless there were too many; whether it was written."""
+    def info(self, event: str, **details: object) -> bool:
+        """Write a line, unless there were too many; whether it was written."""
         left_out = self.left_out()
         if left_out is not None:
-            write_line(event, **details, left_out=left_out)
+            log.info(event, **details, left_out=left_out)
         return left_out is not None
+
+    def warning(self, event: str, **details: object) -> None:
+        """The same, as a warning."""
+        left_out = self.left_out()
+        if left_out is not None:
+            log.warning(event, **details, left_out=left_out)
 
 
 def _nothing() -> None:

@@ -99,7 +99,7 @@ class OpenListener:
         """Count a connection until it is closed; None if it is beyond `max_connections`."""
         most = self._listener.max_connections
         if most is not None and len(self._connections) >= most:
-            self._log_limiter.write(log.warning, "too many connections", address=self._address, most=most)
+            self._log_limiter.warning("too many connections", address=self._address, most=most)
             return None
         connection = object()
         self._connections.add(connection)
@@ -110,7 +110,7 @@ class OpenListener:
         with listening:
             while True:
                 if self._preparing.locked():
-                    self._log_limiter.write(log.warning, "too many not let in yet", address=self._address)
+                    self._log_limiter.warning("too many not let in yet", address=self._address)
                 await self._preparing.acquire()
                 self._spawn(self._prepare(*await self._accept(listening)))
 
@@ -158,7 +158,7 @@ class OpenListener:
             accepted.on_closed()
             if not isinstance(error, _NothingSentError):
                 reason = str(error) if isinstance(error, ProxyHeaderError) else "no whole PROXY header came"
-                self._log_failure("proxy header refused", accepted, reason)
+                self._log("proxy header refused", accepted, reason)
             return None
         except BaseException:
             connection.close()
@@ -183,10 +183,10 @@ class OpenListener:
             )
         except OSError as error:
             accepted.on_closed()
-            self._log_failure("tls handshake failed", accepted, handshake_failure(error))
+            self._log("tls handshake failed", accepted, handshake_failure(error))
 
-    def _log_failure(self, event: str, accepted: AcceptedConnection, reason: str) -> None:
-        self._log_limiter.write(log.info, event, address=self._address, peer=str(accepted.peer), reason=reason)
+    def _log(self, event: str, accepted: AcceptedConnection, reason: str) -> None:
+        self._log_limiter.info(event, address=self._address, peer=str(accepted.peer), reason=reason)
 
 
 class _Refused(asyncio.Protocol):

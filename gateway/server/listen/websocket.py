@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable
 from typing import Final, cast
 
-import structlog
 from websockets.exceptions import PayloadTooBig, ProtocolError
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import OPEN, Event
@@ -23,8 +22,6 @@ from gateway.config import Listener
 from gateway.server.listen.accepted_connection import TLS_HINT, AcceptedConnection, Peer
 from gateway.server.listen.websocket_handshake import Handshake, HandshakeResult, message_limit, select_subprotocol
 from gateway.server.listen.websocket_transport import WebSocketTransport
-
-log = structlog.get_logger("gateway.listening")
 
 # At level debug the library logs every frame, passcodes included, and above it a line for each connection.
 _LIBRARY_LOG: Final = logging.getLogger("gateway.websocket.library")
@@ -201,7 +198,7 @@ class WebSocketConnection(asyncio.Protocol):
 
     def _log(self, event: str, **details: object) -> None:
         address, peer = str(self._listener.address), str(self._accepted.peer or Peer.of(self._transport))
-        self._accepted.log_limiter.write(log.info, event, address=address, peer=peer, **details)
+        self._accepted.log_limiter.info(event, address=address, peer=peer, **details)
 
     # Messages.
 

@@ -80,12 +80,11 @@ class Gateway:
         self._handshakes: set[asyncio.Transport] = set()
         self._is_stopping = False
         self.journal = Journal(config)
-        clock = self.journal.clock
-        self.started_at = clock.time
+        self.started_at = self.journal.clock.time
         self.stats = GatewayStats(config.virtual_hosts)
         self.lag = LoopLag(_CHECK_INTERVAL)
         self.node = node_name(config.defaults.journal.node)
-        self.pool = LinkPool(self._loop.time, self._spawn, clock, self.stats, self.node)
+        self.pool = LinkPool(self._loop.time, self._spawn, self.journal, self.stats, self.node)
         self._readiness = ReadinessProbe(tuple(config.resolved_virtual_hosts()), self.pool, self._loop.time)
         self.limits = SessionLimits(self._loop.time)
         self._context = ServerContext(

@@ -72,7 +72,7 @@ class Connections:
         self._context = ServerContext(
             server=b"gateway",
             find_virtual_host=lambda _: None,
-            pool=LinkPool(self.clock, self._spawn, journal.clock, stats, "node"),
+            pool=LinkPool(self.clock, self._spawn, journal, stats, "node"),
             clock=self.clock,
             spawn=self._spawn,
             journal=journal,

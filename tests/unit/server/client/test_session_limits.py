@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from gateway.config import VirtualHost, parse
-from gateway.server.client.rate_limiter import RateLimiter
-from gateway.server.client.session_limits import Bucket, LimitReachedError, SessionLimits, network_of
+from gateway.server.client.session_limits import Bucket, LimitReachedError, RateLimiter, SessionLimits, network_of
 from gateway.session.context import Hold
 from tests.support.playbook import Playbook, stomp
 
