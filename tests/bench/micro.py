@@ -23,7 +23,7 @@ import pamqp.header
 from gateway.amqp.codec import Publication, encode_ack, encode_publish
 from gateway.amqp.properties import Properties, decode, encode_around_table
 from gateway.amqp.splitter import Sink, Splitter
-from gateway.config.virtual_host import VirtualHost
+from gateway.config.virtual_host import ConfirmWindow, VirtualHost
 from gateway.session import ops
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
@@ -171,7 +171,7 @@ class _Conversation:
 
     def __init__(self) -> None:
         limits = FrameLimits()
-        settings = VirtualHost(name="/", confirm_messages=1 << 60, confirm_bytes=1 << 60)
+        settings = VirtualHost(name="/", confirm_window=ConfirmWindow(messages=1 << 60, bytes=1 << 60))
         self.session = Session(b"session-x", b"server", lambda _: settings, limits)
         self._decoder = Decoder(limits)
         self.say(b"CONNECT\naccept-version:1.2\nhost:/\nlogin:a\npasscode:b\n\n\0")
