@@ -166,7 +166,7 @@ class Listener(ConfigModel):
         return self
 
 
-class AdminListener(MergeableModel):
+class AdminSettings(MergeableModel):
     """Where operators look in: only an address, or more than that, or `off`."""
 
     address: SocketAddress | None = DEFAULT_ADMIN_ADDRESS

@@ -14,7 +14,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from pydantic.json_schema import JsonSchemaValue
 
 from gateway.config.base_models import MergeableModel, VirtualHostName, fits_short_string, merge
-from gateway.config.listener_settings import AdminListener, Listener
+from gateway.config.listener_settings import AdminSettings, Listener
 from gateway.config.scalars import VARIABLE_PATTERN, Duration, SocketAddress
 from gateway.config.virtual_host import Upstream, VirtualHost, VirtualHostEntry, VirtualHostSettings
 
@@ -51,7 +51,7 @@ class GatewayConfig(MergeableModel):
     )
     """Virtual hosts by the name that clients give in CONNECT's host header. The key "*" stands for every other name,
     which is passed to the broker as it is."""
-    admin: AdminListener = Field(default_factory=AdminListener)
+    admin: AdminSettings = Field(default_factory=AdminSettings)
     """Metrics, health, the API and the status page: an address, or more, or off."""
     logging: Logging = Field(default_factory=Logging)
     """What is logged, and how."""
