@@ -7,7 +7,7 @@ PIPELINE := $(VENV)/pipeline
 PACKAGES := gateway deploy tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint style types law tests kills clients fuzz bench bench-journal bench-ingest
+.PHONY: help setup run test lint style types law docs tests kills clients fuzz bench bench-journal bench-ingest
 .PHONY: demo-pipeline clean
 .SILENT:
 
@@ -15,8 +15,9 @@ help:
 	echo "make run     start the gateway on 127.0.0.1:61613, and a private RabbitMQ behind it"
 	echo "             AMQP_URL=amqp://user:password@host:5672/vhost   use that broker, start none"
 	echo "             STOMP_PORT=61614                                listen there instead"
-	echo "make test    style, types, import law and all tests; PYTEST='-k name' chooses among the tests"
+	echo "make test    style, types, import law, docs and all tests; PYTEST='-k name' chooses among the tests"
 	echo "make lint    the same without the tests"
+	echo "make docs    the documentation as a site, in var/site; a dead link is an error"
 	echo "make clients the same conversations with plugin and gateway, held by client libraries in four languages"
 	echo "make fuzz    look for octets that break decoder or session, for SECONDS=300; ARGS='--help' for its options"
 	echo "make kills   kill the pipeline's ingest again and again, and look whether anything is lost or counted twice"
@@ -48,7 +49,7 @@ run: $(STAMP)
 
 test: lint tests
 
-lint: style types law
+lint: style types law docs
 
 style: $(PIPELINE)
 	echo "== style"
@@ -62,6 +63,10 @@ types: $(PIPELINE)
 law: $(PIPELINE)
 	echo "== import law"
 	$(BIN)/lint-imports --no-logo
+
+docs: $(STAMP)
+	echo "== docs"
+	$(BIN)/zensical build --config-file .mkdocs.yml --strict >var/docs.log 2>&1 || { cat var/docs.log; exit 1; }
 
 # Two workers, since much of it is waiting; tests that were chosen run in one process, where a debugger can stop them.
 tests: $(PIPELINE)

@@ -1,4 +1,4 @@
-"""The whole way from traffic to a report, on a broker and a gateway of its own.
+"""The demonstration: from traffic to a report, with a broker and a gateway of its own.
 
 Exit codes: 0 all went well and all counts agree, 1 something did not, 130 interrupted.
 """
@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Final
 
 from deploy.demo import agreement, site, traffic
-from deploy.demo.client import Reception
+from deploy.demo.client import ClientFactory
 from deploy.demo.tally import Tally
 from deploy.local.broker import VAR, Source, running
 from deploy.local.errors import LocalError
@@ -25,11 +25,11 @@ from deploy.local.node import shown
 from deploy.local.ports import LOOPBACK, free_ports
 
 _OK, _FAILED, _INTERRUPTED = 0, 1, 130
-_SOURCES: Final[tuple[Source, ...]] = ("installed", "debian", "container")  # it makes users: never in a given broker
+_SOURCES: Final[tuple[Source, ...]] = ("installed", "debian", "container")  # it creates users: never in a given broker
 _IDLE_AFTER, _ABANDONED_AFTER = "5s", "20s"
 _STEPS: Final = 7
 
-_LAST_WORDS = """
+_CLOSING_TEXT = """
 The report      {report}
 The lake        {lake}   Parquet, one directory to a table; docs/pipeline.md explains each
 The journal     {journal}   JSON, one line to an event
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def say(line: str) -> None:
-    """Print a line now. A terminal that is gone does not matter."""
+    """Print a line at once. A closed terminal is not an error."""
     with contextlib.suppress(OSError):
         print(line, flush=True)
 
@@ -92,7 +92,7 @@ def say(line: str) -> None:
 def _interrupt_by_signals() -> None:
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(name, signal.SIG_IGN)  # asked once is enough: what follows has time limits of its own
+            signal.signal(name, signal.SIG_IGN)  # ignore further signals: the clean-up has its own time limits
         raise KeyboardInterrupt
 
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -101,7 +101,7 @@ def _interrupt_by_signals() -> None:
 
 @contextlib.contextmanager
 def _owned(directory: Path) -> Iterator[Path]:
-    """Empty the directory of what an earlier demonstration left, and keep others out of it."""
+    """Remove what an earlier demonstration left in the directory, and lock it."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with (directory / "lock").open("w") as lock:
@@ -139,7 +139,7 @@ def _demonstrate(directory: Path, rounds: int, size: int) -> int:
     with _step(7, "Have clients, journal and lake counted the same?"):
         agreed = _agreement(tallies, journal, lake)
     say(f"\n{'All counts agree' if agreed else 'COUNTS DIFFER'}; everything took {time.monotonic() - began:.0f} s.")
-    words = _LAST_WORDS.format(
+    words = _CLOSING_TEXT.format(
         report=shown(report),
         pdf=shown(report.with_suffix(".pdf")),
         lake=shown(lake),
@@ -159,15 +159,15 @@ def _traffic(directory: Path, rounds: int, size: int) -> Mapping[str, Tally]:
             )
             [port] = free_ports(1)
             config = directory / "gateway.yaml"
-            reception = Reception((LOOPBACK, port), site.furnish(broker))
+            clients = ClientFactory((LOOPBACK, port), site.prepare_broker(broker))
             site.write_configuration(config, broker, port, directory / "journal")
             running_things.enter_context(site.gateway(config, port, directory / "gateway.log"))
             say(f"  STOMP on {LOOPBACK}:{port}, configuration in {shown(config)}, {broker.description}")
         with _step(2, "Traffic: two virtual hosts, nine users, every kind of destination, and every mistake"):
-            asyncio.run(traffic.drive(reception, rounds, size, say))
+            asyncio.run(traffic.drive(clients, rounds, size, say))
             say("  Stopping the gateway in good order (SIGTERM), which closes its journal, and then the broker")
             running_things.close()
-    return reception.tallies
+    return clients.tallies
 
 
 def _agreement(tallies: Mapping[str, Tally], journal: Path, lake: Path) -> bool:

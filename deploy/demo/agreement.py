@@ -1,4 +1,4 @@
-"""Whether clients, journal and lake have counted the same."""
+"""Compares the counts of clients, journal and lake."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ from deploy.demo.tally import COMPARED, Tally
 from gateway.journal.segments import PATTERN
 
 Key = tuple[str, str]
-"""A virtual host and a name in `COMPARED`; errors, of which some have no virtual host, are under ``""``."""
+"""A virtual host and a name in `COMPARED`. Errors are under ``""``, since some of them have no virtual host."""
 
 _OF_EVENT: Final = {
     "conn": "sessions",
@@ -36,7 +36,7 @@ _OF_SUM: Final = {
 
 
 class _Line(msgspec.Struct):
-    """What matters here of a journal's line."""
+    """The fields of a journal's line that are needed here."""
 
     e: str
     vh: str = ""
@@ -48,7 +48,7 @@ class _Line(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Row:
-    """One figure as clients, journal and lake have it."""
+    """One count of clients, journal and lake."""
 
     host: str
     what: str
@@ -70,13 +70,7 @@ HEADING: Final = f"  {'':<8} {'':<13} {'clients':>9} {'journal':>9} {'lake':>9}"
 
 
 def compare(tallies: Mapping[str, Tally], journal: Path, lake: Path) -> list[Row]:
-    """Count again, and put the figures side by side.
-
-    Args:
-        tallies: what the clients counted, by virtual host.
-        journal: directory of the journal.
-        lake: directory of the lake.
-    """
+    """Count the journal and the lake, and compare with the clients' counts by virtual host."""
     clients = _of_clients(tallies)
     lines, rolled = of_journal(journal), _of_lake(lake)
     keys = [(host, what) for host in sorted(tallies) for what in COMPARED if what != "errors"]
@@ -92,11 +86,7 @@ def _of_clients(tallies: Mapping[str, Tally]) -> Counter[Key]:
 
 
 def of_journal(journal: Path) -> Counter[Key]:
-    """Count a journal's lines: messages one by one, or the sums of `stat` lines.
-
-    Args:
-        journal: its directory; finished segments are counted.
-    """
+    """Count the finished segments of a journal: messages one by one, or the sums of `stat` lines."""
     counts: Counter[Key] = Counter()
     decoder = msgspec.json.Decoder(_Line)
     for segment in sorted(journal.glob(f"d=*/{PATTERN}")):

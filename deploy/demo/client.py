@@ -1,4 +1,4 @@
-"""A STOMP client for the demonstration: fast enough to keep a gateway busy, and it counts what it does."""
+"""A STOMP client for the demonstration, fast enough to keep a gateway busy. It counts what it sends and receives."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ from typing import Final, Self
 from deploy.demo.tally import Tally
 from deploy.local.errors import LocalError
 
-PATIENCE: Final = 60.0
+ANSWER_TIMEOUT: Final = 60.0
 """Seconds that an answer may take."""
 
 _SEND_RECEIPT: Final = "s"
@@ -19,7 +19,7 @@ _OTHER_RECEIPT: Final = "r"
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A frame from the gateway. Its headers are as they came: nothing here needs them unescaped."""
+    """A frame from the gateway. Its headers are still escaped: nothing here needs more."""
 
     command: str
     headers: dict[str, str]
@@ -27,7 +27,7 @@ class Frame:
 
 
 def encoded(command: str, headers: dict[str, str], body: bytes = b"") -> bytes:
-    """A frame as octets; a header's name may have underscores for its hyphens."""
+    """A frame as bytes. In the name of a header an underscore stands for a hyphen."""
     lines = [command, *(f"{name.replace('_', '-')}:{value}" for name, value in headers.items())]
     if body:
         lines.append(f"content-length:{len(body)}")
@@ -35,10 +35,10 @@ def encoded(command: str, headers: dict[str, str], body: bytes = b"") -> bytes:
 
 
 class Client(asyncio.Protocol):
-    """One connection. Messages and errors queue up here; receipts are counted.
+    """One connection. It queues messages and errors, and counts receipts.
 
     Args:
-        tally: of the virtual host that it talks to.
+        tally: of the virtual host that it connects to.
         version: of STOMP.
     """
 
@@ -58,13 +58,13 @@ class Client(asyncio.Protocol):
         self._transactions: dict[str, _Transaction] = {}
 
     @classmethod
-    async def dialled(cls, address: tuple[str, int], tally: Tally, version: str = "1.2") -> Self:
-        """Open a connection, and say nothing yet."""
+    async def connect(cls, address: tuple[str, int], tally: Tally, version: str = "1.2") -> Self:
+        """Open a connection without logging in."""
         loop = asyncio.get_running_loop()
         _, client = await loop.create_connection(lambda: cls(tally, version), *address)
         return client
 
-    # What asyncio calls.
+    # asyncio's callbacks.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
@@ -72,24 +72,24 @@ class Client(asyncio.Protocol):
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell whoever waits."""
+        """Wake the task that waits for an answer."""
         self.closed = True
         self._wake()
 
     def data_received(self, data: bytes) -> None:
-        """Take frames apart."""
+        """Split the input into frames."""
         buffer = self._buffer
         buffer += data
         start = 0
-        while (found := self._frame_at(start)) is not None:
-            start = found
+        while (end := self._frame_at(start)) is not None:
+            start = end
         del buffer[:start]
         self._wake()
 
     def _frame_at(self, start: int) -> int | None:
-        """Take one frame, and return where the next one begins; None while it is incomplete."""
+        """Handle the frame that begins here, and return its end; None if it is incomplete."""
         buffer = self._buffer
-        while buffer.startswith(b"\n", start):  # the end of the last frame, and heart-beats
+        while buffer.startswith(b"\n", start):  # line ends after frames, and heart-beats
             start += 1
         head = buffer.find(b"\n\n", start)
         if head < 0:
@@ -101,10 +101,10 @@ class Client(asyncio.Protocol):
         end = buffer.find(b"\0", body) if length is None else body + int(length)
         if end < 0 or end >= len(buffer):
             return None
-        self._take(Frame(command, headers, bytes(buffer[body:end])))
+        self._handle(Frame(command, headers, bytes(buffer[body:end])))
         return end + 1
 
-    def _take(self, frame: Frame) -> None:
+    def _handle(self, frame: Frame) -> None:
         self._tally.frames += 1
         match frame.command:
             case "MESSAGE":
@@ -141,14 +141,10 @@ class Client(asyncio.Protocol):
     # Waiting.
 
     async def until(self, condition: Callable[[], object], what: str) -> None:
-        """Wait for something to become true.
-
-        Args:
-            condition: looked at after everything that arrives.
-            what: it is, for the error.
+        """Wait until a condition is true; it is checked after each read.
 
         Raises:
-            LocalError: it did not within `PATIENCE`, or an ERROR came, or the connection ended.
+            LocalError: ``what`` did not come within `ANSWER_TIMEOUT`, or an ERROR came, or the connection ended.
         """
         while not condition():
             if self.errors:
@@ -161,10 +157,10 @@ class Client(asyncio.Protocol):
     async def _change(self, what: str) -> None:
         self._waiting = asyncio.get_running_loop().create_future()
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(ANSWER_TIMEOUT):
                 await self._waiting
         except TimeoutError:
-            raise LocalError(f"Waited {PATIENCE:.0f} s for {what}, in vain.") from None
+            raise LocalError(f"Waited {ANSWER_TIMEOUT:.0f} s for {what}, in vain.") from None
 
     async def message(self) -> Frame:
         """The next MESSAGE."""
@@ -173,7 +169,7 @@ class Client(asyncio.Protocol):
         return self.messages.popleft()
 
     async def error(self) -> Frame:
-        """The next ERROR, where one is wanted."""
+        """The next ERROR, if one is expected."""
         while not self.errors:
             if self.closed:
                 raise LocalError("The gateway closed the connection without the ERROR that was expected.")
@@ -181,7 +177,7 @@ class Client(asyncio.Protocol):
         return self.errors.popleft()
 
     async def confirmed(self, at_most: int = 0) -> None:
-        """Wait until so many SENDs, at most, have no RECEIPT yet."""
+        """Wait until at most so many SENDs lack their RECEIPT."""
         if self.unconfirmed > at_most:
             await self.until(lambda: self.unconfirmed <= at_most, "a RECEIPT")
 
@@ -192,9 +188,9 @@ class Client(asyncio.Protocol):
         self._tally.frames += 1
         self._transport.write(encoded(command, headers, body))
 
-    def write_octets(self, octets: bytes) -> None:
-        """Send anything at all."""
-        self._transport.write(octets)
+    def write_raw(self, data: bytes) -> None:
+        """Send bytes that need not be a frame."""
+        self._transport.write(data)
 
     async def ask(self, command: str, body: bytes = b"", /, **headers: str) -> None:
         """Send a frame, and wait for its RECEIPT."""
@@ -217,7 +213,7 @@ class Client(asyncio.Protocol):
         await self.until(lambda: self._connected, "CONNECTED")
 
     def send(self, destination: str, body: bytes, *, receipt: bool = False, **headers: str) -> None:
-        """SEND outside of transactions, wanting a RECEIPT or not."""
+        """SEND outside of transactions, with or without asking for a RECEIPT."""
         self._tally.add("sends")
         if receipt:
             self._numbers += 1
@@ -226,16 +222,16 @@ class Client(asyncio.Protocol):
         self.write("SEND", body, destination=destination, **headers)
 
     async def subscribe(self, destination: str, name: str, ack: str = "auto", **headers: str) -> None:
-        """SUBSCRIBE, and wait for its RECEIPT: from then on nothing is missed."""
+        """SUBSCRIBE, and wait for its RECEIPT: no later message is missed."""
         await self.ask("SUBSCRIBE", destination=destination, id=name, ack=ack, **headers)
 
     def ack(self, message: Frame, covers: int = 1, transaction: str | None = None) -> None:
         """Acknowledge a message.
 
         Args:
-            message: the last one.
-            covers: how many messages are acknowledged with it.
-            transaction: an open one.
+            message: the last one that the ACK covers.
+            covers: how many messages it acknowledges.
+            transaction: an open one, or None.
         """
         self._settle("ACK", "acks", message, covers, transaction)
 
@@ -270,7 +266,7 @@ class Client(asyncio.Protocol):
         self.write("SEND", body, destination=destination, transaction=name, **headers)
 
     async def commit(self, name: str) -> None:
-        """COMMIT, and wait for the RECEIPT: by then all its messages are confirmed."""
+        """COMMIT, and wait for the RECEIPT, which means that all its messages are confirmed."""
         held = self._transactions.pop(name)
         await self.ask("COMMIT", transaction=name)
         self._tally.add("sends", held.sends)
@@ -278,47 +274,47 @@ class Client(asyncio.Protocol):
         self._tally.add("acks", held.acks)
 
     async def abort(self, name: str) -> None:
-        """ABORT: nothing of it happened."""
+        """ABORT: nothing in it counts."""
         del self._transactions[name]
         await self.ask("ABORT", transaction=name)
 
-    # The end, and before it.
+    # Slow reading, and the end.
 
-    def stop_reading(self) -> None:
-        """Be slow: what arrives stays in the kernel, and then in the gateway."""
+    def pause_reading(self) -> None:
+        """Be slow: data waits in the kernel, and then in the gateway."""
         self._transport.pause_reading()
 
-    def read_again(self) -> None:
-        """Be slow no more."""
+    def resume_reading(self) -> None:
+        """Read again."""
         self._transport.resume_reading()
 
     async def disconnect(self) -> None:
         """DISCONNECT, and wait for the RECEIPT and the end."""
         await self.ask("DISCONNECT")
-        await self.gone()
+        await self.wait_closed()
 
-    async def gone(self) -> None:
+    async def wait_closed(self) -> None:
         """Wait until the gateway has closed the connection."""
         while not self.closed:
             await self._change("the end of the connection")
 
-    def hang_up(self) -> None:
-        """Cut the connection without a word."""
+    def cut(self) -> None:
+        """Abort the connection without a DISCONNECT."""
         self.closed = True
         self._transport.abort()
 
 
 @dataclass
 class _Transaction:
-    """What a COMMIT will make true."""
+    """What a COMMIT will add to the counts."""
 
     sends: int = 0
     acks: int = 0
 
 
 @dataclass
-class Reception:
-    """Where the clients connect, and as whom."""
+class ClientFactory:
+    """Connects clients to the gateway and keeps their counts."""
 
     address: tuple[str, int]
     passcode: str
@@ -329,7 +325,7 @@ class Reception:
     async def session(
         self, host: str, login: str, version: str = "1.2", heart_beat: str = "0,0"
     ) -> AsyncIterator[Client]:
-        """A session that ends with a DISCONNECT, unless it has ended by itself."""
+        """A session that ends with a DISCONNECT, unless it is closed before."""
         async with self.connection(host, version) as client:
             await client.log_in(host, login, self.passcode, heart_beat)
             yield client
@@ -338,9 +334,9 @@ class Reception:
 
     @contextlib.asynccontextmanager
     async def connection(self, host: str, version: str = "1.2") -> AsyncIterator[Client]:
-        """A connection that has not logged in yet; what goes wrong on it counts for that virtual host."""
-        client = await Client.dialled(self.address, self.tallies.setdefault(host, Tally()), version)
+        """A connection without a login; its errors count for the virtual host."""
+        client = await Client.connect(self.address, self.tallies.setdefault(host, Tally()), version)
         try:
             yield client
         finally:
-            client.hang_up()
+            client.cut()

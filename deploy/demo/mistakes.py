@@ -1,10 +1,10 @@
-"""What clients get wrong: each mistake is one ERROR."""
+"""Mistakes of clients, each of which is answered with one ERROR."""
 
 import asyncio
 from typing import Final
 
 from deploy.demo import sensors, shop
-from deploy.demo.client import Client, Reception
+from deploy.demo.client import Client, ClientFactory
 from deploy.local.errors import LocalError
 
 Headers = dict[str, str]
@@ -22,28 +22,21 @@ _FRAMES: Final[tuple[tuple[str, str, Headers], ...]] = (
     ("Processing error", "SUBSCRIBE", {"destination": "/queue/orders", "id": "o", "prefetch-count": "many"}),
     ("Bad command", "PUBLISH", {"destination": "/queue/orders"}),
 )
-"""The ERROR, and the frame that asks for it."""
+"""The message of the ERROR, and the frame that causes it."""
 
 MISTAKES: Final = len(_FRAMES) + 4
-"""How many of them a round has."""
+"""ERRORs per round."""
 
 
-async def play(reception: Reception) -> None:
-    """Make every mistake once.
-
-    Args:
-        reception: where to connect.
-
-    Raises:
-        LocalError: the gateway takes one for something else.
-    """
+async def play(clients: ClientFactory) -> None:
+    """Make every mistake once; raises LocalError if the gateway sends another ERROR than expected."""
     async with asyncio.TaskGroup() as group:
         for message, command, headers in _FRAMES:
-            group.create_task(_frame(reception, message, command, headers))
-        group.create_task(_octets(reception))
-        group.create_task(_twice(reception))
-        group.create_task(_passcode(reception))
-        group.create_task(_virtual_host(reception))
+            group.create_task(_frame(clients, message, command, headers))
+        group.create_task(_malformed_frame(clients))
+        group.create_task(_duplicate_id(clients))
+        group.create_task(_wrong_passcode(clients))
+        group.create_task(_unknown_virtual_host(clients))
 
 
 async def _expect(client: Client, message: str) -> None:
@@ -52,35 +45,35 @@ async def _expect(client: Client, message: str) -> None:
         raise LocalError(f"Expected the ERROR {message!r}, but the gateway sent {error.headers} {error.body!r}.")
 
 
-async def _frame(reception: Reception, message: str, command: str, headers: Headers) -> None:
-    async with reception.session(shop.HOST, "mobile") as client:
+async def _frame(clients: ClientFactory, message: str, command: str, headers: Headers) -> None:
+    async with clients.session(shop.HOST, "mobile") as client:
         client.write(command, **headers)
         await _expect(client, message)
-        client.hang_up()
+        client.cut()
 
 
-async def _octets(reception: Reception) -> None:
-    async with reception.session(shop.HOST, "mobile") as client:
-        client.write_octets(b"SEND\nthis line has no colon\n\n\0")
+async def _malformed_frame(clients: ClientFactory) -> None:
+    async with clients.session(shop.HOST, "mobile") as client:
+        client.write_raw(b"SEND\nthis line has no colon\n\n\0")
         await _expect(client, "Malformed frame")
-        client.hang_up()
+        client.cut()
 
 
-async def _twice(reception: Reception) -> None:
-    async with reception.session(sensors.HOST, "panel") as client:
+async def _duplicate_id(clients: ClientFactory) -> None:
+    async with clients.session(sensors.HOST, "panel") as client:
         await client.subscribe("/topic/temperature.0", "same")
         client.write("SUBSCRIBE", destination="/topic/temperature.1", id="same")
         await _expect(client, "Duplicated subscription identifier")
-        client.hang_up()
+        client.cut()
 
 
-async def _passcode(reception: Reception) -> None:
-    async with reception.connection(shop.HOST) as client:
+async def _wrong_passcode(clients: ClientFactory) -> None:
+    async with clients.connection(shop.HOST) as client:
         client.write("CONNECT", accept_version="1.2", host=shop.HOST, login="mobile", passcode="forgotten")
         await _expect(client, "Bad CONNECT")
 
 
-async def _virtual_host(reception: Reception) -> None:
-    async with reception.connection(shop.HOST) as client:
+async def _unknown_virtual_host(clients: ClientFactory) -> None:
+    async with clients.connection(shop.HOST) as client:
         client.write("CONNECT", accept_version="1.2", host="warehouse-9", login="mobile", passcode="any")
         await _expect(client, "Bad CONNECT")

@@ -1,9 +1,9 @@
-"""The traffic of sensors: many short sessions, journalled as sums every ten seconds."""
+"""The traffic of sensors: many short sessions, journalled at level session (sums every ten seconds)."""
 
 import asyncio
 from typing import Final
 
-from deploy.demo.client import Reception
+from deploy.demo.client import ClientFactory
 
 HOST: Final = "sensors"
 USERS: Final = ("thermostat", "collector", "panel")
@@ -15,34 +15,30 @@ _PREFETCH: Final = 200
 
 
 class Sensors:
-    """Scenes like those of the shop.
+    """The scenes of sensors.
 
     Args:
-        reception: where to connect.
-        size: of a round; a thermostat sends 20 messages, and there are 20 for each unit.
+        clients: connects to the gateway.
+        size: of a round; each unit is 20 thermostats that send 20 messages each.
     """
 
-    def __init__(self, reception: Reception, size: int) -> None:
-        self._reception = reception
+    def __init__(self, clients: ClientFactory, size: int) -> None:
+        self._clients = clients
         self._size = size
 
     async def play(self, number: int) -> None:
-        """Play every scene once.
-
-        Args:
-            number: of the round, from 0.
-        """
+        """Play every scene once, in the round with this number (from 0)."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._temperatures())
             group.create_task(self._readings())
 
     async def _temperatures(self) -> None:
-        """Each thermostat says what it has to say, and leaves; a collector reads all, a panel one room."""
+        """Each thermostat sends its values and disconnects; a collector reads all of them, a panel one room."""
         thermostats = 20 * self._size
         count = thermostats * _BURST
         async with (
-            self._reception.session(HOST, "collector", "1.1") as collector,
-            self._reception.session(HOST, "panel", "1.0") as panel,
+            self._clients.session(HOST, "collector", "1.1") as collector,
+            self._clients.session(HOST, "panel", "1.0") as panel,
         ):
             await collector.subscribe("/topic/temperature.*", "all", "client", prefetch_count=str(_PREFETCH))
             await panel.subscribe("/topic/temperature.0", "room")
@@ -61,24 +57,24 @@ class Sensors:
                 await panel.message()
 
     async def _thermostat(self, number: int) -> None:
-        async with self._reception.session(HOST, "thermostat", ("1.0", "1.1", "1.2")[number % 3]) as client:
+        async with self._clients.session(HOST, "thermostat", ("1.0", "1.1", "1.2")[number % 3]) as client:
             for _ in range(_BURST):
                 client.send(f"/topic/temperature.{number % _ROOMS}", _READING)
 
     async def _readings(self) -> None:
-        """Confirmed and acknowledged, with a consumer that dies once."""
+        """Confirmed and acknowledged messages, with a consumer whose connection is cut once."""
         count = 400 * self._size
-        async with self._reception.session(HOST, "thermostat") as client:
+        async with self._clients.session(HOST, "thermostat") as client:
             for _ in range(count):
                 client.send("/queue/readings", _READING, receipt=True, persistent="true")
                 await client.confirmed(_PREFETCH)
             await client.confirmed()
-        async with self._reception.session(HOST, "collector") as client:
+        async with self._clients.session(HOST, "collector") as client:
             await client.subscribe("/queue/readings", "readings", "client-individual", prefetch_count="100")
             for _ in range(100):
                 await client.message()
-            client.hang_up()
-        async with self._reception.session(HOST, "collector") as client:
+            client.cut()
+        async with self._clients.session(HOST, "collector") as client:
             await client.subscribe("/queue/readings", "readings", "client-individual", prefetch_count="100")
             for _ in range(count):
                 client.ack(await client.message())

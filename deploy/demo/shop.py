@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-from deploy.demo.client import Client, Reception
+from deploy.demo.client import Client, ClientFactory
 
 HOST: Final = "shop"
 USERS: Final = ("storefront", "warehouse", "billing", "pricing", "mobile", "audit")
@@ -11,7 +11,7 @@ QUEUES: Final[dict[str, dict[str, object]]] = {
     "stock": {},
     "tickets": {"x-max-length": 5, "x-overflow": "reject-publish"},
 }
-"""Queues that are there before anybody connects, with their arguments."""
+"""Queues that exist before any client connects, with their arguments."""
 
 _ORDER: Final = b'{"order": 4711, "items": [{"sku": "a-17", "count": 2}, {"sku": "b-3", "count": 1}], "express": false}'
 _PICTURE: Final = bytes(8192)
@@ -20,23 +20,19 @@ _WINDOW: Final = 200
 
 
 class Shop:
-    """Scenes that may all be played at the same time, and again and again.
+    """The scenes of the shop, which are played at the same time and may be repeated.
 
     Args:
-        reception: where to connect.
-        size: about how many messages a scene has, in hundreds.
+        clients: connects to the gateway.
+        size: about how many hundred messages a scene has.
     """
 
-    def __init__(self, reception: Reception, size: int) -> None:
-        self._reception = reception
+    def __init__(self, clients: ClientFactory, size: int) -> None:
+        self._clients = clients
         self._hundred = 100 * size
 
     async def play(self, number: int) -> None:
-        """Play every scene once.
-
-        Args:
-            number: of the round, from 0.
-        """
+        """Play every scene once, in the round with this number (from 0)."""
         async with asyncio.TaskGroup() as group:
             for scene in (
                 self._orders,
@@ -55,18 +51,18 @@ class Shop:
                 group.create_task(scene(number), name=scene.__name__)
 
     async def _orders(self, number: int) -> None:
-        """Persistent, each with a receipt; each acknowledged for itself."""
+        """Persistent messages, each with a receipt and an ACK of its own."""
         count = 6 * self._hundred
 
         async def sell() -> None:
-            async with self._reception.session(HOST, "storefront") as client:
+            async with self._clients.session(HOST, "storefront") as client:
                 for order in range(count):
                     client.send("/queue/orders", _ORDER, receipt=True, persistent="true", priority=str(order % 10))
                     await client.confirmed(_WINDOW)
                 await client.confirmed()
 
         async def pack() -> None:
-            async with self._reception.session(HOST, "warehouse") as client:
+            async with self._clients.session(HOST, "warehouse") as client:
                 await client.subscribe("/queue/orders", "orders", "client-individual", prefetch_count="100")
                 for _ in range(count):
                     client.ack(await client.message())
@@ -78,9 +74,9 @@ class Shop:
     async def _invoices(self, number: int) -> None:
         """Cumulative acknowledgements, and STOMP 1.1."""
         count, step = 4 * self._hundred, 40
-        async with self._reception.session(HOST, "billing", "1.1") as client:
+        async with self._clients.session(HOST, "billing", "1.1") as client:
             await client.subscribe("/queue/invoices", "invoices", "client", prefetch_count="200")
-            async with self._reception.session(HOST, "storefront", "1.1") as sender:
+            async with self._clients.session(HOST, "storefront", "1.1") as sender:
                 for _ in range(count):
                     sender.send("/queue/invoices", _ORDER, receipt=True, persistent="true")
                 for position in range(1, count + 1):
@@ -90,9 +86,9 @@ class Shop:
                 await sender.confirmed()
 
     async def _tasks(self, number: int) -> None:
-        """Refused once, delivered again, and then thrown away."""
+        """Messages that are refused, delivered again, and then discarded."""
         count = 2 * self._hundred
-        async with self._reception.session(HOST, "warehouse") as client:
+        async with self._clients.session(HOST, "warehouse") as client:
             await client.subscribe("/queue/tasks", "tasks", "client-individual", prefetch_count="50")
             await self._fill("/queue/tasks", count, receipt=False)
             left, position = count, 0
@@ -109,23 +105,23 @@ class Shop:
                 left -= 1
 
     async def _parcels(self, number: int) -> None:
-        """A consumer dies with its hands full; another one gets everything."""
+        """A consumer is cut with unacknowledged messages; the next one gets everything."""
         count, prefetch = self._hundred, 50
         await self._fill("/queue/parcels", count, receipt=True)
-        async with self._reception.session(HOST, "warehouse", "1.1") as client:
+        async with self._clients.session(HOST, "warehouse", "1.1") as client:
             await client.subscribe("/queue/parcels", "parcels", "client", prefetch_count=str(prefetch))
             for _ in range(prefetch):
                 await client.message()
-            client.hang_up()
-        async with self._reception.session(HOST, "warehouse", "1.1") as client:
+            client.cut()
+        async with self._clients.session(HOST, "warehouse", "1.1") as client:
             await client.subscribe("/queue/parcels", "parcels", "client-individual", prefetch_count=str(prefetch))
             for _ in range(count):
                 client.ack(await client.message())
 
     async def _bookings(self, number: int) -> None:
-        """Transactions on both sides; every fourth one is thought better of."""
+        """Transactions of SENDs and of ACKs; every fourth one is aborted."""
         each, transactions = 5, self._hundred // 5
-        async with self._reception.session(HOST, "billing") as client:
+        async with self._clients.session(HOST, "billing") as client:
             for transaction in range(transactions):
                 name = f"booking-{transaction}"
                 client.begin(name)
@@ -133,7 +129,7 @@ class Shop:
                     client.send_in(name, "/queue/bookings", _ORDER, persistent="true")
                 await (client.abort(name) if transaction % 4 == 3 else client.commit(name))  # noqa: PLR2004
         count = each * (transactions - transactions // 4)
-        async with self._reception.session(HOST, "billing") as client:
+        async with self._clients.session(HOST, "billing") as client:
             await client.subscribe("/queue/bookings", "bookings", "client-individual")
             got = [await client.message() for _ in range(count)]
             for attempt in ("first", "second"):
@@ -147,7 +143,7 @@ class Shop:
         count = self._hundred
 
         async def answer() -> None:
-            async with self._reception.session(HOST, "pricing") as client:
+            async with self._clients.session(HOST, "pricing") as client:
                 await client.subscribe("/queue/questions", "questions")
                 ready.set()
                 for _ in range(count):
@@ -157,7 +153,7 @@ class Shop:
 
         async def ask() -> None:
             await ready.wait()
-            async with self._reception.session(HOST, "mobile") as client:
+            async with self._clients.session(HOST, "mobile") as client:
                 for question in range(count):
                     client.send(
                         "/queue/questions",
@@ -175,21 +171,21 @@ class Shop:
             group.create_task(ask())
 
     async def _alerts(self, number: int) -> None:
-        """An exchange, with the oldest STOMP there is."""
+        """Messages through an exchange, with STOMP 1.0."""
         count = self._hundred // 2
-        async with self._reception.session(HOST, "mobile", "1.0") as client:
+        async with self._clients.session(HOST, "mobile", "1.0") as client:
             await client.subscribe("/exchange/amq.direct/alerts", "alerts")
-            async with self._reception.session(HOST, "storefront", "1.0") as sender:
+            async with self._clients.session(HOST, "storefront", "1.0") as sender:
                 for _ in range(count):
                     sender.send("/exchange/amq.direct/alerts", b"shop closes soon")
                 for _ in range(count):
                     await client.message()
 
     async def _stock(self, number: int) -> None:
-        """A queue that somebody else has declared."""
+        """A queue that was not declared by the gateway."""
         count, step = self._hundred, 10
         await self._fill("/amq/queue/stock", count, receipt=True, version="1.0")
-        async with self._reception.session(HOST, "warehouse", "1.0") as client:
+        async with self._clients.session(HOST, "warehouse", "1.0") as client:
             await client.subscribe("/amq/queue/stock", "stock", "client", prefetch_count="20")
             for position in range(1, count + 1):
                 message = await client.message()
@@ -197,12 +193,12 @@ class Shop:
                     client.ack(message, covers=step)
 
     async def _tickets(self, number: int) -> None:
-        """A queue that is full: the broker takes five of them, and the rest is rejected."""
-        async with self._reception.session(HOST, "storefront") as client:
+        """A full queue: the broker accepts five messages and rejects the rest."""
+        async with self._clients.session(HOST, "storefront") as client:
             for _ in range(10):
                 client.send("/amq/queue/tickets", b"ticket", receipt=True)
             await client.confirmed()
-        async with self._reception.session(HOST, "mobile") as client:
+        async with self._clients.session(HOST, "mobile") as client:
             await client.subscribe("/amq/queue/tickets", "tickets", "client-individual")
             for _ in range(5):
                 client.ack(await client.message())
@@ -210,25 +206,25 @@ class Shop:
     async def _pictures(self, number: int) -> None:
         """A consumer that does not read for a while."""
         count = 2 * self._hundred
-        async with self._reception.session(HOST, "mobile") as client:
+        async with self._clients.session(HOST, "mobile") as client:
             await client.subscribe("/queue/pictures", "pictures")
-            client.stop_reading()
-            async with self._reception.session(HOST, "storefront") as sender:
+            client.pause_reading()
+            async with self._clients.session(HOST, "storefront") as sender:
                 for _ in range(count):
                     sender.send("/queue/pictures", _PICTURE, receipt=True)
                     await sender.confirmed(_WINDOW)
                 await sender.confirmed()
             await asyncio.sleep(_SLOW_SECONDS)
-            client.read_again()
+            client.resume_reading()
             for _ in range(count):
                 await client.message()
 
     async def _import(self, number: int) -> None:
-        """Everything at once: more than the gateway takes unconfirmed, so that it makes the client wait."""
+        """More messages at once than the confirm window allows, so that the gateway holds the client."""
         count = 8 * self._hundred
-        async with self._reception.session(HOST, "warehouse") as client:
+        async with self._clients.session(HOST, "warehouse") as client:
             await client.subscribe("/queue/import", "import")
-            async with self._reception.session(HOST, "storefront") as sender:
+            async with self._clients.session(HOST, "storefront") as sender:
                 for _ in range(count):
                     sender.send("/queue/import", _ORDER, receipt=True)
                 await sender.confirmed()
@@ -236,15 +232,15 @@ class Shop:
                 await client.message()
 
     async def _prices(self, number: int) -> None:
-        """A topic with two subscribers of the day; those who stay longer are in `Subscribers`."""
+        """A topic with two subscribers of this round; the durable ones are in `Subscribers`."""
         count, goods = 3 * self._hundred, ("oil", "gas", "iron", "wood", "salt")
         async with (
-            self._reception.session(HOST, "mobile") as everything,
-            self._reception.session(HOST, "storefront", "1.1") as oil,
+            self._clients.session(HOST, "mobile") as everything,
+            self._clients.session(HOST, "storefront", "1.1") as oil,
         ):
             await everything.subscribe("/topic/prices.*", "all")
             await oil.subscribe("/topic/prices.oil", "oil")
-            async with self._reception.session(HOST, "pricing") as client:
+            async with self._clients.session(HOST, "pricing") as client:
                 for position in range(count):
                     client.send(f"/topic/prices.{goods[position % len(goods)]}", b'{"price": 99.95, "currency": "EUR"}')
                 for _ in range(count):
@@ -253,54 +249,46 @@ class Shop:
                     await oil.message()
 
     async def _fill(self, destination: str, count: int, *, receipt: bool, version: str = "1.2") -> None:
-        async with self._reception.session(HOST, "storefront", version) as client:
+        async with self._clients.session(HOST, "storefront", version) as client:
             for _ in range(count):
                 client.send(destination, _ORDER, receipt=receipt)
             await client.confirmed()
 
 
 class Subscribers:
-    """Durable subscribers of the prices, each with a fate of its own.
+    """Durable subscribers of the prices: one stays, one returns, one never returns, one unsubscribes.
 
     Args:
-        reception: where to connect.
+        clients: connects to the gateway.
         rounds: how many the shop will play.
     """
 
-    def __init__(self, reception: Reception, rounds: int) -> None:
-        self._reception = reception
+    def __init__(self, clients: ClientFactory, rounds: int) -> None:
+        self._clients = clients
         self._rounds = rounds
-        self._faithful: Client | None = None
+        self._stay_connected: Client | None = None
 
     async def before(self, number: int) -> None:
-        """Do what is due before a round.
-
-        Args:
-            number: of the round, from 0.
-        """
+        """Connect those that are due before the round with this number (from 0)."""
         if number == 0:
-            await self._once("audit", "archive", 0)  # and never again: the topic goes on
-            await self._once("pricing", "trial", 0)
+            await self._visit("audit", "archive", 0)  # never returns, though the topic goes on
+            await self._visit("pricing", "trial", 0)
         if number == self._rounds // 2:
-            await self._unsubscribed("pricing", "trial")
+            await self._unsubscribe("pricing", "trial")
         if number % 2 and number < self._rounds - 2:
-            # Comes and goes, until shortly before the end. The first time there is nothing yet.
-            await self._once("billing", "statistics", 20 if number > 1 else 0)
+            # Returns until shortly before the end. At its first visit no message is waiting.
+            await self._visit("billing", "statistics", 20 if number > 1 else 0)
 
-    async def faithful(self, end: asyncio.Event) -> None:
-        """One who stays to the end, with heart-beats.
-
-        Args:
-            end: set when there is nothing more to come.
-        """
-        async with self._reception.session(HOST, "audit", "1.1", "1000,1000") as client:
+    async def stay_connected(self, end: asyncio.Event) -> None:
+        """Read with heart-beats until ``end`` is set and no message is left."""
+        async with self._clients.session(HOST, "audit", "1.1", "1000,1000") as client:
             await client.subscribe(
                 "/topic/prices.*", "risk", "client", prefetch_count="500", durable="true", auto_delete="false"
             )
             unacknowledged = 0
             while not (end.is_set() and not client.messages):
                 await asyncio.sleep(0.5)
-                client.write_octets(b"\n")
+                client.write_raw(b"\n")
                 unacknowledged = 0
                 while client.messages:
                     message = client.messages.popleft()
@@ -308,15 +296,15 @@ class Subscribers:
                 if unacknowledged:
                     client.ack(message, covers=unacknowledged)
 
-    async def _once(self, login: str, name: str, count: int) -> None:
-        """Subscribe, take some of what has come together, and leave without unsubscribing."""
-        async with self._reception.session(HOST, login) as client:
+    async def _visit(self, login: str, name: str, count: int) -> None:
+        """Subscribe, acknowledge ``count`` messages, and disconnect without unsubscribing."""
+        async with self._clients.session(HOST, login) as client:
             await self._subscribe(client, name)
             for _ in range(count):
                 client.ack(await client.message())
 
-    async def _unsubscribed(self, login: str, name: str) -> None:
-        async with self._reception.session(HOST, login) as client:
+    async def _unsubscribe(self, login: str, name: str) -> None:
+        async with self._clients.session(HOST, login) as client:
             await self._subscribe(client, name)
             await client.ask("UNSUBSCRIBE", id=name, durable="true")
 

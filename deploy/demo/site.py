@@ -24,20 +24,20 @@ from deploy.local.ports import LOOPBACK
 from deploy.local.probe import listens
 
 _AUTHORIZATION: Final = "Basic " + base64.b64encode(b"guest:guest").decode()  # of a private node on loopback
-_START: Final = 30.0
+_START_TIMEOUT: Final = 30.0
 """Seconds that the gateway may take to listen."""
-_DRAIN: Final = 40.0
+_STOP_TIMEOUT: Final = 40.0
 """Seconds that it may take to stop; more than its drain_timeout."""
 
-_MOST: Final = "^(?!secret$).*"
-"""Queues that the users may touch: all but one."""
+_PERMITTED: Final = "^(?!secret$).*"
+"""The names that users have permission for."""
 
 
-def furnish(broker: Broker) -> str:
-    """Make virtual hosts, users and queues.
+def prepare_broker(broker: Broker) -> str:
+    """Create virtual hosts, users and queues.
 
     Args:
-        broker: one with the management plugin, and guest as administrator.
+        broker: has the management plugin, and guest as administrator.
 
     Returns:
         The passcode of every user.
@@ -51,7 +51,15 @@ def furnish(broker: Broker) -> str:
         _put(broker, "permissions", host, "guest", configure=".*", write=".*", read=".*")
         for user in users:
             _put(broker, "users", user, password=passcode, tags="")
-            _put(broker, "permissions", host, user, configure=_MOST, write=_MOST, read=_MOST)
+            _put(
+                broker,
+                "permissions",
+                host,
+                user,
+                configure=_PERMITTED,
+                write=_PERMITTED,
+                read=_PERMITTED,
+            )
     for name, arguments in shop.QUEUES.items():
         _put(broker, "queues", shop.HOST, name, durable=True, arguments=arguments)
     return passcode
@@ -68,7 +76,7 @@ def _put(broker: Broker, *path: str, **body: object) -> None:
             text = answer.read().decode(errors="replace")
     except (OSError, HTTPException) as error:
         raise LocalError(f"RabbitMQ's management interface did not take {target}: {error}") from error
-    if answer.status >= 300:  # noqa: PLR2004 - HTTP's first status that is no success
+    if answer.status >= 300:  # noqa: PLR2004 - all below are HTTP successes
         raise LocalError(f"RabbitMQ's management interface refused {target}: {answer.status} {text}")
 
 
@@ -87,7 +95,7 @@ def write_configuration(path: Path, broker: Broker, port: int, journal: Path) ->
         "default_vhost": shop.HOST,
         "defaults": {
             "default_user": None,
-            "confirm_window": {"messages": 500},  # small, so that somebody has to wait
+            "confirm_window": {"messages": 500},  # small, so that a client has to wait
             "journal": {"directory": str(journal), "rotate_after": "10s", "node": "demo"},
         },
         "virtual_hosts": {
@@ -102,23 +110,18 @@ def write_configuration(path: Path, broker: Broker, port: int, journal: Path) ->
 
 @contextlib.contextmanager
 def gateway(config: Path, port: int, log: Path) -> Iterator[Child]:
-    """Run a gateway, and end it in good order, so that its journal is closed.
-
-    Args:
-        config: its configuration.
-        port: where it will listen.
-        log: file for what it says.
+    """Run a gateway, and stop it with SIGTERM, so that it closes its journal.
 
     Raises:
-        LocalError: it did not start, or did not end in good order.
+        LocalError: it did not start, or did not end with 0.
     """
     with Child([sys.executable, "-m", "gateway", "serve", "--config", str(config)], log=log) as child:
-        ends = time.monotonic() + _START
+        ends = time.monotonic() + _START_TIMEOUT
         while not listens(LOOPBACK, port):
             if child.wait(0.1) is not None or time.monotonic() > ends:
                 raise LocalError(f"The gateway did not start; its log {shown(log)} says:\n{_end_of(log)}")
         yield child
-        child.stop(grace=_DRAIN)
+        child.stop(grace=_STOP_TIMEOUT)
         if status := child.wait(0):
             raise LocalError(f"The gateway ended with {status}; its log {shown(log)} says:\n{_end_of(log)}")
 
@@ -128,15 +131,7 @@ def _end_of(log: Path) -> str:
 
 
 def command(arguments: Sequence[str], log: Path | None = None) -> int:
-    """Run `stomp-gateway` to its end.
-
-    Args:
-        arguments: of the command.
-        log: file for what it prints; ours when absent.
-
-    Returns:
-        Its exit code.
-    """
+    """Run `stomp-gateway` to its end, and return its exit code; its output goes to ``log`` if given."""
     with Child([sys.executable, "-m", "gateway", *arguments], log=log) as child:
         status = child.wait()
     assert status is not None  # noqa: S101 - without a time limit it is known

@@ -1,4 +1,4 @@
-"""What the clients did, counted by themselves: the figures that journal and lake have to agree with."""
+"""What the clients counted. Journal and lake must have the same counts."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -30,12 +30,7 @@ class Tally:
     """Frames in both directions."""
 
     def add(self, what: str, n: int = 1) -> None:
-        """Count.
-
-        Args:
-            what: a name in `COMPARED`.
-            n: how many.
-        """
+        """Count ``n`` more of a name in `COMPARED`."""
         self.counts[what] += n
 
     def error(self, message: str) -> None:

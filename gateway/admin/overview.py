@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway import __version__
+from gateway.admin.api_text import moment, shown
 from gateway.admin.listing import Listing, contains, is_exactly
 from gateway.admin.stats_snapshot import StatsSnapshot
-from gateway.admin.text import moment, shown
 from gateway.server.stats import NOT_LOGGED_IN
 from gateway.session.destinations import KIND_NAMES
 from gateway.session.traffic import OTHER

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.admin.api_text import moment, shown
 from gateway.admin.listing import Listing, contains, is_exactly
-from gateway.admin.text import moment, shown
 from gateway.session.context import Hold
 from gateway.session.destinations import KIND_NAMES
 

@@ -1,28 +1,31 @@
-"""What `stomp-gateway migrate` does, from the files to the file and to what is said on the terminal."""
+"""Runs `stomp-gateway migrate`: reads RabbitMQ's files, writes a configuration, and reports on the terminal."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gateway.errors import ExitCode, UsageError
-from gateway.migrate.proof import prove
-from gateway.migrate.remarks import MigrateError, Remarks, Weight
-from gateway.migrate.sheet import wrapped
-from gateway.migrate.sources import read_sources
-from gateway.migrate.translation import Wishes, translate
-from gateway.migrate.writing import refuse_existing, write
+from gateway.config import parse
+from gateway.errors import ConfigError, ExitCode, GatewayError, Mistake, UsageError
+from gateway.migrate.migration_report import MigrateError, MigrationReport, Severity
+from gateway.migrate.source_files import read_sources
+from gateway.migrate.translation import translate
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TLS_FILE: Final = re.compile(r"(?:listeners\[[0-9]+\]|upstream)\.tls\.(?:cert_file|key_file|ca_file)")
+_ORIGIN: Final = re.compile(r".+:[0-9]+ ")
+_IS_VARIABLE: Final = "environment variable"
+_IS_MISSING: Final = "cannot be read"
 
 
 @dataclass(frozen=True)
-class Request:
+class MigrateOptions:
     """The command line."""
 
     files: Sequence[Path]
@@ -36,53 +39,149 @@ class Request:
     passcode_variable: str = ""
 
 
-def migrate(request: Request) -> ExitCode:
-    """Make a configuration, and say what there is to say on standard error.
+def migrate(options: MigrateOptions) -> ExitCode:
+    """Make a configuration, and report on standard error.
 
     Raises:
         UsageError: the command line cannot be carried out.
     """
-    if request.passcode_variable and not _VARIABLE.fullmatch(request.passcode_variable):
+    if options.passcode_variable and not _VARIABLE.fullmatch(options.passcode_variable):
         raise UsageError("--passcode-variable takes the name of an environment variable, for example STOMP_PASSCODE.")
-    if request.output is not None and not request.force:
-        refuse_existing(request.output)
-    remarks = Remarks()
+    if options.output is not None and not options.force:
+        _refuse_existing(options.output)
+    report = MigrationReport(options.lenient)
     try:
-        text, secret = _made(request, remarks)
+        text, has_passcode = _make_configuration(options, report)
     except MigrateError as error:
         print(f"stomp-gateway: {error}", file=sys.stderr)
         return ExitCode.CONFIGURATION
-    if request.output is None:
+    if options.output is None:
         print(text, end="")
     else:
-        write(request.output, text, secret=secret, force=request.force)
-    print("\n".join(_report(request, remarks, secret=secret)), file=sys.stderr)
-    return ExitCode.FAILURE if any(remarks.of(Weight.NEEDED)) else ExitCode.OK
+        write_file(options.output, text, is_private=has_passcode, force=options.force)
+    print("\n".join(_report_lines(options, report, has_passcode=has_passcode)), file=sys.stderr)
+    return ExitCode.FAILURE if report.remarks[Severity.ACTION] else ExitCode.OK
 
 
-def _made(request: Request, remarks: Remarks) -> tuple[str, bool]:
+def _make_configuration(options: MigrateOptions, report: MigrationReport) -> tuple[str, bool]:
     """The text of the configuration, and whether it holds a passcode from the files."""
-    sources = read_sources(request.files, request.enabled_plugins, remarks, os.environ, lenient=request.lenient)
-    wishes = Wishes(request.upstream, request.port_offset, request.passcode_variable)
-    translation = translate(sources.settings, sources.plugins, wishes, remarks)
-    directory = Path() if request.output is None else request.output.parent
-    prove(translation.text(sources.names, Remarks()), directory, os.environ, remarks)
-    text = translation.text(sources.names, remarks)
-    prove(text, directory, os.environ, Remarks())
-    return text, translation.secret
+    sources = read_sources(options.files, options.enabled_plugins, report, os.environ)
+    translation = translate(sources, options.upstream, options.port_offset, options.passcode_variable)
+    directory = Path() if options.output is None else options.output.parent
+    # What the first check adds to the report stands at the end of the text, which is checked again as it is written.
+    check_configuration(translation.text(MigrationReport()), directory, os.environ, report)
+    text = translation.text(report)
+    check_configuration(text, directory, os.environ, MigrationReport())
+    return text, translation.has_passcode
 
 
-def _report(request: Request, remarks: Remarks, *, secret: bool) -> Iterator[str]:
-    if request.output is not None:
-        mode = "; it holds a passcode, so only you may read it (mode 0600)" if secret else ""
-        yield f"{request.output} is written{mode}."
-    elif secret:
+def _report_lines(options: MigrateOptions, report: MigrationReport, *, has_passcode: bool) -> Iterator[str]:
+    if options.output is not None:
+        mode = "; it holds a passcode, so only you may read it (mode 0600)" if has_passcode else ""
+        yield f"{options.output} is written{mode}."
+    elif has_passcode:
         yield "This holds a passcode: keep it in a file that only the gateway's user may read (mode 0600)."
-    for weight in Weight:
-        found = list(remarks.of(weight))
-        if found:
-            yield f"\n{weight.value}:"
-            for remark in found:
-                yield from (f"  {line}" for line in wrapped(f"* {remark}", 110))
-    if request.output is not None:
-        yield f"\nNext: stomp-gateway check --config {request.output}"
+    for heading, lines in report.sections(110):
+        yield f"\n{heading}:"
+        yield from (f"  {line}" for line in lines)
+    if options.output is not None:
+        yield f"\nNext: stomp-gateway check --config {options.output}"
+
+
+# The gateway's own reader checks the configuration before the user relies on it.
+
+
+def check_configuration(text: str, directory: Path, environment: Mapping[str, str], report: MigrationReport) -> None:
+    """Read a configuration as `stomp-gateway check` does.
+
+    A TLS file that is not on this machine, or a variable that is not set, goes to the report: the user can bring it.
+
+    Raises:
+        MigrateError: the gateway does not take a value from the user's files.
+        GatewayError: there is any other mistake, which is a fault of this command.
+    """
+    try:
+        parse(text, directory=directory, environment=environment)
+    except ConfigError as error:
+        lines = text.splitlines()
+        refused = [mistake for mistake in error.mistakes if not _can_be_brought(mistake)]
+        if faults := [mistake for mistake in refused if not _origin(mistake, lines)]:
+            text = "this is a fault of the migrate command, please report it. It made a configuration with mistakes, "
+            text += "and wrote nothing:\n"
+            raise GatewayError(text + "\n".join(f"  {mistake}" for mistake in faults)) from None
+        if refused:
+            texts = [
+                f"{_origin(mistake, lines)}: the gateway cannot have this. {_text(mistake)}" for mistake in refused
+            ]
+            raise MigrateError([*dict.fromkeys(texts), "Correct what is refused in a copy of the file."]) from None
+        for mistake in error.mistakes:
+            _report_missing(mistake, lines, report)
+
+
+def _can_be_brought(mistake: Mistake) -> bool:
+    is_variable = mistake.path.startswith("defaults.default_user.") and _IS_VARIABLE in mistake.sentence
+    return is_variable or _TLS_FILE.fullmatch(mistake.path) is not None
+
+
+def _origin(mistake: Mistake, lines: Sequence[str]) -> str:
+    """The place in the user's files that a value came from, by its comment; empty if it is not from there."""
+    comment = lines[mistake.line - 1].rpartition("  # ")[2] if mistake.line else ""
+    return comment if _ORIGIN.match(comment) else ""
+
+
+def _text(mistake: Mistake) -> str:
+    return " ".join(part for part in (mistake.sentence, mistake.suggestion) if part)
+
+
+def _report_missing(mistake: Mistake, lines: Sequence[str], report: MigrationReport) -> None:
+    """Report by file and not by path: listeners mostly share their files."""
+    if _IS_VARIABLE in mistake.sentence:
+        report.action(mistake.path, f"{mistake.sentence} Set it where the gateway runs.")
+        return
+    line = lines[mistake.line - 1] if mistake.line else ""
+    file = line.partition(": ")[2].partition("  #")[0].strip()
+    text = _text(mistake)
+    if _IS_MISSING in mistake.sentence:
+        text += " Bring it to the gateway's machine, readable for the gateway's user, or correct the path here."
+    report.action(f"{mistake.path.rpartition('.')[2]} {file}", text)
+
+
+# The file, written as a whole or not at all.
+
+
+def write_file(file: Path, text: str, *, is_private: bool, force: bool) -> None:
+    """Write a file, readable for its owner only if it `is_private`.
+
+    Raises:
+        GatewayError: it cannot be written.
+        UsageError: there is another one, and no `force` to replace it.
+    """
+    temporary = ""
+    try:
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
+            opened.write(text)
+            os.fchmod(opened.fileno(), 0o600 if is_private else 0o644 & ~_umask())
+        if force:
+            os.replace(temporary, file)
+            temporary = ""
+        else:
+            os.link(temporary, file)  # never replaces a file, unlike a rename
+    except FileExistsError:
+        _refuse_existing(file)
+    except OSError as error:
+        raise GatewayError(f"{file} cannot be written: {error.strerror or error}.") from None
+    finally:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def _refuse_existing(file: Path) -> None:
+    if file.exists():
+        raise UsageError(f"{file} is there already. Give another name, or --force to replace it.")
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask

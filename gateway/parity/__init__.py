@@ -1,61 +1,29 @@
-"""Conversations that are played against RabbitMQ's STOMP plugin, the gateway and its pure session alike."""
+"""STOMP transcripts, played against RabbitMQ's STOMP plugin and against the gateway. Exported: what the tests use."""
 
-from gateway.parity.broker import AmqpBroker, Broker, BrokerLostError, BrokerMessage, BrokerRefusalError
-from gateway.parity.course import MismatchError
-from gateway.parity.identity import Identity
-from gateway.parity.player import Performance, perform, play
-from gateway.parity.release import ORACLE, Release, Releases
-from gateway.parity.script import (
-    SETUPS,
-    SIDES,
-    Conversation,
-    ScriptError,
-    Setup,
-    Side,
-    parse_conversation,
-    read_conversation,
-)
-from gateway.parity.wire import (
-    Closed,
-    FrameReader,
-    HeartBeat,
-    Peer,
-    Received,
-    ServerFrame,
-    SilenceError,
-    SocketPeer,
-    WireError,
-)
+from gateway.parity.amqp_broker import AmqpBroker, BrokerMessage, BrokerRefusalError
+from gateway.parity.play_state import Identity, MismatchError
+from gateway.parity.player import play
+from gateway.parity.steps import ORACLE, Side
+from gateway.parity.stomp_peer import Closed, FrameReader, HeartBeat, Received, ServerFrame, SilenceError, SocketPeer
+from gateway.parity.transcript import Setup, Transcript, read_transcript
 
 __all__ = [
     "ORACLE",
-    "SETUPS",
-    "SIDES",
     "AmqpBroker",
-    "Broker",
-    "BrokerLostError",
     "BrokerMessage",
     "BrokerRefusalError",
     "Closed",
-    "Conversation",
     "FrameReader",
     "HeartBeat",
     "Identity",
     "MismatchError",
-    "Peer",
-    "Performance",
     "Received",
-    "Release",
-    "Releases",
-    "ScriptError",
     "ServerFrame",
     "Setup",
     "Side",
     "SilenceError",
     "SocketPeer",
-    "WireError",
-    "parse_conversation",
-    "perform",
+    "Transcript",
     "play",
-    "read_conversation",
+    "read_transcript",
 ]

@@ -1,133 +1,225 @@
-"""`stomp-gateway parity`: ask RabbitMQ's STOMP plugin and the gateway the same, and say where they differ."""
+"""`stomp-gateway parity`: compare RabbitMQ's STOMP plugin and the gateway, transcript by transcript."""
 
 import asyncio
 import logging
+import os
 import shutil
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit
 
 from aiormq.exceptions import AMQPError
 
 from gateway.errors import UsageError
-from gateway.parity.broker import AmqpBroker
-from gateway.parity.contest import Contest
-from gateway.parity.greeting import greet, meet
-from gateway.parity.library import conversations, departures
-from gateway.parity.release import Release
-from gateway.parity.report import Report
-from gateway.parity.request import Request, requested
-from gateway.parity.script import Conversation, Side
-from gateway.parity.shelter import until_terminated
-from gateway.parity.verdict import Outcome
-from gateway.parity.wire import Address
+from gateway.parity.amqp_broker import AmqpBroker
+from gateway.parity.broker_fixture import CleanupLog
+from gateway.parity.comparison import Comparison, Outcome
+from gateway.parity.play_state import Identity
+from gateway.parity.preflight import check_same_broker, server_name
+from gateway.parity.report import ParityReport
+from gateway.parity.shutdown import until_terminated
+from gateway.parity.steps import SIDES, Release, Side
+from gateway.parity.stomp_peer import Address
+from gateway.parity.transcript import SETUPS, Setup, Transcript, load_departures, load_transcripts
 
 _CONNECT_WITHIN = 10.0  # seconds
+_PASSCODE_VARIABLE = "STOMP_PASSCODE"
+_DEFAULT_PASSCODE = "guest"
+_MAX_JOBS = 64
+_MAX_PORT = 0xFFFF
+_NO_BROKER = (
+    "the broker cannot be reached over AMQP (--amqp): whatever needs that is skipped, and whether "
+    "both servers have the same broker is not known"
+)
+_WRONG_URL = "--amqp must be amqp://USER:PASSWORD@HOST:PORT/VHOST, with %2F for a slash in VHOST"
+_UNQUOTED = (
+    "--amqp has an @, a slash, ? or # where none belongs: in USER, PASSWORD and VHOST write %40 for @, %2F for a "
+    "slash, %3F for ?, %23 for #"
+)
 
 
-def list_conversations(only: str | None) -> None:
-    """Print the name, setup and title of each conversation that `only` chooses. Raises UsageError where none is."""
-    for each in _chosen(only):
+def list_transcripts(only: str | None) -> None:
+    """Print the name, setup and title of the transcripts that `only` selects. Raises UsageError if there are none."""
+    for each in _selected(only):
         print(f"{each.name:<36}  {each.setup:<15}  {'departure' if each.departures else '':<9}  {each.title}")
 
 
 async def compare(options: Namespace) -> bool:
-    """Play the conversations on both servers and print what comes of it.
-
-    Args:
-        options: of the command line, see `requested`; also `only` and `verbose`.
+    """Play the transcripts on both servers and print the report.
 
     Returns:
-        True when something was played, and no rule is different.
+        True if something was played and nothing is different.
 
     Raises:
-        UsageError: the command line cannot be meant so.
-        GreetingError: a server cannot be asked.
-        TerminatedError: SIGTERM came; what was made is removed.
-        BrokenPipeError: nobody reads any more what is printed; what was made is removed.
+        UsageError: the command line is wrong.
+        PreflightError: the servers cannot be compared.
+        TerminatedError: SIGTERM came; the broker is cleaned up.
+        BrokenPipeError: standard output was closed; the broker is cleaned up.
     """
-    request = requested(options)
-    chosen = _chosen(options.only)
-    # A broker that hangs up is told in the report; the library's own words about it would come in between.
+    checked = _checked(options)
+    transcripts = _selected(options.only)
+    # The report says when the broker closes a connection; aiormq's own log would come in between.
     logging.getLogger("aiormq").setLevel(logging.CRITICAL)
-    leftovers: set[str] = set()
+    cleanup_log = CleanupLog()
     try:
-        return await until_terminated(_compare(request, chosen, leftovers, options))
+        return await until_terminated(_compare(checked, transcripts, cleanup_log, options))
     finally:
-        if leftovers:
-            print(f"stomp-gateway: left in the broker: {', '.join(sorted(leftovers))}", file=sys.stderr)
+        if cleanup_log.leftovers:
+            print(f"stomp-gateway: left in the broker: {', '.join(sorted(cleanup_log.leftovers))}", file=sys.stderr)
 
 
-async def _compare(request: Request, chosen: Sequence[Conversation], leftovers: set[str], options: Namespace) -> bool:
-    plugin = await greet("plugin", request.plugin, request.identity)
-    gateway = await greet("gateway", request.gateway, request.identity)
-    print(f"plugin   {options.plugin}  {plugin}\ngateway  {options.gateway}  {gateway}")
-    async with AsyncExitStack() as stack:
-        broker = await _broker(request, stack)
-        if broker:
-            servers: dict[Side, Address] = {"plugin": request.plugin, "gateway": request.gateway}
-            await meet(servers, broker, request.amqp_place, request.identity, leftovers)
-        report = _report(len(chosen), verbose=options.verbose)
-        contest = Contest(
-            request.plugin,
-            request.gateway,
-            broker,
-            # A plugin that hides its name is of the same release as its broker.
-            Release.told_by(plugin) or (broker.release if broker else None),
-            request.identity,
-            setups=request.setups,
-            jobs=request.jobs,
-            leftovers=leftovers,
-        )
-        started = time.monotonic()
-        await contest.run(chosen, report.tell, report.count)
-        report.conclude(time.monotonic() - started, _warnings(report, broker))
-    return bool(report.played) and not report.outcomes[Outcome.DIFFERENT]
-
-
-def _warnings(report: Report, broker: AmqpBroker | None) -> list[str]:
-    warnings = []
-    if not broker:
-        warnings.append(
-            "the broker cannot be reached over AMQP (--amqp): whatever needs that is skipped, and whether "
-            "both servers have the same broker is not known"
-        )
-    if not report.played:
-        warnings.append("nothing was played")
-    return warnings
-
-
-def _chosen(only: str | None) -> list[Conversation]:
-    chosen = conversations(only)
-    if not chosen:
+def _selected(only: str | None) -> list[Transcript]:
+    selected = load_transcripts(only)
+    if not selected:
         raise UsageError(f"--only {only}: no conversation has such a name; --list shows them all")
-    return chosen
+    return selected
 
 
-def _report(total: int, *, verbose: bool) -> Report:
-    return Report(
+async def _compare(
+    checked: "_CheckedOptions", transcripts: Sequence[Transcript], cleanup_log: CleanupLog, options: Namespace
+) -> bool:
+    names = {side: await server_name(side, checked.servers[side], checked.identity) for side in SIDES}
+    print(f"plugin   {options.plugin}  {names['plugin']}\ngateway  {options.gateway}  {names['gateway']}")
+    report = ParityReport(
         sys.stdout,
         sys.stderr if sys.stderr.isatty() else None,
         width=shutil.get_terminal_size().columns,
-        departures=departures(),
-        total=total,
-        verbose=verbose,
+        departures=load_departures(),
+        total=len(transcripts),
+        verbose=options.verbose,
     )
+    async with AsyncExitStack() as stack:
+        broker = await _connect_to_broker(checked, stack)
+        if broker:
+            await check_same_broker(checked.servers, broker, checked.amqp_address, checked.identity, cleanup_log)
+        # A plugin may hide its release, which is that of its broker.
+        release = Release.from_server_header(names["plugin"]) or (broker.release if broker else None)
+        comparison = Comparison(
+            checked.servers, broker, release, checked.identity, checked.setups, checked.jobs, cleanup_log
+        )
+        started = time.monotonic()
+        await comparison.run(transcripts, report.add_verdict, report.add_finished)
+        report.print_summary(time.monotonic() - started, () if broker else (_NO_BROKER,))
+    return bool(report.played) and not report.outcomes[Outcome.DIFFERENT]
 
 
-async def _broker(request: Request, stack: AsyncExitStack) -> AmqpBroker | None:
-    """Connect to the broker until the stack is left; where that is not possible say so, and return None."""
+async def _connect_to_broker(checked: "_CheckedOptions", stack: AsyncExitStack) -> AmqpBroker | None:
+    """Connect to the broker until the stack is closed; print why and return None if that fails."""
     try:
         async with asyncio.timeout(_CONNECT_WITHIN):
-            broker = await stack.enter_async_context(AmqpBroker.connected(request.amqp_url))
+            broker = await stack.enter_async_context(AmqpBroker.connected(checked.amqp_url))
     except (AMQPError, OSError, TimeoutError, ValueError) as error:
-        why = (str(error) or type(error).__name__).replace(request.amqp_url, request.amqp_place).rstrip(".")
+        reason = (str(error) or type(error).__name__).replace(checked.amqp_url, checked.amqp_address).rstrip(".")
         print(
-            f"broker   {request.amqp_place}  cannot be reached over AMQP: {why}. Name it with --amqp URL.\n", flush=True
+            f"broker   {checked.amqp_address}  cannot be reached over AMQP: {reason}. Name it with --amqp URL.\n",
+            flush=True,
         )
         return None
     release = f"  RabbitMQ {broker.release}" if broker.release else ""
-    print(f"broker   {request.amqp_place}{release}\n", flush=True)
+    print(f"broker   {checked.amqp_address}{release}\n", flush=True)
     return broker
+
+
+# The command line.
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _CheckedOptions:
+    servers: Mapping[Side, Address]
+    amqp_url: str
+    """With credentials and virtual host."""
+    identity: Identity
+    setups: tuple[Setup, ...]
+    jobs: int
+
+    @property
+    def amqp_address(self) -> str:
+        """The broker's host and port: an URL with a password must not be printed."""
+        parts = urlsplit(self.amqp_url)
+        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+        return f"{host}:{parts.port or (5671 if parts.scheme == 'amqps' else 5672)}"
+
+
+def _checked(options: Namespace) -> _CheckedOptions:
+    """Check `plugin`, `gateway`, `amqp`, `setup`, `jobs`, `login`, `passcode_file` and `host`.
+
+    Raises:
+        UsageError: one is wrong, two contradict each other, or there is a `passcode`.
+    """
+    if options.passcode is not None:
+        raise UsageError(
+            f"--passcode shows a passcode to everybody on this machine: use ${_PASSCODE_VARIABLE} or a file"
+        )
+    texts: dict[Side, str | None] = {"plugin": options.plugin, "gateway": options.gateway}
+    if missing := [f"--{side}" for side, text in texts.items() if text is None]:
+        are = "is" if len(missing) == 1 else "are"
+        raise UsageError(f"{' and '.join(missing)} {are} missing: both servers are needed, as HOST:PORT")
+    servers = {side: _address(f"--{side}", text or "") for side, text in texts.items()}
+    passcode = _passcode(options.passcode_file)
+    amqp_url = options.amqp or _amqp_url(servers["plugin"], options.login, passcode, options.host)
+    amqp_login, virtual_host = _login_and_virtual_host(amqp_url)
+    if virtual_host != options.host:
+        raise UsageError(
+            f"--amqp names the virtual host {virtual_host!r}, and --host is {options.host!r}: it must be the same"
+        )
+    if not 1 <= options.jobs <= _MAX_JOBS:
+        raise UsageError(f"--jobs must be a number from 1 to {_MAX_JOBS}, not {options.jobs}")
+    identity = Identity(options.login, passcode, options.host, amqp_login)
+    return _CheckedOptions(servers, amqp_url, identity, _setups(options.setup), options.jobs)
+
+
+def _setups(names: Sequence[str] | None) -> tuple[Setup, ...]:
+    unknown = [name for name in names or () if name not in SETUPS]
+    if unknown:
+        raise UsageError(f"--setup {unknown[0]}: there is no such setup; there are {', '.join(SETUPS)}")
+    return tuple(setup for setup in SETUPS if setup in (names or ("plain",)))
+
+
+def _address(option: str, text: str) -> Address:
+    if "@" in text or "/" in text:  # perhaps a URL with a passcode, so it is not repeated
+        raise UsageError(f"{option} must be HOST:PORT alone, without a user, a scheme or a path; the user is --login")
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) <= _MAX_PORT:
+        raise UsageError(f"{option} must be HOST:PORT, not {text!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _passcode(file: str | None) -> str:
+    if file is None:
+        return os.environ.get(_PASSCODE_VARIABLE, _DEFAULT_PASSCODE)
+    try:
+        text = Path(file).read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UsageError(f"--passcode-file {file} cannot be read: {reason}") from None
+    return text.removesuffix("\r\n") if text.endswith("\r\n") else text.removesuffix("\n")
+
+
+def _amqp_url(plugin: Address, login: str, passcode: str, virtual_host: str) -> str:
+    host = f"[{plugin[0]}]" if ":" in plugin[0] else plugin[0]
+    user = f"{quote(login, safe='')}:{quote(passcode, safe='')}"
+    # aiormq reads a path of one slash alone as the virtual host `/`, and takes one slash off any other.
+    path = "/" if virtual_host == "/" else f"/{quote(virtual_host, safe='')}"
+    return f"amqp://{user}@{host}:5672{path}"
+
+
+def _login_and_virtual_host(url: str) -> tuple[str, str]:
+    """Read an AMQP URL. Errors do not repeat it, as it has a password."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise UsageError(_WRONG_URL) from None
+    if parts.netloc.count("@") > 1 or any("@" in part for part in (parts.path, parts.query, parts.fragment)):
+        raise UsageError(_UNQUOTED)
+    try:
+        _ = parts.port  # raises ValueError if it is not a number
+    except ValueError:
+        raise UsageError(_WRONG_URL) from None
+    if parts.scheme not in ("amqp", "amqps") or not parts.hostname:
+        raise UsageError(_WRONG_URL)
+    return unquote(parts.username or "guest"), unquote(parts.path.removeprefix("/")) or "/"

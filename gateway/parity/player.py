@@ -1,287 +1,264 @@
-"""Plays a conversation against a server, and says in full where the server answers otherwise."""
+"""Plays a transcript against a server, and reports the first answer that differs."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.parity.backstage import Backstage
-from gateway.parity.broker import Broker, BrokerLostError, BrokerRefusalError
-from gateway.parity.course import Course, MismatchError
-from gateway.parity.identity import Identity
-from gateway.parity.matcher import compare, pictured, pictured_expectation
-from gateway.parity.recording import Entry, Order, Recording
-from gateway.parity.script import (
-    AnyOrder,
-    BrokerDeed,
-    BrokerState,
-    Connect,
-    Conversation,
-    Expect,
-    ExpectBeat,
-    ExpectClosed,
-    FrameText,
-    HangUp,
-    IsOpen,
-    Send,
-    SendRaw,
-    Side,
-    Step,
+from gateway.parity import steps
+from gateway.parity.amqp_broker import Broker, BrokerLostError, BrokerRefusalError
+from gateway.parity.broker_fixture import BrokerFixture, CleanupLog
+from gateway.parity.matcher import FrameMatch, format_expected, format_received
+from gateway.parity.play_state import Identity, MismatchError, PlayState
+from gateway.parity.recording import EventOrder, RecordedEvent, Recording
+from gateway.parity.rendering import PlaceholderError, Scope, render, render_raw, unambiguous
+from gateway.parity.shutdown import finish
+from gateway.parity.steps import FrameTemplate, Side, Step
+from gateway.parity.stomp_peer import (
+    Closed,
+    HeartBeat,
+    Received,
+    ServerFrame,
+    ServerFrameError,
+    SilenceError,
+    StompPeer,
 )
-from gateway.parity.shelter import to_the_end
-from gateway.parity.text import PlaceholderError, Scope, recorded, render, render_raw
-from gateway.parity.wire import Closed, HeartBeat, Peer, Received, ServerFrame, SilenceError, WireError
+from gateway.parity.transcript import Transcript
 
-_PROBE = FrameText("RECEIPT", ("receipt-id:{probe}",), "")
-_ILLEGAL = FrameText("ERROR", ("message:Illegal command", "..."), "{*:lines}")
-_NOBODY = FrameText("ERROR", ("message:Bad CONNECT", "..."), "{*:lines}")
+_CONNECT = "CONNECT\naccept-version:{version}\nhost:{host}\nlogin:{login}\npasscode:{passcode}"
 _CONNECTED = ("version:{version}", "session:{client_session}", "heart-beat:0,0")
-_CONNECT = "CONNECT\naccept-version:{version}\nhost:{host}\nlogin:{login}\npasscode:{passcode}\n\n"
+# The answers to BEGIN, and to ABORT.
+_PROBE_ANSWER = FrameTemplate("RECEIPT", ("receipt-id:{probe}",), "")
+_NOT_LOGGED_IN = FrameTemplate("ERROR", ("message:Illegal command", "..."), "{*:lines}")
+_NO_DEFAULT_USER = FrameTemplate("ERROR", ("message:Bad CONNECT", "..."), "{*:lines}")
 
 
 @dataclass(frozen=True, slots=True)
-class Performance:
-    """What came of playing a conversation; `mismatch` is None where the server did as written."""
+class PlayResult:
+    """What was said, and the mismatch that ended it; None if the server did as the transcript says."""
 
     recording: Recording
     mismatch: MismatchError | None
 
+    def raise_for_mismatch(self) -> None:
+        """Raise the MismatchError, if there is one."""
+        if self.mismatch:
+            raise self.mismatch
+
 
 async def play(
-    conversation: Conversation, peer: Peer, broker: Broker | None, side: Side, identity: Identity | None = None
-) -> None:
-    """Do what `perform` does, and raise MismatchError where the server did otherwise than written."""
-    performance = await perform(conversation, peer, broker, side, identity or Identity())
-    if performance.mismatch:
-        raise performance.mismatch
-
-
-async def perform(
-    conversation: Conversation,
-    peer: Peer,
+    transcript: Transcript,
+    peer: StompPeer,
     broker: Broker | None,
     side: Side,
-    identity: Identity,
-    leftovers: set[str] | None = None,
-    deleted: set[str] | None = None,
-) -> Performance:
-    """Play a conversation to its end, close the peer, and remove from the broker what the conversation made.
+    identity: Identity | None = None,
+    cleanup_log: CleanupLog | None = None,
+) -> PlayResult:
+    """Play a transcript, close the peer, and remove from the broker what the transcript made.
 
-    In the end every client that was not closed is asked for one more answer: nothing may have come before it.
-    Cancelling it ends the conversation, and what it made is removed all the same.
+    At the end every client that is still connected must get one more answer, so that a surplus frame is noticed.
+    Cancellation ends the transcript, but not the clean-up.
 
     Args:
-        conversation: as it goes with the release of the server's broker, see `Conversation.on`.
-        peer: the server; closed afterwards.
-        broker: the server's broker; None where it cannot be reached.
-        side: whose expectations hold where a departure tells the two apart.
-        identity: who the clients are.
-        leftovers: gets what could not be removed, in words.
-        deleted: gets the names of the queues that were removed, or never made.
+        transcript: must not depend on the release, see `Transcript.for_release`.
+        peer: the server.
+        broker: the server's broker; None if it cannot be reached.
+        side: which of the two servers it is.
+        identity: the user of the clients; guest unless given.
+        cleanup_log: gets what was deleted, and what could not be.
     """
-    course = Course(conversation, side, identity)
-    backstage = Backstage(
-        course, broker, set() if leftovers is None else leftovers, set() if deleted is None else deleted
-    )
-    # A server whose client hangs up may still be at its last frames when the conversation is over.
-    may_go_on = True
+    state = PlayState(transcript, side, identity or Identity())
+    fixture = BrokerFixture(state, broker, cleanup_log or CleanupLog())
+    # A server whose client hangs up may still handle its last frames when the transcript has ended.
+    server_may_be_busy = True
     try:
-        await _Player(course, peer, backstage).play()
-        may_go_on = any(isinstance(step, HangUp) for step in conversation.steps)
+        await _Player(state, peer, fixture).play()
+        server_may_be_busy = any(isinstance(step, steps.HangUp) for step in transcript.steps)
     except MismatchError as mismatch:
-        return Performance(course.recording, mismatch)
+        return PlayResult(state.recording, mismatch)
     finally:
-        await to_the_end(_leave(peer, backstage, may_go_on=may_go_on))
-    return Performance(course.recording, None)
+        await finish(_close(peer, fixture, server_may_be_busy=server_may_be_busy))
+    return PlayResult(state.recording, None)
 
 
-async def _leave(peer: Peer, backstage: Backstage, *, may_go_on: bool) -> None:
+async def _close(peer: StompPeer, fixture: BrokerFixture, *, server_may_be_busy: bool) -> None:
     try:
         await peer.close()
     finally:
-        await backstage.clean_up(may_go_on=may_go_on)
+        await fixture.clean_up(server_may_be_busy=server_may_be_busy)
 
 
 class _Player:
-    def __init__(self, course: Course, peer: Peer, backstage: Backstage) -> None:
-        self._course = course
+    def __init__(self, state: PlayState, peer: StompPeer, fixture: BrokerFixture) -> None:
+        self._state = state
         self._peer = peer
-        self._backstage = backstage
-        self._held: dict[str, Received] = {}  # read in search of one frame more, and not of that kind
+        self._fixture = fixture
+        self._pushed_back: dict[str, Received] = {}  # by client: what ended `any number of` frames, for its next step
         self._logged_in: dict[str, bool] = {}  # of each client whose connection is open
-        self._beating: set[str] = set()  # clients whose server said that it sends heart-beats
-        self._probes = 0  # in this step
-        self._passcode = recorded(course.identity.header_scope["passcode"])
+        self._heart_beating: set[str] = set()  # clients whose server announced heart-beats
+        self._probes = 0  # in this step: a step for one server only must not change the receipt ids of later steps
+        self._header_scope = state.identity.header_scope
+        self._passcode = unambiguous(self._header_scope["passcode"])
         self._handlers: dict[type[Step], Callable[[Any], Awaitable[None]]] = {
-            Send: self._send,
-            SendRaw: self._send_raw,
-            Expect: self._expect,
-            ExpectBeat: self._expect_beat,
-            ExpectClosed: self._expect_closed,
-            AnyOrder: self._any_order,
-            Connect: self._connect,
-            HangUp: self._hang_up,
-            IsOpen: self._is_open,
-            BrokerDeed: backstage.do,
-            BrokerState: backstage.see,
+            steps.SendFrame: self._send_frame,
+            steps.SendRaw: self._send_raw,
+            steps.LogIn: self._log_in,
+            steps.HangUp: self._hang_up,
+            steps.ExpectFrame: self._expect_frame,
+            steps.ExpectFramesInAnyOrder: self._expect_in_any_order,
+            steps.ExpectHeartBeat: self._expect_heart_beat,
+            steps.ExpectClosed: self._expect_closed,
+            steps.ExpectOpen: self._expect_open,
+            steps.BrokerAction: fixture.run,
+            steps.ExpectInBroker: fixture.check,
         }
 
     async def play(self) -> None:
-        for step in self._course.conversation.steps:
-            if step.side in (None, self._course.side):
-                self._course.begin(step)
+        for step in self._state.transcript.steps:
+            if step.side in (None, self._state.side):
+                self._state.begin(step)
                 self._probes = 0
-                await self._take(step)
-        self._course.recording.line = 0
+                await self._play_step(step)
+        self._state.recording.begin_step(0)
         for client, logged_in in list(self._logged_in.items()):
-            await (self._probe(client) if logged_in else self._probe_stranger(client))
+            await (self._probe(client) if logged_in else self._probe_not_logged_in(client))
 
-    async def _take(self, step: Step) -> None:
+    async def _play_step(self, step: Step) -> None:
         try:
             await self._handlers[type(step)](step)
         except BrokerRefusalError as refusal:
-            self._course.recording.add(Entry("B<", f"(refused: {refusal})"))
-            raise self._course.mismatch(str(refusal), is_answer=isinstance(step, BrokerState)) from None
+            self._state.recording.add(RecordedEvent("B<", f"(refused: {refusal})"))
+            raise self._state.mismatch(str(refusal), is_answer=isinstance(step, steps.ExpectInBroker)) from None
         except (PlaceholderError, BrokerLostError, OSError) as error:
-            raise self._course.mismatch(str(error), is_answer=False) from None
+            raise self._state.mismatch(str(error), is_answer=False) from None
 
     # What the client does.
 
-    async def _send(self, step: Send) -> None:
-        frame, scope = step.frame, self._course.scope
-        head = render("\n".join([frame.command, *frame.headers]), scope | self._course.identity.header_scope)
-        await self._say(step.client, head + b"\n\n" + render(frame.body, scope) + b"\0")
+    async def _send_frame(self, step: steps.SendFrame) -> None:
+        head = "\n".join([step.frame.command, *step.frame.headers])
+        await self._send_text(step.client, head, render(step.frame.body, self._state.scope))
 
-    async def _send_raw(self, step: SendRaw) -> None:
-        await self._say(step.client, render_raw(step.text, self._course.scope | self._course.identity.header_scope))
+    async def _send_text(self, client: str, head: str, body: bytes = b"") -> None:
+        head_bytes = render(head, self._state.scope | self._header_scope)
+        await self._send(client, head_bytes + b"\n\n" + body + b"\0")
 
-    async def _say(self, client: str, octets: bytes) -> None:
+    async def _send_raw(self, step: steps.SendRaw) -> None:
+        await self._send(step.client, render_raw(step.text, self._state.scope | self._header_scope))
+
+    async def _send(self, client: str, data: bytes) -> None:
         self._logged_in.setdefault(client, False)
-        self._course.recording.add(Entry.of_client(client, octets, self._passcode))
-        self._backstage.watch(octets)
-        await self._peer.send(client, octets)
+        self._state.recording.add(RecordedEvent.from_client(client, data, self._passcode))
+        self._fixture.note_queues(data)
+        await self._peer.send(client, data)
 
-    async def _connect(self, step: Connect) -> None:
-        self._course.learn({"version": step.version.encode("ascii")})
-        head = render(_CONNECT, self._course.scope | self._course.identity.header_scope)
-        await self._say(step.client, head + b"\0")
-        hides_server = self._course.conversation.setup == "configured"
+    async def _log_in(self, step: steps.LogIn) -> None:
+        self._state.learn({"version": step.version.encode("ascii")})
+        await self._send_text(step.client, _CONNECT)
+        hides_server = self._state.transcript.setup == "configured"
         headers = _CONNECTED if hides_server else (*_CONNECTED, "server:{server-name}/{*}")
-        found = await self._match(step.client, FrameText("CONNECTED", headers, ""))
-        self._course.learn({f"{step.client}.session": found["client_session"]})
+        values = await self._receive_frame(step.client, FrameTemplate("CONNECTED", headers, ""))
+        self._state.learn({f"{step.client}.session": values["client_session"]})
 
-    async def _hang_up(self, step: HangUp) -> None:
-        self._course.recording.add(Entry(f"{step.client}>", "(hangs up)"))
+    async def _hang_up(self, step: steps.HangUp) -> None:
+        self._state.recording.add(RecordedEvent(f"{step.client}>", "(hangs up)"))
         del self._logged_in[step.client]
         await self._peer.hang_up(step.client)
 
     # What the server does.
 
-    async def _expect(self, step: Expect) -> None:
-        if not step.many:
-            self._course.learn(await self._match(step.client, step.frame))
+    async def _expect_frame(self, step: steps.ExpectFrame) -> None:
+        if not step.any_number:
+            self._state.learn(await self._receive_frame(step.client, step.frame))
             return
-        with self._course.recording.within(Order.REPEATED):
+        with self._state.recording.group(EventOrder.ANY_NUMBER):
             while True:
                 received = await self._receive(step.client)
                 if not isinstance(received, ServerFrame) or self._differs(step.frame, received):
-                    self._held[step.client] = received
+                    self._pushed_back[step.client] = received
                     return
-                self._heard(step.client, received)
+                self._record(step.client, received)
 
-    def _differs(self, expected: FrameText, frame: ServerFrame) -> bool:
-        return bool(compare(expected, frame, self._course.scope).differences)
+    def _differs(self, expected: FrameTemplate, frame: ServerFrame) -> bool:
+        return bool(FrameMatch(expected, frame, self._state.scope).differences)
 
-    async def _any_order(self, step: AnyOrder) -> None:
-        waiting = [expect for expect in step.expected if expect.side in (None, self._course.side)]
-        with self._course.recording.within(Order.FREE):
-            while waiting:
-                client = waiting[0].client
-                frame = await self._next_frame(client, waiting[0].frame)
-                waiting.remove(self._expectation(frame, client, waiting))
+    async def _expect_in_any_order(self, step: steps.ExpectFramesInAnyOrder) -> None:
+        missing = [expect for expect in step.expected if expect.side in (None, self._state.side)]
+        with self._state.recording.group(EventOrder.ANY):
+            while missing:
+                client = missing[0].client
+                frame = await self._next_frame(client, missing[0].frame)
+                missing.remove(self._matching(frame, client, missing))
 
-    def _expectation(self, frame: ServerFrame, client: str, waiting: list[Expect]) -> Expect:
-        for expect in waiting:
-            comparison = compare(expect.frame, frame, self._course.scope)
-            if expect.client == client and not comparison.differences:
-                self._course.learn(comparison.found)
+    def _matching(self, frame: ServerFrame, client: str, missing: list[steps.ExpectFrame]) -> steps.ExpectFrame:
+        for expect in missing:
+            match = FrameMatch(expect.frame, frame, self._state.scope)
+            if expect.client == client and not match.differences:
+                self._state.learn(match.values)
                 return expect
-        pictures = [pictured_expectation(expect.frame, self._course.scope) for expect in waiting]
-        raise self._course.mismatch("expected, in any order", *pictures, "got", pictured(frame))
+        expected = [format_expected(expect.frame, self._state.scope) for expect in missing]
+        raise self._state.mismatch("expected, in any order", *expected, "got", format_received(frame))
 
-    async def _expect_beat(self, step: ExpectBeat) -> None:
-        received = await self._receive(step.client, skip_beats=False)
-        self._heard(step.client, received)
+    async def _expect_heart_beat(self, step: steps.ExpectHeartBeat) -> None:
+        received = await self._receive(step.client, skip_heart_beats=False)
+        self._record(step.client, received)
         if not isinstance(received, HeartBeat):
-            raise self._course.mismatch("expected a heart-beat, got", _name(received))
+            raise self._state.mismatch("expected a heart-beat, got", format_received(received))
 
-    async def _expect_closed(self, step: ExpectClosed) -> None:
+    async def _expect_closed(self, step: steps.ExpectClosed) -> None:
         received = await self._receive(step.client)
-        self._heard(step.client, received)
+        self._record(step.client, received)
         if not isinstance(received, Closed):
-            raise self._course.mismatch("expected the connection to be closed, got", _name(received))
+            raise self._state.mismatch("expected the connection to be closed, got", format_received(received))
 
-    async def _match(self, client: str, expected: FrameText) -> Scope:
-        frame = await self._next_frame(client, expected)
-        comparison = compare(expected, frame, self._course.scope)
-        if comparison.differences:
-            wanted = pictured_expectation(expected, self._course.scope)
-            raise self._course.mismatch("expected", wanted, "got", pictured(frame), "which", *comparison.differences)
-        return comparison.found
+    async def _receive_frame(self, client: str, expected: FrameTemplate) -> Scope:
+        return self._state.match(expected, await self._next_frame(client, expected))
 
-    async def _next_frame(self, client: str, expected: FrameText) -> ServerFrame:
+    async def _next_frame(self, client: str, expected: FrameTemplate) -> ServerFrame:
         received = await self._receive(client)
-        self._heard(client, received)
+        self._record(client, received)
         if not isinstance(received, ServerFrame):
-            wanted = pictured_expectation(expected, self._course.scope)
-            raise self._course.mismatch("expected", wanted, "got", _name(received))
+            wanted = format_expected(expected, self._state.scope)
+            raise self._state.mismatch("expected", wanted, "got", format_received(received))
         return received
 
-    async def _receive(self, client: str, *, skip_beats: bool = True) -> Received:
-        """Return what comes next; of a server that announced heart-beats, they are expected at any time."""
-        if client in self._held:
-            return self._held.pop(client)
+    async def _receive(self, client: str, *, skip_heart_beats: bool = True) -> Received:
+        """Return what comes next. A server that announced heart-beats may send them at any time."""
+        if client in self._pushed_back:
+            return self._pushed_back.pop(client)
         try:
             while True:
                 received = await self._peer.receive(client)
-                if not (skip_beats and client in self._beating and isinstance(received, HeartBeat)):
+                if not (skip_heart_beats and client in self._heart_beating and isinstance(received, HeartBeat)):
                     return received
-        except (SilenceError, WireError) as error:
+        except (SilenceError, ServerFrameError) as error:
             kind = "(nothing)" if isinstance(error, SilenceError) else "(what is no frame)"
-            self._course.recording.add(Entry(f"S{client[1:]}<", kind))
-            raise self._course.mismatch(str(error)) from None
+            self._state.recording.add(RecordedEvent(f"S{client[1:]}<", kind))
+            raise self._state.mismatch(str(error)) from None
 
-    def _heard(self, client: str, received: Received) -> None:
-        self._course.recording.add(Entry.of_server(client, received))
+    def _record(self, client: str, received: Received) -> None:
+        self._state.recording.add(RecordedEvent.from_server(client, received))
         if isinstance(received, Closed):
             del self._logged_in[client]
         elif isinstance(received, ServerFrame) and received.command == b"CONNECTED":
             self._logged_in[client] = True
             if any(line.startswith(b"heart-beat:") and line[11:12] != b"0" for line in received.headers):
-                self._beating.add(client)
+                self._heart_beating.add(client)
 
-    # What can be asked of a connection.
+    # Whether the connection still answers.
 
-    async def _is_open(self, step: IsOpen) -> None:
+    async def _expect_open(self, step: steps.ExpectOpen) -> None:
         await self._probe(step.client)
 
     async def _probe(self, client: str) -> None:
         for command in ("BEGIN", "ABORT"):
             self._probes += 1
-            self._course.learn({"probe": b"probe-%d-%d" % (self._course.recording.line, self._probes)})
-            frame = render(command + "\ntransaction:probe\nreceipt:{probe}\n\n", self._course.scope)
-            await self._say(client, frame + b"\0")
-            await self._match(client, _PROBE)
+            self._state.learn({"probe": b"probe-%d-%d" % (self._state.recording.line, self._probes)})
+            await self._send_text(client, command + "\ntransaction:probe\nreceipt:{probe}")
+            await self._receive_frame(client, _PROBE_ANSWER)
 
-    async def _probe_stranger(self, client: str) -> None:
-        setup = self._course.conversation.setup
-        if setup == "configured":  # whoever did not log in is logged in with the first frame
+    async def _probe_not_logged_in(self, client: str) -> None:
+        setup = self._state.transcript.setup
+        if setup == "configured":  # with implicit connect the first frame logs the client in
             await self._probe(client)
             return
-        await self._say(client, b"BEGIN\ntransaction:probe\n\n\0")
-        await self._match(client, _NOBODY if setup == "no-default-user" else _ILLEGAL)
-
-
-def _name(received: Received) -> str:
-    if isinstance(received, ServerFrame):
-        return pictured(received)
-    return "(closed)" if isinstance(received, Closed) else "(heart-beat)"
+        await self._send_text(client, "BEGIN\ntransaction:probe")
+        await self._receive_frame(client, _NO_DEFAULT_USER if setup == "no-default-user" else _NOT_LOGGED_IN)

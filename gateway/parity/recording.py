@@ -1,116 +1,212 @@
-"""What was said in a conversation, as it was said, so that two of them can be compared afterwards."""
+"""What clients, server and broker said while a transcript was played, and how recordings of two servers compare."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Self
 
-from gateway.parity.matcher import is_length, length_problems
-from gateway.parity.text import recorded
-from gateway.parity.wire import Closed, Received, ServerFrame
+from gateway.parity.matcher import content_length_problem, is_content_length
+from gateway.parity.rendering import unambiguous
+from gateway.parity.stomp_peer import Closed, Received, ServerFrame
 
 
-class Order(Enum):
-    """What the order of a passage's entries means."""
+class EventOrder(Enum):
+    """How the events of a group compare with those of the other server."""
 
     EXACT = "exact"
-    """They came one after the other."""
-    FREE = "free"
-    """Each came once, in an order that means nothing."""
-    REPEATED = "repeated"
-    """How often each came, if at all, means nothing."""
+    """The same events in the same order."""
+    ANY = "any"
+    """The same events, each once, in any order."""
+    ANY_NUMBER = "any number"
+    """Events that may repeat: one server may have said fewer of them, or none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    r"""Something that a client said, that the server said, or that happened in the broker.
+class RecordedEvent:
+    r"""Something that a client or the server sent, or that happened in the broker.
 
     Args:
-        speaker: `C1>` for a client, `S1<` for the server's answer to it, `B>` and `B<` for the broker.
-        opening: a frame's command; words in parentheses for what is no frame.
-        headers: the lines as on the wire; a `content-length` that is right is left out.
-        body: text; octets that are not printable are shown as `\xNN`, and backslashes are doubled.
+        source: `C1>` for a client, `S1<` for the server's answer to it, `B>` and `B<` for the broker.
+        first_line: a frame's command; words in parentheses for anything that is not a frame.
+        headers: the lines as sent, without a content-length that is right.
+        body: bytes that are not printable as `\xNN`, backslashes doubled.
     """
 
-    speaker: str
-    opening: str
+    source: str
+    first_line: str
     headers: tuple[str, ...] = ()
     body: str = ""
 
     @classmethod
-    def of_client(cls, client: str, octets: bytes, passcode: str) -> "Entry":
-        """Return what a client sent, but for its passcode: a recording is for printing."""
-        text = re.sub(rf"(?m)^(passcode: *){re.escape(passcode)}", r"\1{passcode}", recorded(octets))
-        opening, _, rest = text.partition("\n")
-        return cls(f"{client}>", opening, tuple(rest.rstrip("\n").split("\n")) if rest.strip("\n") else ())
+    def from_client(cls, client: str, data: bytes, passcode: str) -> Self:
+        """Record what a client sent, without its passcode: recordings are printed."""
+        text = re.sub(rf"(?m)^(passcode: *){re.escape(passcode)}", r"\1{passcode}", unambiguous(data))
+        first_line, _, rest = text.partition("\n")
+        return cls(f"{client}>", first_line, tuple(rest.rstrip("\n").split("\n")) if rest.strip("\n") else ())
 
     @classmethod
-    def of_server(cls, client: str, received: Received) -> "Entry":
-        """Return what the server sent to a client."""
-        speaker = f"S{client[1:]}<"
+    def from_server(cls, client: str, received: Received) -> Self:
+        """Record what the server sent to a client."""
+        source = f"S{client[1:]}<"
         if not isinstance(received, ServerFrame):
-            return cls(speaker, "(closed)" if isinstance(received, Closed) else "(heart-beat)")
-        right = not list(length_problems(received))
-        lines = [line for line in received.headers if not (right and is_length(line))]
-        return cls(speaker, recorded(received.command), tuple(map(recorded, lines)), recorded(received.body))
+            return cls(source, "(closed)" if isinstance(received, Closed) else "(heart-beat)")
+        keep_length = content_length_problem(received) is not None
+        headers = (unambiguous(line) for line in received.headers if keep_length or not is_content_length(line))
+        return cls(source, unambiguous(received.command), tuple(headers), unambiguous(received.body))
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The entry as a transcript would write it."""
-        under = [*self.headers, *(["", *self.body.split("\n")] if self.body else [])]
-        indent = " " * (len(self.speaker) + 1)
-        return (f"{self.speaker} {self.opening}", *((indent + line).rstrip() for line in under))
+        """The event in the notation of transcripts."""
+        indented = [*self.headers, *(["", *self.body.split("\n")] if self.body else [])]
+        indent = " " * (len(self.source) + 1)
+        return (f"{self.source} {self.first_line}", *((indent + line).rstrip() for line in indented))
+
+    def replaced(self, pattern: re.Pattern[str], name: str | Callable[[re.Match[str]], str]) -> Self:
+        """Return the event with each match replaced by `name`, as `re.sub` does."""
+        parts = (self.first_line, *self.headers, self.body)
+        first_line, *headers, body = (pattern.sub(name, part) for part in parts)
+        return type(self)(self.source, first_line, tuple(headers), body)
 
 
-@dataclass(slots=True)
-class Passage:
-    """Entries that belong together.
+@dataclass(frozen=True, slots=True)
+class EventGroup:
+    """Events that are compared together, and the line of their step; 0 after the last step."""
 
-    Args:
-        order: what their order means.
-        line: of the file, where the step is to which they belong; 0 for what is asked when all steps are over.
-        entries: what was said.
-    """
+    order: EventOrder
+    line: int = field(compare=False)
+    events: list[RecordedEvent] = field(default_factory=list)
 
-    order: Order
-    line: int
-    entries: list[Entry] = field(default_factory=list)
+    def matches(self, other: Self) -> bool:
+        """Tell whether two servers said the same. One may have said fewer of the events that may repeat."""
+        if self.order is EventOrder.ANY_NUMBER and other.order is EventOrder.ANY_NUMBER:
+            return set(self.events) <= set(other.events) or set(other.events) <= set(self.events)
+        return self == other
 
 
 class Recording:
-    """Everything that was said in one conversation, in passages.
+    """Everything that was said while a transcript was played on one server.
 
-    Conversations about the same steps on two servers have the same passages, where both did as they should.
-
-    Args:
-        run: the text that the names of this conversation have, and no others.
+    Two servers that answer as the transcript says have the same groups. `run` is the start of all names of this run.
     """
 
     def __init__(self, run: str) -> None:
         self.run = run
-        self.passages: list[Passage] = []
+        self.groups: list[EventGroup] = []
         self.line = 0
-        """Of the step that is played."""
-        self._order = Order.EXACT
+        """Line of the step that is played."""
+        self._order = EventOrder.EXACT
 
-    def add(self, entry: Entry) -> None:
-        """Note what was said; in a passage of its own, unless `within` says otherwise."""
-        if self._order is Order.EXACT:
-            self.passages.append(Passage(self._order, self.line))
-        self.passages[-1].entries.append(entry)
+    def begin_step(self, line: int) -> None:
+        """Record what follows as said in the step at this line."""
+        self.line = line
+
+    def add(self, event: RecordedEvent) -> None:
+        """Record an event, in a group of its own unless `group` has opened one."""
+        if self._order is EventOrder.EXACT:
+            self.groups.append(EventGroup(self._order, self.line))
+        self.groups[-1].events.append(event)
 
     @contextmanager
-    def within(self, order: Order) -> Iterator[None]:
-        """Put what is said from now on into one passage, also where that is nothing."""
-        self.passages.append(Passage(order, self.line))
+    def group(self, order: EventOrder) -> Iterator[None]:
+        """Record the events of the `with` block, if any, as one group."""
+        self.groups.append(EventGroup(order, self.line))
         self._order = order
         try:
             yield
         finally:
-            self._order = Order.EXACT
+            self._order = EventOrder.EXACT
 
     @property
-    def entries(self) -> list[Entry]:
-        """All entries, in the order in which they came."""
-        return [entry for passage in self.passages for entry in passage.entries]
+    def events(self) -> list[RecordedEvent]:
+        """All events, in the order in which they happened."""
+        return [event for group in self.groups for event in group.events]
+
+
+# The header in which a server tells its session. A client that sent no CONNECT learns it from its messages.
+_SESSION = {
+    "CONNECTED": re.compile(r"session:(session-[A-Za-z0-9_-]{22})"),
+    "MESSAGE": re.compile(r"message-id:.*@@(session-[A-Za-z0-9_-]{22})@@[0-9]+"),
+}
+# Names that a server generates. A message id ends with `@@session@@tag`, and the server counts the tags.
+_GENERATED = re.compile(
+    r"(?P<generated>amq\.gen-[A-Za-z0-9_-]{22})"
+    r"|(?P<durable>stomp-subscription-[A-Za-z0-9_-]{22})"
+    r"|(?P<tag>(?<=session\}@@)[0-9]+)"
+)
+_MESSAGE_ID = re.compile(r"[QT]_[^\n]*$")
+# RabbitMQ quotes bytes that are not UTF-8 as a list of numbers, and folds it where the line is full.
+_QUOTED_BYTES = re.compile(r"\[[0-9]+(?:,\s*[0-9]+)*\]")
+
+
+def normalised(recording: Recording, lines: Collection[int] | None = None) -> list[EventGroup]:
+    """Return the groups of a recording, or of the steps at some lines, so that servers that behave the same are equal.
+
+    Names of the run, sessions, message ids and generated queues become placeholders, numbered in the order in which
+    they first appear, so that different names stay different. Headers are sorted by name, and so are events unless
+    their order counts. The following is dropped: the value of CONNECTED's server header; the line feed that some
+    releases of the plugin put at the end of an ERROR's body; the line breaks within bytes that an ERROR quotes.
+    """
+    normaliser = _Normaliser(recording)
+    return [normaliser.group(group) for group in recording.groups if lines is None or group.line in lines]
+
+
+class _Normaliser:
+    def __init__(self, recording: Recording) -> None:
+        self._known = {recording.run: "{run}"}
+        self._generated: dict[tuple[str, str], str] = {}
+        self._counts: dict[str, int] = {}
+        for event in recording.events:
+            if event.first_line in _SESSION:
+                self._learn_session(event)
+
+    def _learn_session(self, event: RecordedEvent) -> None:
+        pattern = _SESSION[event.first_line]
+        found = next((match for line in event.headers if (match := pattern.fullmatch(line))), None)
+        if found and found[1] not in self._known:
+            client = "C" + event.source[1:-1]
+            earlier = sum(name.startswith(f"{{{client}.") for name in self._known.values())
+            ordinal = f"{earlier + 1}. " if earlier else ""
+            self._known[found[1]] = f"{{{client}.{ordinal}session}}"
+
+    def group(self, group: EventGroup) -> EventGroup:
+        events = [self._with_known_names(event) for event in group.events]
+        if group.order is not EventOrder.EXACT:
+            events.sort(key=lambda event: event.replaced(_GENERATED, _kind).lines)
+        if group.order is EventOrder.ANY_NUMBER:  # how often they came must not count
+            events = list(dict.fromkeys(event.replaced(_GENERATED, _kind) for event in events))
+        else:
+            events = [event.replaced(_GENERATED, self._numbered) for event in events]
+        return EventGroup(group.order, group.line, events)
+
+    def _with_known_names(self, event: RecordedEvent) -> RecordedEvent:
+        headers, body = event.headers, event.body
+        if event.first_line == "CONNECTED":
+            headers = tuple("server:{server}" if line.startswith("server:") else line for line in headers)
+        if event.source.endswith("<"):  # a client's headers stay in the order in which it sent them
+            headers = tuple(sorted(headers, key=lambda line: line.partition(":")[0]))
+        if event.first_line == "ERROR":
+            body = _QUOTED_BYTES.sub(lambda quoted: re.sub(r"\s", "", quoted[0]), body.removesuffix("\n"))
+        named = RecordedEvent(event.source, event.first_line, headers, body)
+        for value, name in self._known.items():
+            as_numbers = ",".join(map(str, value.encode()))
+            named = named.replaced(re.compile(re.escape(value)), name)
+            named = named.replaced(re.compile(as_numbers), f"{name[:-1]} in bytes}}")
+        return named
+
+    def _numbered(self, match: re.Match[str]) -> str:
+        kind = str(match.lastgroup)
+        # One server counts its tags for each subscription anew, the other does not: a tag has a meaning only together
+        # with the subscription and session before it.
+        before = _MESSAGE_ID.search(match.string[: match.start()]) if kind == "tag" else None
+        counter = before[0] if before else kind
+        key = (counter, match[0])
+        if key not in self._generated:
+            self._counts[counter] = self._counts.get(counter, 0) + 1
+            self._generated[key] = f"{{{kind} {self._counts[counter]}}}"
+        return self._generated[key]
+
+
+def _kind(match: re.Match[str]) -> str:
+    return f"{{{match.lastgroup}}}"

@@ -1,4 +1,4 @@
-"""The Java that Spark runs on: where it is, and whether it is new enough."""
+"""Finds the Java that Spark runs on, and checks that it is new enough."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _ADVICE: Final = (
     "`apt-get install openjdk-17-jre-headless`, or let JAVA_HOME name one that is there."
 )
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
-_PATIENCE: Final = 20.0
-"""Seconds for a Java to say its version."""
+_VERSION_TIMEOUT: Final = 20.0
+"""Seconds for `java -version`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java: ``home`` is what JAVA_HOME names, ``version`` its first number, ``text`` its whole first line."""
+    """A Java: ``home`` as in JAVA_HOME, ``version`` its first number, ``text`` all that `java -version` prints."""
 
     home: Path
     version: int
@@ -35,18 +35,14 @@ class Java:
 
 
 def find_java(environment: Mapping[str, str] = os.environ, installed: Path = Path("/usr/lib/jvm")) -> Java:
-    """The first Java that is new enough: of JAVA_HOME, then of PATH, then of what is installed.
-
-    Args:
-        environment: has JAVA_HOME and PATH, or not.
-        installed: where the system keeps its Javas.
+    """The first Java that is new enough: that of JAVA_HOME, then that in PATH, then those in ``installed``.
 
     Raises:
         PipelineError: there is none, or only older ones.
     """
     older: list[Java] = []
     for program in _programs(environment, installed):
-        java = _ask(program)
+        java = _version_of(program)
         if java is None:
             continue
         if java.version >= OLDEST:
@@ -60,14 +56,14 @@ def find_java(environment: Mapping[str, str] = os.environ, installed: Path = Pat
 
 def _programs(environment: Mapping[str, str], installed: Path) -> Iterator[Path]:
     seen: set[Path] = set()
-    for program in _places(environment, installed):
+    for program in _candidates(environment, installed):
         real = program.resolve()
         if os.access(real, os.X_OK) and real.is_file() and real not in seen:
             seen.add(real)
             yield real
 
 
-def _places(environment: Mapping[str, str], installed: Path) -> Iterator[Path]:
+def _candidates(environment: Mapping[str, str], installed: Path) -> Iterator[Path]:
     if home := environment.get("JAVA_HOME"):
         yield Path(home) / "bin" / "java"
     if found := shutil.which("java", path=environment.get("PATH", "")):
@@ -75,14 +71,19 @@ def _places(environment: Mapping[str, str], installed: Path) -> Iterator[Path]:
     yield from sorted(installed.glob("*/bin/java"))
 
 
-def _ask(program: Path) -> Java | None:
+def _version_of(program: Path) -> Java | None:
     try:
         answer = subprocess.run(  # noqa: S603 - a program called java, with a constant argument
-            [program, "-version"], capture_output=True, text=True, errors="replace", timeout=_PATIENCE, check=False
+            [program, "-version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_VERSION_TIMEOUT,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    said = _VERSION.search(answer.stderr + answer.stdout)
-    if said is None:
+    version = _VERSION.search(answer.stderr + answer.stdout)
+    if version is None:
         return None
-    return Java(program.parent.parent, int(said[1]), " ".join((answer.stderr + answer.stdout).split()))
+    return Java(program.parent.parent, int(version[1]), " ".join((answer.stderr + answer.stdout).split()))

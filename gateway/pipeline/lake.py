@@ -1,12 +1,12 @@
-"""The lake: a directory of Parquet tables that any engine can read, and how something becomes part of it.
+"""The lake: a directory of Parquet tables that any engine can read, and how a batch becomes part of it.
 
-Layout. ``<table>/d=<day, UTC>/...`` for every table; what begins with an underscore is no table.
+Layout: ``<table>/d=<day, UTC>/...`` for every table; names that begin with an underscore are not tables.
 
 * ``events``, ``rollup_10s`` and ``bad_lines`` grow by whole batches: ``<table>/d=<day>/.../batch=<id>/*.parquet``.
-  A batch is written under ``_staging`` and renamed, so no reader meets half a file. When all its parts are in place its
-  manifest is written, ``_batches/<id>.json``: a batch is part of the lake if and only if it has a manifest.
-* All other tables are computed from those, one file to a day, ``<table>/d=<day>/<table>.parquet``, replaced in one
-  step; ``durable_subs``, which spans all days, is one file.
+  A batch is written under ``_staging`` and renamed, so no reader sees half a file. When all its parts are in place its
+  manifest ``_batches/<id>.json`` is written: a batch is part of the lake if and only if it has a manifest.
+* All other tables are computed from these, one file per day, ``<table>/d=<day>/<table>.parquet``, replaced in one
+  step; ``durable_subs``, which covers all days, is one file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import msgspec
 from gateway.errors import PipelineError
 
 MANIFEST_VERSION: Final = 1
-"""The version of what manifests say."""
+"""The version of the manifests' format."""
 
 BATCH_TABLES: Final = ("events", "rollup_10s", "bad_lines")
 """Tables that grow by batches."""
@@ -44,14 +44,14 @@ DAY_TABLES: Final = (
     "features_used",
     "durable_days",
 )
-"""Tables with one file to a day."""
+"""Tables with one file per day."""
 
 WHOLE_TABLES: Final = ("durable_subs",)
 """Tables with one file."""
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class IngestedSegment:
     """A segment in a manifest: ``path`` below the journal's directory, its lines, and the bad ones among them."""
 
     path: str
@@ -61,13 +61,14 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a batch brought into the lake.
+    """The content of a batch.
 
-    ``days``: of its events. ``session_days``: on which the sessions that it touched began. ``written``: ISO time.
+    ``days`` are those of its events, ``session_days`` those on which the sessions in it began. ``written`` is an ISO
+    time.
     """
 
     batch: int
-    segments: list[Segment]
+    segments: list[IngestedSegment]
     events: int
     bad_lines: int
     rollup_rows: int
@@ -78,11 +79,7 @@ class Manifest:
 
 
 class Lake:
-    """Where everything in a lake is.
-
-    Args:
-        root: its directory.
-    """
+    """A lake's directory: its paths, lock and manifests."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -97,7 +94,7 @@ class Lake:
         return self.root / name
 
     def day_file(self, name: str, day: str) -> Path:
-        """The file of a table with one file to a day; ``day`` as 2026-11-21."""
+        """The file of a table with one file per day; ``day`` as 2026-11-21."""
         return self.root / name / f"d={day}" / f"{name}.parquet"
 
     def whole_file(self, name: str) -> Path:
@@ -109,11 +106,7 @@ class Lake:
         return self.batches / f"{batch:08d}.json"
 
     def create(self) -> None:
-        """Make the lake's own directories, where they are not there yet.
-
-        Raises:
-            PipelineError: they cannot be made.
-        """
+        """Create the lake's own directories, or raise PipelineError."""
         try:
             for directory in (self.root, self.staging, self.batches, self.checkpoint.parent, self.logs, self.retired):
                 directory.mkdir(parents=True, exist_ok=True)
@@ -124,11 +117,7 @@ class Lake:
             ) from error
 
     def must_exist(self) -> None:
-        """See whether there is a lake, and one that may be read.
-
-        Raises:
-            PipelineError: there is none, or it may not be looked into.
-        """
+        """Raise PipelineError if there is no lake, or it may not be read."""
         try:
             found = stat.S_ISDIR(self.batches.stat().st_mode)
         except (FileNotFoundError, NotADirectoryError):
@@ -139,11 +128,7 @@ class Lake:
             raise PipelineError(f"there is no lake at {self.root}. Give the directory that `pipeline ingest` wrote.")
 
     def must_be_listable(self) -> None:
-        """See whether every directory of the lake's tables can be listed: what cannot be would pass for empty.
-
-        Raises:
-            PipelineError: there is no lake, or a directory cannot be listed; it is named.
-        """
+        """Raise PipelineError if there is no lake, or a directory of it cannot be listed and so would seem empty."""
         self.must_exist()
         listed(self.batches)
         listed(self.retired)
@@ -153,57 +138,41 @@ class Lake:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Be the only one that writes into the lake.
-
-        Raises:
-            PipelineError: somebody else is writing.
-        """
+        """Hold the write lock, or raise PipelineError if another process holds it."""
         self.create()
         try:
             descriptor = os.open(self.root / "_lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         except OSError as error:
             raise PipelineError(f"the lake {self.root} cannot be locked: {error.strerror or error}.") from error
         try:
-            self._take(descriptor)
+            self._lock(descriptor)
             yield
         finally:
             os.close(descriptor)
 
-    def _take(self, descriptor: int) -> None:
+    def _lock(self, descriptor: int) -> None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            who = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
+            holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
             raise PipelineError(
-                f"another command (process {who or 'unknown'}) is writing into the lake {self.root}: wait for its end. "
-                "(One that was started with --every stays until it is stopped.)"
+                f"another command (process {holder or 'unknown'}) is writing into the lake {self.root}: wait for its "
+                "end. (One with --every runs until it is stopped.)"
             ) from error
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
 
     def manifests(self) -> list[Manifest]:
-        """The manifests of all batches, in their order.
-
-        Raises:
-            PipelineError: one cannot be read.
-        """
+        """The manifests of all batches, in order; raises PipelineError if one cannot be read."""
         return [self.read_manifest(batch) for batch in self.batch_numbers()]
 
     def batch_numbers(self) -> list[int]:
-        """The numbers of all batches that are part of the lake, in their order.
-
-        Raises:
-            PipelineError: they cannot be listed.
-        """
+        """The numbers of all batches that are part of the lake, in order."""
         paths = listed(self.batches)
         return sorted(int(path.stem) for path in paths if path.suffix == ".json" and path.stem.isdigit())
 
     def read_manifest(self, batch: int) -> Manifest:
-        """The manifest of a batch.
-
-        Raises:
-            PipelineError: it is not there, or it cannot be read.
-        """
+        """The manifest of a batch; raises PipelineError if it does not exist or cannot be read."""
         path = self.manifest(batch)
         try:
             return msgspec.json.decode(path.read_bytes(), type=Manifest)
@@ -211,7 +180,7 @@ class Lake:
             raise PipelineError(f"the manifest {path} cannot be read: {error}") from error
 
     def write_manifest(self, manifest: Manifest) -> None:
-        """Make a batch part of the lake, or replace what is said of it, in one step."""
+        """Make a batch part of the lake, or replace its manifest, in one step."""
         write_whole(self.manifest(manifest.batch), json.dumps(msgspec.to_builtins(manifest), indent=1).encode())
 
     def batch_directories(self) -> Iterator[tuple[int, Path]]:
@@ -224,27 +193,27 @@ class Lake:
                     yield int(number), path
 
     def orphans(self) -> list[Path]:
-        """What a killed ingest left in the tables: directories of batches without a manifest."""
+        """Directories of batches without a manifest, which a killed ingest has left in the tables."""
         complete = set(self.batch_numbers())
         return [path for batch, path in self.batch_directories() if batch not in complete]
 
     def staged(self, batch: int) -> Path:
-        """An empty place in which a batch can be prepared; what was there is gone."""
-        place = self.staging / f"{batch:08d}"
-        remove(place)
-        place.mkdir(parents=True)
-        return place
+        """A new, empty directory in which a batch can be prepared."""
+        directory = self.staging / f"{batch:08d}"
+        remove(directory)
+        directory.mkdir(parents=True)
+        return directory
 
     def publish(self, staged: Path, batch: int) -> None:
-        """Put what was prepared in its place. It is part of the lake once its manifest is written.
+        """Move a prepared batch into the tables. It is part of the lake once its manifest is written.
 
         Args:
-            staged: holds ``<table>/d=<day>/...``, with Spark's files in the last directories.
+            staged: contains ``<table>/d=<day>/...``, with Spark's files in the innermost directories.
             batch: its number.
         """
         parents: set[Path] = set()
         for directory in _with_files(staged):
-            tidy(directory)
+            _keep_parquet_files(directory)
             target = self.root / directory.relative_to(staged) / f"batch={batch:08d}"
             target.parent.mkdir(parents=True, exist_ok=True)
             directory.rename(target)
@@ -264,22 +233,22 @@ class Lake:
         return self.root / "_refreshed.json"
 
     def refreshed(self) -> int:
-        """The last batch whose days are in the tables computed from events; -1 where none is."""
+        """The last batch that the computed tables contain; -1 for none."""
         try:
             return int(json.loads(self._refreshed.read_bytes())["batch"])
         except (OSError, ValueError, KeyError, TypeError):
             return -1
 
     def set_refreshed(self, batch: int) -> None:
-        """Note that the tables computed from events hold all up to a batch."""
+        """Note that the computed tables contain all batches up to this one."""
         write_whole(self._refreshed, json.dumps({"batch": batch}).encode())
 
 
 def listed(directory: Path) -> list[Path]:
-    """What is in a directory, by name; nothing where there is none.
+    """The paths in a directory, by name; none if it does not exist.
 
     Raises:
-        PipelineError: it cannot be listed. (A pattern, as of `Path.glob`, would find nothing in it, and say nothing.)
+        PipelineError: it cannot be listed. (`Path.glob` would silently find nothing.)
     """
     try:
         with os.scandir(directory) as entries:
@@ -291,17 +260,17 @@ def listed(directory: Path) -> list[Path]:
 
 
 def walked(directory: Path) -> Iterator[Path]:
-    """All files below a directory, those of linked directories left out; nothing where there is none.
+    """All files below a directory, without following links; none if it does not exist.
 
     Raises:
         PipelineError: a directory cannot be listed.
     """
-    for place, _, names in os.walk(directory, onerror=_refuse):
-        yield from (Path(place, name) for name in sorted(names))
+    for parent, _, names in os.walk(directory, onerror=_raise_not_listed):
+        yield from (Path(parent, name) for name in sorted(names))
 
 
-def _refuse(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError | NotADirectoryError):  # removed meanwhile, or never there
+def _raise_not_listed(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):  # removed meanwhile, or never created
         raise _not_listed(Path(error.filename), error) from error
 
 
@@ -313,11 +282,13 @@ def _not_listed(directory: Path, error: OSError) -> PipelineError:
 
 
 def _with_files(root: Path) -> list[Path]:
-    return sorted(Path(place) for place, _, files in os.walk(root) if any(name.endswith(".parquet") for name in files))
+    return sorted(
+        Path(parent) for parent, _, files in os.walk(root) if any(name.endswith(".parquet") for name in files)
+    )
 
 
-def tidy(directory: Path) -> None:
-    """Remove Spark's own files from a directory of Parquet files, and see to it that the rest is on the disk."""
+def _keep_parquet_files(directory: Path) -> None:
+    """Remove Spark's own files from a directory, and sync the Parquet files to disk."""
     for path in directory.iterdir():
         if path.suffix == ".parquet" and not path.name.startswith((".", "_")):
             _sync(path, os.O_RDONLY)
@@ -327,7 +298,7 @@ def tidy(directory: Path) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write or replace a file in one step, so that it is there as a whole or not at all, even after a power cut."""
+    """Write or replace a file in one step: after a power cut it is there as a whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     half = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -343,12 +314,12 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """See to it that a directory's entries are on the disk."""
+    """Sync a directory's entries to disk."""
     _sync(directory, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def remove(directory: Path) -> None:
-    """Remove a directory with all that is in it, if it is there."""
+    """Remove a directory and its content, if it exists."""
     if directory.exists():
         shutil.rmtree(directory)
 

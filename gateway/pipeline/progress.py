@@ -1,4 +1,4 @@
-"""What the pipeline says on the terminal while it works: a line at the start, one to a batch, and a summary."""
+"""What an ingest prints: a line at the start, one for each batch, and a summary."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gateway.pipeline.lake import Manifest
 
 
 class Progress:
-    """Says how an ingest goes.
+    """Prints the progress of an ingest.
 
     Args:
-        out: takes what goes well.
-        quiet: say only what goes wrong.
-        errors: takes warnings.
+        out: receives messages; standard output by default.
+        quiet: print warnings only.
+        errors: receives warnings; standard error by default.
     """
 
     def __init__(self, out: TextIO | None = None, *, quiet: bool = False, errors: TextIO | None = None) -> None:
@@ -30,66 +30,57 @@ class Progress:
         self._batches = 0
 
     def start(self, journal: Path, lake: Path, waiting: int) -> None:
-        """Say from where to where, and how many segments have not been read."""
-        what = f"{_many(waiting, 'segment')} waiting" if waiting else "no segments waiting"
-        self._say(f"journal {journal}, lake {lake}: {what}")
+        """Print the directories, and how many segments are waiting."""
+        what = f"{_counted(waiting, 'segment')} waiting" if waiting else "no segments waiting"
+        self.say(f"journal {journal}, lake {lake}: {what}")
 
     def batch(self, manifest: Manifest, *, seconds: float, lag: float | None) -> None:
-        """Say what a batch brought.
-
-        Args:
-            manifest: its own.
-            seconds: that it took.
-            lag: seconds from its newest event until now; None without events.
-        """
+        """Print what a batch contained, how many seconds it took, and the age in seconds of its newest event."""
         self._batches += 1
         self._segments += len(manifest.segments)
         self._events += manifest.events
         self._bad += manifest.bad_lines
         rate = f"{manifest.events / seconds:,.0f}/s" if seconds > 0 else "-"
-        parts = [_many(len(manifest.segments), "segment"), f"{_many(manifest.events, 'event')} ({rate})"]
+        parts = [_counted(len(manifest.segments), "segment"), f"{_counted(manifest.events, 'event')} ({rate})"]
         if manifest.bad_lines:
-            parts.append(_many(manifest.bad_lines, "bad line"))
+            parts.append(_counted(manifest.bad_lines, "bad line"))
         if lag is not None:
-            parts.append(f"newest {_span(lag)} ago")
-        self._say(f"batch {manifest.batch}: {', '.join(parts)}")
+            parts.append(f"newest {_age(lag)} ago")
+        self.say(f"batch {manifest.batch}: {', '.join(parts)}")
 
     def tables(self, days: int, seconds: float) -> None:
-        """Say that the tables computed from events are up to date."""
-        self._say(f"tables of {_many(days, 'day')} computed in {seconds:.1f} s")
+        """Print that the computed tables are up to date."""
+        self.say(f"tables of {_counted(days, 'day')} computed in {seconds:.1f} s")
 
     def end(self) -> None:
-        """Say what all batches brought."""
+        """Print the sum of all batches."""
         if not self._batches:
-            self._say("nothing new")
+            self.say("nothing new")
             return
-        bad = f", {_many(self._bad, 'bad line')} (see the table bad_lines)" if self._bad else ""
-        self._say(
-            f"done: {_many(self._batches, 'batch')}, {_many(self._segments, 'segment')}, "
-            f"{_many(self._events, 'event')}{bad}, {time.monotonic() - self._began:.1f} s"
+        bad = f", {_counted(self._bad, 'bad line')} (see the table bad_lines)" if self._bad else ""
+        self.say(
+            f"done: {_counted(self._batches, 'batch')}, {_counted(self._segments, 'segment')}, "
+            f"{_counted(self._events, 'event')}{bad}, {time.monotonic() - self._began:.1f} s"
         )
 
-    def say(self, sentence: str) -> None:
-        """Say something else that goes well."""
-        self._say(sentence)
-
-    def warn(self, sentence: str) -> None:
-        """Say what should not be overlooked."""
-        print(f"stomp-gateway: {sentence}", file=self._errors, flush=True)
-
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """Print a message, unless quiet."""
         if not self._quiet:
             print(text, file=self._out, flush=True)
 
+    def warn(self, sentence: str) -> None:
+        """Print a warning."""
+        print(f"stomp-gateway: {sentence}", file=self._errors, flush=True)
 
-def _many(count: int, what: str) -> str:
+
+def _counted(count: int, what: str) -> str:
     plural = "es" if what.endswith("ch") else "s"
     return f"{count:,} {what}{'' if count == 1 else plural}"
 
 
-def _span(seconds: float) -> str:
+def _age(seconds: float) -> str:
     if seconds < 0:
-        return f"-{_span(-seconds)}"
+        return f"-{_age(-seconds)}"
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"

@@ -1,8 +1,8 @@
-"""The roll-up: what happened in 10 seconds, counted. Every other table of traffic is made of it.
+"""The roll-up: events counted per 10 seconds. All other tables of traffic are computed from it.
 
-Rows of the roll-up can be added up in any order, those of many batches among them: counts and octets are sums, and
-latencies are counts by bucket. A message line counts for its weight; what a session at level session did is in its
-``stat`` lines. No session writes both, so nothing is counted twice.
+Its rows can be added up in any order, across batches too: counts and bytes are sums, and latencies are counts by
+histogram bucket. A message line counts with its weight; the ``stat`` lines of a session at level session count what it
+did. No session writes both, so nothing is counted twice.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from gateway.journal.schema import MESSAGE_EVENTS
-from gateway.pipeline.buckets import HIGHEST, bucket
 
 SLOT: Final = 10
-"""Seconds that a row of the roll-up spans."""
+"""Seconds that a row of the roll-up covers."""
 
 KEYS: Final = (
     "ts10",
@@ -40,20 +39,23 @@ _FROM_EVENTS: Final = ("impl", "node", "vhost", "user", "destination", "dest_kin
 _WITH_CODE: Final = ("end", "unsub", "err", "blk", "use", "nack")
 _WITH_LATENCY: Final = ("conn", "blk", "ack")
 _COUNTED: Final = ("open", "close", "drop", "conn", "end", "use", "sub", "unsub", "err", "blk", *MESSAGE_EVENTS)
+_BITS: Final = 4
+_PER_OCTAVE: Final = 1 << _BITS
+HIGHEST_BUCKET: Final = 800
+"""The bucket of 2^53, the largest latency that a line may have."""
 
 
 def roll_up(events: DataFrame) -> DataFrame:
     """Count events.
 
     Args:
-        events: rows of the table ``events``. Where a column ``level`` is there, the files of messages are not looked
-            through for counters.
+        events: rows of the table ``events``. With a column ``level``, only level session is searched for counters.
 
     Returns:
         Rows of the table ``rollup_10s`` without ``batch``; ``d`` is the day as a string.
     """
     rows = _single_events(events).unionByName(_counters(events))
-    # Most rows differ in their bucket: to add up before the exchange too, as Spark would, costs more than it saves.
+    # Most rows differ in their bucket, so a partial aggregation before the exchange, as Spark would do, does not pay.
     rows = rows.repartition("slot", "user", "destination")
     summed = rows.groupBy("slot", *KEYS[1:]).agg(F.sum("n").alias("n"), F.sum("bytes").alias("bytes"))
     start = F.timestamp_micros(F.col("slot") * _SLOT_US)
@@ -67,29 +69,24 @@ def roll_up(events: DataFrame) -> DataFrame:
 
 
 def day_of(time: Column | str) -> Column:
-    """The day of a time as a string, UTC whatever the Spark session's time zone is."""
+    """The day of a timestamp as a string, in UTC regardless of the Spark session's time zone."""
     return F.date_from_unix_date(_floor_div(F.unix_micros(time), _DAY_US).cast("int")).cast("string")
 
 
 def rounded_down(time: Column | str, seconds: int) -> Column:
-    """A time without what is left of it when the time since the epoch is divided.
-
-    Args:
-        time: a timestamp.
-        seconds: to a whole multiple of which it is rounded.
-    """
+    """A timestamp rounded down to a multiple of some seconds since the epoch."""
     divisor = seconds * 1_000_000
     return F.timestamp_micros(_floor_div(F.unix_micros(time), divisor) * divisor)
 
 
 def whole(count: Column) -> Column:
-    """A sum of the roll-up as bigint, rounded half away from zero; what is beyond 2^53 either way is cut to that."""
+    """A sum of the roll-up as bigint, rounded half away from zero and limited to 2^53 either way."""
     bound = F.lit(float(1 << 53))
     return F.greatest(F.least(F.round(count), bound), -bound).cast("bigint")
 
 
 def _single_events(events: DataFrame) -> DataFrame:
-    """One row for each line that stands for itself."""
+    """One row for each line that is one event."""
     event, code = F.col("event"), F.col("code")
     rejected = (event == "conf") & code.isNotNull()
     code = (
@@ -99,26 +96,26 @@ def _single_events(events: DataFrame) -> DataFrame:
     )
     timed = event.isin(*_WITH_LATENCY) | ((event == "conf") & F.col("code").isNull())
     weight = F.coalesce(F.col("weight"), F.lit(1.0))
-    covered = F.coalesce(F.col("n"), F.lit(0)).cast("double")
-    octets = F.when(event.isin("send", "dlv"), weight * F.coalesce(F.col("body_bytes"), F.lit(0)))
-    of_none = event.isin("drop", "ack", "nack") & (covered == 0)
-    return events.where(event.isin(*_COUNTED) & ~of_none).select(
+    settled = F.coalesce(F.col("n"), F.lit(0)).cast("double")
+    body_bytes = F.when(event.isin("send", "dlv"), weight * F.coalesce(F.col("body_bytes"), F.lit(0)))
+    empty = event.isin("drop", "ack", "nack") & (settled == 0)
+    return events.where(event.isin(*_COUNTED) & ~empty).select(
         _slot(),
         *_FROM_EVENTS,
         "event",
         code.alias("code"),
-        F.when(timed, bucket(F.col("latency_us"))).alias("bucket"),
-        F.when(event.isin("ack", "nack"), covered * weight)
-        .when(event == "drop", covered)
+        F.when(timed, bucket_of(F.col("latency_us"))).alias("bucket"),
+        F.when(event.isin("ack", "nack"), settled * weight)
+        .when(event == "drop", settled)
         .when(event.isin("send", "conf", "dlv"), weight)
         .otherwise(F.lit(1.0))
         .alias("n"),
-        F.coalesce(octets, F.lit(0.0)).alias("bytes"),
+        F.coalesce(body_bytes, F.lit(0.0)).alias("bytes"),
     )
 
 
 def _counters(events: DataFrame) -> DataFrame:
-    """The rows that the counters and histograms of ``stat`` lines make."""
+    """The rows for the counters and histograms of ``stat`` lines."""
     if "level" in events.columns:
         events = events.where(F.col("level") == "session")
     stats = events.where(F.col("event") == "stat").select(
@@ -131,10 +128,10 @@ def _counters(events: DataFrame) -> DataFrame:
 def _plain_rows() -> list[Column]:
     redelivered = _counter("redelivered")
     return [
-        _row("send", n=_counter("send"), octets=_counter("send_bytes")),
+        _row("send", n=_counter("send"), body_bytes=_counter("send_bytes")),
         _row("conf", n=_untimed("conf")),
         _row("conf", "rejected", n=_counter("rejected")),
-        _row("dlv", n=_counter("dlv") - redelivered, octets=_counter("dlv_bytes")),
+        _row("dlv", n=_counter("dlv") - redelivered, body_bytes=_counter("dlv_bytes")),
         _row("dlv", "redelivered", n=redelivered),
         _row("ack", n=_untimed("ack")),
         _row("nack", "requeue", n=_counter("requeue")),
@@ -149,14 +146,14 @@ def _timed_rows(event: str) -> Column:
 
 
 def _untimed(event: str) -> Column:
-    """How many have been counted without a latency."""
+    """How many were counted without a latency."""
     own = F.filter("histogram", lambda entry: entry["event"] == event)
     timed = F.aggregate(own, F.lit(0.0), lambda total, entry: total + entry["n"])
     return F.greatest(_counter(event) - timed, F.lit(0.0))
 
 
 def _histogram() -> Column:
-    """The histogram of a ``stat`` line as an array of (event, bucket, n); a key that is no such thing is left out."""
+    """The histogram of a ``stat`` line as an array of (event, bucket, n), without malformed keys."""
     entries = F.transform(
         F.map_entries("histogram"),
         lambda entry: F.struct(
@@ -165,7 +162,7 @@ def _histogram() -> Column:
             entry["value"].alias("n"),
         ),
     )
-    known = F.filter(entries, lambda entry: entry["bucket"].between(0, HIGHEST))
+    known = F.filter(entries, lambda entry: entry["bucket"].between(0, HIGHEST_BUCKET))
     return F.coalesce(known, F.array().cast("array<struct<event:string,bucket:int,n:bigint>>"))
 
 
@@ -174,19 +171,19 @@ def _counter(name: str) -> Column:
 
 
 def _row(
-    event: str, code: str | None = None, *, n: Column, octets: Column | None = None, in_bucket: Column | None = None
+    event: str, code: str | None = None, *, n: Column, body_bytes: Column | None = None, in_bucket: Column | None = None
 ) -> Column:
     return F.struct(
         F.lit(event).alias("event"),
         F.lit(code).cast("string").alias("code"),
         (F.lit(None) if in_bucket is None else in_bucket).cast("int").alias("bucket"),
         n.cast("double").alias("n"),
-        (F.lit(0.0) if octets is None else octets).cast("double").alias("bytes"),
+        (F.lit(0.0) if body_bytes is None else body_bytes).cast("double").alias("bytes"),
     )
 
 
 def _slot() -> Column:
-    """The 10 seconds that a line falls into, counted since the epoch: a number is grouped faster than a time."""
+    """The number of the 10 seconds of a line, since the epoch: Spark groups by numbers faster than by timestamps."""
     return _floor_div(F.unix_micros("ts"), _SLOT_US).alias("slot")
 
 
@@ -195,5 +192,30 @@ def _floor_div(number: Column, divisor: int) -> Column:
 
 
 def _counts_for_something() -> Column:
-    # Where all deliveries were redeliveries, their octets are on a row that counts none.
+    # If all deliveries were redeliveries, their bytes are on a row that counts no message.
     return (F.col("n") != 0) | (F.col("bytes") != 0)
+
+
+# The functions of `gateway.journal.histogram` as Spark columns: integers only, so that both agree bit for bit.
+
+
+def bucket_of(value: Column) -> Column:
+    """The bucket of a bigint, as int; null for null. A value below 0 counts as 0."""
+    counted = F.greatest(value, F.lit(0).cast("bigint"))
+    # A number has floor(log2) + 1 binary digits; a logarithm could round the wrong way.
+    shift = F.greatest(F.length(F.bin(counted)) - (_BITS + 1), F.lit(0))
+    # PySpark's functions shift by a constant only; SQL's shift by a column.
+    found = F.call_function("shiftleft", shift, F.lit(_BITS)) + F.call_function("shiftright", counted, shift)
+    return F.when(value.isNotNull(), found.cast("int"))  # greatest() ignores nulls
+
+
+def lowest_of(bucket: Column) -> Column:
+    """The smallest value in a bucket (int), as bigint."""
+    shift = F.shiftright(bucket, _BITS) - 1
+    mantissa = (_PER_OCTAVE + bucket.bitwiseAND(F.lit(_PER_OCTAVE - 1))).cast("bigint")
+    return F.when(bucket < _PER_OCTAVE, bucket.cast("bigint")).otherwise(F.call_function("shiftleft", mantissa, shift))
+
+
+def highest_of(bucket: Column) -> Column:
+    """The largest value in a bucket (int), as bigint."""
+    return lowest_of(bucket + 1) - 1

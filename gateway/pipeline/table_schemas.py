@@ -1,4 +1,4 @@
-"""The columns of the computed tables, in order and with Spark's names of types; and how a file is replaced."""
+"""The columns of the computed tables, in order and with Spark's names of types, and how their files are replaced."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gateway.pipeline.lake import Lake
+from gateway.pipeline.lake import Lake, sync_directory
 
 _ARROW: Final = {
     "string": pa.string(),
@@ -76,37 +76,24 @@ def schema_of(table: str) -> pa.Schema:
     return pa.schema([(name, _ARROW[kind]) for name, kind in columns])
 
 
-def day_schemas() -> dict[str, pa.Schema]:
-    """The schemas of all computed tables by name, of those with one file to a day and of ``durable_subs``."""
-    return {table: schema_of(table) for table in COLUMNS}
-
-
-def put(lake: Lake, table: str, rows: pa.Table, place: Path) -> None:
-    """Replace a computed table's file in one step: whoever reads has the old one or the new one.
+def replace_file(lake: Lake, table: str, rows: pa.Table, path: Path) -> None:
+    """Replace a computed table's file in one step, so that a reader sees either the old or the new one.
 
     Args:
-        lake: where the table is; the file is written under its ``_staging``.
-        table: whose columns the rows have, by name.
-        rows: may be none at all; the file then has the columns all the same.
-        place: of the file.
+        lake: that contains the table; the file is written under its ``_staging`` first.
+        table: its name.
+        rows: with at least the table's columns, in any order.
+        path: of the file.
     """
     schema = schema_of(table)
     rows = rows.select(schema.names).cast(schema)
     rows = rows.sort_by([(name, "ascending") for name in schema.names])
-    place.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     lake.staging.mkdir(parents=True, exist_ok=True)
-    staged = lake.staging / f"{table}-{place.parent.name}.parquet"
+    staged = lake.staging / f"{table}-{path.parent.name}.parquet"
     with staged.open("wb") as file:
         pq.write_table(rows, file, compression="zstd")
         file.flush()
         os.fsync(file.fileno())
-    staged.replace(place)
-    _sync_directory(place.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    staged.replace(path)
+    sync_directory(path.parent)

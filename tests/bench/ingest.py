@@ -94,8 +94,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="stomp-gateway-bench-") as place:
         base = Path(place)
         lines = make_journal(base / "journal", options.events)
-        octets = sum(path.stat().st_size for path in base.glob("journal/d=*/*"))
-        print(f"{lines:,} lines, {octets / 1e6:,.0f} MB, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}\n")
+        size = sum(path.stat().st_size for path in base.glob("journal/d=*/*"))
+        print(f"{lines:,} lines, {size / 1e6:,.0f} MB, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}\n")
         costs = _measure(base, lines, options.rounds, options.master)
     print(f"{'':<52} {'wall s':>8} {'CPU s':>8} {'events/s':>12} {'per CPU-s':>12}")
     print("\n".join(str(cost) for cost in costs))
@@ -114,20 +114,20 @@ _DUCK = "DuckDB: scan -> roll-up in memory"
 
 def _measure(base: Path, lines: int, rounds: int, master: str) -> list[Cost]:
     from gateway.pipeline import tables  # noqa: PLC0415
-    from gateway.pipeline.ingest import Order, ingest  # noqa: PLC0415
+    from gateway.pipeline.ingest import IngestOptions, ingest  # noqa: PLC0415
     from gateway.pipeline.progress import Progress  # noqa: PLC0415
-    from gateway.pipeline.session import Spark, Wishes  # noqa: PLC0415
+    from gateway.pipeline.spark_session import Spark, SparkOptions  # noqa: PLC0415
 
     def whole(lake: str) -> Callable[[], object]:
-        order = Order(base / "journal", base / lake, wishes=Wishes(master))
-        return lambda: ingest(order, Progress(sys.stderr))
+        options = IngestOptions(base / "journal", base / lake, spark=SparkOptions(master))
+        return lambda: ingest(options, Progress(sys.stderr))
 
     costs = [_timed(_WHOLE, lines, whole("whole"))]
     refresh = tables.refresh
     tables.refresh = lambda *_, **__: None
     costs.append(_timed(_COLD, lines, whole("cold")))
     tables.refresh = refresh
-    with Spark(Wishes(master), base / "spark.log") as session:
+    with Spark(SparkOptions(master), base / "spark.log") as session:
         warm = [_warm(session, base, lines) for _ in range(rounds)]
     costs += [min((pair[0] for pair in warm), key=_wall), min((pair[1] for pair in warm), key=_wall)]
     costs.append(min((_timed(_DUCK, lines, lambda: _duckdb(base / "journal")) for _ in range(rounds)), key=_wall))
@@ -139,7 +139,7 @@ def _wall(cost: Cost) -> float:
 
 
 def _warm(spark: SparkSession, base: Path, lines: int) -> tuple[Cost, Cost]:
-    from gateway.pipeline.ingest import stage_events, stage_rollup  # noqa: PLC0415
+    from gateway.pipeline.staging import stage_events, stage_rollup  # noqa: PLC0415
 
     place = base / f"warm{time.monotonic_ns()}"
     paths = [str(path) for path in sorted(base.glob("journal/d=*/*"))]

@@ -1,1 +1,1 @@
-"""A package to pytest, so that Spark's session can end with the last test that uses it."""
+"""A package, so that the package-scoped Spark session ends with its last test."""

@@ -1,4 +1,4 @@
-"""What the pipeline's tests share: one Spark for the whole run, since starting it is what costs."""
+"""One Spark session for all tests of the pipeline, since its start is slow."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="package")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session of all tests here. It ends with the last of them, since it keeps a gigabyte."""
-    from gateway.pipeline.session import Spark, Wishes  # noqa: PLC0415 - the other tests run without it
+    """The session of all tests here. It ends with the last of them, since it occupies a gigabyte."""
+    from gateway.pipeline.spark_session import Spark, SparkOptions  # noqa: PLC0415 - the other tests run without it
 
-    with Spark(Wishes("local[2]", "1g", brief=True), tmp_path_factory.mktemp("spark") / "spark.log") as session:
+    with Spark(
+        SparkOptions("local[2]", "1g", short_run=True), tmp_path_factory.mktemp("spark") / "spark.log"
+    ) as session:
         yield session

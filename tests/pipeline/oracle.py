@@ -283,7 +283,7 @@ Row = dict[str, object]
 
 
 class Oracle:
-    """The tables as they ought to be.
+    """The expected tables.
 
     Args:
         journal: its directory.
@@ -316,7 +316,7 @@ class Oracle:
             self._connection.execute(script)
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Close the database."""
         self._connection.close()
 
     def days(self, table: str) -> list[str]:

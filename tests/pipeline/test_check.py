@@ -16,12 +16,11 @@ import pytest
 
 from gateway.errors import PipelineError
 from gateway.journal.segments import SegmentName
-from gateway.pipeline import numbering
+from gateway.pipeline import line_numbers
 from gateway.pipeline.check import check
 from gateway.pipeline.lake import Lake
-from gateway.pipeline.published import published
 from tests.support.journals import DAY, START, JournalMaker
-from tests.support.lakes import LakeMaker
+from tests.support.lakes import LakeMaker, batches_of_day
 
 
 class Site:
@@ -167,7 +166,7 @@ def test_one_missing_and_one_double_do_not_make_up_for_each_other(site: Site) ->
     text = site.wrong()
     assert f"1 lines are missing: {numbers[0]}\n" in text
     assert f"1 lines are there more than once: {numbers[5]}\n" in text
-    assert "rows, but" not in text  # as many as were written, after all
+    assert "rows, but" not in text  # the row counts are still right
 
 
 def test_a_segment_ingested_twice_is_double(site: Site) -> None:
@@ -211,7 +210,7 @@ def test_more_missing_than_bad_lines_explain(site: Site) -> None:
     content = site.segments[1].read_bytes().split(b"\n")
     site.segments[1].write_bytes(b"\n".join([*content[:20], *content[23:]]))
     site.ingest()
-    # One of four is explained; which one, nobody can tell.
+    # A bad line explains one of the four, but not which one.
     assert ": 3 lines are missing: 120-122\n" in site.wrong()
 
 
@@ -245,12 +244,12 @@ def test_retired_days_count_as_present(site: Site) -> None:
                for path in site.lake.root.glob("events/d=2026-11-20/level=*/batch=*")]  # fmt: skip
     files = list(site.lake.root.glob("events/d=2026-11-20/*/*/*.parquet"))
     rows = pa.concat_tables([pq.read_table(path, columns=["boot", "seq"], partitioning=None) for path in files])
-    boots = {boot: numbering.joined((n, n) for n in rows.filter(pc.equal(rows["boot"], boot))["seq"].to_pylist())
+    boots = {boot: line_numbers.joined((n, n) for n in rows.filter(pc.equal(rows["boot"], boot))["seq"].to_pylist())
              for boot in set(rows["boot"].to_pylist())}  # fmt: skip
     site.lake.retired.mkdir()
     retired = {"day": "2026-11-20", "boots": boots, "rows": len(rows), "removed": removed}
     (site.lake.retired / "2026-11-20.json").write_text(json.dumps(retired))
-    # Named as removed, they do not count, whether they are there still or not.
+    # Listed as removed, they do not count, whether they still exist or not.
     assert "directories that have been replaced or retired" in site.right()
     shutil.rmtree(site.lake.root / "events/d=2026-11-20")
     assert "ok       2 of 2 boots have all their numbers" in site.right()
@@ -309,7 +308,7 @@ def test_an_old_directory_without_a_manifest_is_wrong(site: Site) -> None:
     text = site.wrong()
     assert "1 batch directories without a manifest: " in text
     assert "batch=c00000001-00000009" in text
-    assert text.splitlines()[-1] == "not complete: 1 thing is wrong"  # its rows are counted by nobody
+    assert text.splitlines()[-1] == "not complete: 1 thing is wrong"  # no table counts its rows
 
 
 def test_the_rollup_must_sum_up_to_the_events(site: Site) -> None:
@@ -458,28 +457,28 @@ def test_a_lake_may_lie_below_a_directory_that_is_called_like_a_day(tmp_path: Pa
     site = Site(root)
     site.ingest()
     site.right(journal=True)
-    assert published(site.lake, "events", "2026-11-21")
-    assert not published(site.lake, "events", "backup")
+    assert batches_of_day(site.lake, "events", "2026-11-21")
+    assert not batches_of_day(site.lake, "events", "backup")
 
 
 def test_numbers_are_looked_at_window_by_window(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numbering, "WINDOW", 64)
+    monkeypatch.setattr(line_numbers, "WINDOW", 64)
     site.ingest([*site.segments[:2], *site.segments[5:]])
     assert ": 300 lines are missing: 200-499\n" in site.wrong()
 
 
 def test_a_fingerprint_is_of_a_set_of_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numbering, "_CHUNK", 10)
-    numbering._counting.cache_clear()
+    monkeypatch.setattr(line_numbers, "_CHUNK", 10)
+    line_numbers._first_chunk.cache_clear()
     try:
-        assert numbering.fingerprint_of_range(3, 45) == numbering.fingerprint_of(list(range(45, 2, -1)))
+        assert line_numbers.fingerprint_of_range(3, 45) == line_numbers.fingerprint_of(list(range(45, 2, -1)))
     finally:
-        numbering._counting.cache_clear()
+        line_numbers._first_chunk.cache_clear()
     # Equal count, sum and sum of squares are not enough.
-    assert numbering.fingerprint_of([0, 3, 5, 6]) != numbering.fingerprint_of([1, 2, 4, 7])
+    assert line_numbers.fingerprint_of([0, 3, 5, 6]) != line_numbers.fingerprint_of([1, 2, 4, 7])
 
 
 def test_gaps_and_repeats() -> None:
-    assert numbering.gaps_and_repeats([(8, 9), (0, 3), (2, 5), (5, 5)]) == ([(6, 7)], [(2, 3), (5, 5)])
-    assert numbering.joined([(4, 5), (0, 1), (2, 2), (8, 9), (8, 8)]) == [(0, 2), (4, 5), (8, 9)]
-    assert numbering.in_words([(n, n + n % 2) for n in range(0, 20, 2)], most=2) == "0, 2 and 8 more ranges"
+    assert line_numbers.gaps_and_repeats([(8, 9), (0, 3), (2, 5), (5, 5)]) == ([(6, 7)], [(2, 3), (5, 5)])
+    assert line_numbers.joined([(4, 5), (0, 1), (2, 2), (8, 9), (8, 8)]) == [(0, 2), (4, 5), (8, 9)]
+    assert line_numbers.in_words([(n, n + n % 2) for n in range(0, 20, 2)], most=2) == "0, 2 and 8 more ranges"

@@ -21,9 +21,9 @@ from gateway.pipeline import compact as compacting
 from gateway.pipeline.check import check
 from gateway.pipeline.compact import compact, recover
 from gateway.pipeline.lake import BATCH_TABLES, Lake
-from gateway.pipeline.published import Published, parquet_files, published
+from gateway.pipeline.snapshot import LakeSnapshot, parquet_files
 from tests.support.journals import DAY, START, JournalMaker
-from tests.support.lakes import LakeMaker
+from tests.support.lakes import LakeMaker, batches_of_day
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def _days(lake: Lake) -> list[str]:
 
 
 def _rows(lake: Lake, table: str) -> list[pa.Table]:
-    directories = [path for day in _days(lake) for path in published(lake, table, day)]
+    directories = [path for day in _days(lake) for path in batches_of_day(lake, table, day)]
     return [pq.read_table(file, partitioning=None) for path in directories for file in parquet_files(path)]
 
 
@@ -85,7 +85,7 @@ def test_the_same_rows_in_one_directory_to_a_place(maker: LakeMaker) -> None:
     assert _events(lake) == events
     assert _rollup(lake) == rollup
     assert _bad(lake) == bad
-    places = [place for table in ("events", "rollup_10s") for place in Published.of(lake).places(table)]
+    places = [place for table in ("events", "rollup_10s") for place in LakeSnapshot.read(lake).partitions(table)]
     assert len(places) > 3
     assert all(len(list(place.iterdir())) == 1 for place in places)
     assert "events/d=2026-11-20/level=message: " in out.getvalue()
@@ -98,11 +98,13 @@ def test_order_schema_and_compression_are_kept(maker: LakeMaker) -> None:
     lake = maker.lake
     before = pa.concat_tables(
         [pq.read_table(file, partitioning=None)
-         for path in published(lake, "events", "2026-11-20") if path.parent.name == "level=session"
+         for path in batches_of_day(lake, "events", "2026-11-20") if path.parent.name == "level=session"
          for file in parquet_files(path)]
     )  # fmt: skip
     compact(lake, io.StringIO())
-    (directory,) = [path for path in published(lake, "events", "2026-11-20") if path.parent.name == "level=session"]
+    (directory,) = [
+        path for path in batches_of_day(lake, "events", "2026-11-20") if path.parent.name == "level=session"
+    ]
     (file,) = parquet_files(directory)
     assert pq.read_table(file, partitioning=None).equals(before)
     assert pq.read_metadata(file).row_group(0).column(0).compression == "ZSTD"
@@ -154,7 +156,7 @@ def test_columns_that_came_later_are_null_before(maker: LakeMaker) -> None:
     )
     compact(maker.lake, io.StringIO())
     (directory,) = [
-        path for path in published(maker.lake, "events", "2026-11-20") if path.parent.name == "level=session"
+        path for path in batches_of_day(maker.lake, "events", "2026-11-20") if path.parent.name == "level=session"
     ]
     merged = pq.read_table(directory, partitioning=None)
     assert merged["new"].null_count == len(merged) - len(table)
@@ -174,11 +176,11 @@ def test_a_batch_without_a_manifest_is_left_alone(maker: LakeMaker) -> None:
 
 
 class KilledError(BaseException):
-    """As if by SIGKILL: nothing of the program gets to tidy up."""
+    """Like SIGKILL: no clean-up runs."""
 
 
 class Killer:
-    """Counts calls of the operating system that change something, and ends the program before one of them."""
+    """Counts system calls that change something, and ends the program before one of them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0
@@ -199,7 +201,7 @@ class Killer:
 def test_killed_at_any_step_no_row_is_lost_or_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     maker = _small(tmp_path)
     events, rollup, bad = _events(maker.lake), _rollup(maker.lake), _bad(maker.lake)
-    # One place of each kind of merging is enough, and their compactions share a manifest.
+    # One partition for each way of merging is enough; their compactions share a manifest.
     monkeypatch.setattr(compacting, "BATCH_TABLES", ("rollup_10s", "bad_lines"))
     killer = Killer(monkeypatch)
     step, finished = 0, False
@@ -216,7 +218,7 @@ def test_killed_at_any_step_no_row_is_lost_or_doubled(tmp_path: Path, monkeypatc
         except KilledError:
             pass
         killer.at = 0
-        # Without any recovery, whoever reads by the rule reads every row once, and check agrees.
+        # Even without recovery, a snapshot contains every row once, and check agrees.
         assert _events(lake) == events, step
         assert _bad(lake) == bad, step
         _often(step, lake)
@@ -307,7 +309,7 @@ def test_a_lake_may_lie_below_a_directory_that_is_called_like_a_day(maker: LakeM
 
 
 class TestCommand:
-    """What the command line adds."""
+    """The command line."""
 
     def test_a_full_disk_is_a_sentence(
         self, maker: LakeMaker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -335,7 +337,7 @@ class TestCommand:
         before = os.umask(0o022)
         try:
             assert main(["pipeline", "compact", "--lake", str(maker.lake.root), "--quiet"]) == ExitCode.OK
-            assert os.umask(0o022) == 0o022  # as it was
+            assert os.umask(0o022) == 0o022  # restored
         finally:
             os.umask(before)
         assert not capsys.readouterr().out

@@ -19,24 +19,24 @@ from tests.support.journals import DAY, START, JournalMaker, write_segment
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from gateway.pipeline.ingest import Order
+    from gateway.pipeline.ingest import IngestOptions
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
 def no_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What follows from events is not looked at, and costs most of the time."""
+    """Skip the computed tables, which take most of the time and are not tested here."""
     monkeypatch.setattr("gateway.pipeline.tables.refresh", lambda *_, **__: None)
 
 
-def order(base: Path, *, batch_octets: int = 1 << 28, skip_missing: bool = False) -> Order:
-    from gateway.pipeline.ingest import Order  # noqa: PLC0415
+def order(base: Path, *, batch_bytes: int = 1 << 28, skip_missing: bool = False) -> IngestOptions:
+    from gateway.pipeline.ingest import IngestOptions  # noqa: PLC0415
 
-    return Order(base / "journal", base / "lake", batch_octets=batch_octets, skip_missing=skip_missing)
+    return IngestOptions(base / "journal", base / "lake", batch_bytes=batch_bytes, skip_missing=skip_missing)
 
 
-def run(spark: SparkSession, wanted: Order) -> tuple[ExitCode, str, str]:
+def run(spark: SparkSession, wanted: IngestOptions) -> tuple[ExitCode, str, str]:
     from gateway.pipeline.ingest import ingest  # noqa: PLC0415
     from gateway.pipeline.progress import Progress  # noqa: PLC0415
 
@@ -52,7 +52,7 @@ def ask(lake: Path, question: str, table: str = "events") -> list[tuple[object, 
 
 
 def assert_every_line_once(base: Path) -> None:
-    """What the segments hold, read by Python, is what the table holds, read by DuckDB."""
+    """The segments, read by Python, have the same lines as the table, read by DuckDB."""
     written = set()
     for path in (base / "journal").glob("d=*/*.v1.jsonl"):
         boot = path.name.split("-")[-3]
@@ -68,7 +68,7 @@ def assert_every_line_once(base: Path) -> None:
 @pytest.mark.usefixtures("no_tables")
 def test_every_line_once_and_again_nothing(spark: SparkSession, tmp_path: Path) -> None:
     made = JournalMaker(tmp_path / "journal", seed=1, span=DAY, start=START + DAY // 2).write(3000, per_segment=500)
-    code, out, errors = run(spark, order(tmp_path, batch_octets=made.segments[0].stat().st_size * 3))
+    code, out, errors = run(spark, order(tmp_path, batch_bytes=made.segments[0].stat().st_size * 3))
     assert (code, errors) == (ExitCode.OK, "")
     assert f"{made.lines:,} events" in out
     assert_every_line_once(tmp_path)
@@ -142,7 +142,7 @@ def test_a_compaction_that_was_killed_is_undone_or_finished_before_anything_else
     from gateway.pipeline.compact import compact  # noqa: PLC0415
 
     made = JournalMaker(tmp_path / "journal").write(300, per_segment=100)
-    run(spark, order(tmp_path, batch_octets=made.segments[0].stat().st_size))
+    run(spark, order(tmp_path, batch_bytes=made.segments[0].stat().st_size))
     lake = Lake(tmp_path / "lake")
     batches = len(lake.manifests())
     assert batches > 1
@@ -154,7 +154,7 @@ def test_a_compaction_that_was_killed_is_undone_or_finished_before_anything_else
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr("gateway.pipeline.compact.remove", killed)  # the first source, after all are put together
+        patch.setattr("gateway.pipeline.compact.remove", killed)  # removing the first source, after the merge
         with pytest.raises(KilledError):
             compact(lake, io.StringIO())
     JournalMaker(tmp_path / "journal", seed=2).write(50)

@@ -30,15 +30,15 @@ PROGRAM = """
 import sys
 from pathlib import Path
 import gateway.pipeline.tables as tables
-from gateway.pipeline.ingest import Order, ingest
+from gateway.pipeline.ingest import IngestOptions, ingest
 from gateway.pipeline.progress import Progress
-from gateway.pipeline.session import Wishes
+from gateway.pipeline.spark_session import SparkOptions
 
 if sys.argv[2] == "no-tables":
     tables.refresh = lambda *_, **__: None
 base = Path(sys.argv[1])
-octets = 1 if sys.argv[2] == "no-tables" else 1 << 20
-order = Order(base / "journal", base / "lake", batch_octets=octets, wishes=Wishes("local[2]", "512m"))
+batch_bytes = 1 if sys.argv[2] == "no-tables" else 1 << 20
+order = IngestOptions(base / "journal", base / "lake", batch_bytes=batch_bytes, spark=SparkOptions("local[2]", "512m"))
 raise SystemExit(ingest(order, Progress()))
 """
 POINTS: dict[str, str] = {
@@ -51,9 +51,9 @@ POINTS: dict[str, str] = {
     "noted": "_batches/*.json",
     "committed": "_checkpoint/v1/commits/[0-9]*",
 }
-"""What shows in the lake that the ingest has come to a point."""
+"""Paths in the lake that show that the ingest has reached a point."""
 TABLES = "latency_hour/d=*/latency_hour.parquet"
-"""And that it computes tables."""
+"""The path that shows that it computes tables."""
 
 
 def started(base: Path, tables: str) -> subprocess.Popen[bytes]:
@@ -65,15 +65,15 @@ def started(base: Path, tables: str) -> subprocess.Popen[bytes]:
 
 
 def killed_at(base: Path, point: str, times: int, moments: int, *, tables: str = "no-tables", java: bool = True) -> int:
-    """Run an ingest until a point has been seen so many times, and a few moments longer; then kill it.
+    """Run an ingest until it has reached a point so many times, and some milliseconds longer; then kill it.
 
     Args:
         base: has the journal and the lake.
         point: a pattern below the lake.
-        times: how often it is to be seen.
+        times: how often it must be reached.
         moments: milliseconds.
         tables: whether they are computed.
-        java: whether Java is killed as well, or left to itself.
+        java: whether Java is killed as well.
 
     Returns:
         The process group.
@@ -87,9 +87,9 @@ def killed_at(base: Path, point: str, times: int, moments: int, *, tables: str =
             assert process.poll() is None, f"ended before it came to {point}: {(base / 'out').read_text()}"
             assert time.monotonic() < bound, f"did not come to {point}: {(base / 'out').read_text()}"
             new |= set(shown(base, point)) - seen
-            time.sleep(0.002)  # who looks without a pause takes a processor away from what is looked at
+            time.sleep(0.002)  # polling without a pause would take a processor from the ingest
         for _ in range(moments):
-            time.sleep(0.001)  # a moment more is part of the draw; nothing is waited for
+            time.sleep(0.001)  # the delay is part of the draw; it waits for nothing
     finally:
         (os.killpg if java else os.kill)(process.pid, signal.SIGKILL)
         process.wait()
@@ -99,12 +99,12 @@ def killed_at(base: Path, point: str, times: int, moments: int, *, tables: str =
 def shown(base: Path, point: str) -> Iterator[Path]:
     try:
         yield from (base / "lake").glob(point)
-    except FileNotFoundError:  # it went away while it was being looked at
+    except FileNotFoundError:  # removed while it was listed
         return
 
 
 def draw(seed: int, count: int) -> list[tuple[str, int, int]]:
-    """Where to kill: each point about as often, in any order."""
+    """Where to kill: every point about equally often, in random order."""
     chance = random.Random(seed)  # noqa: S311 - repeatable is what it must be
     names = list(POINTS)
     points = [POINTS[names[number % len(POINTS)]] for number in range(count)]
@@ -113,7 +113,7 @@ def draw(seed: int, count: int) -> list[tuple[str, int, int]]:
 
 
 def assert_readable(base: Path, tables: tuple[str, ...]) -> None:
-    """No killed run has left anything in a table that DuckDB cannot read."""
+    """DuckDB can read all that killed runs have left in the tables."""
     for table in tables:
         if any((base / "lake" / table).glob("**/*.parquet")):
             ask(f"select count(*) from read_parquet('{base}/lake/{table}/**/*.parquet')")  # noqa: S608
@@ -133,9 +133,7 @@ def test_every_line_once_whenever_it_is_killed(tmp_path: Path, seed: int, kills:
     for point, times, moments in draw(seed, kills)[2:]:
         killed_at(tmp_path, point, times, moments)
         assert_readable(tmp_path, tables)
-    group = killed_at(
-        tmp_path, POINTS["half in place"], 1, 0, java=False
-    )  # Java is left to itself, for as long as it likes
+    group = killed_at(tmp_path, POINTS["half in place"], 1, 0, java=False)  # Java goes on running
     try:
         killed_at(tmp_path, TABLES, 1, 5, tables="tables")
     finally:

@@ -1,4 +1,4 @@
-"""Java is found, and asked how old it is."""
+"""Which Java is found."""
 
 from __future__ import annotations
 

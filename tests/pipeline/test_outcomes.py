@@ -1,4 +1,4 @@
-"""What an ingest makes of odd lines and of trouble."""
+"""How an ingest handles odd lines and failures."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ T = 1_795_219_200_000_000
 
 @pytest.fixture(autouse=True)
 def no_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What follows from events is not looked at here, and costs most of the time."""
+    """Skip the computed tables, which take most of the time and are not tested here."""
     monkeypatch.setattr("gateway.pipeline.tables.refresh", lambda *_, **__: None)
 
 
 def run(spark: SparkSession, base: Path, *, skip_missing: bool = False) -> tuple[ExitCode, str, str]:
-    from gateway.pipeline.ingest import Order, ingest  # noqa: PLC0415
+    from gateway.pipeline.ingest import IngestOptions, ingest  # noqa: PLC0415
     from gateway.pipeline.progress import Progress  # noqa: PLC0415
 
     out, errors = io.StringIO(), io.StringIO()
-    wanted = Order(base / "journal", base / "lake", skip_missing=skip_missing)
+    wanted = IngestOptions(base / "journal", base / "lake", skip_missing=skip_missing)
     return ingest(wanted, Progress(out, errors=errors), spark), out.getvalue(), errors.getvalue()
 
 
@@ -139,19 +139,19 @@ def test_bad_lines_are_kept_with_their_text_and_the_reason(spark: SparkSession, 
 
 
 def test_every_bad_line_is_found_out_by_itself(spark: SparkSession, tmp_path: Path) -> None:
-    """The quick way of reading must notice each of them, or the thorough way is never taken."""
-    from gateway.pipeline.lines import quick  # noqa: PLC0415
-    from gateway.pipeline.staged import look  # noqa: PLC0415
+    """The fast way of reading must notice each of them, or the strict way is never used."""
+    from gateway.pipeline.line_parser import read_fast  # noqa: PLC0415
+    from gateway.pipeline.source import scan_segment  # noqa: PLC0415
 
     paths = []
     for number, line in enumerate(BAD):
         name = NAME.replace("000000.", f"{number:06d}.")
         path = segment(tmp_path, good() + b"\n" + line + b"\n", name)
         paths.append(f"file://{path}")
-    rows = quick(spark, paths).collect()  # of all columns: Spark does not parse what nobody asks for
+    rows = read_fast(spark, paths).collect()  # all columns: Spark does not parse columns that are not read
     files = [row.file for row in rows]
     noticed = {row.file for row in rows if row.reason is not None or files.count(row.file) != 2}
-    noticed |= {name for path in paths for name in [path.rpartition("/")[2]] if look(Path(path[7:])).odd}
+    noticed |= {name for path in paths for name in [path.rpartition("/")[2]] if scan_segment(Path(path[7:])).suspicious}
     missed = {line for line, path in zip(BAD, paths, strict=True) if path.rpartition("/")[2] not in noticed}
     assert not missed
 
@@ -202,7 +202,7 @@ def test_a_later_version_and_a_strange_name_are_left(spark: SparkSession, tmp_pa
     code, _, errors = run(spark, tmp_path)
     assert code is ExitCode.FAILURE
     assert "1 segment of a later schema version" in errors
-    assert "notes.v1.jsonl has not the name of a segment" in errors
+    assert "notes.v1.jsonl does not have the name of a segment" in errors
     assert len(ask(tmp_path, "events", "seq")) == 1
 
 
@@ -242,7 +242,7 @@ def test_a_lost_checkpoint_and_lost_manifests(spark: SparkSession, tmp_path: Pat
 
 
 def checkpoint_before(lake: Lake, batch: int) -> None:
-    """Make the checkpoint what it was before a batch was planned."""
+    """Restore the checkpoint to before a batch was planned."""
     for place in ("offsets", "commits", "sources/0"):
         for name in (f"{batch}", f".{batch}.crc"):
             (lake.checkpoint / place / name).unlink(missing_ok=True)
@@ -260,8 +260,8 @@ def test_a_checkpoint_older_than_the_lake_is_not_followed(
     segment(tmp_path, good(q=2) + b"\n", NAME.replace("000000.", "000002."))
     with pytest.raises(PipelineError, match="is older than the lake: it knows nothing of batch 1"):
         run(spark, tmp_path)
-    with monkeypatch.context() as patch:  # and the stream's own eye on it, should the first one be deceived
-        patch.setattr("gateway.pipeline.ingest.require_fitting", lambda _lake: None)
+    with monkeypatch.context() as patch:  # and the check of each batch finds it, should the first check fail to
+        patch.setattr("gateway.pipeline.ingest.require_consistent", lambda _lake: None)
         with pytest.raises(PipelineError, match="is older than the lake: it knows nothing of batch 1"):
             run(spark, tmp_path)
     checkpoint_before(lake, 1)
@@ -312,11 +312,11 @@ def test_two_writers(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["none", "file"])
 def test_a_journal_that_is_none(spark: SparkSession, tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
-    from gateway.pipeline.ingest import Order, ingest  # noqa: PLC0415
+    from gateway.pipeline.ingest import IngestOptions, ingest  # noqa: PLC0415
     from gateway.pipeline.progress import Progress  # noqa: PLC0415
 
     with pytest.raises(PipelineError, match=f"the journal .*{name} is not"):
-        ingest(Order(tmp_path / name, tmp_path / "lake"), Progress(quiet=True), spark)
+        ingest(IngestOptions(tmp_path / name, tmp_path / "lake"), Progress(quiet=True), spark)
 
 
 def test_a_lake_that_is_a_file(spark: SparkSession, tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ def test_the_pipeline_says_which_extra_is_missing() -> None:
     program = """
 import argparse, sys
 sys.modules["pyspark"] = None
-from gateway.pipeline.command import add_pipeline
+from gateway.cli.pipeline_commands import add_pipeline
 from gateway.errors import UsageError
 parser = argparse.ArgumentParser()
 add_pipeline(parser.add_subparsers())

@@ -1,4 +1,4 @@
-"""The report without a browser: what it says, that it holds together, and that clients' texts stay texts."""
+"""The report without a browser: its content, its markup, and that texts of clients stay texts."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from gateway.errors import PipelineError, UsageError
 from gateway.journal.histogram import bucket_of, highest_of, percentile
 from gateway.pipeline.lake import Lake
 from gateway.pipeline.report import write_report
-from gateway.pipeline.report.drawing.axis import LatencyScale, LinearScale, Reach
-from gateway.pipeline.report.drawing.calendar import time_ticks
-from gateway.pipeline.report.drawing.lines import spread
+from gateway.pipeline.report.axes import AxisRange, LatencyScale, LinearScale, time_ticks
+from gateway.pipeline.report.markup import columns_of, name_of, shortened, shown
 from gateway.pipeline.report.span import MOST_POINTS, WIDTHS, Span
-from gateway.pipeline.report.text import columns_of, name_of, shortened, shown
+from gateway.pipeline.report.time_charts import spread
 from gateway.pipeline.report.units import (
     DAY,
     HOUR,
@@ -33,10 +32,10 @@ from gateway.pipeline.report.units import (
     duration,
     latency,
     micros_of,
-    octets,
     rate,
     share,
     si,
+    size,
 )
 from tests.support.report_tables import A_DAY, A_MONTH, A_POINT, AN_HOUR, DEMO, SCHEMAS, START, Recipe, Rows, made_up
 
@@ -73,7 +72,7 @@ def page(tmp_path: Path) -> Page:
 
 
 class Outline(HTMLParser):
-    """Checks that elements are closed in order, and collects what matters."""
+    """Checks that elements are closed in order, and collects their attributes."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -195,7 +194,7 @@ class TestNumbers:
             ["2026-11-21 10:00:10", "50", "5/s", "10", "1/s"],
             ["2026-11-21 10:00:20", "0", "0/s", "0", "0/s"],
         ]
-        # The drawing, too: the second point of "sent" is as high as 5/s is on the axis.
+        # In the drawing the second point of "sent" is as high as 5/s on the axis.
         wide = next(plot for plot in plots_of(text) if "wide" in str(plot.get("class")))
         line = next(path for path in wide.iter(f"{SVG}path") if path.get("class") == "line1")
         heights = [float(step.split()[1]) for step in str(line.get("d"))[1:].split("L")]
@@ -441,7 +440,7 @@ class TestTextsOfClients:
 
 
 class TestWhatStandsOut:
-    """Each threshold just reached, and just missed."""
+    """Each threshold, just reached and just missed."""
 
     def said(self, rows: Rows, page: Page) -> str:
         rows.event(START, "conn")
@@ -530,7 +529,7 @@ class TestWhatStandsOut:
         rows.event(START + timedelta(minutes=9), "conn")
         said = self.said(rows, page)
         assert said.count("never closed its journal") == 1
-        assert "the boot of 10:00:00 on 21 Nov 2026 ended without a word at 10:05:00" in said
+        assert "the boot of 10:00:00 on 21 Nov 2026 wrote its last line at 10:05:00" in said
         assert "gw2 dropped 17 journal lines" in said
         assert said.count("lower bound") == 2
 
@@ -554,7 +553,7 @@ class TestUnits:
             "1.5G",
         ]
         assert [count(value) for value in (0, 9999, 10_000)] == ["0", "9,999", "10k"]
-        assert octets(1_234_567).split() == ["1.23", "MB"]
+        assert size(1_234_567).split() == ["1.23", "MB"]
         assert rate(1500) == "1.5k/s"
         assert [words_of(share(part)) for part in (0, 0.0004, 0.05, 0.5)] == ["0.0 %", "under 0.1 %", "5.0 %", "50 %"]
 
@@ -569,14 +568,14 @@ class TestUnits:
 class TestScales:
     def test_linear_ticks_are_round_and_hold_all(self) -> None:
         for highest in (0.3, 1, 7, 99.9, 101, 12_345):
-            scale = LinearScale(highest, Reach(100, 0), si)
+            scale = LinearScale(highest, AxisRange(100, 0), si)
             assert scale.place(highest) >= 0
             assert scale.place(0) == 100
             assert 3 <= len(scale.ticks) <= 6
 
     @pytest.mark.parametrize("values", [[0], [1, 2], [900, 70_000], [3, 90_000_000], [5e9, 9e11], [1e13]])
     def test_latency_ticks_hold_all(self, values: Sequence[float]) -> None:
-        scale = LatencyScale(values, Reach(100, 0))
+        scale = LatencyScale(values, AxisRange(100, 0))
         assert 2 <= len(scale.ticks) <= 12
         assert all(-0.01 <= scale.place(value) <= 100.01 for value in values)
         assert scale.place(scale.ticks[0][0]) == pytest.approx(100)
@@ -627,7 +626,7 @@ class TestColours:
 
 
 def contrast(one: str, other: str) -> float:
-    """As WCAG has it."""
+    """The contrast ratio of WCAG."""
     lighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)
     return (lighter + 0.05) / (darker + 0.05)
 

@@ -19,7 +19,7 @@ A4 = 680  # without its margins
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """Reports by name: of minutes, of a month, of clients that mean harm, and of nothing."""
+    """Reports by name: on minutes, on a month, on hostile clients, and on an empty lake."""
     place = tmp_path_factory.mktemp("reports")
     recipes: Mapping[str, Recipe] = {"demo": DEMO, "month": A_MONTH}
     lakes = {name: made_up(Lake(place / name), recipe) for name, recipe in recipes.items()}
@@ -111,7 +111,7 @@ def test_no_table_is_wider_than_paper(browser: Browser, pages: Mapping[str, Path
 
 
 def _points(png: bytes) -> bytes:
-    """The octets of a PNG's rows, filters and all: enough to see that it is not blank."""
+    """The bytes of a PNG's rows, filters and all: enough to see that it is not blank."""
     place, found = 8, b""
     while place < len(png):
         length = int.from_bytes(png[place : place + 4], "big")

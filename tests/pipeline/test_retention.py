@@ -16,14 +16,13 @@ from gateway.errors import PipelineError
 from gateway.pipeline.check import check
 from gateway.pipeline.compact import compact
 from gateway.pipeline.lake import Lake
-from gateway.pipeline.published import published
 from gateway.pipeline.retention import collect
 from tests.support.journals import DAY, SECOND, START, JournalMaker
-from tests.support.lakes import LakeMaker
+from tests.support.lakes import LakeMaker, batches_of_day
 
 
 class Site:
-    """A journal of today and the two days before it, all but its last segment in the lake."""
+    """A journal of three days up to today; all but its last segment are in the lake."""
 
     def __init__(self, root: Path) -> None:
         self.journal = root / "journal"
@@ -64,9 +63,9 @@ def _age(path: Path, days: float) -> None:
 
 
 def test_only_what_is_ingested_is_deleted(site: Site) -> None:
-    octets = sum(path.stat().st_size for path in site.segments[:-1])
+    size = sum(path.stat().st_size for path in site.segments[:-1])
     number = len(site.segments) - 1
-    assert site.collect() == f"journal: deleted {number} segments, {octets:,} octets; kept 1 not ingested yet\n"
+    assert site.collect() == f"journal: deleted {number} segments, {size:,} bytes; kept 1 not ingested yet\n"
     assert site.there() == site.segments[-1:]
 
 
@@ -125,7 +124,7 @@ def test_old_events_go_and_the_lake_stays_complete(site: Site) -> None:
     text = site.collect(retain_days=1000, events_days=1)
     assert f"events of {first}: deleted " in text
     assert not (site.lake.table("events") / f"d={first}").exists()
-    assert published(site.lake, "events", first) == []
+    assert batches_of_day(site.lake, "events", first) == []
     assert {path: path.stat().st_mtime_ns for path in site.lake.root.glob("rollup_10s/**/*.parquet")} == before
     assert all((site.lake.table("events") / f"d={day}").is_dir() for day in others)
     assert "1 of 1 boots have all their numbers" in site.check()
@@ -149,7 +148,7 @@ def test_events_whose_tables_are_not_computed_yet_stay(site: Site) -> None:
     site.lake.set_refreshed(-1)
     text = site.collect(retain_days=1000, events_days=1)
     assert f"events of {first}: kept, since tables that are computed from them lack a batch" in text
-    assert published(site.lake, "events", first)
+    assert batches_of_day(site.lake, "events", first)
     assert not list(site.lake.retired.iterdir())
     site.lake.set_refreshed(site.maker.batches[-1])
     assert f"events of {first}: deleted " in site.collect(retain_days=1000, events_days=1)
@@ -204,7 +203,7 @@ def test_a_late_batch_of_a_retired_day_counts_and_is_retired_in_its_turn(site: S
     late = JournalMaker(site.journal, seed=9, node="late", start=START, span=60 * SECOND)
     late._start = int(datetime.fromisoformat(f"{first}T12:00:00+00:00").timestamp()) * SECOND
     site.maker.ingest(late.write(100, per_segment=1000).segments)
-    assert len(published(site.lake, "events", first)) == 2  # both levels
+    assert len(batches_of_day(site.lake, "events", first)) == 2  # both levels
     assert "2 of 2 boots" in site.check()
     assert f"events of {first}: deleted " in site.collect(retain_days=1000, events_days=1)
     assert "2 of 2 boots" in site.check()

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from gateway.pipeline.lines import events_of, quick
-from gateway.pipeline.rollup import KEYS, roll_up
+from gateway.journal import histogram
+from gateway.pipeline.line_parser import events_of, read_fast
+from gateway.pipeline.rollup import KEYS, bucket_of, highest_of, lowest_of, roll_up
 from tests.support.journals import START, write_segment
 
 pytestmark = pytest.mark.spark
@@ -18,7 +21,7 @@ GOT = {**WHO, "s": "0", "am": "client", "m": 1}
 
 def rolled(spark: SparkSession, directory: Path, lines: Iterable[Mapping[str, object]]) -> list[Row]:
     path = write_segment(directory, [{"t": START, **line} for line in lines])
-    rows: DataFrame = roll_up(events_of(quick(spark, [str(path)])))
+    rows: DataFrame = roll_up(events_of(read_fast(spark, [str(path)])))
     return [row for row in rows.orderBy("ts10", "event", "code", "bucket").collect() if row.event != "open"]
 
 
@@ -48,7 +51,7 @@ def test_the_counters_of_a_stat_line_become_rows(spark: SparkSession, tmp_path: 
     assert {row.ack_mode for row in rows} == {"client"}
 
 
-def test_octets_are_kept_where_all_deliveries_were_redeliveries(spark: SparkSession, tmp_path: Path) -> None:
+def test_bytes_are_kept_where_all_deliveries_were_redeliveries(spark: SparkSession, tmp_path: Path) -> None:
     rows = rolled(spark, tmp_path, [{"e": "stat", **WHO, "cnt": {"dlv": 2, "dlv_bytes": 50, "redelivered": 2}}])
     assert [(row.code, row.n, row.bytes) for row in rows] == [(None, 0.0, 50.0), ("redelivered", 2.0, 0.0)]
 
@@ -81,3 +84,21 @@ def test_days_do_not_follow_the_session_s_time_zone(spark: SparkSession, tmp_pat
     finally:
         spark.conf.set("spark.sql.session.timeZone", before or "UTC")
     assert [row.d for row in rows] == ["2026-11-21"]
+
+
+def test_spark_s_buckets_are_the_histogram_s(spark: SparkSession) -> None:
+    chance = random.Random(5)  # noqa: S311 - repeatable is what it must be
+    edges = [2**exponent + step for exponent in range(62) for step in (-1, 0, 1)]
+    values = [-(2**40), -1, 0, *edges, 2**62, *(chance.getrandbits(chance.randrange(1, 62)) for _ in range(3000))]
+    rows = spark.createDataFrame([(value,) for value in values], "value bigint")
+    rows = rows.withColumn("bucket", bucket_of(F.col("value")))
+    found = rows.select("value", "bucket", lowest_of(F.col("bucket")), highest_of(F.col("bucket")))
+    assert found.schema["bucket"].dataType.simpleString() == "int"
+    for value, number, low, high in found.collect():
+        bucket = histogram.bucket_of(value)
+        assert (number, low, high) == (bucket, histogram.lowest_of(bucket), histogram.highest_of(bucket)), value
+
+
+def test_no_value_has_no_bucket(spark: SparkSession) -> None:
+    rows = spark.sql("select cast(null as bigint) as value").select(bucket_of(F.col("value")).alias("bucket"))
+    assert rows.select("bucket", highest_of(F.col("bucket")).alias("high")).collect() == [(None, None)]

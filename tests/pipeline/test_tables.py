@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - lines of a journal
-"""Journals made up, ingested, and every table compared row by row with what DuckDB makes of the same files."""
+"""Made-up journals are ingested, and every table compared row by row with what DuckDB computes from the same files."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gateway.journal.features import FEATURES
-from gateway.pipeline.ingest import Order, ingest
+from gateway.pipeline.ingest import IngestOptions, ingest
 from gateway.pipeline.lake import DAY_TABLES, Lake
 from gateway.pipeline.progress import Progress
-from gateway.pipeline.table_schemas import day_schemas, schema_of
+from gateway.pipeline.table_schemas import schema_of
 from gateway.pipeline.tables import refresh
 from tests.pipeline.oracle import Oracle, Row
 from tests.support.journals import DAY, SECOND, START, JournalMaker, write_segment
@@ -56,7 +56,7 @@ def end(t: int, c: int, us: int, **more: object) -> dict[str, object]:
 
 
 def write_by_hand(journal: Path) -> None:
-    """What chance does not make up."""
+    """Cases that random journals do not contain."""
     long_ago = START - 9 * DAY
     write_segment(
         journal,
@@ -72,11 +72,11 @@ def write_by_hand(journal: Path) -> None:
         journal,
         [
             conn(eve, 1), end(MIDNIGHT + SECOND, 1, 101 * SECOND),  # over midnight
-            end(MIDNIGHT + 2 * SECOND, 2, 3 * SECOND),  # its beginning is lost, the day before
-            end(MIDNIGHT + 4 * SECOND, 3, 3 * SECOND),  # and this one's on the day itself
+            end(MIDNIGHT + 2 * SECOND, 2, 3 * SECOND),  # without its beginning on the day before
+            end(MIDNIGHT + 4 * SECOND, 3, 3 * SECOND),  # without its beginning on the same day
             conn(MIDNIGHT - 1, 4), end(MIDNIGHT + 5 * SECOND, 4, 5 * SECOND - 1),  # clocks differ by a little
             conn(MIDNIGHT - DAY - 3, 5), end(MIDNIGHT + 9, 5, DAY + 12),  # a whole day long
-            conn(eve + 1, 6),  # goes on
+            conn(eve + 1, 6),  # has not ended
             {"e": "conn", "t": eve + 2, "c": 7, "ver": "1.0"}, {"e": "err", "t": eve + 3, "x": "bad-connect"},
             {"e": "send", "t": eve + 4, "c": 7, "d": "/queue/nobody", "dk": "queue", "m": 1, "b": 9, "w": 2.5},
             {"e": "conf", "t": eve + 5, "c": 7, "d": "/queue/nobody", "dk": "queue", "m": 1, "l": 0, "w": 2.5},
@@ -125,7 +125,7 @@ def lake(spark: SparkSession, journal: Path) -> Lake:
     lake = Lake(journal.parent / "lake")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gateway.pipeline.tables.time.time", lambda: NOW / SECOND)
-        ingest(Order(journal, lake.root), Progress(io.StringIO()), spark)
+        ingest(IngestOptions(journal, lake.root), Progress(io.StringIO()), spark)
     return lake
 
 
@@ -157,14 +157,14 @@ def batch_rows(lake: Lake, table: str) -> list[Row]:
 
 
 def plain(value: object) -> object:
-    """A value that can be compared: maps come in two shapes."""
+    """A value made comparable: maps come in two forms."""
     if isinstance(value, dict):
         return tuple(sorted(value.items()))
     return tuple(sorted(value)) if isinstance(value, list) else value
 
 
 def ordered(rows: list[Row]) -> list[Row]:
-    """Rows by what is exact in them; what is not may differ in its last digits."""
+    """Rows by their exact columns; the others may differ in the last digits."""
     plain_rows = [{name: plain(value) for name, value in row.items()} for row in rows]
     return sorted(
         plain_rows, key=lambda row: [repr(row[name]) for name in sorted(row) if not isinstance(row[name], float)]
@@ -200,7 +200,7 @@ def test_no_day_is_missing_and_none_too_many(table: str, lake: Lake, oracle: Ora
     assert {*oracle.days(table)} <= {*DAYS}
     found = {path.name.removeprefix("d=") for path in lake.table(table).iterdir()}
     assert found >= {*DAYS}
-    # Sessions may have begun on the day before, as far as a batch can tell; then there is a file without rows.
+    # As far as a batch can tell, sessions may have begun on the day before; then there is a file without rows.
     assert all(rows_of(lake.day_file(table, day)) == [] for day in found - {*DAYS})
 
 
@@ -216,7 +216,7 @@ def test_durable_subscriptions_are_what_duckdb_makes_of_the_journal(lake: Lake, 
 @pytest.mark.parametrize("table", [*DAY_TABLES, "durable_subs"])
 def test_a_table_s_files_have_its_schema(table: str, lake: Lake) -> None:
     for path in lake.table(table).rglob("*.parquet"):
-        assert pq.read_schema(path).equals(day_schemas()[table])
+        assert pq.read_schema(path).equals(schema_of(table))
         assert path.name == f"{table}.parquet"
 
 
@@ -242,7 +242,7 @@ def test_numbers_as_large_as_a_line_may_have_do_not_stop_anything(spark: SparkSe
     ]  # fmt: skip
     write_segment(tmp_path / "journal", lines * 3)
     lake = Lake(tmp_path / "lake")
-    ingest(Order(tmp_path / "journal", lake.root), Progress(io.StringIO()), spark)
+    ingest(IngestOptions(tmp_path / "journal", lake.root), Progress(io.StringIO()), spark)
     assert [manifest.bad_lines for manifest in lake.manifests()] == [0]
     (row,) = rows_of(lake.day_file("dest_hour", "2026-11-21"))
     assert (row["sent"], row["delivered_bytes"], row["acked"]) == (most, most, most)

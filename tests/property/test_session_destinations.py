@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.errors import StompError
-from gateway.parity.broker import subscription_queue
+from gateway.parity.amqp_broker import subscription_queue
 from gateway.session.destinations import Destination, Kind, durable_queue_name, message_destination, parse
 from tests.property.amqp_frames import texts
 

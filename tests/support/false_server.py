@@ -1,4 +1,4 @@
-"""A server that speaks STOMP, but not as it should."""
+"""A STOMP server that gives whatever answers a test wants."""
 
 from __future__ import annotations
 
@@ -23,26 +23,25 @@ def receipt(receipt_id: str) -> bytes:
 
 @asynccontextmanager
 async def false_server(answer: Answer) -> AsyncIterator[Address]:
-    """Run a server that answers each frame by what `answer` makes of its command and headers.
+    """Run a server that answers each frame with the bytes that `answer` returns for its command and headers.
 
-    Args:
-        answer: returns the bytes to send; none at all to close the connection.
+    It closes the connection if `answer` returns no bytes.
     """
 
-    async def serve(incoming: asyncio.StreamReader, outgoing: asyncio.StreamWriter) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while True:
-                frame = (await incoming.readuntil(b"\0"))[:-1].decode().lstrip("\n")
+                frame = (await reader.readuntil(b"\0"))[:-1].decode().lstrip("\n")
                 command, *lines = frame.partition("\n\n")[0].split("\n")
-                octets = answer(command, dict(line.partition(":")[::2] for line in lines))
-                if not octets:
+                data = answer(command, dict(line.partition(":")[::2] for line in lines))
+                if not data:
                     break
-                outgoing.write(octets)
-                await outgoing.drain()
+                writer.write(data)
+                await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass  # the client is gone
         finally:
-            outgoing.close()
+            writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:

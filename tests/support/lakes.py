@@ -1,4 +1,4 @@
-"""Lakes made from journals with pyarrow alone, by other means than the pipeline's: what it must leave behind."""
+"""Lakes made from journals with pyarrow alone: what the pipeline must produce, computed independently of it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from gateway.journal.histogram import bucket_of
 from gateway.journal.segments import SegmentName
 from gateway.pipeline.lake import DAY_TABLES, WHOLE_TABLES, Lake
+from gateway.pipeline.snapshot import LakeSnapshot
 from gateway.pipeline.table_schemas import schema_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -44,31 +45,25 @@ BAD_LINES = pa.schema([("file", pa.string()), ("line", pa.string()), ("reason", 
 MESSAGE = ("send", "conf", "dlv", "ack", "nack")
 
 
-class LakeMaker:
-    """Makes a lake of a journal.
+def batches_of_day(lake: Lake, table: str, day: str) -> list[Path]:
+    """The directories of a batch table's day that belong to the lake; for events, those of both levels."""
+    snapshot = LakeSnapshot.read(lake)
+    partitions = (path for path in snapshot.partitions(table) if snapshot.day_of(path) == day)
+    return [batch for path in partitions for batch in snapshot.batches_in(path)]
 
-    Args:
-        root: of the lake.
-        journal: directory.
-    """
+
+class LakeMaker:
+    """Makes a lake from a journal."""
 
     def __init__(self, root: Path, journal: Path) -> None:
         self.lake = Lake(root)
         self.batches: list[int] = []
-        """Those that have a manifest."""
+        """The batches that have a manifest."""
         self._journal = journal
         self._batch = 0
 
     def ingest(self, segments: Sequence[Path], *, manifest: bool = True) -> int:
-        """Make a batch of some segments.
-
-        Args:
-            segments: finished ones.
-            manifest: whether the batch is finished.
-
-        Returns:
-            Its number.
-        """
+        """Make a batch from finished segments, with or without a manifest, and return its number."""
         rows: dict[tuple[str, str], list[Row]] = defaultdict(list)
         bad: dict[str, list[Row]] = defaultdict(list)
         sources = []
@@ -115,7 +110,7 @@ class LakeMaker:
         return self._batch - 1
 
     def _compute(self, days: Iterable[str]) -> None:
-        """Write the computed tables' files, without rows: nobody asks for their figures."""
+        """Write the computed tables' files without rows: no test reads their figures."""
         places = [(table, self.lake.day_file(table, day)) for table in DAY_TABLES for day in days]
         places += [(table, self.lake.whole_file(table)) for table in WHOLE_TABLES]
         for table, path in places:
@@ -176,21 +171,21 @@ def _day(ts: object) -> str:
 
 
 def _rollup(events: Iterable[Row]) -> dict[str, list[Row]]:
-    """The brief sort: without the split by latency of counters, which no total shows."""
+    """A simple roll-up, in which counters are not split by latency; totals do not show that."""
     sums: dict[tuple[object, ...], list[float]] = defaultdict(lambda: [0.0, 0.0])
     for row in events:
         ts = row["ts"]
         assert isinstance(ts, datetime)
         ten = ts.replace(second=ts.second // 10 * 10, microsecond=0)
-        for event, code, bucket, n, octets in _parts(row):
+        for event, code, bucket, n, body_bytes in _parts(row):
             who = (row["impl"], row["node"], row["vhost"], row["user"], row["destination"])
             key: tuple[object, ...] = (ten, *who, event, code, bucket)
             sums[key][0] += n
-            sums[key][1] += octets
+            sums[key][1] += body_bytes
     names = ("ts10", "impl", "node", "vhost", "user", "destination", "event", "code", "bucket")
     by_day: dict[str, list[Row]] = defaultdict(list)
-    for key, (n, octets) in sums.items():
-        by_day[_day(key[0])].append(dict(zip(names, key, strict=True)) | {"n": n, "bytes": octets})
+    for key, (n, body_bytes) in sums.items():
+        by_day[_day(key[0])].append(dict(zip(names, key, strict=True)) | {"n": n, "bytes": body_bytes})
     return by_day
 
 
@@ -203,9 +198,9 @@ def _parts(row: Row) -> Iterable[tuple[str, object, int | None, float, float]]:
     elif event in MESSAGE:
         assert weight is not None
         n = weight * (_int(row["n"]) if event in ("ack", "nack") else 1)
-        octets = weight * _int(row["body_bytes"]) if row["body_bytes"] is not None else 0.0
+        body_bytes = weight * _int(row["body_bytes"]) if row["body_bytes"] is not None else 0.0
         bucket = None if row["latency_us"] is None else bucket_of(_int(row["latency_us"]))
-        yield event, row["code"], bucket, n, octets
+        yield event, row["code"], bucket, n, body_bytes
     elif event == "drop":
         yield event, None, None, _int(row["n"]), 0.0
     else:
@@ -214,10 +209,10 @@ def _parts(row: Row) -> Iterable[tuple[str, object, int | None, float, float]]:
 
 def _stat_parts(counters: object) -> Iterable[tuple[str, object, int | None, float, float]]:
     assert isinstance(counters, dict)
-    for name, event, code, octets in (
+    for name, event, code, body_bytes in (
         ("send", "send", None, "send_bytes"), ("conf", "conf", None, ""), ("rejected", "conf", "rejected", ""),
         ("dlv", "dlv", None, "dlv_bytes"), ("ack", "ack", None, ""), ("requeue", "nack", "requeue", ""),
         ("discard", "nack", "discard", ""),
     ):  # fmt: skip
         if counters.get(name):
-            yield event, code, None, counters[name], counters.get(octets, 0)
+            yield event, code, None, counters[name], counters.get(body_bytes, 0)

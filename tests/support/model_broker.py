@@ -183,7 +183,7 @@ def _topic_matches(pattern: list[str], words: list[str]) -> bool:
 class ModelBroker:
     """Queues, exchanges and bindings of a virtual host.
 
-    The coroutines are the view from behind that transcripts have (``gateway.parity.Broker``); the other
+    The coroutines are the view from behind that transcripts have (``gateway.parity.amqp_broker.Broker``); the other
     methods are what AMQP offers to channels.
 
     Args:

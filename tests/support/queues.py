@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.parity import AmqpBroker
-from gateway.parity.broker import BrokerRefusalError
+from gateway.parity import AmqpBroker, BrokerRefusalError
 from tests.support.deadline import until
 
 

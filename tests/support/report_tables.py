@@ -78,7 +78,7 @@ class Rows:
     by_file: dict[tuple[str, str], list[Row]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, table: str, at: datetime, **row: object) -> None:
-        """Add a row to a day of a table; the columns of its key that are not given are usual ones."""
+        """Add a row to a day of a table; key columns have defaults."""
         usual = {"impl": "gateway", "vhost": "/"} if "impl" in SCHEMAS[table] else {"vhost": "/"}
         self.by_file[table, f"{at:%Y-%m-%d}"].append({**usual, **row})
 
@@ -89,7 +89,7 @@ class Rows:
         self.add("traffic_10s", at, ts10=at, event=event, bucket=bucket, n=n, **{"bytes": 0.0, **more})
 
     def boot(self, first: datetime, last: datetime, **more: object) -> None:
-        """Add a boot, which closed its journal and lost nothing unless said otherwise."""
+        """Add a boot; by default it closed its journal and dropped nothing."""
         usual: Row = {"node": "gw1", "boot": "00000000000000a1", "gateway_version": "0.2.0", "closed": True,
                       "lines": 1000, "dropped": 0}  # fmt: skip
         self.add("boots", first, first_ts=first, last_ts=last, **{**usual, **more})
@@ -116,7 +116,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How much of what to make up."""
+    """How much to make up."""
 
     length: timedelta
     step: timedelta = timedelta(seconds=10)

@@ -1,4 +1,4 @@
-"""A server without a network that says what it was told to say."""
+"""A server without a network that sends given frames."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from gateway.parity import Received, ServerFrame, SilenceError
 
 
 class ScriptedPeer:
-    """A server that answers every frame by the same frames."""
+    """Answers every frame with the same frames."""
 
     def __init__(self, *answers: ServerFrame) -> None:
         self._answers = answers
         self._waiting: list[Received] = []
         self.heard = b""
 
-    async def send(self, _client: str, octets: bytes) -> None:
-        self.heard += octets
+    async def send(self, _client: str, data: bytes) -> None:
+        self.heard += data
         self._waiting += self._answers
 
     async def receive(self, _client: str) -> Received:

@@ -259,7 +259,7 @@ class _Client:
 
 
 class SessionPeer:
-    """Pure sessions as the server of a conversation (``gateway.parity.Peer``).
+    """Pure sessions as the server of a conversation (``gateway.parity.stomp_peer.StompPeer``).
 
     ``say``, ``hear`` and ``leave`` are the same without coroutines, for those who have no use for them.
 
@@ -292,22 +292,22 @@ class SessionPeer:
         del self._clients[client]
 
     async def send(self, client: str, octets: bytes) -> None:
-        """See Peer."""
+        """See StompPeer."""
         self.say(client, octets)
 
     async def receive(self, client: str) -> Received:
-        """See Peer. Nobody waits: what has not come by now never comes."""
+        """See StompPeer. Nobody waits: what has not come by now never comes."""
         received = self.hear(client)
         if received is None:
             raise SilenceError("nothing came")
         return received
 
     async def hang_up(self, client: str) -> None:
-        """See Peer."""
+        """See StompPeer."""
         self.leave(client)
 
     async def close(self) -> None:
-        """See Peer."""
+        """See StompPeer."""
         for client in list(self._clients):
             self.leave(client)
 

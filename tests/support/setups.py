@@ -1,6 +1,6 @@
-"""Servers that are configured otherwise, for the conversations that need it: one broker, and a gateway for each setup.
+"""Servers in the configurations that transcripts name as their setup: one broker, and a gateway for each setup.
 
-What `SETUPS` says in words is here in the terms of both. README.md beside the transcripts tells how to do it by hand.
+`SETUPS` describes the setups, and README.md beside the transcripts says how to make them by hand.
 """
 
 from __future__ import annotations
@@ -70,23 +70,23 @@ def _document(setup: Setup, amqp_url: str) -> dict[str, Any]:
 
 
 class Setups:
-    """The plugin and a gateway, set up as a conversation needs them.
+    """The plugin and a gateway for each setup.
 
     Args:
-        broker: with the plugin; it belongs to nobody else meanwhile, since the plugin has one configuration at a time.
-        stack: ends the gateways.
+        broker: with the plugin. Nothing else may use it, since the plugin has one configuration at a time.
+        stack: stops the gateways.
     """
 
     def __init__(self, broker: Broker, stack: ExitStack) -> None:
         self._broker = broker
         self._stack = stack
         self._gateways: dict[Setup, Address] = {}
-        self._plugin_is: Setup | None = None
+        self._plugin_setup: Setup | None = None
 
     @classmethod
     @contextmanager
     def on(cls, broker: Broker) -> Iterator[Self]:
-        """Make the users, the virtual host and the exchange that the setups need; end the gateways in the end."""
+        """Make the users, the virtual host and the exchange that the setups need, and stop the gateways at the end."""
         ctl = broker.ctl
         ctl("add_vhost", DEFAULT_VHOST)
         ctl("add_user", DEFAULT_USER["login"], DEFAULT_USER["passcode"])
@@ -102,14 +102,14 @@ class Setups:
 
     @property
     def amqp_url(self) -> str:
-        """The broker of all, with credentials."""
+        """AMQP URL of the broker, with credentials."""
         return self._broker.amqp_url
 
     def plugin(self, setup: Setup) -> Address:
-        """Return where the plugin listens, once it is set up so. It is started anew, which ends its connections."""
+        """Configure the plugin and return its address. A change restarts it, which closes its connections."""
         if self._broker.stomp_port is None:
-            raise AssertionError("the broker was to have its STOMP plugin")
-        if self._plugin_is != setup:
+            raise AssertionError("the broker has no STOMP plugin")
+        if self._plugin_setup != setup:
             environment = _USUAL | dict(_PLUGIN[setup])
             changes = "".join(
                 f"application:set_env(rabbitmq_stomp, {key}, {value}), " for key, value in environment.items()
@@ -117,11 +117,11 @@ class Setups:
             self._broker.ctl(
                 "eval", f"ok = application:stop(rabbitmq_stomp), {changes}ok = application:start(rabbitmq_stomp)."
             )
-            self._plugin_is = setup
+            self._plugin_setup = setup
         return self._broker.host, self._broker.stomp_port
 
     def gateway(self, setup: Setup) -> Address:
-        """Return where the gateway listens that is set up so."""
+        """Start the gateway for a setup, once, and return its address."""
         if setup not in self._gateways:
             process = self._stack.enter_context(gateway_process(_document(setup, self._broker.amqp_url)))
             self._gateways[setup] = process.address

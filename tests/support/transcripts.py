@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from gateway.parity import ORACLE, AmqpBroker, Conversation, Identity, Setup, Side, SocketPeer, play
-from gateway.parity.library import conversations
+from gateway.parity import ORACLE, AmqpBroker, Identity, Setup, Side, SocketPeer, Transcript, play
+from gateway.parity.transcript import load_transcripts
 from tests.support.gateway import Address
 
-TRANSCRIPTS = Path(__file__).parents[1] / "transcripts"
-EVERY = conversations()
+TRANSCRIPTS = load_transcripts()
 
 
-def every_conversation(*setups: Setup) -> pytest.MarkDecorator:
-    """Run a test for each conversation of some setups, one setup after the other, as its argument `conversation`."""
-    chosen = [conversation for setup in setups for conversation in EVERY if conversation.setup == setup]
-    return pytest.mark.parametrize("conversation", chosen, ids=lambda conversation: conversation.name)
+def parametrize_transcripts(*setups: Setup) -> pytest.MarkDecorator:
+    """Run a test for each transcript of some setups, one setup after the other, as its argument `transcript`."""
+    chosen = [transcript for setup in setups for transcript in TRANSCRIPTS if transcript.setup == setup]
+    return pytest.mark.parametrize("transcript", chosen, ids=lambda transcript: transcript.name)
 
 
-async def play_on(conversation: Conversation, address: Address, broker_url: str, side: Side) -> None:
-    """Play a conversation on a server, and raise MismatchError where it does not go as written for its broker.
+async def check_transcript(transcript: Transcript, address: Address, broker_url: str, side: Side) -> None:
+    """Play a transcript on a server, and raise MismatchError if the server does something else.
 
     Args:
-        conversation: what to play.
-        address: where the server listens.
-        broker_url: AMQP URL of its broker, with the credentials that the clients have, too.
+        transcript: what to play.
+        address: of the server.
+        broker_url: AMQP URL of its broker, with the credentials that the clients use too.
         side: which of the two servers it is.
     """
     async with AmqpBroker.connected(broker_url) as broker:
-        written = conversation.on(broker.release or ORACLE)
-        await play(written, SocketPeer(address), broker, side, identity(broker_url))
+        for_release = transcript.for_release(broker.release or ORACLE)
+        result = await play(for_release, SocketPeer(address), broker, side, identity(broker_url))
+    result.raise_for_mismatch()
 
 
 def identity(broker_url: str) -> Identity:

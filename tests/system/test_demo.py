@@ -1,4 +1,4 @@
-"""The demonstration's traffic, and what the journal has of it: both sides count, and must agree to the last message."""
+"""The demonstration's traffic: clients and journal count the same, to the last message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from deploy.demo import mistakes, site, traffic
 from deploy.demo.agreement import of_journal
-from deploy.demo.client import Reception
+from deploy.demo.client import ClientFactory
 from deploy.local.broker import Broker
 from deploy.local.ports import LOOPBACK, free_ports
 
@@ -17,18 +17,18 @@ pytestmark = pytest.mark.system
 
 
 async def test_the_journal_has_exactly_what_the_clients_did(laboratory: Broker, tmp_path: Path) -> None:
-    passcode = site.furnish(laboratory)
+    passcode = site.prepare_broker(laboratory)
     [port] = free_ports(1)
     config, journal = tmp_path / "gateway.yaml", tmp_path / "journal"
     site.write_configuration(config, laboratory, port, journal)
-    reception = Reception((LOOPBACK, port), passcode)
+    clients = ClientFactory((LOOPBACK, port), passcode)
     with site.gateway(config, port, tmp_path / "gateway.log"):
-        await traffic.drive(reception, 1, 1, print)
+        await traffic.drive(clients, 1, 1, print)
 
-    clients: Counter[tuple[str, str]] = Counter()
-    for host, tally in reception.tallies.items():
+    counted: Counter[tuple[str, str]] = Counter()
+    for host, tally in clients.tallies.items():
         for what, n in tally.counts.items():
-            clients["" if what == "errors" else host, what] += n
-    assert of_journal(journal) == clients
-    assert clients["", "errors"] > mistakes.MISTAKES  # and the rejected messages
+            counted["" if what == "errors" else host, what] += n
+    assert of_journal(journal) == counted
+    assert counted["", "errors"] > mistakes.MISTAKES  # and the rejected messages
     assert (tmp_path / "gateway.log").read_text() == ""

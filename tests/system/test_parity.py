@@ -18,7 +18,7 @@ import pytest
 from deploy.local.broker import Broker
 from deploy.local.given import GivenBroker
 from gateway.errors import ExitCode
-from gateway.parity.library import conversations
+from gateway.parity.transcript import load_transcripts
 from tests.support.gateway import Address, configuration, gateway_process
 from tests.support.transcripts import identity
 
@@ -44,12 +44,12 @@ def parity(plugin: Address, gateway: Address, broker_url: str, *more: str) -> It
 
 @pytest.fixture(scope="module")
 def before(broker: Broker) -> set[str]:
-    """What is in the broker when nothing has been played yet; nothing if it is not ours to ask."""
+    """The queues and exchanges before anything is played; empty for a broker that AMQP_URL names."""
     return set() if isinstance(broker, GivenBroker) else _made(broker)
 
 
 def _made(broker: Broker) -> set[str]:
-    """The queues and exchanges of the virtual host /. Asked at once, since rabbitmqctl takes a second to begin."""
+    """The queues and exchanges of the virtual host /, in one call, since rabbitmqctl takes a second to start."""
     names = broker.ctl("eval", "rabbit_amqqueue:list_names() ++ rabbit_exchange:list_names().")
     found = set(re.findall(r'\{resource,\s*<<"/">>,\s*(.*?)\}', names, re.DOTALL))
     assert any("amq.topic" in name for name in found)
@@ -58,7 +58,7 @@ def _made(broker: Broker) -> set[str]:
 
 @dataclass(frozen=True)
 class Whole:
-    """A run of all rules."""
+    """The result of a run of all transcripts."""
 
     returncode: int
     printed: str
@@ -67,7 +67,7 @@ class Whole:
 
 @pytest.fixture(scope="module")
 def whole(before: set[str], plugin_address: Address, gateway_address: Address, broker_url: str) -> Whole:
-    """It begins with the broker as it was before."""
+    """Run once, after `before` has looked at the broker."""
     del before
     with parity(plugin_address, gateway_address, broker_url) as process:
         printed, errors = process.communicate(timeout=300)
@@ -77,8 +77,8 @@ def whole(before: set[str], plugin_address: Address, gateway_address: Address, b
 def test_no_rule_is_different(whole: Whole) -> None:
     assert (whole.returncode, whole.errors) == (ExitCode.OK, ""), whole.printed
     assert "DIFFERENT  " not in whole.printed
-    plain = [each.name for each in conversations() if each.setup == "plain"]
-    others = [each.name for each in conversations() if each.setup != "plain"]
+    plain = [each.name for each in load_transcripts() if each.setup == "plain"]
+    others = [each.name for each in load_transcripts() if each.setup != "plain"]
     outcomes = {words[1]: words[0] for line in whole.printed.splitlines() if len(words := line.split()) > 1}
     assert {outcomes[name] for name in plain} == {"equal", "departure"}
     assert {outcomes[name] for name in others} <= {"skipped"}
@@ -114,7 +114,7 @@ def test_a_signal_leaves_nothing_in_the_broker(
     assert _made(own_broker) - before == set()
 
 
-def test_a_reader_that_goes_away_ends_it_without_a_word(
+def test_a_closed_standard_output_ends_it_silently(
     own_broker: Broker, before: set[str], plugin_address: Address, gateway_address: Address, broker_url: str
 ) -> None:
     with parity(plugin_address, gateway_address, broker_url) as process:
@@ -128,10 +128,10 @@ def test_a_reader_that_goes_away_ends_it_without_a_word(
     assert _made(own_broker) - before == set()
 
 
-def test_servers_of_another_virtual_host_are_told_before_anything_is_played(
+def test_servers_of_different_virtual_hosts_are_an_error_before_anything_is_played(
     own_broker: Broker, before: set[str], plugin_address: Address, broker_url: str
 ) -> None:
-    """As by a gateway whose file says that a name stands for another virtual host of the broker."""
+    """As with a gateway that maps the name to another virtual host of the broker."""
     own_broker.ctl("add_vhost", "parity-elsewhere")
     own_broker.ctl("set_permissions", "-p", "parity-elsewhere", identity(broker_url).login, ".*", ".*", ".*")
     elsewhere = configuration(broker_url, virtual_hosts={"/": {"amqp_vhost": "parity-elsewhere"}})
@@ -144,7 +144,7 @@ def test_servers_of_another_virtual_host_are_told_before_anything_is_played(
     assert _made(own_broker) - before == set()
 
 
-def test_a_user_without_rights_is_told_in_one_sentence(
+def test_a_user_without_permissions_is_an_error_in_one_sentence(
     own_broker: Broker, plugin_address: Address, gateway_address: Address, broker_url: str
 ) -> None:
     own_broker.ctl("add_user", "parity-weak", "parity-weak")

@@ -13,8 +13,7 @@ from structlog.testing import capture_logs
 
 from deploy.local.broker import Broker
 from gateway.config import GatewayConfig
-from gateway.parity import AmqpBroker
-from gateway.parity.broker import BrokerRefusalError
+from gateway.parity import AmqpBroker, BrokerRefusalError
 from gateway.server.process.gateway import Gateway
 from tests.support.deadline import until, within
 from tests.support.gateway import gateway_here, parsed

@@ -2,37 +2,39 @@
 
 import pytest
 
-from gateway.parity import Conversation
-from gateway.parity.library import departures
+from gateway.parity import Transcript
+from gateway.parity.transcript import load_departures
 from tests.support.gateway import Address
-from tests.support.transcripts import EVERY, every_conversation, play_on
+from tests.support.transcripts import TRANSCRIPTS, check_transcript, parametrize_transcripts
 
 
 @pytest.mark.system
-@every_conversation("plain")
-async def test_plugin(conversation: Conversation, plugin_address: Address, broker_url: str) -> None:
-    await play_on(conversation, plugin_address, broker_url, "plugin")
+@parametrize_transcripts("plain")
+async def test_plugin(transcript: Transcript, plugin_address: Address, broker_url: str) -> None:
+    await check_transcript(transcript, plugin_address, broker_url, "plugin")
 
 
 @pytest.mark.system
-@every_conversation("plain")
-async def test_gateway(conversation: Conversation, gateway_address: Address, broker_url: str) -> None:
-    await play_on(conversation, gateway_address, broker_url, "gateway")
+@parametrize_transcripts("plain")
+async def test_gateway(transcript: Transcript, gateway_address: Address, broker_url: str) -> None:
+    await check_transcript(transcript, gateway_address, broker_url, "gateway")
 
 
-def test_departures_named_are_those_of_the_table_and_each_is_shown() -> None:
-    named = {departure for conversation in EVERY for departure in conversation.departures}
-    assert named == {row.plugin for row in departures().values() if row.is_shown}
+def test_transcripts_name_every_row_of_the_departures_that_has_one() -> None:
+    named = {departure for transcript in TRANSCRIPTS for departure in transcript.departures}
+    assert named == {row.plugin for row in load_departures().values() if row.has_transcript}
 
 
-def test_a_departure_is_named_only_where_the_two_sides_differ() -> None:
-    idle = [each.name for each in EVERY if each.departures and not any(step.side for step in each.steps)]
-    assert not idle
+def test_a_transcript_names_a_departure_only_if_a_step_is_for_one_side() -> None:
+    without_reason = [
+        each.name for each in TRANSCRIPTS if each.departures and not any(step.side for step in each.steps)
+    ]
+    assert not without_reason
 
 
-def test_conversations_do_not_depend_on_a_user_or_a_virtual_host() -> None:
-    """`guest` and `/` are written only where the default user or the default virtual host is the matter."""
-    the_matter = {"connect/default-user", "connect/passcode-alone"}
-    texts = {each.name: each.path.read_text("utf-8") for each in EVERY if each.setup == "plain"}
+def test_transcripts_do_not_depend_on_a_user_or_a_virtual_host() -> None:
+    """`guest` and `/` are written only if the rule is about the default user or the default virtual host."""
+    about_defaults = {"connect/default-user", "connect/passcode-alone"}
+    texts = {each.name: each.path.read_text("utf-8") for each in TRANSCRIPTS if each.setup == "plain"}
     words = ("login:guest", "passcode:guest", "'guest'", "host:/\n", "vhost '/'")
-    assert {name for name, text in texts.items() if any(word in text for word in words)} <= the_matter
+    assert {name for name, text in texts.items() if any(word in text for word in words)} <= about_defaults

@@ -1,4 +1,4 @@
-"""The conversations that need servers configured otherwise, on RabbitMQ's plugin and on the gateway, both set up so."""
+"""The transcripts that need another setup than `plain`, played on RabbitMQ's plugin and on the gateway."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ import pytest
 
 from deploy.local.broker import running
 from deploy.local.given import GivenBroker
-from gateway.parity import Conversation
+from gateway.parity import Transcript
 from tests.support.setups import Setups
-from tests.support.transcripts import every_conversation, play_on
+from tests.support.transcripts import check_transcript, parametrize_transcripts
 
 pytestmark = pytest.mark.system
 
 
 @pytest.fixture(scope="module")
 def setups() -> Iterator[Setups]:
-    """A broker of their own: what they change would disturb everybody else."""
+    """A broker of its own, because the setups change the plugin's configuration."""
     with running(plugins=["rabbitmq_stomp"]) as broker:
         if isinstance(broker, GivenBroker):
-            pytest.skip("the broker that AMQP_URL names is not ours to configure")
+            pytest.skip("the tests may not configure the broker that AMQP_URL names")
         with Setups.on(broker) as setups:
             yield setups
 
 
-# The setups follow each other, since the plugin is started anew for each.
+# One setup after the other, because the plugin restarts for each.
 
 
-@every_conversation("configured", "no-default-user", "restricted-user")
-async def test_plugin(conversation: Conversation, setups: Setups) -> None:
-    await play_on(conversation, setups.plugin(conversation.setup), setups.amqp_url, "plugin")
+@parametrize_transcripts("configured", "no-default-user", "restricted-user")
+async def test_plugin(transcript: Transcript, setups: Setups) -> None:
+    await check_transcript(transcript, setups.plugin(transcript.setup), setups.amqp_url, "plugin")
 
 
-@every_conversation("configured", "no-default-user", "restricted-user")
-async def test_gateway(conversation: Conversation, setups: Setups) -> None:
-    await play_on(conversation, setups.gateway(conversation.setup), setups.amqp_url, "gateway")
+@parametrize_transcripts("configured", "no-default-user", "restricted-user")
+async def test_gateway(transcript: Transcript, setups: Setups) -> None:
+    await check_transcript(transcript, setups.gateway(transcript.setup), setups.amqp_url, "gateway")

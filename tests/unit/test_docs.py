@@ -12,7 +12,7 @@ import pytest
 from deploy.local import address
 from gateway.config import parse
 from gateway.errors import CloseReason, ExitCode
-from gateway.parity import read_conversation
+from gateway.parity import read_transcript
 from gateway.session import error_frames
 from gateway.session.context import Hold
 from gateway.session.settings import Settings
@@ -155,9 +155,9 @@ def test_every_departure_is_in_the_contract() -> None:
         departure
         for path in TRANSCRIPTS.rglob("*.stomp")
         if f"`{path.relative_to(TRANSCRIPTS).with_suffix('')}`" in table
-        for departure in read_conversation(path).departures
+        for departure in read_transcript(path).departures
     }
-    shown = {departure for path in TRANSCRIPTS.rglob("*.stomp") for departure in read_conversation(path).departures}
+    shown = {departure for path in TRANSCRIPTS.rglob("*.stomp") for departure in read_transcript(path).departures}
     assert shown
     assert not sorted(shown - named)
 
@@ -207,11 +207,11 @@ def test_every_field_of_a_log_event_is_explained() -> None:
 
 
 def test_every_variable_and_make_target_is_explained() -> None:
-    operations, development = (DOCS / "operations.md").read_text("utf-8"), (DOCS / "development.md").read_text("utf-8")
+    development = (DOCS / "development.md").read_text("utf-8")
     code = "".join(path.read_text("utf-8") for path in Path(address.__file__).parent.iterdir() if path.is_file())
     for variable in ("STOMP_PORT", "AMQP_URL", "PYTHON"):
         assert variable in code
-        assert f"`{variable}`" in operations
+        assert f"`{variable}`" in development
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     assert "test" in targets
     assert not [target for target in targets if target != "help" and f"`make {target}`" not in development]

@@ -1,4 +1,4 @@
-"""``stomp-gateway pipeline report``: a lake's tables as one page of HTML, with plots, that opens from disk."""
+"""``stomp-gateway pipeline report``: a lake's tables as one HTML page with plots, which needs no web server."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 from gateway.errors import PipelineError, UsageError
 from gateway.pipeline.lake import Lake
-from gateway.pipeline.report.facts.facts import gather, known_span
-from gateway.pipeline.report.facts.reading import Tables
+from gateway.pipeline.report.facts import known_span, read_facts
+from gateway.pipeline.report.lake_tables import LakeTables
 from gateway.pipeline.report.page import empty_page, full_page
 from gateway.pipeline.report.span import Span
 from gateway.pipeline.report.units import micros_of
@@ -20,14 +20,14 @@ def write_report(lake: Lake, output: Path, start: datetime | None, end: datetime
     """Write the report on a lake, or on a part of its time.
 
     Args:
-        lake: where the tables are; it may be empty, but must be there.
-        output: the file to write; it appears whole or not at all.
-        start: the first moment to report on; with a time zone.
-        end: the moment up to which to report; with a time zone.
+        lake: must exist, but may be empty.
+        output: the file to write, in one step.
+        start: the beginning, with a time zone; None: the first event.
+        end: the end, exclusive, with a time zone; None: the last event.
 
     Raises:
-        UsageError: if there is no time between start and end.
-        PipelineError: if there is no lake, a table cannot be read, or the file cannot be written.
+        UsageError: start is not before end, or one has no time zone.
+        PipelineError: there is no lake, a table cannot be read, or the file cannot be written.
     """
     for option, moment in (("--from", start), ("--to", end)):
         if moment and moment.utcoffset() is None:
@@ -37,15 +37,15 @@ def write_report(lake: Lake, output: Path, start: datetime | None, end: datetime
     if output.is_dir():
         raise PipelineError(f"-o {output} is a directory. Give the name of a file in it.")
     lake.must_be_listable()
-    tables = Tables(lake)
+    tables = LakeTables(lake)
     known = known_span(tables)
-    span = _asked(known, start, end)
+    span = _requested(known, start, end)
     generated = micros_of(datetime.now(UTC))
-    _write(output, full_page(gather(tables, span), generated) if span else empty_page(known, generated))
+    _write(output, full_page(read_facts(tables, span), generated) if span else empty_page(known, generated))
 
 
-def _asked(known: Span | None, start: datetime | None, end: datetime | None) -> Span | None:
-    """What was asked for of what is known; None if that is nothing."""
+def _requested(known: Span | None, start: datetime | None, end: datetime | None) -> Span | None:
+    """The requested part of the known span; None if that is empty."""
     if known is None:
         return None
     first = max(known.start, micros_of(start)) if start else known.start
@@ -54,19 +54,19 @@ def _asked(known: Span | None, start: datetime | None, end: datetime | None) -> 
 
 
 def _write(output: Path, page: str) -> None:
-    """Write to a file beside it, then put that into its place."""
-    beside = output.with_name(f".{output.name[:100]}.{os.getpid()}")
+    """Write a temporary file in the same directory, then rename it."""
+    temporary = output.with_name(f".{output.name[:100]}.{os.getpid()}")
     try:
-        with beside.open("w", encoding="utf-8") as file:
+        with temporary.open("w", encoding="utf-8") as file:
             file.write(page)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(output)
-    except OSError as trouble:
-        reason = trouble.strerror or trouble
+        temporary.replace(output)
+    except OSError as error:
+        reason = error.strerror or error
         raise PipelineError(
             f"cannot write {output}: {reason}. Give -o a file in a directory that exists and that you may write to."
         ) from None
     finally:
         with suppress(OSError):
-            beside.unlink()
+            temporary.unlink()

@@ -1,20 +1,82 @@
-"""Elements of HTML and SVG as text. What is no markup is escaped, so that nothing from a client can become any."""
+"""Elements of HTML and SVG as text, and the escaping that keeps clients' texts from becoming markup."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import unicodedata
+from collections.abc import Callable, Iterable
 from html import escape
 from typing import Final
 
-from gateway.pipeline.report.text import name_of, shortened, shown
-
+_INVISIBLE: Final = frozenset(
+    "\u00ad\u061c\u180e\u200b\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"
+)
+_ONE_BYTE: Final = 0xFF
+_FOUR_DIGITS: Final = 0xFFFF
+_NOT_CHARACTERS: Final = 0xFFFE
+ELLIPSIS: Final = "…"
+ABSENT: Final = "(none)"
+EMPTY: Final = "(empty)"
 _EMPTY: Final = frozenset({"path", "rect", "circle", "line", "polygon", "meta", "link", "br", "col", "use"})
 LONGEST_TITLE: Final = 2000
-"""Columns of a name in a title: one that is longer is an attack or an accident."""
+"""Columns of a name in a title; longer names are an attack or an accident."""
+
+
+def shown(text: str) -> str:
+    r"""A text with control characters, direction marks and the like as escapes, for example ``\x1b``."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_visible(char) for char in text)
+
+
+def _visible(char: str) -> str:
+    point = ord(char)
+    hidden = (
+        char in _INVISIBLE or unicodedata.category(char) in ("Cc", "Cs") or point & _NOT_CHARACTERS == _NOT_CHARACTERS
+    )
+    if not hidden:
+        return char
+    if point <= _ONE_BYTE:
+        return f"\\x{point:02x}"
+    return f"\\u{point:04x}" if point <= _FOUR_DIGITS else f"\\U{point:08x}"
+
+
+def name_of(text: str | None) -> str:
+    """A name to show; never empty."""
+    if text is None:
+        return ABSENT
+    return shown(text) or EMPTY
+
+
+def columns_of(text: str) -> int:
+    """About how many columns a text takes; some scripts and all emoji take two per character."""
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
+
+
+def shortened(text: str, room: float, measure: Callable[[str], float] = columns_of) -> str:
+    """A text that fits into ``room``, if necessary without its middle: the ends of a name tell it from others.
+
+    Args:
+        text: to shorten.
+        room: the largest width.
+        measure: returns the width of a text; columns by default.
+    """
+    if measure(text) <= room:
+        return text
+    half = (room - measure(ELLIPSIS)) / 2
+    return _cut(text, half, measure) + ELLIPSIS + _cut(text[::-1], half, measure)[::-1]
+
+
+def _cut(text: str, room: float, measure: Callable[[str], float]) -> str:
+    width = 0.0
+    for place, char in enumerate(text):
+        width += measure(char)
+        if width > room:
+            return text[:place]
+    return text
 
 
 class Markup(str):
-    """Text that is markup already."""
+    """Text that needs no escaping."""
 
     __slots__ = ()
 
@@ -24,7 +86,7 @@ def tag(name: str, /, *content: str | None, **attributes: str | float | None) ->
 
     Args:
         name: of the element.
-        content: texts, which are escaped, and markup, which is not; None is left out.
+        content: strings, which are escaped, and markup, which is not; None is left out.
         attributes: ``class_`` means class, ``stroke_width`` means stroke-width; None is left out.
     """
     opening = name + "".join(
@@ -36,12 +98,12 @@ def tag(name: str, /, *content: str | None, **attributes: str | float | None) ->
 
 
 def joined(content: Iterable[str | None]) -> Markup:
-    """Texts and markup one after the other."""
+    """Strings, which are escaped, and markup, one after the other."""
     return Markup("".join(_escaped(part) for part in content if part is not None))
 
 
 def named(text: str | None, columns: int = 60) -> Markup:
-    """A name from a client, cut to so many columns, whole in its title, its direction kept to itself."""
+    """A name from a client, shortened to so many columns, in full in its title, and isolated (``bdi``)."""
     whole = name_of(text)
     short = shortened(whole, columns)
     return tag("bdi", short, title=None if short == whole else shortened(whole, LONGEST_TITLE))

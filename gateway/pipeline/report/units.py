@@ -1,4 +1,4 @@
-"""Numbers, octets, latencies and moments as people read them. Times are microseconds since the epoch, UTC."""
+"""Formats numbers, sizes, latencies and times for people. Times are microseconds since the epoch, UTC."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ DAY: Final = 24 * HOUR
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST: Final = (datetime(1, 1, 1, tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
-"""The first moment that has a name."""
+"""The first moment that `datetime` can represent."""
 LAST: Final = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
-"""The last one: the end of the year 9999."""
+"""The last one, the end of the year 9999."""
 NOTHING: Final = "-"
-"""Where there is no figure."""
+"""Stands for a missing figure."""
 
 _SPACE: Final = "\u00a0"  # a figure and its unit stay on one line
 _PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E")
@@ -60,19 +60,19 @@ def exact(value: float) -> str:
     return f"{round(value):,}"
 
 
-def octets(value: float) -> str:
-    """A quantity of octets: 1.23 GB, where G is 1000 times 1000 times 1000."""
+def size(value: float) -> str:
+    """A number of bytes with a decimal prefix: 1.23 GB."""
     digits, prefix = _scaled(value)
     return f"{digits}{_SPACE}{prefix}B"
 
 
 def rate(per_second: float) -> str:
-    """Something per second."""
+    """A rate per second: 1.2k/s."""
     return f"{si(per_second)}/s"
 
 
 def share(part: float) -> str:
-    """A part of 1 in percent."""
+    """A part of 1 as a percentage."""
     if 0 < part < _SMALL_SHARE:
         return f"under{_SPACE}0.1{_SPACE}%"
     return f"{part * 100:.1f}{_SPACE}%" if part < _WHOLE_SHARE else f"{part * 100:.0f}{_SPACE}%"
@@ -82,8 +82,8 @@ def latency(micros: float | None) -> str:
     """A latency: 850 µs, 12.3 ms, 1.24 s, 3 min 20 s."""
     if micros is None:
         return NOTHING
-    for unit, size, limit in _SHORT_UNITS:
-        digits = three_digits(micros / size)
+    for unit, length, limit in _SHORT_UNITS:
+        digits = three_digits(micros / length)
         if float(digits) < limit:
             return f"{digits}{_SPACE}{unit}"
     return duration(micros)
@@ -93,8 +93,8 @@ def duration(micros: float) -> str:
     """A length of time in its two largest units: 3 min 20 s, 12 d 4 h."""
     left = round(micros / SECOND) * SECOND
     parts = []
-    for unit, size in _LONG_UNITS:
-        whole, left = divmod(left, size)
+    for unit, length in _LONG_UNITS:
+        whole, left = divmod(left, length)
         parts.append((whole, unit))
     first = next((place for place, (whole, _) in enumerate(parts) if whole), len(parts) - 1)
     chosen = parts[first : first + 2]
@@ -102,21 +102,21 @@ def duration(micros: float) -> str:
 
 
 def datetime_of(micros: float) -> datetime:
-    """A moment as Python has it; one that calendars do not reach becomes the last, or first, that they do."""
+    """A time as a datetime, limited to the first and last one that it can represent."""
     return EPOCH + timedelta(microseconds=min(max(int(micros), FIRST), LAST))
 
 
 def micros_of(moment: datetime) -> int:
-    """A moment as microseconds since the epoch."""
+    """A datetime as microseconds since the epoch."""
     return (moment - EPOCH) // timedelta(microseconds=1)
 
 
 def moment(micros: float | None) -> str:
-    """A moment to the second: 2026-11-21 14:05:10."""
+    """A time to the second: 2026-11-21 14:05:10."""
     return NOTHING if micros is None else datetime_of(micros).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def spoken(micros: float) -> str:
-    """A moment in a sentence: 14:05:10 on 21 Nov 2026."""
+    """A time in a sentence: 14:05:10 on 21 Nov 2026."""
     when = datetime_of(micros)
     return f"{when:%H:%M:%S} on {when.day}{_SPACE}{when:%b}{_SPACE}{when.year}"

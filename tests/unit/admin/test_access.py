@@ -1,4 +1,4 @@
-"""Who may look in, without a listener."""
+"""Access to the admin listener, without a listener."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _ROW = re.compile(r"^\| `(stomp_gateway_\w+)` \|([^|]*)\|", re.MULTILINE)
 async def test_every_metric_is_described_with_its_labels() -> None:
     described = {
         name: set(re.findall(r"`(\w+)`", labels))
-        for name, labels in _ROW.findall((ROOT / "docs" / "operations.md").read_text("utf-8"))
+        for name, labels in _ROW.findall((ROOT / "docs" / "monitoring.md").read_text("utf-8"))
     }
     config = parse("listeners: [{tcp: '127.0.0.1:0'}]\ndefaults: {journal: {level: 'off'}}", environment={})
     async with gateway_here(config) as gateway:
@@ -88,5 +88,7 @@ def test_codes_of_errors_are_known() -> None:
 
 
 def test_without_an_admin_listener_its_library_is_not_loaded() -> None:
-    program = "import sys, gateway.admin.site, gateway.server.process.gateway; sys.exit('aiohttp' in sys.modules)"
+    program = (
+        "import sys, gateway.admin.admin_listener, gateway.server.process.gateway; sys.exit('aiohttp' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0

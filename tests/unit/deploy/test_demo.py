@@ -25,8 +25,8 @@ class _Transport:
     def __init__(self) -> None:
         self.written = b""
 
-    def write(self, octets: bytes) -> None:
-        self.written += octets
+    def write(self, data: bytes) -> None:
+        self.written += data
 
 
 def _client(monkeypatch: pytest.MonkeyPatch, version: str = "1.2") -> tuple[Client, Tally, _Transport]:
@@ -40,9 +40,9 @@ def _client(monkeypatch: pytest.MonkeyPatch, version: str = "1.2") -> tuple[Clie
 def test_frames_arrive_however_they_are_cut(cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
     client, tally, _ = _client(monkeypatch)
     client.send("/queue/a", b"x", receipt=True)
-    octets = _MESSAGE + _RECEIPT
-    client.data_received(octets[:cut])
-    client.data_received(octets[cut:])
+    data = _MESSAGE + _RECEIPT
+    client.data_received(data[:cut])
+    client.data_received(data[cut:])
 
     assert [message.body for message in client.messages] == [b"a\0b"]
     assert client.unconfirmed == 0

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.cli.journal_commands import add_journal
 from gateway.errors import ExitCode
 from gateway.journal import stat as counting
-from gateway.journal.command import add_journal
 from gateway.journal.reading import UnreadableError
 from gateway.journal.segments import SegmentName
 from gateway.journal.stat import Boot, contents_of, in_words

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.cli.journal_commands import add_journal
 from gateway.errors import ExitCode, UsageError
 from gateway.journal import tail as tailing
-from gateway.journal.command import add_journal
 from gateway.journal.reading import Entry, Follower, Read, Segment, UnreadableError, decode, list_segments
 from gateway.journal.segments import SegmentName
 from gateway.journal.tail import Choice, duration, in_words, latest, octets

@@ -1,4 +1,4 @@
-"""`stomp-gateway parity` as its user sees it, without a broker."""
+"""`stomp-gateway parity` as its user sees it, against false servers and without a broker."""
 
 import asyncio
 import io
@@ -10,44 +10,42 @@ import pytest
 
 from gateway.cli import main
 from gateway.errors import ExitCode
-from gateway.parity.library import conversations, departures
-from gateway.parity.normaliser import Section
-from gateway.parity.recording import Entry, Order
-from gateway.parity.report import Report, side_by_side
-from gateway.parity.script import SETUPS
-from gateway.parity.verdict import Outcome, Verdict
+from gateway.parity.comparison import Outcome, Verdict
+from gateway.parity.recording import EventGroup, EventOrder, RecordedEvent
+from gateway.parity.report import ParityReport, side_by_side
+from gateway.parity.transcript import SETUPS, load_departures, load_transcripts
 from tests.support.false_server import Answer, connected, false_server, receipt
 from tests.support.gateway import Address
 
-NOWHERE = "amqp://guest:guest@127.0.0.1:1/"  # nobody may listen there
+NOWHERE = "amqp://guest:guest@127.0.0.1:1/"  # an unprivileged process cannot listen there
 
 
-def polite(command: str, headers: Mapping[str, str]) -> bytes:
-    """Does as told by connect/receipt-ignored, and no more."""
+def plugin_server(command: str, headers: Mapping[str, str]) -> bytes:
+    """A plugin that answers as connect/receipt-ignored expects."""
     if command == "CONNECT":
         return connected("RabbitMQ/4")
     return receipt(headers["receipt"]) if "receipt" in headers else b""
 
 
-def impolite(command: str, headers: Mapping[str, str]) -> bytes:
-    """Calls itself a gateway, and gives receipts that nobody asked for."""
+def surplus_receipt_gateway(command: str, headers: Mapping[str, str]) -> bytes:
+    """A gateway that sends a receipt for CONNECT too, unlike the plugin."""
     if command == "CONNECT" and "receipt" in headers:
         return connected("stomp-gateway/0") + receipt(headers["receipt"])
-    return polite(command, headers).replace(b"RabbitMQ/4", b"stomp-gateway/0")
+    return plugin_server(command, headers).replace(b"RabbitMQ/4", b"stomp-gateway/0")
 
 
-def well_behaved(command: str, headers: Mapping[str, str]) -> bytes:
-    """Calls itself a gateway, and does as the plugin."""
-    return polite(command, headers).replace(b"RabbitMQ/4", b"stomp-gateway/0")
+def equal_gateway(command: str, headers: Mapping[str, str]) -> bytes:
+    """A gateway that answers as the plugin does."""
+    return plugin_server(command, headers).replace(b"RabbitMQ/4", b"stomp-gateway/0")
 
 
 def refusing(_command: str, _headers: Mapping[str, str]) -> bytes:
-    """Lets nobody in."""
+    """Refuses every login."""
     return b"ERROR\nmessage:Bad CONNECT\ncontent-length:4\n\nnope\0\n"
 
 
 async def run(plugin: Answer | Address, gateway: Answer | Address, *more: str) -> ExitCode:
-    """Run the command in a thread, as it has a loop of its own."""
+    """Run the command in a thread, because it runs an event loop of its own."""
     async with _listening(plugin) as one, _listening(gateway) as other:
         servers = ["--plugin", f"{one[0]}:{one[1]}", "--gateway", f"{other[0]}:{other[1]}"]
         arguments = ["parity", *servers, "--amqp", NOWHERE, *more]
@@ -66,28 +64,30 @@ async def _listening(server: Answer | Address) -> AsyncIterator[Address]:
 ONLY = ("--only", "connect/receipt-ignored")
 
 
-async def test_servers_that_do_the_same_are_equal_and_the_exit_code_is_0(capsys: pytest.CaptureFixture[str]) -> None:
-    assert await run(polite, well_behaved, *ONLY) == ExitCode.OK
+async def test_equal_servers_give_exit_code_0(capsys: pytest.CaptureFixture[str]) -> None:
+    assert await run(plugin_server, equal_gateway, *ONLY) == ExitCode.OK
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines if line.startswith("equal")] == [["equal", "connect/receipt-ignored"]]
     assert lines[-2].startswith("1 rule: 1 equal, 0 departures, 0 DIFFERENT, 0 skipped (")
     assert lines[-1].startswith("warning: the broker cannot be reached over AMQP (--amqp)")
 
 
-async def test_a_server_that_differs_is_shown_with_both_exchanges_and_the_exit_code_is_1(
+async def test_a_difference_shows_both_exchanges_and_gives_exit_code_1(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert await run(polite, impolite, *ONLY) == ExitCode.FAILURE
+    assert await run(plugin_server, surplus_receipt_gateway, *ONLY) == ExitCode.FAILURE
     printed = capsys.readouterr()
     assert "DIFFERENT  connect/receipt-ignored" in printed.out
     assert "the gateway goes otherwise than written" in printed.out
     assert sum(line.lstrip().startswith("> ") for line in printed.out.splitlines()) >= 1
     assert "0 equal, 0 departures, 1 DIFFERENT" in printed.out
-    assert printed.err == ""  # no counter where nobody looks
+    assert printed.err == ""  # no counter if stderr is not a terminal
 
 
-async def test_without_a_broker_what_needs_one_is_skipped_and_said_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert await run(polite, well_behaved, "--only", "durable/offline") == ExitCode.FAILURE
+async def test_without_amqp_some_transcripts_are_skipped_with_the_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert await run(plugin_server, equal_gateway, "--only", "durable/offline") == ExitCode.FAILURE
     printed = capsys.readouterr().out
     assert "cannot be reached over AMQP" in printed
     assert "skipped    durable/offline" in printed
@@ -95,13 +95,13 @@ async def test_without_a_broker_what_needs_one_is_skipped_and_said_so(capsys: py
     assert "warning: nothing was played" in printed
 
 
-async def test_without_a_release_what_depends_on_one_is_skipped_and_said_so(
+async def test_without_a_release_some_transcripts_are_skipped_with_the_reason(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def nameless(command: str, headers: Mapping[str, str]) -> bytes:
-        return polite(command, headers).replace(b"server:RabbitMQ/4\n", b"")
+        return plugin_server(command, headers).replace(b"server:RabbitMQ/4\n", b"")
 
-    assert await run(nameless, well_behaved, "--only", "frame/too-lon[g]") == ExitCode.FAILURE
+    assert await run(nameless, equal_gateway, "--only", "frame/too-lon[g]") == ExitCode.FAILURE
     printed = capsys.readouterr().out
     assert "skipped    frame/too-long " in printed
     assert "depends on the release of RabbitMQ, which neither the plugin nor the broker tells (--amqp)" in printed
@@ -110,14 +110,14 @@ async def test_without_a_release_what_depends_on_one_is_skipped_and_said_so(
 @pytest.mark.parametrize(
     ("plugin", "gateway", "words"),
     [
-        (refusing, well_behaved, ("the plugin at", "refuses the login 'guest'", "nope", "--login", "STOMP_PASSCODE")),
-        (polite, ("127.0.0.1", 1), ("the gateway at 127.0.0.1:1 cannot be reached", "Is it running")),
-        (well_behaved, polite, ("the wrong way round",)),
-        (lambda *_: b"", well_behaved, ("closes the connection instead of answering CONNECT",)),
-        (lambda *_: b"HTTP/1.1 400\r\n\r\n\n\nx\0x", well_behaved, ("does not answer as a STOMP server does",)),
+        (refusing, equal_gateway, ("the plugin at", "refuses the login 'guest'", "nope", "--login", "STOMP_PASSCODE")),
+        (plugin_server, ("127.0.0.1", 1), ("the gateway at 127.0.0.1:1 cannot be reached", "Is it running")),
+        (equal_gateway, plugin_server, ("the wrong way round",)),
+        (lambda *_: b"", equal_gateway, ("closes the connection instead of answering CONNECT",)),
+        (lambda *_: b"HTTP/1.1 400\r\n\r\n\n\nx\0x", equal_gateway, ("does not answer as a STOMP server does",)),
     ],
 )
-async def test_a_server_that_cannot_be_asked_is_told_with_what_to_do(
+async def test_an_unusable_server_gives_an_error_that_says_what_to_do(
     plugin: Answer, gateway: Answer | Address, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await run(plugin, gateway) == ExitCode.FAILURE
@@ -141,7 +141,7 @@ async def test_a_server_that_cannot_be_asked_is_told_with_what_to_do(
         (("--plugin", "h:1", "--gateway", "h:1", "--passcode-file", "/no/such"), "--passcode-file /no/such"),
     ],
 )
-def test_a_wrong_command_line_ends_with_2(
+def test_a_wrong_command_line_gives_exit_code_2(
     arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["parity", *arguments]) == ExitCode.CONFIGURATION
@@ -163,7 +163,7 @@ SECRET = "hunter2"
         (("--plugin", "h:1", "--gateway", "h:1", "--amqp", f"amqp://u:1?{SECRET}@h/"), "%3F for ?"),
     ],
 )
-def test_a_passcode_at_the_wrong_place_is_refused_and_not_repeated(
+def test_a_misplaced_passcode_is_refused_and_not_printed(
     arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["parity", *arguments]) == ExitCode.CONFIGURATION
@@ -172,8 +172,8 @@ def test_a_passcode_at_the_wrong_place_is_refused_and_not_repeated(
     assert SECRET not in printed.err + printed.out
 
 
-async def test_only_the_place_of_the_broker_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    await run(polite, well_behaved, *ONLY, "--amqp", f"amqp://u:{SECRET}@127.0.0.1:1/")
+async def test_of_the_amqp_url_only_host_and_port_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    await run(plugin_server, equal_gateway, *ONLY, "--amqp", f"amqp://u:{SECRET}@127.0.0.1:1/")
     printed = capsys.readouterr()
     assert "broker   127.0.0.1:1  cannot be reached" in printed.out
     assert SECRET not in printed.err + printed.out
@@ -186,31 +186,31 @@ async def test_a_passcode_file_may_end_with_any_line_end(end: str, tmp_path: Pat
 
     def listening(command: str, headers: Mapping[str, str]) -> bytes:
         heard.add(headers.get("passcode", SECRET))
-        return polite(command, headers)
+        return plugin_server(command, headers)
 
     file = tmp_path / "passcode"
     file.write_bytes(f"{SECRET}{end}".encode())
-    await run(listening, well_behaved, *ONLY, "--passcode-file", str(file))
+    await run(listening, equal_gateway, *ONLY, "--passcode-file", str(file))
     assert heard == {SECRET}
 
 
-async def test_a_server_whose_content_length_is_no_number_is_different(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_an_invalid_content_length_is_a_difference(capsys: pytest.CaptureFixture[str]) -> None:
     def broken(command: str, headers: Mapping[str, str]) -> bytes:
-        return well_behaved(command, headers).replace(b"receipt-id", b"content-length:abc\nreceipt-id")
+        return equal_gateway(command, headers).replace(b"receipt-id", b"content-length:abc\nreceipt-id")
 
-    assert await run(polite, broken, *ONLY) == ExitCode.FAILURE
+    assert await run(plugin_server, broken, *ONLY) == ExitCode.FAILURE
     assert "the content-length is no number: b'abc'" in capsys.readouterr().out
 
 
-async def test_a_name_that_is_not_utf8_is_shown_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_server_name_that_is_not_utf8_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     def named(command: str, headers: Mapping[str, str]) -> bytes:
-        return polite(command, headers).replace(b"RabbitMQ/4", b"RabbitMQ/\xff")
+        return plugin_server(command, headers).replace(b"RabbitMQ/4", b"RabbitMQ/\xff")
 
-    assert await run(named, well_behaved, *ONLY) == ExitCode.OK
+    assert await run(named, equal_gateway, *ONLY) == ExitCode.OK
     assert "RabbitMQ/\\xff" in capsys.readouterr().out
 
 
-def test_the_setups_are_told_alike_wherever_they_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_setups_are_described_alike_in_the_help_and_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["parity", "--help"])
     printed = " ".join(capsys.readouterr().out.split())
@@ -219,10 +219,10 @@ def test_the_setups_are_told_alike_wherever_they_are_told(capsys: pytest.Capture
     assert [name for name, text in SETUPS.items() if f"| `{name}` | {text} |" not in page] == []
 
 
-def test_the_list_names_every_conversation_and_its_setup(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_names_every_transcript_and_its_setup(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["parity", "--list"]) == ExitCode.OK
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == [each.name for each in conversations()]
+    assert [line.split()[0] for line in lines] == [each.name for each in load_transcripts()]
     assert {line.split()[1] for line in lines} <= set(SETUPS)
 
 
@@ -233,36 +233,36 @@ def test_the_help_names_every_setup(capsys: pytest.CaptureFixture[str]) -> None:
     assert [setup for setup in SETUPS if f"\n  {setup} " not in printed] == []
 
 
-def test_only_chooses_by_part_or_pattern() -> None:
-    assert {each.path.parent.name for each in conversations("connect/*")} == {"connect"}
-    assert all("nack" in each.name for each in conversations("nack"))
-    assert conversations("nack")
+def test_only_selects_by_part_or_pattern() -> None:
+    assert {each.path.parent.name for each in load_transcripts("connect/*")} == {"connect"}
+    assert all("nack" in each.name for each in load_transcripts("nack"))
+    assert load_transcripts("nack")
 
 
 # The report.
 
 
-def _sections(*bodies: str) -> tuple[Section, ...]:
-    return tuple(Section(Order.EXACT, (Entry("S<", "MESSAGE", (), body),)) for body in bodies)
+def _groups(*bodies: str) -> list[EventGroup]:
+    return [EventGroup(EventOrder.EXACT, 0, [RecordedEvent("S<", "MESSAGE", (), body)]) for body in bodies]
 
 
-def test_exchanges_stand_beside_each_other_where_there_is_room() -> None:
-    wide = list(side_by_side(_sections("a", "b"), _sections("a", "c"), 120))
+def test_exchanges_are_side_by_side_on_a_wide_terminal() -> None:
+    wide = list(side_by_side(_groups("a", "b"), _groups("a", "c"), 120))
     assert [line.count("|") for line in wide] == [1] * len(wide)
     assert [line.split() for line in wide if ">" in line] == [[">", "b", "|", ">", "c"]]
-    narrow = list(side_by_side(_sections("a", "b"), _sections("a", "c"), 80))
+    narrow = list(side_by_side(_groups("a", "b"), _groups("a", "c"), 80))
     assert not any("|" in line for line in narrow)
     assert [line.split() for line in narrow if "> " in line] == [[">", "b"], [">", "c"]]
 
 
-def test_an_exchange_that_ends_earlier_is_marked_where_it_ends() -> None:
-    assert "    > (nothing more)" in list(side_by_side(_sections("a"), _sections("a", "b"), 80))
+def test_the_end_of_a_shorter_exchange_is_marked() -> None:
+    assert "    > (nothing more)" in list(side_by_side(_groups("a"), _groups("a", "b"), 80))
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_long_lines_are_shortened_and_their_difference_is_still_seen(width: int) -> None:
+def test_long_lines_are_shortened_around_their_difference(width: int) -> None:
     same, one, other = "s" * 3000, "x" * 70_000 + "left" + "y" * 300, "x" * 70_000 + "right" + "y" * 300
-    lines = list(side_by_side(_sections(same, one), _sections(same, other), width))
+    lines = list(side_by_side(_groups(same, one), _groups(same, other), width))
     printed = "".join(line.replace(" ", "") for line in lines)
     assert len(printed) < 2500
     assert [part for part in ("left", "right") if part in "".join(_columns(lines))] == ["left", "right"]
@@ -273,46 +273,46 @@ def test_long_lines_are_shortened_and_their_difference_is_still_seen(width: int)
 
 
 def _columns(lines: list[str]) -> Iterator[str]:
-    """Yield both columns, one after the other, without spaces; all of it where there is but one."""
+    """Yield both columns without spaces; on a narrow terminal there is one column, and it comes twice."""
     for column in (0, -1):
         yield "".join(line.split("|")[column].replace(" ", "").replace(">", "") for line in lines)
 
 
-def test_the_figures_say_how_many_and_what_makes_them_worth_less() -> None:
-    conversation = conversations()[0]
+def test_the_summary_counts_outcomes_and_prints_warnings() -> None:
+    transcript = load_transcripts()[0]
     output = io.StringIO()
-    report = Report(output, None, width=80, departures={}, total=3, verbose=False)
+    report = ParityReport(output, None, width=80, departures={}, total=3, verbose=False)
     for verdict in (
-        Verdict(conversation, Outcome.EQUAL),
-        Verdict(conversation, Outcome.EQUAL, ("neither goes as written in line 7",)),
-        Verdict(conversation, Outcome.DEPARTURE),
+        Verdict(transcript, Outcome.EQUAL),
+        Verdict(transcript, Outcome.EQUAL, ("neither goes as written in line 7",)),
+        Verdict(transcript, Outcome.DEPARTURE),
     ):
-        report.tell(verdict)
-    report.conclude(1.0, ["something is missing"])
+        report.add_verdict(verdict)
+    report.print_summary(1.0, ["something is missing"])
     *_, figures, warning = output.getvalue().splitlines()
     assert figures == "3 rules: 2 equal (1 not as written), 1 departure, 0 DIFFERENT, 0 skipped (1.0 s)"
     assert warning == "warning: something is missing"
 
 
 def test_a_departure_is_printed_with_its_row() -> None:
-    conversation = next(each for each in conversations() if each.departures)
-    row = departures()[conversation.departures[0]]
+    transcript = next(each for each in load_transcripts() if each.departures)
+    row = load_departures()[transcript.departures[0]]
     output = io.StringIO()
-    report = Report(output, None, width=80, departures=departures(), total=1, verbose=False)
-    report.tell(Verdict(conversation, Outcome.DEPARTURE))
+    report = ParityReport(output, None, width=80, departures=load_departures(), total=1, verbose=False)
+    report.add_verdict(Verdict(transcript, Outcome.DEPARTURE))
     assert row.plugin in output.getvalue()
     assert row.gateway in output.getvalue()
 
 
-def test_the_counter_is_shown_while_it_lasts() -> None:
+def test_the_progress_counter_is_cleared_at_the_end() -> None:
     output, progress = io.StringIO(), io.StringIO()
-    report = Report(output, progress, width=80, departures={}, total=3, verbose=False)
-    report.count()
-    report.conclude(1.0)
+    report = ParityReport(output, progress, width=80, departures={}, total=3, verbose=False)
+    report.add_finished()
+    report.print_summary(1.0)
     assert "1 of 3" in progress.getvalue()
     assert progress.getvalue().endswith("\r\x1b[K")
     assert "of 3" not in output.getvalue()
 
 
-def test_the_conversations_of_a_checkout_are_those_of_the_tests() -> None:
-    assert conversations()[0].path.parents[2] == Path(__file__).parents[2]
+def test_a_checkout_uses_the_transcripts_of_the_tests() -> None:
+    assert load_transcripts()[0].path.parents[2] == Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""Playing a conversation: one that cannot fail would prove nothing."""
+"""A transcript passes if the server does as written, and fails otherwise; then the broker is cleaned up."""
 
 import asyncio
 from pathlib import Path
@@ -6,36 +6,31 @@ from typing import Any
 
 import pytest
 
-from gateway.parity import (
-    SETUPS,
-    BrokerLostError,
-    Conversation,
-    Identity,
-    MismatchError,
-    Received,
-    ScriptError,
-    ServerFrame,
-    SilenceError,
-    parse_conversation,
-    perform,
-    play,
-)
+from gateway.parity import Identity, MismatchError, Received, ServerFrame, Side, SilenceError, Transcript, play
+from gateway.parity.amqp_broker import BrokerLostError
+from gateway.parity.broker_fixture import CleanupLog
+from gateway.parity.transcript import parse_transcript
 from tests.support.model_broker import ModelBroker
 from tests.support.scripted_peer import ScriptedPeer
 
 HEAD = "title: t\nrule: r\n\n"
 
 
-def _conversation(steps: str, head: str = HEAD) -> Conversation:
-    return parse_conversation(head + steps, Path("inline.stomp"))
+def _transcript(steps: str, head: str = HEAD) -> Transcript:
+    return parse_transcript(head + steps, Path("inline.stomp"))
+
+
+async def check(transcript: Transcript, peer: ScriptedPeer, side: Side = "gateway") -> None:
+    """Play without a broker, and raise MismatchError if the server does something else."""
+    (await play(transcript, peer, None, side)).raise_for_mismatch()
 
 
 REFUSAL = ServerFrame(b"ERROR", (b"message:Illegal command", b"content-length:2"), b"no")
 EXPECTED = "C> SEND\n   destination:/topic/a\n\nS< ERROR\n   message:Illegal command\n\n   no\n"
 
 
-async def test_a_conversation_that_goes_as_written_passes() -> None:
-    await play(_conversation(EXPECTED), ScriptedPeer(REFUSAL), None, "gateway")
+async def test_a_server_that_does_as_written_passes() -> None:
+    await check(_transcript(EXPECTED), ScriptedPeer(REFUSAL))
 
 
 @pytest.mark.parametrize(
@@ -58,24 +53,24 @@ async def test_a_conversation_that_goes_as_written_passes() -> None:
         (EXPECTED.replace("S< ERROR", "in any order\nS< RECEIPT") + "in order\n", "expected, in any order"),
     ],
 )
-async def test_a_conversation_that_goes_otherwise_fails(steps: str, difference: str) -> None:
+async def test_a_server_that_does_something_else_fails(steps: str, difference: str) -> None:
     with pytest.raises(MismatchError, match="inline") as failure:
-        await play(_conversation(steps), ScriptedPeer(REFUSAL), None, "gateway")
+        await check(_transcript(steps), ScriptedPeer(REFUSAL))
     assert difference in str(failure.value)
 
 
-async def test_a_frame_that_nobody_expected_fails_at_the_end() -> None:
+async def test_a_surplus_frame_fails_at_the_end() -> None:
     with pytest.raises(MismatchError, match="lacks the header message:Illegal command"):
-        await play(_conversation(EXPECTED), ScriptedPeer(REFUSAL, ServerFrame(b"ERROR", (), b"")), None, "gateway")
+        await check(_transcript(EXPECTED), ScriptedPeer(REFUSAL, ServerFrame(b"ERROR", (), b"")))
 
 
-async def test_long_lines_are_shortened_in_what_is_told_and_not_in_what_is_compared() -> None:
+async def test_long_lines_are_shortened_in_errors_but_compared_in_full() -> None:
     long = "x" * 65536
     answer = ServerFrame(b"ERROR", (b"message:Illegal command", b"content-length:65536"), long.encode())
     expected = EXPECTED.replace("   no", "   {repeat:65536:x}")
-    await play(_conversation(expected), ScriptedPeer(answer), None, "gateway")
+    await check(_transcript(expected), ScriptedPeer(answer))
     with pytest.raises(MismatchError) as failure:
-        await play(_conversation(expected.replace("x}", "x}y")), ScriptedPeer(answer), None, "gateway")
+        await check(_transcript(expected.replace("x}", "x}y")), ScriptedPeer(answer))
     assert f"\n    {long[:200]}... (65536 characters)\n" in str(failure.value)
     assert f"{long[:200]}... (65537 characters)" in failure.value.problem
     assert "x" * 201 not in str(failure.value)
@@ -83,59 +78,35 @@ async def test_long_lines_are_shortened_in_what_is_told_and_not_in_what_is_compa
 
 async def test_a_wrong_content_length_fails() -> None:
     answer = ServerFrame(b"ERROR", (b"message:Illegal command", b"content-length:7"), b"no")
-    with pytest.raises(MismatchError, match="about a body of 2 octets"):
-        await play(_conversation(EXPECTED), ScriptedPeer(answer), None, "gateway")
+    with pytest.raises(MismatchError, match="about a body of 2 bytes"):
+        await check(_transcript(EXPECTED), ScriptedPeer(answer))
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        (HEAD + "S<plugin closed\n", "inline.stomp:4: only the plugin does this, and the file names no departure"),
-        (HEAD + "Client sends\n", "inline.stomp:4: not a step"),
-        (HEAD + "in any order\nS< RECEIPT\n", "lacks its `in order`"),
-        (HEAD, "no steps"),
-        ("rule: r\n\nC is open\n", "exactly one `title:`"),
-        (HEAD + "C is open\n   really\n", "nothing may stand under this line"),
-        ("setup: plane\n" + HEAD + "C is open\n", "there is no setup 'plane'; there are plain, configured"),
-        ("setup: plain\nsetup: plain\n" + HEAD + "C is open\n", "one `setup:` at most"),
-    ],
-)
-def test_a_file_that_breaks_the_format_is_refused(text: str, problem: str) -> None:
-    with pytest.raises(ScriptError, match=problem):
-        _conversation(text, head="")
-
-
-@pytest.mark.parametrize("setup", SETUPS)
-def test_a_file_names_its_setup(setup: str) -> None:
-    assert _conversation("C is open\n", f"setup: {setup}\n" + HEAD).setup == setup
-    assert _conversation("C is open\n").setup == "plain"
-
-
-async def test_clients_are_who_they_should_be_and_the_passcode_is_not_told() -> None:
+async def test_clients_use_the_identity_and_the_passcode_is_not_recorded() -> None:
     refusal = ServerFrame(b"ERROR", (b"message:Bad CONNECT", b"content-length:13"), b"no nice:\\user")
     heard = "C> CONNECT\n   login:{login}\n   passcode:{passcode}\n\nS< ERROR\n   ...\n\n   no {login}\n"
     peer = ScriptedPeer(refusal)
-    performance = await perform(_conversation(heard), peer, None, "plugin", Identity("nice:\\user", "se:cret"))
+    result = await play(_transcript(heard), peer, None, "plugin", Identity("nice:\\user", "se:cret"))
     assert peer.heard.startswith(b"CONNECT\nlogin:nice\\c\\\\user\npasscode:se\\ccret\n\n\0")
-    assert "cret" not in str(performance.mismatch) + str(performance.recording.entries)
+    assert "cret" not in str(result.mismatch) + str(result.recording.events)
 
 
 @pytest.mark.parametrize("broken_off", [True, False])
-async def test_what_a_conversation_made_is_removed_however_it_ends(broken_off: bool) -> None:
+async def test_the_broker_is_cleaned_up_after_success_and_failure(broken_off: bool) -> None:
     broker = ModelBroker()
     steps = (
         "B> declare queue {run} durable\nB> declare exchange {run}-x fanout\nB> bind queue {run} to {run}-x with k\n"
     )
     wrong = EXPECTED.replace("Illegal", "Legal") if broken_off else EXPECTED
-    performance = await perform(_conversation(steps + wrong), ScriptedPeer(REFUSAL), broker, "plugin", Identity())
-    assert bool(performance.mismatch) is broken_off
-    run = performance.recording.run
+    result = await play(_transcript(steps + wrong), ScriptedPeer(REFUSAL), broker, "plugin")
+    assert bool(result.mismatch) is broken_off
+    run = result.recording.run
     assert await broker.count(run) is None
-    await broker.declare_exchange(run + "-x", "direct", internal=False)  # would be refused if it were still there
+    await broker.declare_exchange(run + "-x", "direct", internal=False)  # refused if it still exists
 
 
 class RememberingBroker(ModelBroker):
-    """Knows what was ever declared."""
+    """Remembers every queue that was declared."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,7 +119,7 @@ class RememberingBroker(ModelBroker):
 
     async def delete_queue(self, name: str) -> None:
         self.deleting.set()
-        await asyncio.sleep(0)  # where a cancellation could strike
+        await asyncio.sleep(0)  # a point at which the caller may be cancelled
         await super().delete_queue(name)
 
 
@@ -167,16 +138,16 @@ class LostBroker(ModelBroker):
 
 
 @pytest.mark.parametrize(("losses", "is_left"), [(1, False), (1000, True)])
-async def test_a_deletion_is_tried_again_and_what_is_left_is_told(losses: int, is_left: bool) -> None:
-    broker, leftovers = LostBroker(losses), set[str]()
-    conversation = _conversation("B> declare queue {run} durable\n" + EXPECTED)
-    performance = await perform(conversation, ScriptedPeer(REFUSAL), broker, "plugin", Identity(), leftovers)
-    run = performance.recording.run
-    assert leftovers == ({f"queue {run}"} if is_left else set())
+async def test_a_deletion_is_retried_and_what_is_left_is_logged(losses: int, is_left: bool) -> None:
+    broker, log = LostBroker(losses), CleanupLog()
+    transcript = _transcript("B> declare queue {run} durable\n" + EXPECTED)
+    result = await play(transcript, ScriptedPeer(REFUSAL), broker, "plugin", cleanup_log=log)
+    run = result.recording.run
+    assert log.leftovers == ({f"queue {run}"} if is_left else set())
     assert (await broker.count(run) is not None) is is_left
 
 
-async def test_what_a_conversation_made_is_removed_when_it_is_cancelled() -> None:
+async def test_the_broker_is_cleaned_up_after_cancellation() -> None:
     broker, asked = RememberingBroker(), asyncio.Event()
 
     class SilentPeer(ScriptedPeer):
@@ -185,12 +156,12 @@ async def test_what_a_conversation_made_is_removed_when_it_is_cancelled() -> Non
             await asyncio.Event().wait()
             raise SilenceError
 
-    conversation = _conversation("B> declare queue {run} durable\n" + EXPECTED)
-    playing = asyncio.create_task(play(conversation, SilentPeer(), broker, "plugin"))
+    transcript = _transcript("B> declare queue {run} durable\n" + EXPECTED)
+    playing = asyncio.create_task(play(transcript, SilentPeer(), broker, "plugin"))
     await asked.wait()
     playing.cancel()
     await broker.deleting.wait()
-    playing.cancel()  # while it cleans up
+    playing.cancel()  # during the clean-up
     with pytest.raises(asyncio.CancelledError):
         await playing
     assert [await broker.count(name) for name in broker.declared] == [None]

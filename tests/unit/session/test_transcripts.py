@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.parity import ORACLE, Conversation, Setup, play
+from gateway.parity import ORACLE, Setup, Transcript, play
+from gateway.parity.steps import ExpectClosed, ExpectHeartBeat, Step
 from gateway.session.settings import Settings, User
 from tests.support.model_broker import ModelBroker
 from tests.support.session_peer import PASSCODES, PLAIN, SETTINGS, Premises, SessionPeer
 from tests.support.setups import DEFAULT_USER, DEFAULT_VHOST, TOPIC_EXCHANGE
-from tests.support.transcripts import EVERY
+from tests.support.transcripts import TRANSCRIPTS
 
 # What a pure session cannot show, and why.
 LEFT_OUT = {
@@ -21,7 +22,7 @@ LEFT_OUT = {
     "setups/login-timeout": "the session has no clock: its owner notices that the time is over",
     "destination/not-utf8": "the model reads AMQP with a library that takes names for UTF-8",
 }
-SHOWN = [each for each in EVERY if each.name not in LEFT_OUT and each.setup != "restricted-user"]
+SHOWN = [each for each in TRANSCRIPTS if each.name not in LEFT_OUT and each.setup != "restricted-user"]
 
 
 async def _premises(setup: Setup, broker: ModelBroker) -> Premises:
@@ -51,16 +52,20 @@ async def _premises(setup: Setup, broker: ModelBroker) -> Premises:
     return Premises(resolve, passcodes, implicit_connect=True, elsewhere={DEFAULT_VHOST: other})
 
 
-@pytest.mark.parametrize("conversation", SHOWN, ids=lambda conversation: conversation.name)
-async def test_transcript(conversation: Conversation) -> None:
+@pytest.mark.parametrize("transcript", SHOWN, ids=lambda transcript: transcript.name)
+async def test_transcript(transcript: Transcript) -> None:
     broker = ModelBroker()
-    peer = SessionPeer(broker, await _premises(conversation.setup, broker))
-    await play(conversation.on(ORACLE), peer, broker, "gateway")
+    peer = SessionPeer(broker, await _premises(transcript.setup, broker))
+    (await play(transcript.for_release(ORACLE), peer, broker, "gateway")).raise_for_mismatch()
+
+
+def _waits(step: Step) -> bool:
+    return isinstance(step, ExpectHeartBeat) or (isinstance(step, ExpectClosed) and step.timed)
 
 
 def test_those_are_left_out_that_wait_for_time_to_pass() -> None:
     """And those of a restricted user: the model has no permissions."""
     assert {name for name, why in LEFT_OUT.items() if "clock" in why} == {
-        each.name for each in EVERY if each.uses_clock
+        each.name for each in TRANSCRIPTS if any(map(_waits, each.steps))
     }
-    assert LEFT_OUT.keys() <= {each.name for each in EVERY}
+    assert LEFT_OUT.keys() <= {each.name for each in TRANSCRIPTS}

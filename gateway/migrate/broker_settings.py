@@ -1,0 +1,147 @@
+"""RabbitMQ's settings as the broker holds them: by Erlang application and key, each with its place in a file.
+
+The broker itself translates rabbitmq.conf to this form. A later file replaces a key as a whole, with all its
+properties; so does the broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias, TypeVar
+
+from gateway.migrate.erlang_terms import Atom, Term
+from gateway.migrate.migration_report import MigrationReport
+
+_MAX_SHOWN: Final = 80
+_DefaultT = TypeVar("_DefaultT")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The place of a setting in the files."""
+
+    file: str
+    line: int
+    key: str
+    """As the file calls it."""
+
+    def __str__(self) -> str:
+        return f"{shown(self.file)}:{self.line} {shown(self.key)}"
+
+
+class VariableText(str):
+    """A text in the notation of the gateway's configuration: `${NAME}` is a variable, and `$$` a dollar sign."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A value from the files. The text of a setting is its origin: the value may be a secret."""
+
+    value: Value
+    origin: Origin
+
+    def __str__(self) -> str:
+        return str(self.origin)
+
+
+Value: TypeAlias = "Term | tuple[Setting, ...] | Mapping[str, Setting]"
+"""A plain term, the entries of a list of listeners and the like, or the properties of a property list."""
+
+
+@dataclass
+class BrokerSettings:
+    """The settings of the files, and typed access to their values.
+
+    A value of another type is a mistake in the report, and reads as the default.
+    """
+
+    report: MigrationReport
+    apps: dict[str, dict[str, Setting]] = field(default_factory=dict)
+    """`rabbitmq_stomp`, `rabbitmq_web_stomp`, and what the two take from `rabbit`."""
+    foreign: int = 0
+    """The number of settings of other parts of RabbitMQ."""
+
+    def get(self, app: str, key: str) -> Setting | None:
+        """A setting, if the files have it."""
+        return self.apps.get(app, {}).get(key)
+
+    def put(self, app: str, key: str, setting: Setting) -> None:
+        """Set a setting, or replace it."""
+        self.apps.setdefault(app, {})[key] = setting
+
+    def properties(self, app: str, key: str) -> Mapping[str, Setting]:
+        """The properties of a property list by name; none if the files do not have it."""
+        setting = self.get(app, key)
+        return setting.value if setting is not None and isinstance(setting.value, Mapping) else {}
+
+    def override_with(self, later: BrokerSettings) -> None:
+        """Add the settings of a later file, which replace earlier ones."""
+        for app, settings in later.apps.items():
+            self.apps.setdefault(app, {}).update(settings)
+        self.foreign += later.foreign
+
+    def number(self, setting: Setting | None, default: _DefaultT, least: int = 0) -> int | _DefaultT:
+        """A whole number of at least `least`."""
+        if setting is None:
+            return default
+        if isinstance(setting.value, int) and setting.value >= least:
+            return setting.value
+        self.report.mistake(setting, f"A whole number of at least {least} belongs here.")
+        return default
+
+    def limit(self, setting: Setting | None) -> int | None:
+        """A number of at least 1; None for no limit."""
+        if setting is not None and setting.value == Atom("infinity"):
+            return None
+        return self.number(setting, None, 1)
+
+    def switch(self, setting: Setting | None, default: bool) -> bool:
+        """True or false."""
+        if setting is None:
+            return default
+        if setting.value not in (Atom("true"), Atom("false")):
+            self.report.mistake(setting, "This is either true or false.")
+        return setting.value == Atom("true")
+
+    def word(self, setting: Setting | None, choices: Collection[str], default: str) -> str:
+        """An atom, one of some."""
+        if setting is None:
+            return default
+        if isinstance(setting.value, Atom) and setting.value.name in choices:
+            return setting.value.name
+        self.report.mistake(setting, f"This is one of {', '.join(choices)}.")
+        return default
+
+    def text(self, setting: Setting | None, default: _DefaultT) -> str | _DefaultT:
+        """A string, or a binary of UTF-8."""
+        if setting is None:
+            return default
+        if isinstance(setting.value, str):
+            return setting.value
+        mistake = 'A text in " belongs here.'
+        if isinstance(setting.value, bytes):
+            try:
+                return setting.value.decode()
+            except UnicodeDecodeError:
+                mistake = 'These bytes are not UTF-8. In the Erlang form write <<"..."/utf8>>.'
+        self.report.mistake(setting, mistake)
+        return default
+
+
+def entries(setting: Setting | None) -> tuple[Setting, ...]:
+    """The entries of a list; none if the setting is absent or empty."""
+    return setting.value if setting is not None and isinstance(setting.value, tuple) else ()
+
+
+def shown(name: str) -> str:
+    """A name from a file, short enough for a line of text."""
+    text = printable(name)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+
+
+def printable(name: str) -> str:
+    """A whole name from a file, without the characters that could control a terminal."""
+    return "".join(character if character.isprintable() else "?" for character in name)

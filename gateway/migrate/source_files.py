@@ -1,0 +1,216 @@
+"""Reads RabbitMQ's files: tells which is which, and puts the settings of all of them together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from gateway.errors import UsageError
+from gateway.migrate.broker_settings import BrokerSettings, Origin, Setting, printable, shown
+from gateway.migrate.conf_schema import KEYS, LISTS, PROPERTY_LISTS, RABBIT
+from gateway.migrate.erlang_scanner import TermSyntaxError
+from gateway.migrate.erlang_terms import Atom, Term, Tuple, read_terms
+from gateway.migrate.migration_report import MigrationReport
+from gateway.migrate.rabbitmq_conf import settings_of_conf
+
+_MAX_SIZE: Final = 4 << 20
+_LATIN_1: Final = re.compile(rb"(?:[^\n]*\n)?[^\n]*%[^\n]*coding[:=]\s*latin-1")
+_NOT_A_CONFIGURATION: Final = "A file like this is one list of applications: [{rabbitmq_stomp, [...]}]."
+
+
+@dataclass
+class Sources:
+    """What the files say together."""
+
+    settings: BrokerSettings
+    plugins: frozenset[str] | None = None
+    """The plugins that are enabled; None if no file says so."""
+    names: list[str] = field(default_factory=list)
+    """Names of the files."""
+
+
+def read_sources(
+    files: Sequence[Path], enabled_plugins: Path | None, report: MigrationReport, environment: Mapping[str, str]
+) -> Sources:
+    """Read files in any order. Those in the Erlang form override those in the form of rabbitmq.conf.
+
+    Of each form, a later file overrides an earlier one.
+
+    Raises:
+        UsageError: a file cannot be read, or `enabled_plugins` is another file.
+    """
+    confs: list[tuple[str, str]] = []
+    configs: list[tuple[str, list[Term]]] = []
+    names: list[str] = []
+    plugins: frozenset[str] | None = None
+    for file in files:
+        text, name = _text(file), _name(file, files)
+        names.append(name)
+        if not _is_erlang(text, file):
+            confs.append((name, text))
+            continue
+        terms = _terms(text, name, report) or []
+        found = _plugins(terms) if terms else None
+        if found is None:
+            configs.append((name, terms))
+        else:
+            plugins = found
+    settings = settings_of_conf(confs, report, environment)
+    for name, terms in configs:
+        settings.override_with(settings_of_terms(terms, name, report))
+    if enabled_plugins is not None:
+        names.append(_name(enabled_plugins, files))
+        list_of_plugins = _terms(_text(enabled_plugins), names[-1], report)
+        plugins = None if list_of_plugins is None else _plugins(list_of_plugins)
+        if list_of_plugins is not None and plugins is None:
+            raise UsageError(f"{printable(str(enabled_plugins))} is no list of plugins like [rabbitmq_stomp].")
+    return Sources(settings, plugins, names)
+
+
+def _name(file: Path, files: Sequence[Path]) -> str:
+    """A file's own name, with its directory if another file has the same name."""
+    is_unique = sum(other.name == file.name for other in files) <= 1
+    return printable(file.name if is_unique else str(file))
+
+
+def _text(file: Path) -> str:
+    name = printable(str(file))
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(_MAX_SIZE + 1)
+    except OSError as error:
+        raise UsageError(f"{name} cannot be read: {error.strerror or error}.") from None
+    if len(data) > _MAX_SIZE:
+        raise UsageError(f"{name} is larger than any configuration ({_MAX_SIZE >> 20} MiB).")
+    try:
+        return data.decode("latin-1" if _LATIN_1.match(data) else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        line, column = data.count(b"\n", 0, error.start) + 1, error.start - data.rfind(b"\n", 0, error.start)
+        text = f"{name}: line {line}, byte {column}: This is not UTF-8. Save the file as UTF-8."
+        raise UsageError(text) from None
+
+
+def _is_erlang(text: str, file: Path) -> bool:
+    """By the first character outside of comments; an empty file by its name."""
+    for line in text.splitlines():
+        bare = line.strip()
+        if bare.startswith("%"):
+            return True
+        if bare and not bare.startswith("#"):
+            return bare.startswith(("[", "{", "<", '"'))
+    return file.suffix == ".config"
+
+
+# The Erlang form: advanced.config, the classic rabbitmq.config, and enabled_plugins.
+
+
+def _terms(text: str, file: str, report: MigrationReport) -> list[Term] | None:
+    """The one list in a file of RabbitMQ. None if there is something else, and that is a mistake."""
+    try:
+        terms = read_terms(text)
+    except TermSyntaxError as error:
+        report.mistake(f"{file}:{error.line}", f"column {error.column}: {error.sentence}")
+        return None
+    if not terms:
+        return []
+    if len(terms) > 1 or not isinstance(terms[0], list):
+        report.mistake(file, _NOT_A_CONFIGURATION)
+        return None
+    return terms[0]
+
+
+def _plugins(terms: list[Term]) -> frozenset[str] | None:
+    """The names in a file of enabled plugins; None if it is another file."""
+    names = [term.name for term in terms if isinstance(term, Atom)]
+    return frozenset(names) if len(names) == len(terms) else None
+
+
+def settings_of_terms(terms: list[Term], file: str, report: MigrationReport) -> BrokerSettings:
+    """The settings in the one list of a file."""
+    settings = BrokerSettings(report)
+    for term in terms:
+        match term:
+            case Tuple((Atom(app), (list() | "") as items)):
+                _read_application(Setting(items or [], Origin(file, term.line, app)), settings)
+            case str():
+                report.mistake(file, "It names another file, which is not followed. Give that one on the command line.")
+            case _:
+                report.mistake(file, _NOT_A_CONFIGURATION)
+    return settings
+
+
+def _read_application(application: Setting, settings: BrokerSettings) -> None:
+    app, items = application.origin.key, application.value
+    if app not in KEYS:
+        settings.foreign += len(items) if isinstance(items, list) else 0
+        return
+    found, others = _properties(application, last_counts=True)
+    for key, setting in found.items():
+        if key in KEYS[app]:
+            settings.put(app, key, _structured(app, key, setting, settings.report))
+        elif app == RABBIT:
+            settings.foreign += 1
+        else:
+            settings.report.unknown_key(setting)
+    if others:
+        settings.report.mistake(application, "In this list is something that is not of the form {key, value}.")
+
+
+def _structured(app: str, key: str, setting: Setting, report: MigrationReport) -> Setting:
+    """A list as its entries, and a property list as its properties; `""` is Erlang's empty list."""
+    if (app, key) not in PROPERTY_LISTS | LISTS:
+        return setting
+    if not isinstance(setting.value, list):
+        if setting.value not in ("", Atom("none")):
+            report.mistake(setting, "A list belongs here.")
+        setting = Setting([], setting.origin)
+    if (app, key) in LISTS:
+        return _with_entries(setting)
+    found, others = _properties(setting)
+    for term in others:
+        match term:
+            case Tuple((Atom(name), *_)):
+                what = shown(name)
+            case _:
+                what = "something"
+        report.dropped(setting, f"In this list is {what}, which is not of the form {{key, value}}; it is left out.")
+    return Setting({name: _with_entries(value) for name, value in found.items()}, setting.origin)
+
+
+def _properties(setting: Setting, *, last_counts: bool = False) -> tuple[dict[str, Setting], list[Term]]:
+    """A property list by name, and its entries that are not properties.
+
+    Of equal names the first one counts; of equal keys of an application, the last one.
+    """
+    found: dict[str, Setting] = {}
+    others: list[Term] = []
+    for term in setting.value if isinstance(setting.value, list) else []:
+        value: Term
+        match term:
+            case Atom(name):
+                value = Atom("true")
+            case Tuple((Atom(name), value)):
+                pass
+            case _:
+                others.append(term)
+                continue
+        if last_counts or name not in found:
+            found[name] = Setting(value, _origin(setting, term, f"{setting.origin.key}.{name}"))
+    return found, others
+
+
+def _with_entries(setting: Setting) -> Setting:
+    """A list as its entries; any other value as it is."""
+    if not isinstance(setting.value, list):
+        return setting
+    found = [Setting(entry, _origin(setting, entry, setting.origin.key)) for entry in setting.value]
+    return Setting(tuple(found), setting.origin)
+
+
+def _origin(setting: Setting, entry: Term, key: str) -> Origin:
+    """The origin of an entry of a list: its own line, where the term has one."""
+    line = entry.line if isinstance(entry, (Atom, Tuple)) else 0
+    return Origin(setting.origin.file, line or setting.origin.line, key)

@@ -1,0 +1,126 @@
+"""Writes the group `tls` of a listener from the options of Erlang's TLS."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from gateway.migrate.broker_settings import BrokerSettings, Setting, entries
+from gateway.migrate.conf_schema import RABBIT, STOMP
+from gateway.migrate.erlang_terms import Atom
+from gateway.migrate.yaml_writer import PLUGIN_DEFAULT, YamlWriter
+
+_INLINE: Final = "stands in the configuration itself. Write it into a file (PEM), name that as"
+_OF_OPENSSL: Final = (
+    "honor_cipher_order", "honor_ecc_order", "reuse_sessions", "reuse_session", "secure_renegotiate",
+    "client_renegotiation", "ciphers", "dh", "dhfile", "psk_identity", "bypass_pem_cache",
+)  # fmt: skip
+_DROPPED: Final = {
+    **dict.fromkeys(_OF_OPENSSL, "Nothing to do: the gateway leaves this to OpenSSL."),
+    **dict.fromkeys(("log_level", "log_alert"), "Nothing to do: the gateway's log says why a handshake failed."),
+    "crl_check": "The gateway does not look up revoked certificates. Where that matters, keep their life short.",
+    "depth": "The gateway takes chains of certificates of any length.",
+}
+_TRANSLATED: Final = frozenset(
+    "certfile keyfile cacertfile password verify fail_if_no_peer_cert versions cert key cacerts".split()
+)
+_NAME_SOURCES: Final = ("distinguished_name", "common_name", "subject_alternative_name", "subject_alt_name")
+_SAN_TYPES: Final = ("dns", "ip", "email", "uri", "other_name")
+
+
+def verifies_peers(tls: Mapping[str, Setting], settings: BrokerSettings) -> bool:
+    """Whether clients are asked for a certificate."""
+    return settings.word(tls.get("verify"), ("verify_none", "verify_peer"), "verify_none") == "verify_peer"
+
+
+def can_listen(tls: Mapping[str, Setting], listener: Setting, settings: BrokerSettings) -> bool:
+    """Whether the gateway can listen with these options. If not, the report says why the listener is left out."""
+    report = settings.report
+    if "certfile" not in tls:
+        if "cert" in tls:
+            text = f"This listener is left out: its certificate {_INLINE} tls.cert_file and its key as tls.key_file."
+            report.action(listener, text)
+        else:
+            report.dropped(listener, "This listener is left out: it has no certfile, so nobody could use it.")
+        return False
+    if "keyfile" not in tls and "key" in tls:
+        report.action(listener, f"This listener is left out: its private key {_INLINE} tls.key_file.")
+        return False
+    if verifies_peers(tls, settings) and "cacertfile" not in tls:
+        why = f"what it {_INLINE} tls.ca_file" if "cacerts" in tls else "there is no cacertfile; add tls.ca_file"
+        report.action(listener, f"This listener is left out: it checks clients' certificates, and {why}.")
+        return False
+    return True
+
+
+def write_tls(writer: YamlWriter, tls: Mapping[str, Setting], settings: BrokerSettings) -> bool:
+    """Write the group of a listener that `can_listen`.
+
+    Returns:
+        Whether clients can log in by certificate there.
+    """
+    certificate, key, authority = tls["certfile"], tls.get("keyfile"), tls.get("cacertfile")
+    writer.add(2, "tls")
+    writer.add(3, "cert_file", settings.text(certificate, ""), certificate)
+    writer.add(3, "key_file", settings.text(key or certificate, ""), key or f"{PLUGIN_DEFAULT}: certfile")
+    if authority is not None:
+        writer.add(3, "ca_file", settings.text(authority, ""), authority)
+    strict, is_asked = tls.get("fail_if_no_peer_cert"), verifies_peers(tls, settings)
+    is_required = settings.switch(strict, default=False) and is_asked
+    verify = "required" if is_required else "optional" if is_asked else "none"
+    writer.add(3, "verify", verify, strict if is_required else tls.get("verify"))
+    _write_version(writer, tls.get("versions"), settings)
+    _report_options(tls, settings)
+    return _write_certificate_login(writer, certificate, settings, is_asked=is_asked)
+
+
+def _write_version(writer: YamlWriter, setting: Setting | None, settings: BrokerSettings) -> None:
+    values = [entry.value for entry in entries(setting)]
+    versions = {value.name if isinstance(value, Atom) else str(value) for value in values}
+    writer.add(3, "min_version", "1.3" if versions == {"tlsv1.3"} else "1.2", setting)
+    if setting is None:
+        return
+    if versions - {"tlsv1.2", "tlsv1.3"}:
+        text = "The gateway speaks TLS 1.2 and 1.3. Clients that know older versions only fail."
+        settings.report.dropped(setting, text)
+    elif "tlsv1.3" not in versions:
+        settings.report.note(setting, "The gateway speaks TLS 1.3 as well; it cannot be told not to.")
+
+
+def _report_options(tls: Mapping[str, Setting], settings: BrokerSettings) -> None:
+    for name, setting in tls.items():
+        if name == "password":
+            text = "The gateway takes no encrypted private key. Decrypt it: openssl pkey -in OLD -out NEW, mode 0600, "
+            settings.report.action(setting, text + "and name NEW as tls.key_file.")
+        elif name not in _TRANSLATED:
+            settings.report.dropped(setting, _DROPPED.get(name, "The gateway has nothing like this."))
+    if "cacertfile" in tls:
+        text = "RabbitMQ sends intermediate certificates that it finds there. The gateway sends those in cert_file: "
+        settings.report.note(tls["cacertfile"], text + "append them to it, if there are any.")
+
+
+def _write_certificate_login(
+    writer: YamlWriter, certificate: Setting, settings: BrokerSettings, *, is_asked: bool
+) -> bool:
+    """Both plugins look at the broker's own `ssl_options` to tell whether a name in a certificate counts."""
+    login = settings.get(STOMP, "ssl_cert_login")
+    if login is None or not settings.switch(login, default=False):
+        return False
+    if not verifies_peers(settings.properties(RABBIT, "ssl_options"), settings):
+        text = "This had no effect: ssl_options.verify is not verify_peer. Clients with certificates are default users."
+        settings.report.note(login, text)
+        return False
+    if not is_asked:
+        text = "Clients are not asked for certificates there, so nobody logs in by one."
+        settings.report.note(certificate, text)
+        return False
+    source = settings.get(RABBIT, "ssl_cert_login_from")
+    name = settings.word(source, _NAME_SOURCES, _NAME_SOURCES[0])
+    name = name.replace("subject_alt_name", "subject_alternative_name")
+    writer.add(3, "certificate_login", "", login)
+    writer.add(4, "name", name, source)
+    if name == "subject_alternative_name":
+        kind, index = (settings.get(RABBIT, f"ssl_cert_login_san_{key}") for key in ("type", "index"))
+        writer.add(4, "san_type", settings.word(kind, _SAN_TYPES, "dns"), kind)
+        writer.add(4, "san_index", settings.number(index, 0), index)
+    return True

@@ -1,0 +1,107 @@
+"""The state of one transcript that is played on one server, and the error that ends it."""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from textwrap import indent
+
+from gateway.parity.matcher import FrameMatch, format_expected, format_received
+from gateway.parity.recording import Recording
+from gateway.parity.rendering import Scope, shortened
+from gateway.parity.steps import FrameTemplate, Side, Step
+from gateway.parity.stomp_peer import ServerFrame
+from gateway.parity.transcript import Transcript
+
+SERVER_NAMES: Mapping[Side, str] = {"plugin": "RabbitMQ", "gateway": "stomp-gateway"}
+"""The product names in CONNECTED's server header."""
+
+_HEADINGS = {"expected", "expected, in any order", "got", "which"}
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The user and the virtual host of a run; `host` is RabbitMQ's name, `amqp_login` the user of AMQP."""
+
+    login: str = "guest"
+    passcode: str = "guest"
+    host: str = "/"
+    amqp_login: str = "guest"
+
+    def __repr__(self) -> str:
+        return f"Identity({self.login!r}, host={self.host!r})"
+
+    @property
+    def scope(self) -> Scope:
+        """The values of `{login}`, `{passcode}`, `{host}` and `{amqp-login}`."""
+        values = {"login": self.login, "passcode": self.passcode, "host": self.host, "amqp-login": self.amqp_login}
+        return {name: value.encode() for name, value in values.items()}
+
+    @property
+    def header_scope(self) -> Scope:
+        """The same values, escaped for headers: RabbitMQ decodes escapes in every frame, CONNECT included."""
+        return {
+            name: value.replace(b"\\", b"\\\\").replace(b"\n", b"\\n").replace(b":", b"\\c")
+            for name, value in self.scope.items()
+        }
+
+
+class MismatchError(Exception):
+    """The server did something else than the transcript expects; long lines are shortened in the text.
+
+    Attributes:
+        problem: the difference, several lines.
+        line: of the transcript file.
+        is_answer: True if the server gave another answer or none; False if the step could not be carried out, so
+            that nothing is known about the server's behaviour.
+    """
+
+    def __init__(self, place: str, problem: str, so_far: str, *, line: int, is_answer: bool) -> None:
+        super().__init__(f"{place}\n\n{problem}\n\nthe conversation so far\n{so_far}")
+        self.problem = problem
+        self.line = line
+        self.is_answer = is_answer
+
+
+class PlayState:
+    """The current step, the values of placeholders and the recording.
+
+    Raises:
+        ValueError: the transcript depends on the release of RabbitMQ; `Transcript.for_release` makes one that does not.
+    """
+
+    def __init__(self, transcript: Transcript, side: Side, identity: Identity) -> None:
+        if transcript.depends_on_release:
+            raise ValueError(f"{transcript.name} depends on the release of RabbitMQ")
+        self.transcript = transcript
+        self.side: Side = side
+        self.identity = identity
+        self.run = b"t-" + secrets.token_hex(6).encode("ascii")
+        self.scope: Scope = {**identity.scope, "run": self.run, "server-name": SERVER_NAMES[side].encode()}
+        self.recording = Recording(self.run.decode())
+        self.step: Step = transcript.steps[0]
+
+    def begin(self, step: Step) -> None:
+        """Make a step the current one."""
+        self.step = step
+        self.recording.begin_step(step.line)
+
+    def learn(self, values: Scope) -> None:
+        """Keep the values that placeholders got."""
+        self.scope |= values
+
+    def match(self, expected: FrameTemplate, frame: ServerFrame) -> Scope:
+        """Return the values that placeholders get from a frame. Raises MismatchError if it does not match."""
+        match = FrameMatch(expected, frame, self.scope)
+        if match.differences:
+            wanted = format_expected(expected, self.scope)
+            raise self.mismatch("expected", wanted, "got", format_received(frame), "which", *match.differences)
+        return match.values
+
+    def mismatch(self, *paragraphs: str, is_answer: bool = True) -> MismatchError:
+        """Return the error for the current step; all paragraphs but headings like `expected` are indented."""
+        where = f"{self.transcript.path}:{self.step.line}: {self.transcript.title}"
+        place = f"{where}\n(played against the {self.side})"
+        shown = ("\n".join(map(shortened, each.split("\n"))) for each in paragraphs)
+        problem = "\n".join(each if each in _HEADINGS else indent(each, "    ") for each in shown)
+        so_far = "\n".join(shortened(line) for event in self.recording.events for line in event.lines)
+        return MismatchError(place, problem, so_far, line=self.step.line, is_answer=is_answer)

@@ -1,1 +1,0 @@
-"""What `pipeline check` looks at, one matter to a file."""

@@ -1,1 +1,0 @@
-"""The parts of the report, each from the facts that it is about."""

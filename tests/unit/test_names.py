@@ -1,0 +1,62 @@
+"""One word for one thing: docs/glossary.md is the list, and the code keeps to it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+GLOSSARY = (ROOT / "docs" / "glossary.md").read_text("utf-8")
+MODULES = {path: ast.parse(path.read_text("utf-8")) for path in sorted((ROOT / "gateway").rglob("*.py"))}
+
+_FACES = ("__init__", "__main__")
+
+
+def _classes() -> Iterator[str]:
+    for tree in MODULES.values():
+        yield from (node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+
+
+def _names() -> Iterator[str]:
+    """Every name that the code gives: modules, classes, functions, arguments, variables and attributes."""
+    for path, tree in MODULES.items():
+        yield path.stem
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                yield node.name
+            elif isinstance(node, ast.arg):
+                yield node.arg
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                yield node.id
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                yield node.attr
+
+
+def _words(name: str) -> set[str]:
+    """`maxFrameSize` and `MAX_FRAME_SIZE` are max, frame and size."""
+    return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
+
+
+def test_no_class_name_stands_for_two_things() -> None:
+    assert not [name for name, count in Counter(_classes()).items() if count > 1]
+
+
+def test_no_module_name_stands_three_times() -> None:
+    stems = Counter(path.stem for path in MODULES if path.stem not in _FACES)
+    assert not [name for name, count in stems.items() if count > 2]
+
+
+def test_every_class_in_the_glossary_exists() -> None:
+    named = set(re.findall(r"`([A-Z]\w*[a-z]\w*)`", GLOSSARY))
+    assert "Session" in named
+    assert not sorted(named - set(_classes()))
+
+
+def test_no_name_uses_a_word_that_the_glossary_rules_out() -> None:
+    _, _, ruled_out = GLOSSARY.partition("These words say nothing")
+    words = set(re.findall(r"\*(\w+)\*", ruled_out)) - {"process"}
+    assert "octets" in words
+    assert not sorted({name for name in _names() if _words(name) & words})
