@@ -1,14 +1,14 @@
-"""The files of a journal directory, and the thread that alone touches them.
+"""The files of a journal directory, and the one thread that touches them.
 
-Everything that may wait for a disk happens here: writing, fsync, renaming, recovery of what a dead process left, and
-deleting what is old. The loop hands over whole chunks of lines and never waits.
+Everything that may wait for a disk happens here: writing, fsync, renaming, recovering what a dead process left open,
+and deleting what is old. The event loop hands over whole chunks of lines and never waits.
 
-A segment is locked (flock) while it is open. A lock dies with its process, whatever its id is afterwards, so a file
-``.….open`` without one has been left behind: it is cut to its last whole line and finished. On a network file system
-without locks, the segments of other nodes are looked at only when nobody has written to them for long.
+A segment is locked (flock) while it is open. A lock ends with its process, even if another process gets the same id, so
+an open segment without a lock was left behind: it is cut to its last whole line and finished. On a network file system
+without locks, the segments of other nodes are recovered only when they have not been written for long.
 
-A full disk loses nothing that was handed over: what was written in part is taken back, and tried again each second.
-Meanwhile the loop sees ``written`` stand still and drops, and counts, what is new.
+A full disk loses nothing that was handed over: a chunk that was written in part is taken back and tried again each
+second. Meanwhile the event loop sees ``pending`` grow, and drops and counts new events.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ log = structlog.get_logger("gateway.journal")
 _FILE_MODE: Final = 0o640
 _DIRECTORY_MODE: Final = 0o750
 
-# Seconds between two tries to write to a disk that is full, and between two looks for old segments.
+# Seconds between two attempts to write to a full disk, and between two searches for old segments.
 _RETRY: Final = 1.0
 _CLEAN: Final = 600.0
 
-# An open segment of another node is left alone unless nobody has written to it for so many seconds.
+# Seconds after which an open segment of another node counts as left behind.
 _ABANDONED: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Begin:
-    """Lines from now on belong to this segment; ``day`` names its directory."""
+    """The lines that follow belong to a new segment; ``day`` names its directory."""
 
     name: SegmentName
     day: str
@@ -52,7 +52,7 @@ class _Begin:
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    octets: bytes
+    data: bytes
     lines: int
 
 
@@ -61,7 +61,49 @@ class _Finish:
 
 
 class _Stop:
-    """Nothing more follows."""
+    """Nothing follows."""
+
+
+class _SegmentFile:
+    """The file of the segment that is being written; opened, and locked, when it is made."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._size = 0
+        while True:
+            _make_directory(path.parent)
+            self._file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, _FILE_MODE)
+            _lock(self._file)
+            if _is_at(self._file, path):
+                break
+            # Another gateway that starts has recovered the file between the opening and the locking.
+            os.close(self._file)
+        os.fchmod(self._file, _FILE_MODE)
+
+    def append(self, data: bytes) -> None:
+        """Write all of it, or nothing."""
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+        except OSError:
+            # No reader may see half a chunk, and the next attempt writes it from its beginning.
+            os.ftruncate(self._file, self._size)
+            os.lseek(self._file, self._size, os.SEEK_SET)
+            raise
+        self._size += len(data)
+
+    def finish(self) -> None:
+        """Make it visible under its final name."""
+        os.fsync(self._file)
+        if _is_at(self._file, self._path):
+            self._path.rename(self._path.with_name(str(SegmentName.read(self._path.name))))
+        else:
+            log.error("journal segment gone", segment=self._path.name, octets=self._size)
+        os.close(self._file)
+        # The segment is complete, so a failure here must not repeat the steps above.
+        with contextlib.suppress(OSError):
+            sync_directory(self._path.parent)
 
 
 class Files:
@@ -75,26 +117,24 @@ class Files:
 
     def __init__(self, directory: Path, node: str, retain: float) -> None:
         self.directory = directory
-        # Lines that are in a file. Written by the thread, read by the loop.
-        self.written = 0
-        self.written_octets = 0
         self._node = node
         self._retain = retain
+        # Lines and bytes: the event loop alone sets the first two, the thread alone the other two.
+        self._ordered = self._ordered_bytes = 0
+        self._written = self._written_bytes = 0
         self._orders: SimpleQueue[_Begin | _Lines | _Finish | _Stop] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="journal", daemon=True)
         self._begin: _Begin | None = None
-        self._file = -1
-        self._path = Path()
-        self._size = 0
+        self._segment: _SegmentFile | None = None
         self._is_failing = False
         self._gives_up = threading.Event()
         self._is_done = False
         self._cleaned = 0.0
 
-    # For the loop.
+    # For the event loop.
 
     def start(self) -> None:
-        """Make the directory, see that it can be written, and start the thread.
+        """Make the directory, check that it can be written, and start the thread.
 
         Raises:
             OSError: when it cannot.
@@ -104,26 +144,32 @@ class Files:
             pass
         self._thread.start()
 
+    @property
+    def pending(self) -> int:
+        """Lines that are not in a file yet."""
+        return self._ordered - self._written
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that are not in a file yet."""
+        return self._ordered_bytes - self._written_bytes
+
     def begin(self, name: SegmentName, at: int) -> None:
-        """Lines from now on belong to a new segment.
+        """Start a new segment, whose first event happened at ``at`` (microseconds since the epoch)."""
+        self._orders.put(_Begin(name, datetime.fromtimestamp(at // 1_000_000, UTC).strftime("%Y-%m-%d")))
 
-        Args:
-            name: its name.
-            at: when it begins, microseconds since the epoch.
-        """
-        day = datetime.fromtimestamp(at // 1_000_000, UTC).strftime("%Y-%m-%d")
-        self._orders.put(_Begin(name, day))
-
-    def write(self, octets: bytes, lines: int) -> None:
-        """Append whole lines."""
-        self._orders.put(_Lines(octets, lines))
+    def write(self, data: bytes, lines: int) -> None:
+        """Append whole lines, so many of them."""
+        self._ordered += lines
+        self._ordered_bytes += len(data)
+        self._orders.put(_Lines(data, lines))
 
     def finish(self) -> None:
-        """The segment is complete: make it visible."""
+        """Make the segment visible: it is complete."""
         self._orders.put(_Finish())
 
     def close(self, within: float) -> bool:
-        """Do everything that was asked for, and stop.
+        """Carry out all orders, and stop.
 
         Args:
             within: seconds that the disk may take.
@@ -137,7 +183,7 @@ class Files:
         self._thread.join(_RETRY)
         return self._is_done
 
-    # The thread.
+    # In the thread.
 
     def _work(self) -> None:
         while True:
@@ -149,20 +195,21 @@ class Files:
             if isinstance(order, _Stop):
                 self._is_done = True
                 return
-            while not self._carried_out(order):
-                # What is too old may be what fills the disk.
+            while not self._carry_out(order):
+                # Old segments may be what fills the disk.
                 self._clean()
                 if self._gives_up.wait(_RETRY):
                     return
 
-    def _carried_out(self, order: _Begin | _Lines | _Finish) -> bool:
+    def _carry_out(self, order: _Begin | _Lines | _Finish) -> bool:
         try:
             if isinstance(order, _Begin):
                 self._begin = order
             elif isinstance(order, _Lines):
                 self._append(order)
-            else:
-                self._finish()
+            elif self._segment is not None:
+                self._segment.finish()
+                self._segment = None
         except OSError as error:
             if not self._is_failing:
                 log.error("journal cannot be written", directory=str(self.directory), reason=error.strerror)
@@ -174,53 +221,16 @@ class Files:
         return True
 
     def _append(self, order: _Lines) -> None:
-        if self._file < 0:
-            self._open()
-        try:
-            rest = memoryview(order.octets)
-            while rest:
-                rest = rest[os.write(self._file, rest) :]
-        except OSError:
-            # No reader may see half of it, and the next try begins anew.
-            os.ftruncate(self._file, self._size)
-            os.lseek(self._file, self._size, os.SEEK_SET)
-            raise
-        self._size += len(order.octets)
-        self.written += order.lines
-        self.written_octets += len(order.octets)
-
-    def _open(self) -> None:
-        if self._begin is None:
-            raise AssertionError("lines without a segment")
-        folder = self.directory / f"d={self._begin.day}"
-        self._path = folder / self._begin.name.while_open
-        while True:
-            _make_directory(folder)
-            file = os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, _FILE_MODE)
-            _lock(file)
-            if _is_at(file, self._path):
-                break
-            # Between opening and locking, another gateway that starts has taken it for one left behind.
-            os.close(file)
-        os.fchmod(file, _FILE_MODE)
-        self._file, self._size = file, 0
-
-    def _finish(self) -> None:
-        if self._file < 0:
-            return
-        os.fsync(self._file)
-        if _is_at(self._file, self._path):
-            self._path.rename(self._path.with_name(str(SegmentName.read(self._path.name))))
-        else:
-            log.error("journal segment gone", segment=self._path.name, octets=self._size)
-        os.close(self._file)
-        self._file = -1
-        # It has its name, so a failure now is none of the segment's.
-        with contextlib.suppress(OSError):
-            sync_directory(self._path.parent)
+        if self._segment is None:
+            if self._begin is None:
+                raise AssertionError("lines without a segment")
+            self._segment = _SegmentFile(self.directory / f"d={self._begin.day}" / self._begin.name.while_open)
+        self._segment.append(order.data)
+        self._written += order.lines
+        self._written_bytes += len(order.data)
 
     def _clean(self) -> None:
-        """Finish what others left behind and delete this node's old segments; at first, and now and then."""
+        """Recover what other processes left open and delete this node's old segments, every ten minutes."""
         now = time.monotonic()
         if self._cleaned and now - self._cleaned < _CLEAN:
             return
@@ -235,7 +245,7 @@ def recover(directory: Path, node: str) -> list[Path]:
 
     Args:
         directory: of the journal.
-        node: the caller's; its own segments are recovered at once, others' only when they are old.
+        node: of this gateway. Its segments are recovered at once, those of other nodes only when they are old.
 
     Returns:
         The finished segments.
@@ -288,12 +298,12 @@ def _whole_lines(file: int) -> int:
 
 
 def delete_old(directory: Path, node: str, before: float) -> int:
-    """Delete a node's finished segments, and the days that are empty then.
+    """Delete a node's finished segments, and the directories of days that are empty then.
 
     Args:
         directory: of the journal.
-        node: whose.
-        before: seconds since the epoch; what was written last before that goes.
+        node: whose segments.
+        before: seconds since the epoch; segments that were last written before are deleted.
 
     Returns:
         How many were deleted.
@@ -301,7 +311,7 @@ def delete_old(directory: Path, node: str, before: float) -> int:
     deleted = 0
     for path in directory.glob("d=*/[!.]*.jsonl"):
         name = SegmentName.read(path.name)
-        with contextlib.suppress(FileNotFoundError):  # somebody else was quicker
+        with contextlib.suppress(FileNotFoundError):  # another process deleted it
             if name is not None and name.node == node and path.stat().st_mtime < before:
                 path.unlink()
                 deleted += 1
@@ -319,13 +329,13 @@ def _lock(file: int) -> bool:
     except BlockingIOError:
         return False
     except OSError:
-        # This file system knows no locks.
+        # This file system has no locks.
         return True
     return True
 
 
 def _is_at(file: int, path: Path) -> bool:
-    """Whether an open file is the one that a path leads to."""
+    """Whether an open file is the one that has this path."""
     try:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:
@@ -333,14 +343,14 @@ def _is_at(file: int, path: Path) -> bool:
 
 
 def _make_directory(path: Path) -> None:
-    """Make a directory that only its owner and group can look into; one that is there stays as it is."""
+    """Make a directory for its owner and group alone; leave one that exists as it is."""
     if not path.exists():
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(_DIRECTORY_MODE)
 
 
 def sync_directory(path: Path) -> None:
-    """See that a directory's entries survive a power failure."""
+    """Make a directory's entries survive a power failure."""
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)

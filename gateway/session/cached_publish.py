@@ -15,7 +15,7 @@ from gateway.session.destinations import TEMP_QUEUE, Destination, Kind, not_for,
 from gateway.session.observer import SendCounter
 from gateway.session.publisher import Publisher
 from gateway.session.queues import QueueRules, QueueSpec, sent_queue
-from gateway.session.traffic import SendCount
+from gateway.session.traffic import TrafficCounter
 from gateway.session.translate import properties_of_send, table_of_send
 from gateway.stomp.frame import RECEIPT, Frame
 from gateway.stomp.headers import read_boolean
@@ -44,7 +44,6 @@ class CachedPublish:
         "_headers",
         "_trims",
         "_volatile",
-        "count",
         "counter",
         "destination",
         "exchange",
@@ -56,6 +55,7 @@ class CachedPublish:
         "reply_queue",
         "routing_key",
         "temp_queue",
+        "traffic",
         "transaction",
     )  # fmt: skip
 
@@ -82,9 +82,9 @@ class CachedPublish:
         self.destination = text
         self.kind = admission.asked.kind
         parsed = admission.destination
-        # Who counts its messages: a witness, and a count that all plans of the session with this destination share.
+        # The observer's counter, and the one that all plans of the session with this destination share.
         self.counter: SendCounter | None = None
-        self.count = SendCount(text, self.kind)
+        self.traffic = TrafficCounter()
         self.exchange, self.routing_key = parsed.route(topic_exchange)
         for name in (self.exchange, self.routing_key):
             if len(name) > LONGEST_SHORT_STRING:

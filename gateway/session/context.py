@@ -18,7 +18,7 @@ from gateway.session.queues import QueueSpec
 from gateway.session.settings import Settings
 from gateway.session.subscription import AckMode, Subscription
 from gateway.session.subscriptions import Subscriptions
-from gateway.session.traffic import COMMANDS, OTHER, Sends
+from gateway.session.traffic import COMMANDS, OTHER, TrafficByDestination
 from gateway.session.transitions import MOVES, State
 from gateway.stomp.encoder import encode_receipt
 from gateway.stomp.frame import Frame
@@ -86,7 +86,7 @@ class SessionContext:
         self.commands: dict[bytes, int] = {}
         self.receipts_sent = 0
         self.errors_sent = 0
-        self.sends = Sends()
+        self.sends = TrafficByDestination()
         self.confirmed = self.rejected = self.returned = 0
         # STOMP 1.0 means header values without their leading spaces.
         self.trims = False

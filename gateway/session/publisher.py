@@ -16,7 +16,7 @@ from gateway.amqp.splitter import Return
 from gateway.errors import CodecError
 from gateway.session.observer import SendCounter
 from gateway.session.settings import Settings
-from gateway.session.traffic import SendCount
+from gateway.session.traffic import TrafficCounter
 
 
 @dataclass(slots=True, eq=False)
@@ -29,9 +29,9 @@ class Commit:
 
 
 class Route(Protocol):
-    """Where a message went: the client's destination, the exchange and routing key that it means, and who counts it.
+    """Where a message went: the client's destination, its exchange and routing key, and who counts it.
 
-    ``count`` is what counts always, ``account`` a witness's.
+    ``traffic`` always counts; ``counter`` belongs to the observer of the session.
     """
 
     destination: bytes
@@ -39,7 +39,7 @@ class Route(Protocol):
     routing_key: bytes
     mandatory: bool
     counter: SendCounter | None
-    count: SendCount
+    traffic: TrafficCounter
 
 
 Unconfirmed = tuple[bytes | None, Route, int, Commit | None, object]
@@ -131,9 +131,9 @@ class Publisher:
         HOT: an encode, and an entry in the counter once confirms are on.
         """
         self.output.append(publication.encode(body, values))
-        counter, count, size = route.counter, route.count, len(body)
-        count.messages += 1
-        count.octets += size
+        counter, traffic, size = route.counter, route.traffic, len(body)
+        traffic.published += 1
+        traffic.published_bytes += size
         sent_at = None if counter is None else counter.sent(size, receipt is not None)
         if self.confirms:
             self._sequence += 1

@@ -108,7 +108,7 @@ class Sender:
             destinations=self._destinations,
         )
         frame.head.plan = plan
-        plan.count = context.sends.count(plan.destination, plan.kind)
+        plan.traffic = context.sends.counter(plan.destination, plan.kind)
         if context.observer is not None:
             plan.counter = context.observer.sends(plan, headers)
         return plan

@@ -16,15 +16,16 @@ that way (``_run``) and not the floor, which may have moved past tags settled on
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
 from gateway.amqp import properties as amqp
 from gateway.amqp.codec import encode_ack, encode_nack
 from gateway.session import translate
 from gateway.session.destinations import Kind, show
 from gateway.session.observer import DeliveryCounter
+from gateway.session.traffic import TrafficCounter
 from gateway.stomp.headers import escape
 
 # Messages with the same route and properties share their encoded headers; this many blocks are remembered per
@@ -56,21 +57,6 @@ class Unsettled:
 
     waiting: list[Subscription] = field(default_factory=list)
     urgent: bool = False
-
-
-class SubscriptionStats(NamedTuple):
-    """What a subscription brought its client: messages, bytes of bodies, and those redelivered or not settled.
-
-    ``acknowledged``, ``requeued`` and ``discarded`` are what became of those that are settled.
-    """
-
-    delivered: int
-    octets: int
-    redelivered: int
-    outstanding: int
-    acknowledged: int = 0
-    requeued: int = 0
-    discarded: int = 0
 
 
 class _Afterwards:
@@ -174,7 +160,7 @@ class Subscription:
         self._octets = 0
         self._redelivered = self._requeued = self._discarded = 0
         self._shed_in_all = 0
-        self._figures: SubscriptionStats | None = None
+        self._figures: TrafficCounter | None = None
         self._afterwards: _Afterwards | None = None
         # Where MESSAGE frames go, in pieces. Until the subscription is confirmed to the client they collect here.
         self.output: list[bytes] = []
@@ -210,11 +196,12 @@ class Subscription:
         return self.base + self._last
 
     @property
-    def stats(self) -> SubscriptionStats:
+    def stats(self) -> TrafficCounter:
         """What went to the client so far."""
         stats, afterwards = self._figures, self._afterwards
         if stats is not None and afterwards is not None:
-            return stats._replace(
+            return replace(
+                stats,
                 outstanding=max(0, stats.outstanding - afterwards.settled_since),
                 acknowledged=stats.acknowledged + afterwards.acknowledged_since,
                 requeued=self._requeued,
@@ -222,8 +209,14 @@ class Subscription:
             )
         delivered, outstanding, returned = self._last - self._shed_in_all, self.outstanding, len(self._shed)
         acknowledged = delivered - (outstanding - returned) - self._requeued - self._discarded
-        return SubscriptionStats(
-            delivered, self._octets, self._redelivered, outstanding, acknowledged, self._requeued, self._discarded
+        return TrafficCounter(
+            delivered=delivered,
+            delivered_bytes=self._octets,
+            redelivered=self._redelivered,
+            outstanding=outstanding,
+            acknowledged=acknowledged,
+            requeued=self._requeued,
+            discarded=self._discarded,
         )
 
     @property

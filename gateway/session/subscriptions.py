@@ -8,7 +8,7 @@ from typing import Final
 from gateway.session import error_frames
 from gateway.session.destinations import TEMP_QUEUE
 from gateway.session.subscription import Subscription, Unsettled
-from gateway.session.traffic import Deliveries
+from gateway.session.traffic import TrafficByDestination
 from gateway.session.transactions import Settlement
 
 # A delivery tag has 64 bits, at most 20 decimal digits.
@@ -45,7 +45,7 @@ class Subscriptions:
         # The highest number in a message-id of a subscription that has ended.
         self.base = 0
         # What its subscriptions brought that have ended.
-        self.past = Deliveries()
+        self.past = TrafficByDestination()
         self.unsettled = Unsettled()
         self._settling: list[Subscription] = []
         # The queue behind each /temp-queue/<id> of this session.
@@ -94,7 +94,9 @@ class Subscriptions:
         if subscription.tag.startswith(_TEMP_TAG):
             self.temp_queues.pop(subscription.tag[2:], None)
         subscription.silence()
-        self.past.ended(subscription)
+        stats = subscription.stats
+        stats.outstanding = 0  # they return to their queue
+        self.past.counter(subscription.address, subscription.kind).add(stats)
         if subscription in self.unsettled.waiting:
             self.unsettled.waiting.remove(subscription)
 
