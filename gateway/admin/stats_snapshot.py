@@ -62,7 +62,7 @@ class StatsSnapshot:
         stats, session = client.stats, client.session
         label = stats.label
         if stats.is_started:
-            self.totals[label].add(stats)
+            stats.add_to(self.totals[label])
         self.states[session.state.value] += 1
         if session.state is State.CLOSED:
             return

@@ -49,13 +49,7 @@ class SendStats:
     """Counts what a session sends to one destination.
 
     The session's own counter cannot be used for that: it is by the client's destination, this one by the destination
-    as the journal shows it.
-
-    Args:
-        lines: of the session.
-        destination: as the journal shows it.
-        kind: of the destination.
-        active: where it enters itself while it has something to write.
+    as the journal shows it. It enters itself in ``active`` while it has something to write.
     """
 
     __slots__ = (
@@ -109,13 +103,7 @@ class SendStats:
 
 
 class DeliveryStats:
-    """Times the acknowledgements of one subscription; the subscription itself counts its messages.
-
-    Args:
-        lines: of the session.
-        subscription: whose messages.
-        fields: of its lines.
-    """
+    """Times the acknowledgements of one subscription; the subscription itself counts its messages."""
 
     __slots__ = ("_before", "_clock", "_latencies", "_lines", "_subscription", "_times", "fields")
 
@@ -183,11 +171,7 @@ def _stat_line(
 class SendLog:
     """Writes a line for each message of one kind of SEND, and for each confirm.
 
-    Args:
-        lines: of the session.
-        destination: as the journal shows it.
-        kind: of the destination.
-        headers: what all of its messages share: header count, persistent, in a transaction, allowed header values.
+    ``headers`` is what all of them share: header count, persistent, in a transaction, values of allowed headers.
     """
 
     __slots__ = ("_destination", "_headers", "_kind", "_lines", "_sampler", "_writer")
@@ -243,13 +227,7 @@ class SendLog:
 
 
 class DeliveryLog:
-    """Writes a line for each message of one subscription, and for each acknowledgement.
-
-    Args:
-        lines: of the session.
-        subscription: whose messages.
-        fields: of its lines.
-    """
+    """Writes a line for each message of one subscription, and for each acknowledgement."""
 
     __slots__ = ("_is_acknowledged", "_lines", "_sampler", "_times", "_writer", "fields")
 
@@ -307,15 +285,19 @@ class DeliveryLog:
         clock = writer.clock
         session, virtual_host, user = self._lines.identity
         weight = None if self._sampler is None else self._sampler.weight
-        common = (
-            clock.now + clock.offset, 0, session, virtual_host, user, fields.destination, fields.kind,
-            fields.identifier, fields.mode, tag,
-        )  # fmt: skip
+        now = clock.now + clock.offset
         line: AckLine | NackLine
+        # Written out twice, because unpacking what both share costs more.
         if requeue is None:
-            line = AckLine(*common, count, latency, fields.queue, weight)
+            line = AckLine(
+                now, 0, session, virtual_host, user, fields.destination, fields.kind, fields.identifier, fields.mode,
+                tag, count, latency, fields.queue, weight,
+            )  # fmt: skip
         else:
-            line = NackLine(*common, "requeue" if requeue else "discard", count, latency, fields.queue, weight)
+            line = NackLine(
+                now, 0, session, virtual_host, user, fields.destination, fields.kind, fields.identifier, fields.mode,
+                tag, "requeue" if requeue else "discard", count, latency, fields.queue, weight,
+            )  # fmt: skip
         writer.events.append(line)
         if len(writer.events) >= BATCH:
             writer.flush()

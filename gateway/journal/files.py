@@ -19,15 +19,16 @@ import os
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
 
 import structlog
 
-from gateway.journal.segments import SegmentName
+from gateway.journal.segments import SegmentName, end_of_lines
 
 log = structlog.get_logger("gateway.journal")
 
@@ -40,28 +41,6 @@ _CLEAN: Final = 600.0
 
 # Seconds after which an open segment of another node counts as left behind.
 _ABANDONED: Final = 3600.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Begin:
-    """The lines that follow belong to a new segment; ``day`` names its directory."""
-
-    name: SegmentName
-    day: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Lines:
-    data: bytes
-    lines: int
-
-
-class _Finish:
-    """The open segment is complete."""
-
-
-class _Stop:
-    """Nothing follows."""
 
 
 class _SegmentFile:
@@ -122,9 +101,11 @@ class Files:
         # Lines and bytes: the event loop alone sets the first two, the thread alone the other two.
         self._ordered = self._ordered_bytes = 0
         self._written = self._written_bytes = 0
-        self._orders: SimpleQueue[_Begin | _Lines | _Finish | _Stop] = SimpleQueue()
+        # What the thread is to do; None stops it.
+        self._orders: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        # Where the next lines go, while their segment is open. The event loop alone sets it.
+        self._path = Path()
         self._thread = threading.Thread(target=self._work, name="journal", daemon=True)
-        self._begin: _Begin | None = None
         self._segment: _SegmentFile | None = None
         self._is_failing = False
         self._gives_up = threading.Event()
@@ -156,17 +137,18 @@ class Files:
 
     def begin(self, name: SegmentName, at: int) -> None:
         """Start a new segment, whose first event happened at ``at`` (microseconds since the epoch)."""
-        self._orders.put(_Begin(name, datetime.fromtimestamp(at // 1_000_000, UTC).strftime("%Y-%m-%d")))
+        day = datetime.fromtimestamp(at // 1_000_000, UTC).strftime("%Y-%m-%d")
+        self._path = self.directory / f"d={day}" / name.while_open
 
     def write(self, data: bytes, lines: int) -> None:
         """Append whole lines, so many of them."""
         self._ordered += lines
         self._ordered_bytes += len(data)
-        self._orders.put(_Lines(data, lines))
+        self._orders.put(partial(self._append, self._path, data, lines))
 
     def finish(self) -> None:
         """Make the segment visible: it is complete."""
-        self._orders.put(_Finish())
+        self._orders.put(self._finish)
 
     def close(self, within: float) -> bool:
         """Carry out all orders, and stop.
@@ -177,7 +159,7 @@ class Files:
         Returns:
             Whether everything was done.
         """
-        self._orders.put(_Stop())
+        self._orders.put(None)
         self._thread.join(within)
         self._gives_up.set()
         self._thread.join(_RETRY)
@@ -192,7 +174,7 @@ class Files:
                 order = self._orders.get(timeout=_CLEAN)
             except Empty:
                 continue
-            if isinstance(order, _Stop):
+            if order is None:
                 self._is_done = True
                 return
             while not self._carry_out(order):
@@ -201,33 +183,30 @@ class Files:
                 if self._gives_up.wait(_RETRY):
                     return
 
-    def _carry_out(self, order: _Begin | _Lines | _Finish) -> bool:
+    def _carry_out(self, order: Callable[[], None]) -> bool:
         try:
-            if isinstance(order, _Begin):
-                self._begin = order
-            elif isinstance(order, _Lines):
-                self._append(order)
-            elif self._segment is not None:
-                self._segment.finish()
-                self._segment = None
+            order()
         except OSError as error:
             if not self._is_failing:
                 log.error("journal cannot be written", directory=str(self.directory), reason=error.strerror)
             self._is_failing = True
             return False
-        if self._is_failing and not isinstance(order, _Begin):
+        if self._is_failing:
             self._is_failing = False
             log.info("journal is written again", directory=str(self.directory))
         return True
 
-    def _append(self, order: _Lines) -> None:
+    def _append(self, path: Path, data: bytes, lines: int) -> None:
         if self._segment is None:
-            if self._begin is None:
-                raise AssertionError("lines without a segment")
-            self._segment = _SegmentFile(self.directory / f"d={self._begin.day}" / self._begin.name.while_open)
-        self._segment.append(order.data)
-        self._written += order.lines
-        self._written_bytes += len(order.data)
+            self._segment = _SegmentFile(path)
+        self._segment.append(data)
+        self._written += lines
+        self._written_bytes += len(data)
+
+    def _finish(self) -> None:
+        if self._segment is not None:
+            self._segment.finish()
+            self._segment = None
 
     def _clean(self) -> None:
         """Recover what other processes left open and delete this node's old segments, every ten minutes."""
@@ -265,36 +244,21 @@ def recover(directory: Path, node: str) -> list[Path]:
 
 
 def _recover_one(path: Path, name: SegmentName) -> Path | None:
-    file = os.open(path, os.O_RDWR)
-    try:
-        if not _lock(file) or not _is_at(file, path):
+    with path.open("r+b") as file:
+        if not _lock(file.fileno()) or not _is_at(file.fileno(), path):
             return None
-        whole = _whole_lines(file)
-        if not whole:
+        size = end_of_lines(file)
+        if not size:
             path.unlink()
             return None
-        lost = os.fstat(file).st_size - whole
-        os.ftruncate(file, whole)
-        os.fsync(file)
+        lost = os.fstat(file.fileno()).st_size - size
+        os.ftruncate(file.fileno(), size)
+        os.fsync(file.fileno())
         finished = path.with_name(str(name))
         path.rename(finished)
         sync_directory(path.parent)
-    finally:
-        os.close(file)
-    log.warning("journal segment recovered", segment=finished.name, octets=whole, cut=lost)
+    log.warning("journal segment recovered", segment=finished.name, octets=size, cut=lost)
     return finished
-
-
-def _whole_lines(file: int) -> int:
-    """Bytes up to the last line feed."""
-    end = os.fstat(file).st_size
-    while end > 0:
-        start = max(0, end - (1 << 16))
-        found = os.pread(file, end - start, start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
-        end = start
-    return 0
 
 
 def delete_old(directory: Path, node: str, before: float) -> int:

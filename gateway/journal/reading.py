@@ -204,19 +204,6 @@ def raw_lines_backwards(file: BinaryIO, end: int) -> Iterator[bytes]:
     yield held
 
 
-def end_of_lines(file: BinaryIO) -> int:
-    """The position after the last LF of a file."""
-    position = file.seek(0, 2)
-    while position > 0:
-        size = min(_BLOCK, position)
-        position -= size
-        file.seek(position)
-        found = file.read(size).rfind(b"\n")
-        if found >= 0:
-            return position + found + 1
-    return 0
-
-
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
     """A line and where it was read.

@@ -110,6 +110,20 @@ class SessionLine(Line):
     u: str
 
 
+class DestinationLine(SessionLine):
+    """What all lines of a destination have."""
+
+    d: str
+    dk: str
+
+
+class SubscriptionLine(DestinationLine):
+    """What most lines of a subscription have. ``am``: how its messages are acknowledged."""
+
+    s: str
+    am: str
+
+
 class ConnectLine(SessionLine, tag="conn"):
     """A session began. ``l``: from the TCP connection to CONNECTED. ``hb``: agreed heart-beats in ms, out and in."""
 
@@ -146,16 +160,12 @@ class UseLine(SessionLine, tag="use"):
     ver: str
 
 
-class SubscribeLine(SessionLine, tag="sub"):
+class SubscribeLine(SubscriptionLine, tag="sub"):
     """A subscription began. ``pf`` prefetch (0: none), ``du`` durable, ``ad`` auto-delete, ``ex`` exclusive queue.
 
     ``sn`` is there only if the queue stays when nobody consumes it: durable, and not auto-delete.
     """
 
-    d: str
-    dk: str
-    s: str
-    am: str
     pf: int = 0
     du: bool = False
     ad: bool = False
@@ -163,25 +173,21 @@ class SubscribeLine(SessionLine, tag="sub"):
     sn: str | None = None
 
 
-class UnsubscribeLine(SessionLine, tag="unsub"):
+class UnsubscribeLine(DestinationLine, tag="unsub"):
     """A subscription ended. ``n``: its unacknowledged deliveries. ``x``: unsubscribe, deleted, cancelled or end."""
 
-    d: str
-    dk: str
     s: str
     x: str
     n: int = 0
     sn: str | None = None
 
 
-class SendLine(SessionLine, tag="send"):
+class SendLine(DestinationLine, tag="send"):
     """A SEND was published. ``b`` body bytes, ``hn`` headers, ``p`` persistent, ``tx`` transaction, ``rc`` receipt.
 
     ``hv``: values of headers that the configuration allows.
     """
 
-    d: str
-    dk: str
     m: int
     b: int = 0
     hn: int = 0
@@ -192,24 +198,18 @@ class SendLine(SessionLine, tag="send"):
     hv: dict[str, str] | None = None
 
 
-class ConfirmLine(SessionLine, tag="conf"):
+class ConfirmLine(DestinationLine, tag="conf"):
     """The broker answered a SEND. ``l``: since it was published. ``x``: rejected, absent when it was accepted."""
 
-    d: str
-    dk: str
     m: int
     l: int | None = None  # noqa: E741 - the schema's name
     x: str | None = None
     w: float | None = None
 
 
-class DeliveryLine(SessionLine, tag="dlv"):
+class DeliveryLine(SubscriptionLine, tag="dlv"):
     """A message was delivered to the client. ``r``: redelivered."""
 
-    d: str
-    dk: str
-    s: str
-    am: str
     m: int
     b: int = 0
     r: bool = False
@@ -217,13 +217,9 @@ class DeliveryLine(SessionLine, tag="dlv"):
     w: float | None = None
 
 
-class AckLine(SessionLine, tag="ack"):
+class AckLine(SubscriptionLine, tag="ack"):
     """``n`` messages that were delivered together were acknowledged, ``m`` last. ``l``: since their delivery."""
 
-    d: str
-    dk: str
-    s: str
-    am: str
     m: int
     n: int = 1
     l: int | None = None  # noqa: E741 - the schema's name
@@ -231,13 +227,9 @@ class AckLine(SessionLine, tag="ack"):
     w: float | None = None
 
 
-class NackLine(SessionLine, tag="nack"):
+class NackLine(SubscriptionLine, tag="nack"):
     """``n`` messages that were delivered together were refused, ``m`` last. ``x``: requeue or discard."""
 
-    d: str
-    dk: str
-    s: str
-    am: str
     m: int
     x: str
     n: int = 1
@@ -263,7 +255,7 @@ class HoldLine(SessionLine, tag="blk"):
     l: int  # noqa: E741 - the schema's name
 
 
-class StatLine(SessionLine, tag="stat"):
+class StatLine(DestinationLine, tag="stat"):
     """At level session: what a destination (no ``s``) or a subscription (``s``) of a session did since the last line.
 
     ``cnt`` has any of: send send_bytes conf rejected; dlv dlv_bytes redelivered ack requeue discard. ``h`` counts
@@ -271,8 +263,6 @@ class StatLine(SessionLine, tag="stat"):
     buckets of ``gateway.journal.histogram``. Messages without a latency are in ``cnt`` only.
     """
 
-    d: str
-    dk: str
     cnt: dict[str, int]
     h: dict[str, int] | None = None
     s: str | None = None

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import BinaryIO, Final
 
 SUFFIX: Final = ".v1.jsonl"
 OPEN_SUFFIX: Final = ".open"
 PATTERN: Final = "*" + SUFFIX
 """A glob for all finished segments of this version, below a day's directory."""
 
+_BLOCK: Final = 1 << 16
 _NAME: Final = re.compile(
     r"(?P<impl>[a-z]+)-(?P<node>[A-Za-z0-9._-]+)-(?P<boot>[0-9a-f]{16})-(?P<pid>[0-9]+)-(?P<number>[0-9]{6,})"
     r"\.v(?P<version>[0-9]+)\.jsonl"
@@ -54,3 +55,16 @@ class SegmentName:
         return cls(
             found["impl"], found["node"], found["boot"], int(found["pid"]), int(found["number"]), int(found["version"])
         )
+
+
+def end_of_lines(file: BinaryIO) -> int:
+    """The position after the last LF of an open segment; what follows is a line that was written in part."""
+    position = file.seek(0, 2)
+    while position > 0:
+        size = min(_BLOCK, position)
+        position -= size
+        file.seek(position)
+        found = file.read(size).rfind(b"\n")
+        if found >= 0:
+            return position + found + 1
+    return 0

@@ -23,11 +23,11 @@ from gateway.journal.reading import (
     JournalEntry,
     Segment,
     decode,
-    end_of_lines,
     list_segments,
     raw_lines_backwards,
 )
 from gateway.journal.schema import AnyLine, ParsedLine, SessionTotals
+from gateway.journal.segments import end_of_lines
 
 BAD: Final = "bad"
 """What --event calls a line that cannot be read."""

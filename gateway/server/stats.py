@@ -15,16 +15,13 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gateway.config import PASS_THROUGH
 from gateway.journal.histogram import bucket_of, percentile
 from gateway.session.destinations import Kind
+from gateway.session.session import Session
 from gateway.session.traffic import TrafficCounter
-
-if TYPE_CHECKING:
-    from gateway.server.client.connection_stats import ConnectionStats
-
 
 NOT_LOGGED_IN: Final = ""
 """Stands for the virtual host of connections that never logged in."""
@@ -81,12 +78,8 @@ class Stats:
     published: TrafficByKind = field(default_factory=lambda: defaultdict(TrafficCounter))
     delivered: TrafficByKind = field(default_factory=lambda: defaultdict(TrafficCounter))
 
-    def add(self, connection: ConnectionStats) -> None:
-        """Add one session."""
-        session = connection.session
-        self.connected += connection.is_greeted
-        self.bytes_in += connection.bytes_in
-        self.bytes_out += connection.bytes_out
+    def add(self, session: Session) -> None:
+        """Add what one session counted."""
         self.receipts += session.receipts_sent
         self.errors += session.errors_sent
         self.confirmed += session.confirmed

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gateway.journal.schema import error_code
-from gateway.server.stats import NOT_LOGGED_IN, GatewayStats
+from gateway.server.stats import NOT_LOGGED_IN, GatewayStats, Stats
 from gateway.session.context import Hold
 
 if TYPE_CHECKING:
@@ -135,10 +135,17 @@ class ConnectionStats:
         else:
             self._journal.refused(error, self._host)
 
+    def add_to(self, stats: Stats) -> None:
+        """Add this connection and its session to the sums of a virtual host."""
+        stats.connected += self.is_greeted
+        stats.bytes_in += self.bytes_in
+        stats.bytes_out += self.bytes_out
+        stats.add(self.session)
+
     def ended(self, reason: CloseReason | None) -> None:
         """Add the session to the stats of its virtual host: it is over."""
         host = self._stats.host(self.label)
-        host.totals.add(self)
+        self.add_to(host.totals)
         host.ended[reason.value if reason else "unknown"] += 1
         if self.recorder is not None:
             self.recorder.ended(reason, self.bytes_in, self.bytes_out)

@@ -8,19 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from gateway.journal import reading
+from gateway.journal import reading, segments
 from gateway.journal.reading import (
     Follower,
     JournalEntry,
     UnreadableError,
     decode,
-    end_of_lines,
     list_segments,
     raw_lines,
     raw_lines_backwards,
 )
 from gateway.journal.schema import ParsedLine
-from gateway.journal.segments import SegmentName
+from gateway.journal.segments import SegmentName, end_of_lines
 
 BOOT = "0123456789abcdef"
 
@@ -51,6 +50,7 @@ def test_lines_in_both_directions_whatever_the_block(
 ) -> None:
     monkeypatch.setattr(reading, "_BLOCK", block)
     monkeypatch.setattr(reading, "_BLOCK_BACKWARDS", block)
+    monkeypatch.setattr(segments, "_BLOCK", block)
     expected = content.split(b"\n")[:-1] + (
         [content.split(b"\n")[-1]] if not content.endswith(b"\n") and content else []
     )
