@@ -17,10 +17,10 @@ from gateway.session.arguments import QUEUE_ARGUMENTS
 from gateway.session.cached_publish import CachedPublish
 from gateway.session.context import Hold
 from gateway.session.destinations import KIND_NAMES, REPLY_QUEUE, TEMP_QUEUE, Kind, parse
-from gateway.session.observer import DeliveryCounter, SendCounter
 from gateway.session.queues import QueueSpec
 from gateway.session.session import Session
 from gateway.session.subscription import AckMode, Subscription
+from gateway.session.traffic import DeliveryCounter, SendCounter
 from gateway.stomp.frame import RECEIPT
 from gateway.stomp.headers import read_boolean
 

@@ -12,10 +12,9 @@ from gateway.session import error_frames
 from gateway.session.arguments import queue_arguments
 from gateway.session.destination_rules import NO_DESTINATION_RULES, DestinationRules
 from gateway.session.destinations import TEMP_QUEUE, Destination, Kind, not_for, parse
-from gateway.session.observer import SendCounter
 from gateway.session.publisher import Publisher
 from gateway.session.queues import QueueRules, QueueSpec, sent_queue
-from gateway.session.traffic import TrafficCounter
+from gateway.session.traffic import SendCounter, TrafficCounter
 from gateway.session.translate import properties_of_send, table_of_send
 from gateway.stomp.frame import RECEIPT, Frame
 from gateway.stomp.headers import read_boolean

@@ -14,9 +14,8 @@ from gateway.amqp import properties
 from gateway.amqp.codec import Publication
 from gateway.amqp.splitter import Return
 from gateway.errors import CodecError
-from gateway.session.observer import SendCounter
 from gateway.session.settings import Settings
-from gateway.session.traffic import TrafficCounter
+from gateway.session.traffic import SendCounter, TrafficCounter
 
 
 @dataclass(slots=True, eq=False)

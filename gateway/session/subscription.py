@@ -24,8 +24,7 @@ from gateway.amqp import properties as amqp
 from gateway.amqp.codec import encode_ack, encode_nack
 from gateway.session import translate
 from gateway.session.destinations import Kind, show
-from gateway.session.observer import DeliveryCounter
-from gateway.session.traffic import TrafficCounter
+from gateway.session.traffic import DeliveryCounter, TrafficCounter
 from gateway.stomp.headers import escape
 
 # Messages with the same route and properties share their encoded headers; this many blocks are remembered per

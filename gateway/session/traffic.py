@@ -3,12 +3,15 @@
 Every message is counted once. A SEND costs two additions (`Publisher.publish`). A delivery costs nothing here:
 `Subscription.stats` is computed from what the subscription keeps anyway, and is added to the session's counters when
 the subscription ends. Everything that a reader is shown is a sum, or a difference, of `TrafficCounter`.
+
+`SendCounter` and `DeliveryCounter` are what an observer of the session (the journal) wants to be called for each
+message. Without an observer they cost one comparison per message.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Final, Protocol
 
 from gateway.session.destinations import Kind
 
@@ -69,3 +72,48 @@ class TrafficByDestination(dict[tuple[bytes, Kind], TrafficCounter]):
         if key not in self and len(self) >= _MAX_DESTINATIONS:
             key = (OTHER, kind)
         return self.setdefault(key, TrafficCounter())
+
+
+class SendCounter(Protocol):
+    """Called for each message of one kind of SEND. HOT."""
+
+    def sent(self, size: int, receipt: bool, /) -> object:
+        """Count a message that was published.
+
+        Args:
+            size: bytes of its body.
+            receipt: whether its frame asked for a receipt.
+
+        Returns:
+            What ``confirmed`` is called with, for example the time; None if it need not be called.
+        """
+
+    def confirmed(self, sent_at: object, accepted: bool, /) -> None:
+        """Count the broker's answer to a message.
+
+        Args:
+            sent_at: what ``sent`` returned for it.
+            accepted: ack or nack.
+        """
+
+
+class DeliveryCounter(Protocol):
+    """Called for each message of one subscription, which counts its messages itself (`Subscription.stats`). HOT."""
+
+    def delivered(self, tag: int, redelivered: bool, size: int, /) -> None:
+        """Note a message that goes to the client.
+
+        Args:
+            tag: delivery tag.
+            redelivered: the broker's flag.
+            size: bytes of its body.
+        """
+
+    def settled(self, tag: int, count: int, requeue: bool | None, /) -> None:
+        """Note that the client acknowledged or refused messages.
+
+        Args:
+            tag: of the last one; with ``count`` above 1 it means all outstanding ones before it too.
+            count: how many.
+            requeue: None for an ACK; for a NACK whether they return to their queue.
+        """
