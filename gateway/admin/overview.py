@@ -224,7 +224,7 @@ class _DestinationRows:
         """Add one session."""
         session = client.session
         name = session.settings.virtual_host
-        for counters in (session.sends, session.subscriptions.past):
+        for counters in (session.traffic.sends, session.subscriptions.past):
             for (destination, kind), counter in counters.items():
                 self.row(name, destination, kind).traffic.add(counter)
         for subscription in session.subscriptions.all:

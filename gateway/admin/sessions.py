@@ -47,7 +47,7 @@ def _is_held(client: ClientConnection, wanted: str) -> bool:
 
 def published(client: ClientConnection) -> int:
     """Messages that a session sent."""
-    return sum(counter.published for counter in client.session.sends.values())
+    return sum(counter.published for counter in client.session.traffic.sends.values())
 
 
 def delivered(client: ClientConnection) -> int:
@@ -78,9 +78,9 @@ SESSIONS: Final[Listing[ClientConnection]] = Listing(
         "holds": lambda client: sorted(hold.value for hold in client.session.holds),
         "subscriptions": lambda client: len(client.session.subscriptions.all),
         "unacknowledged": unacknowledged,
-        "unconfirmed": lambda client: client.session.publisher.unconfirmed,
-        "transactions": lambda client: len(client.session.sender.transactions),
-        "frames_received": lambda client: client.session.frames_received,
+        "unconfirmed": lambda client: len(client.session.confirms),
+        "transactions": lambda client: client.session.open_transactions,
+        "frames_received": lambda client: client.session.traffic.frames_received,
         "messages_published": published,
         "messages_delivered": delivered,
         "bytes_received": lambda client: client.stats.bytes_in,
@@ -102,7 +102,7 @@ SESSIONS: Final[Listing[ClientConnection]] = Listing(
 def detail(client: ClientConnection) -> dict[str, Any]:
     """One session, with its destinations and subscriptions."""
     session, recorder = client.session, client.stats.recorder
-    sends = sorted(session.sends.items(), key=lambda send: send[1].published, reverse=True)[:_MAX_SENDS]
+    sends = sorted(session.traffic.sends.items(), key=lambda send: send[1].published, reverse=True)[:_MAX_SENDS]
     journal = None if recorder is None else {"boot": recorder.writer.boot, "session": recorder.number}
     return {
         **SESSIONS.item(client),
@@ -123,7 +123,7 @@ def detail(client: ClientConnection) -> dict[str, Any]:
 def _subscription(subscription: Subscription) -> dict[str, Any]:
     stats = subscription.stats
     return {
-        "id": None if subscription.subscription is None else shown(subscription.subscription),
+        "id": None if subscription.identifier is None else shown(subscription.identifier),
         "destination": shown(subscription.address),
         "ack": subscription.mode.value.decode(),
         "queue": subscription.queue,

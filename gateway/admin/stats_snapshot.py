@@ -67,10 +67,10 @@ class StatsSnapshot:
         if session.state is State.CLOSED:
             return
         self.sessions[label] += 1
-        self.unconfirmed[label] += session.publisher.unconfirmed
+        self.unconfirmed[label] += len(session.confirms)
         for subscription in session.subscriptions.all:
             self.subscriptions[label, subscription.mode.value.decode()] += 1
-            self.unacknowledged[label] += subscription.outstanding
+            self.unacknowledged[label] += subscription.ledger.outstanding
         for hold in session.holds:
             self.holds[label, hold.value] += 1
 

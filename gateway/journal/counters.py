@@ -14,7 +14,8 @@ from gateway.journal.histogram import bucket_of
 from gateway.journal.schema import AckLine, ConfirmLine, DeliveryLine, NackLine, SendLine, StatLine
 from gateway.journal.session_lines import DeliveryTimes, SessionLines, SubscriptionFields, delivery_times
 from gateway.journal.writer import BATCH
-from gateway.session.subscription import AckMode, Subscription
+from gateway.session.delivery_ledger import AckMode
+from gateway.session.subscription import Subscription
 
 # Level session.
 

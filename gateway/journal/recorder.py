@@ -13,13 +13,13 @@ from gateway.journal.privacy import KIND_CODES, DestinationNames, UserNames, sho
 from gateway.journal.session_lines import SessionLines, SubscriptionFields
 from gateway.journal.writer import Writer
 from gateway.session import ops
-from gateway.session.arguments import QUEUE_ARGUMENTS
 from gateway.session.cached_publish import CachedPublish
 from gateway.session.context import Hold
+from gateway.session.delivery_ledger import AckMode
 from gateway.session.destinations import KIND_NAMES, REPLY_QUEUE, TEMP_QUEUE, Kind, parse
-from gateway.session.queues import QueueSpec
+from gateway.session.queues import QUEUE_ARGUMENTS, QueueSpec
 from gateway.session.session import Session
-from gateway.session.subscription import AckMode, Subscription
+from gateway.session.subscription import Subscription
 from gateway.session.traffic import DeliveryCounter, SendCounter
 from gateway.stomp.frame import RECEIPT
 from gateway.stomp.headers import read_boolean
@@ -96,7 +96,7 @@ class Recorder:
             self.used("heart-beat")
         if tls:
             self.used("tls")
-        if session.authentication.certificate_name is not None:
+        if session.certificate_name is not None:
             self.used("certificate-login")
 
     @property
@@ -106,17 +106,17 @@ class Recorder:
 
     # For the session: see `SessionObserver`.
 
-    def sends(self, plan: CachedPublish, headers: Mapping[bytes, bytes]) -> SendCounter:
+    def sends(self, cached_publish: CachedPublish, headers: Mapping[bytes, bytes]) -> SendCounter:
         """See `SessionObserver`."""
-        self._lines.use(_features_of_send(plan, headers))
+        self._lines.use(_features_of_send(cached_publish, headers))
         journal = self._journal
-        name, kind = journal.destinations.name(plan.destination), KIND_CODES[plan.kind]
+        name, kind = journal.destinations.name(cached_publish.destination), KIND_CODES[cached_publish.kind]
         if journal.by_message:
             allowed = {
                 each: shown(headers[each.encode()]) for each in journal.header_values if each.encode() in headers
             }
             persistent = read_boolean(headers.get(b"persistent")) is True
-            shared = (len(headers), persistent, plan.transaction is not None, allowed or None)
+            shared = (len(headers), persistent, cached_publish.transaction is not None, allowed or None)
             return SendLog(self._lines, name, kind, shared)
         stats = self._sends.get(name)
         if stats is None:
@@ -141,7 +141,7 @@ class Recorder:
         if address.startswith(TEMP_QUEUE):
             identifier = TEMP_QUEUE.decode() + "*"
         else:
-            identifier = shown(address if subscription.subscription is None else subscription.subscription)
+            identifier = shown(address if subscription.identifier is None else subscription.identifier)
         fields = SubscriptionFields(
             self._journal.destinations.name(address),
             KIND_CODES[parse(address).kind],
@@ -251,8 +251,8 @@ class Recorder:
         for subscription in tuple(self._deliveries):
             self.unsubscribed(subscription, "end")
         totals = schema.SessionTotals(
-            frames_in=session.frames_received,
-            frames_out=1 + delivered + session.receipts_sent + session.errors_sent,  # 1 is CONNECTED
+            frames_in=session.traffic.frames_received,
+            frames_out=1 + delivered + session.traffic.receipts_sent + session.traffic.errors_sent,  # 1 is CONNECTED
             bytes_in=bytes_in,
             bytes_out=bytes_out,
             unacked=unacked,
@@ -280,8 +280,8 @@ _KNOWN_HEADERS: Final = frozenset(
 )  # fmt: skip
 
 
-def _features_of_send(plan: CachedPublish, headers: Mapping[bytes, bytes]) -> Iterator[str]:
-    yield KIND_NAMES[plan.kind]
+def _features_of_send(cached_publish: CachedPublish, headers: Mapping[bytes, bytes]) -> Iterator[str]:
+    yield KIND_NAMES[cached_publish.kind]
     for name in headers:
         if name in _FEATURE_HEADERS:
             yield _FEATURE_HEADERS[name]
@@ -292,7 +292,7 @@ def _features_of_send(plan: CachedPublish, headers: Mapping[bytes, bytes]) -> It
     for flag in (b"persistent", b"exclusive"):
         if read_boolean(headers.get(flag)):
             yield flag.decode()
-    if plan.temp_queue is not None:
+    if cached_publish.temp_queue is not None:
         yield "temp-queue"
     elif headers.get(b"reply-to", b"").startswith(REPLY_QUEUE):
         yield "reply-queue"

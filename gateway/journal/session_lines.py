@@ -10,7 +10,7 @@ from zlib import crc32
 
 from gateway.journal.schema import Line, UseLine
 from gateway.journal.writer import Writer
-from gateway.session.subscription import AckMode
+from gateway.session.delivery_ledger import AckMode
 
 MAX_TIMES: Final = 65_536
 """Delivery times of one subscription that are kept; the acknowledgement of any other delivery has no latency."""

@@ -80,15 +80,16 @@ class Stats:
 
     def add(self, session: Session) -> None:
         """Add what one session counted."""
-        self.receipts += session.receipts_sent
-        self.errors += session.errors_sent
-        self.confirmed += session.confirmed
-        self.rejected += session.rejected
-        self.returned += session.returned
-        self.frames_received.update(session.commands)
+        traffic = session.traffic
+        self.receipts += traffic.receipts_sent
+        self.errors += traffic.errors_sent
+        self.confirmed += traffic.confirmed
+        self.rejected += traffic.rejected
+        self.returned += traffic.returned
+        self.frames_received.update(traffic.commands)
         # A session does not count SEND by name: it is every frame that is left.
-        self.frames_received[b"SEND"] += session.frames_received - sum(session.commands.values())
-        for (_, kind), counter in session.sends.items():
+        self.frames_received[b"SEND"] += traffic.frames_received - sum(traffic.commands.values())
+        for (_, kind), counter in traffic.sends.items():
             self.published[kind].add(counter)
         for (_, kind), counter in session.subscriptions.past.items():
             self.delivered[kind].add(counter)

@@ -46,18 +46,24 @@ _AMQP_NAMES: Final = {
     541: "internal_error",
 }
 
-
+# RabbitMQ's words for what it refuses because of an expired token.
+_TOKEN_EXPIRED: Final = "token has expired"  # noqa: S105 - no password
 # What RabbitMQ writes in front of a reply text: the error's name in capitals.
 _NAME_IN_TEXT: Final = re.compile(r"[A-Z]+(?:_[A-Z]+)* - ")
 # RabbitMQ's adapter asks for the permission to read a topic before everything else, and answers without that name.
 _TOPIC_REFUSED: Final = re.compile(r"ACCESS_REFUSED - (?=(?:read )?access to topic )")
 
 
-def broker_error(code: int, text: str, settings: Settings) -> StompError:
-    """An error of the broker that closed a channel: its name as message, its text as body. Ends the session."""
+def broker_error(code: int, text: str, settings: Settings, close: CloseReason = CloseReason.BROKER_ERROR) -> StompError:
+    """An error of the broker that closed a channel or a link: its name as message, its text as body. Ends the session.
+
+    What the broker refuses because the session's token has expired is told in the words for that.
+    """
+    if settings.token_renewal and _TOKEN_EXPIRED in text:
+        return token_expired()
     if settings.next_release:
         text = _NAME_IN_TEXT.sub("", text, count=1) if _NAME_IN_TEXT.match(text) else text
-    return StompError(_AMQP_NAMES.get(code, "broker_error"), text, close=CloseReason.BROKER_ERROR)
+    return StompError(_AMQP_NAMES.get(code, "broker_error"), text, close=close)
 
 
 def topic_refused(code: int, text: str, settings: Settings) -> StompError:
@@ -96,14 +102,7 @@ def virtual_host_denied(name: bytes) -> StompError:
 
 
 def login_failed(code: int, text: str, login: bytes, settings: Settings) -> StompError:
-    """The broker's refusal of connection.start-ok (403), of connection.open (530), or of anything else.
-
-    Args:
-        code: reply code.
-        text: reply text.
-        login: who wanted to log in.
-        settings: of the virtual host.
-    """
+    """The broker's refusal of connection.start-ok (403), of connection.open (530), or of anything else."""
     if code == _ACCESS_REFUSED:
         return access_refused(login, settings)
     if code == _NOT_ALLOWED:
@@ -129,12 +128,7 @@ def broker_unreachable() -> StompError:
 
 
 def too_many_sessions(whose: str, limit: int) -> StompError:
-    """A login beyond what the virtual host allows.
-
-    Args:
-        whose: sessions, for people.
-        limit: how many there may be.
-    """
+    """A login beyond what the virtual host allows. ``whose`` sessions, in words for people."""
     body = f"{whose} has {limit} sessions, as many as are allowed; close one, or try again later.\n"
     return StompError("Session limit reached", body, close=CloseReason.SESSION_LIMIT)
 
@@ -305,12 +299,7 @@ def commit_rejected() -> StompError:
 
 
 def unroutable(destination: bytes, text: bytes) -> StompError:
-    """A mandatory message that reached no queue.
-
-    Args:
-        destination: the client's.
-        text: the broker's reply text.
-    """
+    """A mandatory message that reached no queue; ``text`` is the broker's."""
     body = b"No queue gets the message for '%b': %b\n" % (destination[:255], text)
     return StompError("Unroutable message", body)
 
@@ -336,41 +325,34 @@ def closed_for(error: StompError, reason: CloseReason) -> StompError:
     return StompError(error.message, error.body, reason, error.subscription)
 
 
-def _with_term(template: bytes, octets: bytes) -> bytes:
-    """A text in which bytes stand as Erlang prints them, in place of its ``%b``."""
+def _with_term(template: bytes, term: bytes) -> bytes:
+    """A text with bytes as Erlang prints them in place of its ``%b``."""
     before = template.partition(b"%b")[0].rpartition(b"\n")[2]
-    return template % _as_erlang(octets, len(before) + 1)
+    return template % _as_erlang(term, len(before) + 1)
 
 
-def _as_erlang(octets: bytes, indent: int) -> bytes:
+def _as_erlang(term: bytes, indent: int) -> bytes:
     """Bytes as Erlang prints a list of them: as text in quotes, or as numbers where one of them is no Latin-1 text.
 
-    Args:
-        octets: what to print.
-        indent: of further lines, in columns; a list that is long has several.
+    A long list takes several lines, indented by this many columns.
     """
-    if not octets:
+    if not term:
         return b"[]"
-    if all(octet in _ERLANG_ESCAPES or 32 <= octet <= 126 or octet >= 160 for octet in octets):  # noqa: PLR2004
-        return b'"%b"' % b"".join([_ERLANG_ESCAPES.get(octet) or bytes([octet]) for octet in octets])
+    if all(each in _ERLANG_ESCAPES or 32 <= each <= 126 or each >= 160 for each in term):  # noqa: PLR2004
+        return b'"%b"' % b"".join([_ERLANG_ESCAPES.get(each) or bytes([each]) for each in term])
     lines = [""]
-    for octet in octets:
-        if len(lines[-1]) + len(f"{octet},") > _LINE - indent:
+    for each in term:
+        if len(lines[-1]) + len(f"{each},") > _LINE - indent:
             lines.append("")
-        lines[-1] += f"{octet},"
+        lines[-1] += f"{each},"
     numbers = ("\n" + " " * indent).join(lines)[:-1]
     return f"[{numbers}]".encode()
 
 
 def encode_error(error: StompError, receipt: bytes | None) -> bytes:
-    """Encode the ERROR frame for an error (STOMP 1.2, "ERROR").
+    """Encode the ERROR frame for an error, and for the receipt header of its cause (STOMP 1.2, "ERROR").
 
-    Args:
-        error: what went wrong.
-        receipt: the receipt header of the frame that caused it, None where there is none.
-
-    Returns:
-        The frame's bytes. The version header names all versions whatever was negotiated, as the adapter's does.
+    The version header names all versions, whatever was negotiated, as the one of RabbitMQ's adapter does.
     """
     headers = [
         (b"message", error.message.encode()),

@@ -20,7 +20,7 @@ class SessionObserver(Protocol):
     for once, and called directly.
     """
 
-    def sends(self, plan: CachedPublish, headers: Mapping[bytes, bytes]) -> SendCounter:
+    def sends(self, cached_publish: CachedPublish, headers: Mapping[bytes, bytes]) -> SendCounter:
         """A SEND has headers that are new: the counter for all messages with these headers."""
 
     def subscribing(self, operation: ops.Subscribe, queue: QueueSpec | None) -> DeliveryCounter | None:

@@ -11,7 +11,7 @@ from pamqp import commands
 from gateway.session import ops
 from gateway.session.context import Hold
 from gateway.session.settings import Settings, TransactionLimits
-from gateway.stomp.decoder import Limits
+from gateway.stomp.decoder import FrameLimits
 from tests.fuzz.client import Client
 from tests.fuzz.script import Event, read_script
 from tests.fuzz.violation import demand
@@ -125,7 +125,7 @@ class _Stage:
     def _client(self) -> Client:
         client = self._clients.get(self._speaking)
         if client is None:
-            limits = Limits(frame=300, headers=8, header=100) if self._tight else Limits(frame=64 * 1024)
+            limits = FrameLimits(frame=300, headers=8, header=100) if self._tight else FrameLimits(frame=64 * 1024)
             read = 100 if self._tight else _LONGEST_READ
             client = Client(
                 self._broker, next(self._numbers), self._resolve, limits, read, implicit_connect=self._settings.strict
@@ -192,20 +192,20 @@ class _Stage:
         client = self._client()
         if client.is_over:
             return
-        client.session.client_writable = not argument & 1
+        client.session.set_client_writable(not argument & 1)
         if argument & 1 and argument > 127:
             client.bridge.drop_for_requeue(True)
-            client.session.holds.add(Hold.CLIENT_WRITE)
+            client.session.hold(Hold.CLIENT_WRITE)
         elif not argument & 1:
-            client.session.holds.discard(Hold.CLIENT_WRITE)
+            client.session.release(Hold.CLIENT_WRITE)
             client.bridge.drop_for_requeue(False)
 
     def settle(self, _: int) -> None:
         self._client().turn(settles=True)
 
     def hold(self, argument: int) -> None:
-        holds = self._client().session.holds
-        (holds.add if argument & 1 else holds.discard)(Hold.LINK_WRITE)
+        session = self._client().session
+        (session.hold if argument & 1 else session.release)(Hold.LINK_WRITE)
 
     def alarm(self, argument: int) -> None:
         self._client().session.set_blocked(bool(argument & 1))

@@ -8,11 +8,14 @@ from hypothesis import strategies as st
 
 from gateway.session import ops
 from gateway.session.context import Hold
+from gateway.session.session import COMMANDS as TABLE
 from gateway.session.settings import Settings
-from gateway.session.transitions import HANDLERS, MOVES, READING, State
+from gateway.session.transitions import MOVES, READING, State
 from gateway.stomp.frame import CLIENT_COMMANDS
 from tests.property.session_frames import COMMANDS, frames
 from tests.support.playbook import FRAME_MAX, PUBLISHING, Playbook, deliver
+
+HANDLERS = {(state, command): handler for state, row in TABLE.items() for command, handler in row.items()}
 
 
 def reach(state: State) -> Playbook:
@@ -137,7 +140,7 @@ def _cancel(choice: int) -> Step:
 
 def _set_hold(on: bool) -> Step:
     def step(play: Playbook, _: list[ops.Subscribe]) -> None:
-        (play.session.holds.add if on else play.session.holds.discard)(Hold.LINK_WRITE)
+        (play.session.hold if on else play.session.release)(Hold.LINK_WRITE)
         play.session.set_blocked(on)
         play.go_on()
 
@@ -158,7 +161,7 @@ _sometimes = (
     | _numbers.map(_cancel)
     | st.booleans().map(_set_hold)
     | st.sampled_from([1.0, 500.0, 5000.0]).map(lambda now: lambda play, _: play.session.time_passed(now))
-    | st.just(lambda play, _: play.session.subscriptions.settle_auto())
+    | st.just(lambda play, _: play.session.settle_auto_acks())
 )
 _rarely = (
     st.booleans().map(

@@ -88,16 +88,14 @@ class Bridge:
     def flush(self) -> None:
         """Put what the session has for the broker on the wire, and start the operation it asks for."""
         session = self._session
-        publisher = session.publisher
-        if publisher.output and self._publishing is not None:
-            # Emptied before the write, which may find the link full and lead back here.
-            octets = b"".join(publisher.output)
-            publisher.output.clear()
-            self._publishing.write(octets)
-        for subscription in session.subscriptions.take_settling():
+        if self._publishing is not None:
+            # Taken before the write, which may find the link full and lead back here.
+            publishes = session.take_publishes()
+            if publishes:
+                self._publishing.write(publishes)
+        for subscription, settlements in session.take_settlements():
             channel = self._consuming.get(subscription)
-            settlements = subscription.take_settlements()
-            if channel is not None and settlements:
+            if channel is not None:
                 channel.write(settlements)
         operation = session.take_operation()
         if operation is not None:
@@ -137,8 +135,8 @@ class Bridge:
         for subscription, channel in self._consuming.items():
             if not self._own.has(channel):
                 channel.tap(Sink(subscription.deliver, _no_confirms, self))
-                subscription.requeue_dropped()
-                channel.write(subscription.take_settlements())
+                subscription.ledger.requeue_dropped()
+                channel.write(subscription.ledger.take_frames())
 
     # Operations.
 
@@ -179,15 +177,15 @@ class Bridge:
         if channel is None:
             channel = await self._links.publishing_channel()
             self._adopt(channel.link)
-            channel.tap(Sink(_no_deliveries, self._session.confirm, self, self._session.take_return))
+            channel.tap(Sink(_no_deliveries, self._session.confirm, self, self._session.message_returned))
             channel.on_closed = self._publishing_closed
             self._publishing = channel
             self._session.set_blocked(channel.link.blocked)
             if channel.link.paused:
-                self._session.holds.add(Hold.LINK_WRITE)
+                self._session.hold(Hold.LINK_WRITE)
         if operation.queue is not None:
             await self._declare(operation.queue, channel)
-        if operation.confirms and not self._session.publisher.confirms:
+        if operation.confirms and not self._session.has_confirms:
             await channel.select_confirms()
         return ops.PublisherPrepared(channel.number, channel.link.frame_max, operation.confirms)
 
@@ -228,7 +226,7 @@ class Bridge:
         self._adopt(channel.link)
         channel.tap(Sink(subscription.deliver, _no_confirms, self))
         self._consuming[subscription] = channel
-        subscription.channel = channel.number
+        subscription.set_channel(channel.number)
         made = None
         try:
             queue_name = operation.queue_name
@@ -344,13 +342,13 @@ class Bridge:
     def link_paused(self, link: Link) -> None:
         """The link takes no more bytes for now: hold the client if it publishes there."""
         if self._publishing is not None and self._publishing.link is link:
-            self._session.holds.add(Hold.LINK_WRITE)
+            self._session.hold(Hold.LINK_WRITE)
             self._owner.broker_batch_done()
 
     def link_resumed(self, link: Link) -> None:
         """The link takes bytes again."""
         if self._publishing is not None and self._publishing.link is link and not link.paused:
-            self._session.holds.discard(Hold.LINK_WRITE)
+            self._session.release(Hold.LINK_WRITE)
             self._owner.broker_batch_done()
 
     def link_blocked(self, link: Link) -> None:

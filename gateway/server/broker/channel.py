@@ -15,8 +15,7 @@ from pamqp.base import Frame
 from gateway.amqp.splitter import Sink
 from gateway.server.broker.broker_errors import UpstreamError, interrupted
 from gateway.server.broker.unchecked_methods import BasicConsume, QueueBind, QueueDeclare, QueueDelete
-from gateway.session.arguments import Argument
-from gateway.session.queues import QueueSpec
+from gateway.session.queues import Argument, QueueSpec
 
 if TYPE_CHECKING:
     from gateway.server.broker.link import Link

@@ -48,8 +48,7 @@ class ClientLog:
 
     def complaints(self) -> None:
         """The ERRORs that the client got since the last time."""
-        complaints, self._session.complaints = self._session.complaints, []
-        for error in complaints:
+        for error in self._session.take_errors():
             self._observation.failed(error)
             text = error.body.decode(errors="replace").strip()
             self._log("error sent", message=error.message, text=text[:_LOGGED], closes=error.close is not None)

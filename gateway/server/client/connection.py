@@ -25,11 +25,12 @@ from gateway.server.listen.tls import login_name, unsent_bytes
 from gateway.server.listen.websocket_transport import WebSocketTransport
 from gateway.server.server_context import ServerContext
 from gateway.session import error_frames
+from gateway.session.connect import ClientFacts
 from gateway.session.context import Hold
 from gateway.session.session import Session
-from gateway.session.split_frames import split_frames
+from gateway.session.subscription import split_frames
 from gateway.session.transitions import State
-from gateway.stomp.decoder import Decoder, Limits
+from gateway.stomp.decoder import Decoder, FrameLimits
 
 # Frames of one client that are carried out before others have their turn: a few milliseconds' worth.
 _STRIDE: Final = 1000
@@ -55,10 +56,9 @@ class ClientConnection(asyncio.Protocol):
         self._context = context
         self._listener = listener
         self._arrival = arrival
-        limits = Limits(listener.max_frame_size_unauthenticated, listener.max_headers, listener.max_header_length)
+        limits = FrameLimits(listener.max_frame_size_unauthenticated, listener.max_headers, listener.max_header_length)
         identity = b"session-" + urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=")
         self.session = Session(identity, context.server, context.resolve, limits, context.clock())
-        self.session.authentication.implicit_connect = listener.implicit_connect
         self._decoder = Decoder(limits)
         self._transport: asyncio.Transport = _NO_TRANSPORT
         # The same, where it takes a message for each frame.
@@ -100,14 +100,17 @@ class ClientConnection(asyncio.Protocol):
             return
         if isinstance(transport, WebSocketTransport):
             self._websocket = transport
-            self.session.authentication.credentials = transport.credentials
         if transport.get_extra_info("sslcontext") is None:
             # Not with TLS: uvloop loses what a client sent before it closed, if that is not read at once.
-            self.session.max_frames_per_turn = _STRIDE
+            self.session.set_max_frames_per_turn(_STRIDE)
         self.stats.arrived(peer)
-        self.session.authentication.is_local = peer.is_local
-        self.session.authentication.certificate_name = login_name(transport, self._listener)
-        self.session.observe = self.stats.started
+        client = ClientFacts(
+            is_local=peer.is_local,
+            certificate_name=login_name(transport, self._listener),
+            credentials=None if self._websocket is None else self._websocket.credentials,
+            implicit_connect=self._listener.implicit_connect,
+        )
+        self.session.set_client(client, observe=self.stats.started)
         context = self._context
         self._entrance = SessionSlot(context.limits, peer.host)
         self._bridge = Bridge(
@@ -147,10 +150,10 @@ class ClientConnection(asyncio.Protocol):
         self._throttle.end()
         self._context.closing.discard(self)
         # Nobody takes messages any more, so none may be settled.
-        self.session.subscriptions.silence()
+        self.session.stop_deliveries()
         if not self._closing:
             self._bridge.client_gone()
-            self.session.holds.discard(Hold.CLIENT_WRITE)
+            self.session.release(Hold.CLIENT_WRITE)
             self._advance()
 
     def violated(self, reason: str) -> None:
@@ -168,14 +171,16 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client does not take its messages as fast as they come."""
-        self._writable = self.session.client_writable = False
+        self._writable = False
+        self.session.set_client_writable(False)
         self._full_since = self._context.clock()
         self._bridge.client_writable(False)
 
     def resume_writing(self) -> None:
         """The client has taken most of what was waiting."""
-        self._writable = self.session.client_writable = True
-        self.session.holds.discard(Hold.CLIENT_WRITE)
+        self._writable = True
+        self.session.set_client_writable(True)
+        self.session.release(Hold.CLIENT_WRITE)
         self._bridge.client_writable(True)
         if self._shedding:
             self._shedding = False
@@ -199,7 +204,7 @@ class ClientConnection(asyncio.Protocol):
             self._close()
         elif self._is_done():
             if not self._gone and not self._unwritten():
-                session.subscriptions.settle_auto()
+                session.settle_auto_acks()
             if self._violation is None:
                 session.client_gone()
             else:
@@ -218,14 +223,13 @@ class ClientConnection(asyncio.Protocol):
         session = self.session
         if not self._ended or not session.wants_read or session.reached_turn_limit:
             return False
-        return self._gone or not session.publisher.owes_receipts
+        return self._gone or not session.confirms.owes_receipts
 
     def _flush(self) -> None:
         session = self.session
         # Settlements that the client asked for go before the receipts that tell of them.
         self._bridge.flush()
-        if session.complaints:
-            self._log.complaints()
+        self._log.complaints()
         if session.output:
             if self._gone:
                 session.output.clear()
@@ -236,12 +240,10 @@ class ClientConnection(asyncio.Protocol):
                 self._shedding = True
                 self._bridge.drop_deliveries()
                 # Nor are more frames read, whose answers would pile up.
-                session.holds.add(Hold.CLIENT_WRITE)
-        unsettled = session.subscriptions.unsettled
-        if unsettled.waiting and self._writable and not self._gone:
-            if unsettled.urgent:
+                session.hold(Hold.CLIENT_WRITE)
+        if session.has_auto_acks and self._writable and not self._gone:
+            if session.take_urgency():
                 # Not at once: the loop hands bytes to the kernel after this round of callbacks.
-                unsettled.urgent = False
                 asyncio.get_running_loop().call_soon(self.settle)
             elif not self._settles_soon:
                 self._settles_soon = True
@@ -267,7 +269,7 @@ class ClientConnection(asyncio.Protocol):
             return
         kept = self._unwritten()
         if not kept:
-            self.session.subscriptions.settle_auto()
+            self.session.settle_auto_acks()
             self._bridge.flush()
         elif kept != self._kept:
             self._settles_soon = True
@@ -322,7 +324,7 @@ class ClientConnection(asyncio.Protocol):
             self._slow_timeout = virtual_host.slow_consumer_timeout
             self._grace = virtual_host.heart_beat_grace
         details = {"heart_beat": session.heartbeats.header.decode()}
-        certificate = session.authentication.certificate_name
+        certificate = session.certificate_name
         if certificate is not None:
             details["certificate"] = certificate
         if self._websocket is not None:
@@ -370,7 +372,7 @@ class ClientConnection(asyncio.Protocol):
                 text = f"No login within {self._listener.login_timeout:g} seconds.\n"
                 self._end(error_frames.closing("Login timeout", text, CloseReason.LOGIN_TIMEOUT))
             return
-        if session.state is State.CONNECTED and session.renewal.has_expired(time.time()):
+        if session.token_expired(time.time()):
             self._end(error_frames.token_expired())
             return
         session.time_passed(now)
@@ -381,7 +383,7 @@ class ClientConnection(asyncio.Protocol):
             self._end(error_frames.closing("Slow consumer", text, CloseReason.SLOW_CONSUMER))
         elif session.output:
             self._flush()
-        if session.subscriptions.unsettled.waiting and not self._settles_soon:
+        if session.has_auto_acks and not self._settles_soon:
             self.settle()
 
     # The end.
@@ -395,7 +397,7 @@ class ClientConnection(asyncio.Protocol):
         if self._closing:
             return
         if self._unwritten():
-            self.session.client_writable = False
+            self.session.set_client_writable(False)
         self._throttle.end()
         self.session.shut_down()
         self._advance()

@@ -92,7 +92,7 @@ class ConnectionStats:
         session = self.session
         self.is_started = True
         # A client that was let in without CONNECT never gets CONNECTED, even if it sends a CONNECT later.
-        self.is_greeted = not session.commands.keys().isdisjoint(_CONNECT)
+        self.is_greeted = not session.traffic.commands.keys().isdisjoint(_CONNECT)
         self.label = self._stats.label(session.settings.virtual_host)
         self._stats.host(self.label).started[session.version.decode(), self.transport] += 1
         self.recorder = self._journal.recorder(session, self._connected, self._host, tls=self.is_encrypted)
@@ -104,14 +104,14 @@ class ConnectionStats:
         holds = session.holds
         if holds or self._held:
             self._look(holds)
-        publisher = session.publisher
+        confirms = session.confirms
         if self._timed is not None:
             sequence, sent_at = self._timed
-            if not publisher.awaits(sequence):
+            if sequence not in confirms:
                 self._stats.host(self.label).latencies.add(self._journal.clock.now - sent_at)
                 self._timed = None
-        elif publisher.unconfirmed and publisher.awaits(publisher.last):
-            self._timed = (publisher.last, self._journal.clock.now)
+        elif confirms.last_sequence in confirms:
+            self._timed = (confirms.last_sequence, self._journal.clock.now)
 
     def _look(self, holds: set[Hold]) -> None:
         if self.recorder is not None:

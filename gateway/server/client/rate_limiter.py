@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gateway.session.context import NO_TURN_LIMIT, Hold
+from gateway.session.context import Hold
+from gateway.session.session import NO_TURN_LIMIT
 
 if TYPE_CHECKING:
     from gateway.server.client.session_limits import SessionRates
@@ -34,7 +35,7 @@ class RateLimiter:
         if place is not None and place.has_rates:
             self._place = place
             self._usual = self._session.max_frames_per_turn
-            self._session.max_frames_per_turn = min(self._usual, place.max_frames_per_turn)
+            self._session.set_max_frames_per_turn(min(self._usual, place.max_frames_per_turn))
 
     def charge(self, octets: int) -> None:
         """Charge a client for what it has sent since the last time. HOT: once per read.
@@ -49,13 +50,13 @@ class RateLimiter:
         # More frames may wait in the decoder, and no read will come to remind of them.
         has_more = session.reached_turn_limit
         # All frames that are counted by no other name were SENDs.
-        messages = session.frames_received - sum(session.commands.values())
+        messages = session.traffic.frames_received - sum(session.traffic.commands.values())
         if messages == self._messages and octets == self._octets and not has_more:
             return
         wait = place.pay(messages - self._messages, octets - self._octets)
         self._messages, self._octets = messages, octets
         if (wait > 0 or has_more) and self._timer is None:
-            session.holds.add(Hold.RATE_LIMIT)
+            session.hold(Hold.RATE_LIMIT)
             self._timer = asyncio.get_running_loop().call_later(wait, self._paid)
 
     def _paid(self) -> None:
@@ -64,7 +65,7 @@ class RateLimiter:
 
     def stop(self) -> None:
         """Hold the client no longer, and charge it for nothing more unless it goes on sending."""
-        self._session.holds.discard(Hold.RATE_LIMIT)
+        self._session.release(Hold.RATE_LIMIT)
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
@@ -73,5 +74,5 @@ class RateLimiter:
         """Nothing more is read from the client: what it has sent is carried out now."""
         if self._place is not None:
             self._place = None
-            self._session.max_frames_per_turn = self._usual
+            self._session.set_max_frames_per_turn(self._usual)
         self.stop()

@@ -16,7 +16,7 @@ from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import GatewayError
-from gateway.session.context import NO_TURN_LIMIT
+from gateway.session.session import NO_TURN_LIMIT
 
 if TYPE_CHECKING:
     from gateway.config import Limit, VirtualHost

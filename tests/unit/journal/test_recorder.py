@@ -16,6 +16,7 @@ from gateway.journal.schema import Line
 from gateway.journal.session_lines import MAX_TIMES, CumulativeDeliveryTimes, DeliveryGroup
 from gateway.journal.writer import Clock, Writer
 from gateway.session import ops
+from gateway.session.connect import ClientFacts
 from gateway.session.context import Hold
 from tests.support.playbook import NO_PROPERTIES, TO_QUEUE, Playbook, ack_id, deliver
 
@@ -70,7 +71,7 @@ class Desk:
             self.recorder = Recorder(journal, session, "/", -2_000, peer="192.0.2.1", tls=False)
             return self.recorder
 
-        session.observe = observe
+        session.set_client(ClientFacts(), observe)
         self.play.connect()
 
     def wait(self, milliseconds: int) -> None:
@@ -221,7 +222,7 @@ def test_messages_that_were_shed_are_not_delivered(desk: Callable[[str], Desk], 
     subscription = at.play.subscribe("1", "/queue/q", "ack:client")
     deliver(subscription, 1, "12345")
     subscription.drop_for_requeue(2, False, TO_QUEUE, NO_PROPERTIES, b"12345")
-    subscription.requeue_dropped()
+    subscription.ledger.requeue_dropped()
     deliver(subscription, 3, "12345", redelivered=True)
     at.end()
     if level == "session":
@@ -271,11 +272,11 @@ def test_what_the_client_settled_before_it_went_counts(desk: Callable[[str], Des
     subscription = at.play.subscribe("1", "/queue/q", "ack:client")
     for tag in (1, 2, 3):
         deliver(subscription, tag)
-    session.holds.add(Hold.LINK_WRITE)
+    session.hold(Hold.LINK_WRITE)
     at.play.client("ACK", f"id:{ack_id(subscription, 2)}")
-    session.subscriptions.silence()
+    session.stop_deliveries()
     deliver(subscription, 4)
-    session.holds.clear()
+    session.release(Hold.LINK_WRITE)
     at.play.go_on()
     session.client_gone()
     at.end()

@@ -10,6 +10,7 @@ import pytest
 
 from gateway.errors import CloseReason
 from gateway.session import ops
+from gateway.session.connect import ClientFacts
 from gateway.session.settings import Settings, TransactionLimits
 from gateway.session.transitions import State
 from tests.support.playbook import IDENTITY, Playbook, ack_id, deliver
@@ -40,7 +41,7 @@ def _refused_login(play: Playbook) -> None:
 
 def _accepted_login(*headers: str, is_local: bool = True) -> Mistake:
     def mistake(play: Playbook) -> None:
-        play.session.authentication.is_local = is_local
+        play.session.set_client(ClientFacts(is_local=is_local))
         play.client("CONNECT", "host:/", "login:guest", "passcode:guest", *headers)
         assert isinstance(play.asked(), ops.Login)
         play.broker(ops.LoggedIn())

@@ -8,7 +8,7 @@ from gateway.errors import CloseReason, StompError
 from gateway.patterns import Pattern
 from gateway.session import ops
 from gateway.session.destination_rules import DestinationRules, spelled_login
-from gateway.session.destinations import parse, spellings
+from gateway.session.destinations import canonical_texts, parse
 from gateway.session.settings import DestinationRule, QueueArgumentDefaults, Settings
 from gateway.session.transitions import State
 from tests.support.playbook import Playbook
@@ -135,7 +135,7 @@ def test_a_slash_within_a_name_is_written_in_one_way() -> None:
 )
 def test_the_first_spelling_means_what_the_text_means(text: str) -> None:
     destination = parse(text.encode())
-    assert parse(spellings(destination, b"amq.topic")[0]) == destination
+    assert parse(canonical_texts(destination, b"amq.topic")[0]) == destination
 
 
 # Rewriting.

@@ -9,6 +9,7 @@ import pytest
 
 from gateway.errors import CloseReason
 from gateway.session import ops
+from gateway.session.connect import ClientFacts
 from gateway.session.settings import Settings, User
 from gateway.session.transitions import State
 from tests.support.playbook import Playbook
@@ -21,7 +22,7 @@ SUBSCRIBE = b"SUBSCRIBE\nid:1\ndestination:/amq/queue/q\nreceipt: r1\n\n\0"
 def play() -> Iterator[Playbook]:
     """A session that has heard nothing yet and does without CONNECT."""
     playbook = Playbook(SETTINGS)
-    playbook.session.authentication.implicit_connect = True
+    playbook.session.set_client(ClientFacts(implicit_connect=True))
     yield playbook
     playbook.finish()
 
@@ -51,8 +52,7 @@ def test_a_login_that_the_broker_refuses_closes_and_names_the_receipt(play: Play
 def test_a_default_user_who_may_not_come_from_elsewhere_is_closed(play: Playbook) -> None:
     local = replace(SETTINGS, loopback_users=frozenset((b"somebody",)))
     playbook = Playbook(local)
-    playbook.session.authentication.implicit_connect = True
-    playbook.session.authentication.is_local = False
+    playbook.session.set_client(ClientFacts(is_local=False, implicit_connect=True))
     playbook.octets(SUBSCRIBE)
     assert isinstance(playbook.asked(), ops.Login)
     playbook.broker(ops.LoggedIn())
@@ -83,7 +83,7 @@ def test_a_connect_afterwards_is_a_second_one(play: Playbook) -> None:
 
 def test_where_there_is_no_default_user_the_first_frame_closes() -> None:
     play = Playbook(replace(SETTINGS, default_user=None))
-    play.session.authentication.implicit_connect = True
+    play.session.set_client(ClientFacts(implicit_connect=True))
     play.octets(SUBSCRIBE)
     assert play.said() == ["ERROR for r1 Bad CONNECT: Missing login or passcode header(s)"]
     assert play.state() is State.CLOSED

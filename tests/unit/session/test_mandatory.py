@@ -42,7 +42,7 @@ def test_a_message_that_comes_back_is_an_error_and_gets_no_receipt() -> None:
     play.confirm(3, multiple=True)
     assert play.said() == ["RECEIPT r2"]
     assert play.state() is State.CONNECTED
-    assert not play.session.publisher.unconfirmed
+    assert not len(play.session.confirms)
     play.finish()
 
 
@@ -111,7 +111,7 @@ def test_properties_that_make_no_sense_harm_nobody() -> None:
     play = begin()
     play.octets(mandatory("/topic/t"))
     play.published()
-    play.session.take_return(Return(312, b"NO_ROUTE", b"amq.topic", b"t", b"\x20\0\xff"))
+    play.session.message_returned(Return(312, b"NO_ROUTE", b"amq.topic", b"t", b"\x20\0\xff"))
     play.confirm(2)
     assert play.said() == [refusal("/topic/t")]
 

@@ -6,8 +6,7 @@ import pytest
 
 from gateway.patterns import Pattern
 from gateway.session import ops
-from gateway.session.arguments import Argument
-from gateway.session.queues import QueueSpec
+from gateway.session.queues import Argument, QueueSpec
 from gateway.session.settings import QueueArgumentDefaults, Settings
 from tests.support.playbook import Playbook
 

@@ -3,13 +3,13 @@
 import pytest
 
 from gateway.errors import StompError
-from gateway.session.arguments import queue_arguments
 from gateway.session.destinations import parse
 from gateway.session.queues import (
     QueueRules,
     QueueSpec,
     is_durable,
     name_for_broker,
+    queue_arguments,
     sent_queue,
     subscribed_queue,
     subscription_queue,

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.session import ops
-from gateway.session.connecting import read_connect
+from gateway.session.connect import read_connect
 from gateway.session.settings import Settings, User
 from tests.support.playbook import Playbook
 
@@ -21,7 +21,10 @@ def test_what_a_session_asks_for_does_not_show_the_passcode() -> None:
     operation = play.asked()
     assert isinstance(operation, ops.Login)
     assert operation.passcode == SECRET.encode()
-    assert SECRET not in _shown(operation, play.session, vars(play.session))
+    session, context = play.session, play.session._context
+    parts = [getattr(each, name) for each in (session, context, session._connect) for name in type(each).__slots__]
+    assert operation in parts
+    assert SECRET not in _shown(operation, session, parts)
 
 
 def test_a_connect_does_not_show_the_passcode() -> None:

@@ -5,10 +5,10 @@ from datetime import datetime
 import pytest
 
 from gateway.errors import StompError
+from gateway.session.delivery_ledger import AckMode
 from gateway.session.queues import QueueRules, QueueSpec
 from gateway.session.settings import Settings
-from gateway.session.subscribing import SubscribeRequest, queue_to_delete, read_subscribe, read_unsubscribe
-from gateway.session.subscription import AckMode
+from gateway.session.subscribe import SubscribeRequest, queue_to_delete, read_subscribe, read_unsubscribe
 
 FRESH = b"stomp-subscription-fresh"
 Headers = dict[bytes, bytes]
@@ -24,7 +24,7 @@ def read(*lines: str, topic_exchange: bytes = b"amq.topic") -> SubscribeRequest:
 
 def test_a_queue_is_declared_and_consumed() -> None:
     assert read("id:1", "destination:/queue/q") == SubscribeRequest(
-        tag=b"T_1", identifier=b"1", text=b"/queue/q", mode=AckMode.AUTO, queue=QueueSpec("q", durable=True),
+        tag=b"T_1", identifier=b"1", destination=b"/queue/q", mode=AckMode.AUTO, queue=QueueSpec("q", durable=True),
         queue_name="q", binding=None, prefetch=0, arguments={},
     )  # fmt: skip
 

@@ -10,8 +10,8 @@ import pytest
 from gateway.errors import CloseReason
 from gateway.session import ops
 from gateway.session.context import Hold
-from gateway.session.renewal import expiry_of
 from gateway.session.settings import Settings
+from gateway.session.token_renewal import expiry_of
 from gateway.session.transitions import State
 from tests.support.playbook import Playbook, stomp
 
@@ -78,16 +78,16 @@ def test_what_says_when_it_expires_is_a_token(passcode: str, expiry: float | Non
 
 
 def test_a_session_expires_with_its_token() -> None:
-    renewal = begin(expiring(1000)).session.renewal
-    assert not renewal.has_expired(999.9)
-    assert renewal.has_expired(1000.0)
+    session = begin(expiring(1000)).session
+    assert not session.token_expired(999.9)
+    assert session.token_expired(1000.0)
 
 
 @pytest.mark.parametrize(
     ("passcode", "settings"), [("guest", WITH_TOKENS), (expiring(1000), Settings("/")), (token({}), WITH_TOKENS)]
 )
 def test_without_a_token_or_where_none_can_be_renewed_nothing_expires(passcode: str, settings: Settings) -> None:
-    assert not begin(passcode, settings).session.renewal.has_expired(1e12)
+    assert not begin(passcode, settings).session.token_expired(1e12)
 
 
 # TOKEN.
@@ -101,11 +101,11 @@ def test_another_token_takes_the_place_of_the_first() -> None:
     # Frames behind it wait, and the old token's end with them.
     assert play.said() == []
     assert play.session.holds == {Hold.OPERATION}
-    assert not play.session.renewal.has_expired(1500)
+    assert not play.session.token_expired(1500)
     play.broker(ops.TokenRenewed())
     assert play.said() == ["RECEIPT t", "RECEIPT b"]
-    assert not play.session.renewal.has_expired(1999)
-    assert play.session.renewal.has_expired(2000)
+    assert not play.session.token_expired(1999)
+    assert play.session.token_expired(2000)
 
 
 def test_the_old_token_is_good_until_its_end_when_another_is_refused() -> None:
@@ -115,8 +115,8 @@ def test_the_old_token_is_good_until_its_end_when_another_is_refused() -> None:
     play.broker(ops.TokenRefused("ACCESS_REFUSED - Login was refused"))
     assert play.said() == ["ERROR for t Token refused: The token was not accepted: ACCESS_REFUSED - Login was refused"]
     assert play.state() is State.CONNECTED
-    assert not play.session.renewal.has_expired(999)
-    assert play.session.renewal.has_expired(1000)
+    assert not play.session.token_expired(999)
+    assert play.session.token_expired(1000)
 
 
 def test_strict_closes_over_a_refused_token() -> None:

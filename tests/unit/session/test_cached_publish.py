@@ -7,9 +7,7 @@ from pamqp import body, commands, header
 
 from gateway.errors import StompError
 from gateway.session.cached_publish import CachedPublish
-from gateway.session.publisher import Publisher
 from gateway.session.queues import QueueSpec
-from gateway.session.settings import Settings
 from gateway.stomp.decoder import Decoder
 from gateway.stomp.frame import Frame
 from tests.support.playbook import amqp_frames, stomp
@@ -23,21 +21,15 @@ def frame(*headers: str, body: bytes = b"") -> Frame:
     return found
 
 
-def plan(*headers: str, topic_exchange: bytes = b"amq.topic") -> CachedPublish:
+def cached(*headers: str, topic_exchange: bytes = b"amq.topic") -> CachedPublish:
     sent = frame(*headers)
-    return CachedPublish(sent.headers, sent.head.volatile, topic_exchange)
-
-
-def publisher(frame_max: int = 131_072) -> Publisher:
-    found = Publisher(Settings("/"))
-    found.open(3, frame_max, confirms=False)
-    return found
+    return CachedPublish(sent.headers, sent.header_block.volatile, topic_exchange)
 
 
 def encoded(sent: Frame, reply_queue: bytes | None = None, frame_max: int = 131_072) -> list[Any]:
     """The frames of a message as pamqp reads them."""
-    made = CachedPublish(sent.headers, sent.head.volatile, b"amq.topic")
-    publication = made.build(publisher(frame_max), reply_queue)
+    made = CachedPublish(sent.headers, sent.header_block.volatile, b"amq.topic")
+    publication = made.build(3, frame_max, reply_queue)
     frames = list(amqp_frames(publication.encode(sent.body, made.values(sent.receipt, sent))))
     assert {channel for channel, _ in frames} == {3}
     return [found for _, found in frames]
@@ -67,10 +59,10 @@ def test_a_large_message_is_cut_to_the_brokers_frames() -> None:
 
 def test_what_belongs_to_the_single_frame_is_filled_in_for_each() -> None:
     sent = frame("receipt:r1", "a:1", "destination:/queue/q", "content-length:5", body=b"hello")
-    made = CachedPublish(sent.headers, sent.head.volatile, b"amq.topic")
-    publication = made.build(publisher(), None)
+    made = CachedPublish(sent.headers, sent.header_block.volatile, b"amq.topic")
+    publication = made.build(3, 131_072, None)
     for receipt, text in ((b"r1", b"hello"), (b"another", b"hi"), (b"", b"")):
-        each = Frame(sent.head, text, receipt, b"%d" % len(text))
+        each = Frame(sent.header_block, text, receipt, b"%d" % len(text))
         _, (_, content), *_ = amqp_frames(publication.encode(text, made.values(receipt, each)))
         assert content.properties.headers == {
             "content-length": str(len(text)), "a": "1", "receipt": receipt.decode()
@@ -100,7 +92,7 @@ def test_gaps_are_filled_in_their_order(headers: tuple[str, ...]) -> None:
     ],
 )
 def test_only_queues_are_declared(headers: list[str], queue: QueueSpec | None) -> None:
-    assert plan(*headers).queue == queue
+    assert cached(*headers).queue == queue
 
 
 @pytest.mark.parametrize(
@@ -138,14 +130,14 @@ def test_what_is_wrong_with_a_send_is_found_before_anything_is_asked_of_the_brok
     headers: list[str], message: str
 ) -> None:
     with pytest.raises(StompError) as found:
-        plan(*headers)
+        cached(*headers)
     assert found.value.message == message
     assert found.value.close is None
 
 
 @pytest.mark.parametrize("text", ["/queue/" + "x" * 255, "/topic/" + "x" * 255, "/exchange/e/" + "x" * 255])
 def test_255_octets_are_not_too_many(text: str) -> None:
-    assert len(plan(f"destination:{text}").routing_key) == 255
+    assert len(cached(f"destination:{text}").routing_key) == 255
 
 
 def test_a_queue_that_is_no_text_cannot_be_declared_but_a_key_can_be_anything() -> None:
@@ -155,13 +147,13 @@ def test_a_queue_that_is_no_text_cannot_be_declared_but_a_key_can_be_anything() 
 
 
 def test_the_virtual_hosts_topic_exchange_stands_in_for_amq_topic() -> None:
-    assert plan("destination:/topic/a", topic_exchange=b"mine").exchange == b"mine"
-    assert plan("destination:/exchange/amq.topic/a", topic_exchange=b"mine").exchange == b"mine"
+    assert cached("destination:/topic/a", topic_exchange=b"mine").exchange == b"mine"
+    assert cached("destination:/exchange/amq.topic/a", topic_exchange=b"mine").exchange == b"mine"
 
 
 def test_a_temporary_queue_takes_the_place_of_its_name() -> None:
     sent = frame("destination:/queue/q", "reply-to:/temp-queue/a")
-    made = CachedPublish(sent.headers, sent.head.volatile, b"amq.topic")
+    made = CachedPublish(sent.headers, sent.header_block.volatile, b"amq.topic")
     assert made.temp_queue == b"/temp-queue/a"
     _, content = encoded(sent, b"amq.gen-1")
     assert content.properties.reply_to == "amq.gen-1"
@@ -171,11 +163,11 @@ def test_a_temporary_queue_takes_the_place_of_its_name() -> None:
 @pytest.mark.parametrize("text", ["/queue/answers", "answers", "/reply-queue/a/b", "/exchange/e/k", "/topic/t", ""])
 def test_every_other_destination_to_reply_to_passes_as_it_is(text: str) -> None:
     sent = frame("destination:/queue/q", f"reply-to:{text}")
-    assert CachedPublish(sent.headers, sent.head.volatile, b"amq.topic").temp_queue is None
+    assert CachedPublish(sent.headers, sent.header_block.volatile, b"amq.topic").temp_queue is None
     _, content = encoded(sent)
     assert content.properties.reply_to == text
 
 
 def test_a_transaction_is_taken_note_of() -> None:
-    assert plan("destination:/queue/q").transaction is None
-    assert plan("destination:/queue/q", "transaction:").transaction == b""
+    assert cached("destination:/queue/q").transaction is None
+    assert cached("destination:/queue/q", "transaction:").transaction == b""

@@ -4,8 +4,9 @@ import pytest
 
 from gateway.errors import StompError
 from gateway.session import ops
-from gateway.session.connecting import negotiate_version, read_connect, trim
+from gateway.session.connect import negotiate_version, read_connect
 from gateway.session.settings import Settings, User
+from gateway.stomp.headers import trim_values
 from tests.support.playbook import Playbook
 
 SETTINGS = Settings("/", default_user=User(b"guest", b"secret"))
@@ -88,7 +89,7 @@ def test_only_1_0_trims_and_only_leading_spaces_of_values() -> None:
     padded = {b"host": b" /", b"login": b"  a ", b"passcode": b" \tp", b"heart-beat": b" 1,1", b" name": b" value"}
     connect = read_connect(padded, resolve)
     assert (connect.login.login, connect.login.passcode, connect.heart_beat) == (b"a ", b"\tp", b"1,1")
-    assert trim(padded)[b" name"] == b"value"
+    assert trim_values(padded)[b" name"] == b"value"
     for version in (b"1.1", b"1.2"):
         with pytest.raises(StompError):
             read_connect(padded | {b"accept-version": version}, resolve)
@@ -149,7 +150,7 @@ def test_a_session_of_1_0_trims_what_travels_with_a_message() -> None:
     play.connect("1.0")
     play.client("SEND", "destination: /topic/t", "color:  red", "receipt: r1", "content-length: 5", body="hello")
     play.prepare()
-    octets = b"".join(play.session.publisher.output)
+    octets = play.session.take_publishes()
     for name, value in ((b"color", b"red"), (b"receipt", b"r1"), (b"content-length", b"5")):
         assert name + b"S" + len(value).to_bytes(4, "big") + value in octets
 
