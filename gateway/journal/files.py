@@ -52,10 +52,9 @@ class _SegmentFile:
         while True:
             _make_directory(path.parent)
             self._file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, _FILE_MODE)
-            _lock(self._file)
-            if _is_at(self._file, path):
+            if _lock(self._file) and _is_at(self._file, path):
                 break
-            # Another gateway that starts has recovered the file between the opening and the locking.
+            # Another gateway that starts has taken the file for one left behind, and recovers it or has done so.
             os.close(self._file)
         os.fchmod(self._file, _FILE_MODE)
 
