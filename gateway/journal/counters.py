@@ -198,7 +198,7 @@ class SendLog:
             weight = self._sampler.weight
         writer = self._writer
         clock = writer.clock
-        session, virtual_host, user = lines.identity
+        session, virtual_host, user = lines.session_fields
         headers, persistent, transacted, values = self._headers
         line = SendLine(
             clock.now + clock.offset, 0, session, virtual_host, user, self._destination, self._kind, message, size,
@@ -216,7 +216,7 @@ class SendLog:
         at, message = sent_at
         writer = self._writer
         clock = writer.clock
-        session, virtual_host, user = self._lines.identity
+        session, virtual_host, user = self._lines.session_fields
         weight = None if self._sampler is None else self._sampler.weight
         line = ConfirmLine(
             clock.now + clock.offset, 0, session, virtual_host, user, self._destination, self._kind, message,
@@ -255,7 +255,7 @@ class DeliveryLog:
         if self._is_acknowledged:
             self._times.note(tag, clock.now)
         fields = self.fields
-        session, virtual_host, user = lines.identity
+        session, virtual_host, user = lines.session_fields
         line = DeliveryLine(
             clock.now + clock.offset, 0, session, virtual_host, user, fields.destination, fields.kind,
             fields.identifier, fields.mode, tag, size, redelivered, fields.queue, weight,
@@ -284,7 +284,7 @@ class DeliveryLog:
     def _write(self, tag: int, count: int, latency: int | None, requeue: bool | None) -> None:
         fields, writer = self.fields, self._writer
         clock = writer.clock
-        session, virtual_host, user = self._lines.identity
+        session, virtual_host, user = self._lines.session_fields
         weight = None if self._sampler is None else self._sampler.weight
         now = clock.now + clock.offset
         line: AckLine | NackLine

@@ -68,7 +68,7 @@ class Recorder:
         tls: bool,
     ) -> None:  # fmt: skip
         writer = journal.writer
-        identity = (
+        session_fields = (
             writer.next_session(),
             shown(virtual_host.encode(errors="replace")),
             journal.users.name(session.login or b""),
@@ -76,7 +76,7 @@ class Recorder:
         self.writer = writer
         self.active: list[SendStats] = []
         """The counters of SEND that have something to write."""
-        self._lines = SessionLines(writer, identity, session.version.decode(), journal.share)
+        self._lines = SessionLines(writer, session_fields, session.version.decode(), journal.share)
         self._journal = journal
         self._session = session
         self._sends: dict[str, SendStats] = {}
@@ -102,7 +102,7 @@ class Recorder:
     @property
     def number(self) -> int:
         """The session's number in the boot."""
-        return self._lines.identity[0]
+        return self._lines.session_fields[0]
 
     # For the session: see `SessionObserver`.
 
@@ -203,7 +203,9 @@ class Recorder:
     def failed(self, error: StompError) -> None:
         """Write that the client got an ERROR."""
         self.writer.clock.tick()
-        self.writer.put(schema.ErrorLine(self.writer.clock.time, 0, schema.error_code(error), *self._lines.identity))
+        self.writer.put(
+            schema.ErrorLine(self.writer.clock.time, 0, schema.error_code(error), *self._lines.session_fields)
+        )
 
     def look(self, holds: set[Hold]) -> None:
         """Note which holds the session has now, and write those that are over."""

@@ -42,21 +42,21 @@ class Sampler:
 class SessionLines:
     """What all lines of one session share: their common fields, the writer, and what is known of the whole session."""
 
-    __slots__ = ("_used", "identity", "max_unacked", "sampler", "sent", "unacked", "version", "writer")
+    __slots__ = ("_used", "max_unacked", "sampler", "sent", "session_fields", "unacked", "version", "writer")
 
-    def __init__(self, writer: Writer, identity: tuple[int, str, str], version: str, share: float) -> None:
+    def __init__(self, writer: Writer, session_fields: tuple[int, str, str], version: str, share: float) -> None:
         self.writer = writer
-        self.identity = identity
+        self.session_fields = session_fields
         """The session's number in the boot, its virtual host and its login, as the journal shows them."""
         self.version = version
-        self.sampler = Sampler(share, writer.boot, identity[0]) if share < 1 else None
+        self.sampler = Sampler(share, writer.boot, session_fields[0]) if share < 1 else None
         # Messages sent, at level message; deliveries that the client has yet to acknowledge.
         self.sent = self.unacked = self.max_unacked = 0
         self._used: set[str] = set()
 
     def common(self) -> tuple[int, int, int, str, str]:
         """The first fields of a line."""
-        return (self.writer.clock.time, 0, *self.identity)
+        return (self.writer.clock.time, 0, *self.session_fields)
 
     def put(self, line: Line | None) -> None:
         """Write a line, if there is one."""

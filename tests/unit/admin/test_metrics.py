@@ -39,18 +39,18 @@ async def test_every_metric_is_described_with_its_labels() -> None:
             counters[Kind.QUEUE].add(TrafficCounter(1, 1, 1, 1))
         host.latencies.add(1)
         text, _ = await Metrics(gateway).answer("", Readiness())
-    told: dict[str, set[str]] = {}
+    found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(text.decode()):
         if family.name.startswith("stomp_gateway"):
             name = f"{family.name}_total" if family.type == "counter" else family.name
             labels = {label for sample in family.samples for label in sample.labels} - {"le"}
-            told[name] = labels
+            found[name] = labels
             assert family.documentation
     # What is there only while there are clients, or links.
     for name in ("stomp_gateway_subscriptions", "stomp_gateway_links"):
-        assert not told[name]
-        told[name] = described[name]
-    assert told == described
+        assert not found[name]
+        found[name] = described[name]
+    assert found == described
 
 
 def test_names_that_are_passed_through_are_one() -> None:

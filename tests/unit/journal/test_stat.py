@@ -97,7 +97,7 @@ def test_open_segments_count_up_to_their_last_whole_line(tmp_path: Path) -> None
     assert "being written" in "\n".join(as_text(contents))
 
 
-def test_what_is_not_counted_is_told(tmp_path: Path) -> None:
+def test_what_is_not_counted_is_reported(tmp_path: Path) -> None:
     (segment,) = JournalMaker(tmp_path, seed=1).write(50).segments
     segment.with_name(segment.name.replace(".v1.", ".v2.")).write_text("?")
     segment.with_name("notes").write_text("?")
@@ -106,7 +106,7 @@ def test_what_is_not_counted_is_told(tmp_path: Path) -> None:
     assert "other files   1" in text
 
 
-def test_a_segment_that_may_not_be_read_is_told(tmp_path: Path) -> None:
+def test_a_segment_that_may_not_be_read_is_reported(tmp_path: Path) -> None:
     day = tmp_path / "d=2026-11-21"
     (day / str(SegmentName("gateway", "n", "0" * 16, 1, 0))).mkdir(parents=True)
     contents = contents_of(tmp_path)

@@ -24,7 +24,7 @@ from gateway.journal.writer import BATCH, Clock, Writer, WriterSettings
 
 
 class ManualClock(Clock):
-    """Time that stands still until it is told otherwise."""
+    """Time that a test sets."""
 
     def __init__(self) -> None:
         self.now = 1_000_000
