@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
-from gateway.journal.features import FEATURES
+from gateway.journal.schema import FEATURES
 from gateway.pipeline.rollup import day_of, whole
 
 _TOTALS = ("frames_in", "frames_out", "bytes_in", "bytes_out", "unacked", "max_unacked")

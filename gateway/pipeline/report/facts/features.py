@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-from gateway.journal.features import FEATURES
+from gateway.journal.schema import FEATURES
 from gateway.pipeline.report.facts.reading import Tables, text, time, whole_number
 from gateway.pipeline.report.span import Span
 
