@@ -106,17 +106,17 @@ class Recorder:
 
     # For the session: see `SessionObserver`.
 
-    def sends(self, cached: CachedPublish, headers: Mapping[bytes, bytes]) -> SendCounter:
+    def sends(self, cached_publish: CachedPublish, headers: Mapping[bytes, bytes]) -> SendCounter:
         """See `SessionObserver`."""
-        self._lines.use(_features_of_send(cached, headers))
+        self._lines.use(_features_of_send(cached_publish, headers))
         journal = self._journal
-        name, kind = journal.destinations.name(cached.destination), KIND_CODES[cached.kind]
+        name, kind = journal.destinations.name(cached_publish.destination), KIND_CODES[cached_publish.kind]
         if journal.by_message:
             allowed = {
                 each: shown(headers[each.encode()]) for each in journal.header_values if each.encode() in headers
             }
             persistent = read_boolean(headers.get(b"persistent")) is True
-            shared = (len(headers), persistent, cached.transaction is not None, allowed or None)
+            shared = (len(headers), persistent, cached_publish.transaction is not None, allowed or None)
             return SendLog(self._lines, name, kind, shared)
         stats = self._sends.get(name)
         if stats is None:
@@ -280,8 +280,8 @@ _KNOWN_HEADERS: Final = frozenset(
 )  # fmt: skip
 
 
-def _features_of_send(cached: CachedPublish, headers: Mapping[bytes, bytes]) -> Iterator[str]:
-    yield KIND_NAMES[cached.kind]
+def _features_of_send(cached_publish: CachedPublish, headers: Mapping[bytes, bytes]) -> Iterator[str]:
+    yield KIND_NAMES[cached_publish.kind]
     for name in headers:
         if name in _FEATURE_HEADERS:
             yield _FEATURE_HEADERS[name]
@@ -292,7 +292,7 @@ def _features_of_send(cached: CachedPublish, headers: Mapping[bytes, bytes]) -> 
     for flag in (b"persistent", b"exclusive"):
         if read_boolean(headers.get(flag)):
             yield flag.decode()
-    if cached.temp_queue is not None:
+    if cached_publish.temp_queue is not None:
         yield "temp-queue"
     elif headers.get(b"reply-to", b"").startswith(REPLY_QUEUE):
         yield "reply-queue"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from gateway.session import ops
-from gateway.session.cached_publish import CachedPublish
-from gateway.session.queues import QueueSpec
-from gateway.session.subscription import Subscription
-from gateway.session.traffic import DeliveryCounter, SendCounter
+if TYPE_CHECKING:
+    from gateway.session import ops
+    from gateway.session.cached_publish import CachedPublish
+    from gateway.session.queues import QueueSpec
+    from gateway.session.subscription import Subscription
+    from gateway.session.traffic import DeliveryCounter, SendCounter
 
 
 class SessionObserver(Protocol):

@@ -74,29 +74,6 @@ class TrafficByDestination(dict[tuple[bytes, Kind], TrafficCounter]):
         return self.setdefault(key, TrafficCounter())
 
 
-class SessionTraffic:
-    """What one session received, sent and had confirmed.
-
-    ``commands`` counts the frames by command, but not SEND: what is left of ``frames_received`` were SENDs.
-    """
-
-    __slots__ = (
-        "commands", "confirmed", "errors_sent", "frames_received", "receipts_sent", "rejected", "returned", "sends",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.frames_received = 0
-        self.commands: dict[bytes, int] = {}
-        self.receipts_sent = self.errors_sent = 0
-        self.sends = TrafficByDestination()
-        self.confirmed = self.rejected = self.returned = 0
-
-    def note_command(self, command: bytes) -> None:
-        """Count a frame that is no SEND."""
-        name = command if command in COMMANDS else OTHER
-        self.commands[name] = self.commands.get(name, 0) + 1
-
-
 class SendCounter(Protocol):
     """Called for each message of one kind of SEND. HOT."""
 
@@ -140,3 +117,26 @@ class DeliveryCounter(Protocol):
             count: how many.
             requeue: None for an ACK; for a NACK whether they return to their queue.
         """
+
+
+class SessionTraffic:
+    """What one session received, sent and had confirmed.
+
+    ``commands`` counts frames by command, except SEND: what remains of ``frames_received`` were SENDs.
+    """
+
+    __slots__ = (
+        "commands", "confirmed", "errors_sent", "frames_received", "receipts_sent", "rejected", "returned", "sends",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.frames_received = 0
+        self.commands: dict[bytes, int] = {}
+        self.receipts_sent = self.errors_sent = 0
+        self.sends = TrafficByDestination()
+        self.confirmed = self.rejected = self.returned = 0
+
+    def note_command(self, command: bytes) -> None:
+        """Count a frame that is not a SEND."""
+        name = command if command in COMMANDS else OTHER
+        self.commands[name] = self.commands.get(name, 0) + 1
