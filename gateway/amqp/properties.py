@@ -96,7 +96,7 @@ def encode_around_table(properties: Properties) -> tuple[bytes, bytes]:
     """Encode everything but the headers table, which is present in any case.
 
     Args:
-        properties: their ``headers`` are not looked at.
+        properties: their ``headers`` are ignored.
 
     Returns:
         The bytes that stand before the table's length (flags first), and those behind the table.

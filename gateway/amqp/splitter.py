@@ -77,7 +77,7 @@ class Return:
     size: int = 0
 
 
-def _nobody_publishes(returned: Return) -> None:
+def _no_returns(returned: Return) -> None:
     """A channel that publishes nothing gets no returns."""
 
 
@@ -88,7 +88,7 @@ class Sink:
     deliver: Deliver
     confirm: Confirm
     owner: object
-    returned: Returned = _nobody_publishes
+    returned: Returned = _no_returns
 
 
 @dataclass(slots=True)

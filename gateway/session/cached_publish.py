@@ -31,27 +31,12 @@ class CachedPublish:
         trims: whether values lose their leading spaces, as in STOMP 1.0.
 
     Raises:
-        StompError: when the headers make no sense, or hold what AMQP cannot carry, or the destination is denied.
+        StompError: when a header is missing, invalid or too long for AMQP, or the destination is denied.
     """
 
     __slots__ = (
-        "_gaps",
-        "_headers",
-        "_trims",
-        "_volatile",
-        "counter",
-        "destination",
-        "exchange",
-        "is_plain",
-        "kind",
-        "mandatory",
-        "publication",
-        "queue",
-        "reply_queue",
-        "routing_key",
-        "temp_queue",
-        "traffic",
-        "transaction",
+        "_gaps", "_headers", "_trims", "_volatile", "counter", "destination", "exchange", "is_plain", "kind",
+        "mandatory", "publication", "queue", "reply_queue", "routing_key", "temp_queue", "traffic", "transaction",
     )  # fmt: skip
 
     def __init__(
@@ -77,7 +62,7 @@ class CachedPublish:
         self.destination = text
         self.kind = admission.asked.kind
         parsed = admission.destination
-        # The observer's counter, and the count that all blocks of the session with this destination share.
+        # The observer's counter, and the one that all blocks of the session with this destination share.
         self.counter: SendCounter | None = None
         self.traffic = TrafficCounter()
         self.exchange, self.routing_key = parsed.route(topic_exchange)

@@ -103,12 +103,9 @@ class PublisherConfirms:
     def take_returned(self, returned: Return) -> Unconfirmed | None:
         """Find the message that the broker returned. Its confirm still follows, and answers nothing any more.
 
-        The broker does not say which message it was. It returns messages in order, so this one stands behind the one
-        returned last. Other messages with the same route may have reached a queue and only wait for their confirm; the
-        receipt tells them apart, because it is among a message's headers.
-
-        Returns:
-            The message; None if there is none like it.
+        The broker does not say which message it was. It returns messages in order, so this one was published after the
+        one returned last. Other messages with the same route may have reached a queue and only wait for their confirm;
+        the receipt tells them apart, because it is among a message's headers. None if no unconfirmed message fits.
         """
         unconfirmed = self._unconfirmed
         receipt = _receipt_in(returned.properties)

@@ -78,7 +78,7 @@ def negotiate_version(headers: Mapping[bytes, bytes]) -> bytes:
         headers: of CONNECT, untrimmed. Without accept-version the client speaks 1.0.
 
     Raises:
-        StompError: when there is none.
+        StompError: when there is no common version.
     """
     offered = headers.get(b"accept-version", b"1.0").split(b",")
     for version in VERSIONS:
@@ -151,7 +151,7 @@ class ConnectHandler:
         self._observe: Callable[[], SessionObserver | None] = lambda: None
 
     def set_client(self, client: ClientFacts, observe: Callable[[], SessionObserver | None]) -> None:
-        """Note what the server knows of the client, and who makes its observer once it has logged in."""
+        """Note what the server knows of the client, and the function that makes its observer at the login."""
         self.client = client
         self._observe = observe
 

@@ -23,7 +23,7 @@ from typing import Final
 from gateway.amqp.codec import encode_ack, encode_nack
 from gateway.session.traffic import DeliveryCounter
 
-# So many tags may be settled out of order; more only while they are at most this multiple of the outstanding ones.
+# At most so many tags are settled out of order, or more while they are at most this multiple of the outstanding ones.
 _MOST_OUT_OF_ORDER: Final = 1024
 _RATIO: Final = 4
 

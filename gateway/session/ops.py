@@ -47,7 +47,7 @@ class Subscribe:
 
     ``queue`` is declared when given; ``queue_name`` is consumed (empty: the declared one). ``binding`` is the exchange
     and the routing key, or None. ``arguments`` are those of basic.consume. ``prefetch`` 0 asks for no limit.
-    ``is_stream`` says that the queue is a stream, as far as the client or the operator asks for one.
+    ``is_stream``: the client or the operator asks for a stream.
     """
 
     subscription: Subscription
@@ -99,7 +99,7 @@ Operation = Login | PreparePublisher | Subscribe | Unsubscribe | RenewToken | Cl
 
 @dataclass(frozen=True, slots=True)
 class LoggedIn:
-    """The broker accepted the login. ``broker_version`` is its version, as far as it is made of numbers."""
+    """The broker accepted the login. ``broker_version`` is its version, in numbers; empty when it does not tell."""
 
     broker_version: tuple[int, ...] = ()
 
@@ -119,7 +119,7 @@ class BrokerUnreachable:
 
 @dataclass(frozen=True, slots=True)
 class SessionRefused:
-    """There are as many sessions as allowed: whose, in words for people, and how many."""
+    """There are as many sessions as allowed. ``whose`` names the user, address or virtual host, ``limit`` how many."""
 
     whose: str
     limit: int

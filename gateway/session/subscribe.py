@@ -36,7 +36,7 @@ _LARGEST_PREFETCH: Final = 0xFFFF
 class SubscribeRequest:
     """A valid SUBSCRIBE.
 
-    ``tag`` is the subscription's identity in its session. ``queue`` is to be declared, None where none is;
+    ``tag`` is the subscription's identity in its session. ``queue`` is to be declared, if any;
     ``queue_name`` is to be consumed and, when ``binding`` gives an exchange and a routing key, bound. ``prefetch`` 0
     means no limit. ``arguments`` are those of basic.consume.
     """
@@ -53,7 +53,7 @@ class SubscribeRequest:
 
     @property
     def is_stream(self) -> bool:
-        """Whether the queue is a stream, as far as the client or the operator says so."""
+        """Whether the client or the operator asks for a stream."""
         declared = {} if self.queue is None else self.queue.arguments
         return "x-stream-offset" in self.arguments or declared.get(QUEUE_TYPE) == "stream"
 

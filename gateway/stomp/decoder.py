@@ -36,8 +36,8 @@ _FIRST_OF_SEND: Final = ord("S")
 # What a TLS handshake begins with (RFC 8446, 5.1). No command does.
 _FIRST_OF_TLS: Final = 0x16
 
-# A connection remembers this many header blocks of this size at most: enough for a producer that serves some dozens of
-# destinations, and small beside the connection itself.
+# So many header blocks are cached for each connection, none larger than this: enough for a producer that sends to some
+# dozens of destinations, and small beside the connection itself.
 _CACHED_BLOCKS: Final = 64
 _LARGEST_CACHED_BLOCK: Final = 2048
 
@@ -78,7 +78,7 @@ class Decoder:
     """Reads the frames of one client.
 
     Args:
-        limits: bounds, shared with the owner, who may raise them between frames.
+        limits: may be raised between frames.
     """
 
     __slots__ = ("_chunk", "_header_blocks", "_partial", "_position", "_sized_blocks", "limits")
@@ -136,7 +136,7 @@ class Decoder:
         chunk = self._chunk
         start = self._position
         size = len(chunk)
-        if start < size and chunk[start] == _LINE_FEED:  # most clients send one behind each frame
+        if start < size and chunk[start] == _LINE_FEED:  # most clients send one after each frame
             start += 1
         if start < size and chunk[start] <= _FIRST_OF_TLS:
             start = self._between_frames(start)
@@ -239,7 +239,7 @@ class Decoder:
         return HeaderBlock(command, headers, tuple(volatile))
 
     def _read_header(self, line: bytes, headers: dict[bytes, bytes]) -> None:
-        """Add the header of a line, unless there is one of that name."""
+        """Add the header of a line, unless it repeats a name."""
         name, value = split_line(line)
         limits = self.limits
         if len(name) > limits.header or len(value) > limits.header:

@@ -20,7 +20,7 @@ from tests.support.model_broker import ModelBroker
 
 SERVER: Final = b"stomp-gateway/0"
 
-# Blocks of headers that are remembered, "this many" in gateway/stomp/decoder.py and gateway/session/subscription.py.
+# Header blocks that are cached, see gateway/stomp/decoder.py and gateway/session/subscription.py.
 _CACHED_BLOCKS: Final = 64
 _CACHED_HEADERS: Final = 128
 

@@ -18,7 +18,7 @@ LIMITS: Final = (
     FrameLimits(frame=60, headers=3, header=12),
 )
 
-# Header blocks that a decoder may remember; "A connection remembers this many" in gateway/stomp/decoder.py.
+# Header blocks that a decoder caches; ``_CACHED_BLOCKS`` in gateway/stomp/decoder.py.
 _REMEMBERED: Final = 64
 
 # Reading byte by byte shows the most, and costs the most.

@@ -156,7 +156,7 @@ _sometimes = (
         lambda given: lambda play, _: play.confirm(given[0], multiple=given[1], accepted=given[2])
     )
     | st.tuples(st.sampled_from(["", "amq.topic", "e"]), st.sampled_from(["q", "a.*", "k"]), _receipts).map(
-        lambda given: lambda play, _: play.requeue_dropped(given[0], given[1], receipt=given[2])
+        lambda given: lambda play, _: play.return_message(given[0], given[1], receipt=given[2])
     )
     | _numbers.map(_cancel)
     | st.booleans().map(_set_hold)

@@ -116,7 +116,7 @@ class Playbook:
         self.session.confirm(sequence, multiple, accepted)
         self.session.run(self._decoder)
 
-    def give_back(self, exchange: str, routing_key: str, *, size: int = 0, receipt: str | None = None) -> None:
+    def return_message(self, exchange: str, routing_key: str, *, size: int = 0, receipt: str | None = None) -> None:
         """The broker returns a mandatory message, which bears this receipt."""
         headers = b"" if receipt is None else b"\x07receiptS" + len(receipt).to_bytes(4, "big") + receipt.encode()
         properties = b"\x20\0" + len(headers).to_bytes(4, "big") + headers
