@@ -46,7 +46,7 @@ class _CountedLine(Struct, gc=False):
 
 @dataclass
 class BootStat:
-    """One run of one gateway.
+    """One run of one gateway. The fields are those of a boot in the output of --json.
 
     ``skipped`` counts the numbers between the first and the last line that no line has, and ``repeated`` the lines
     whose number, or a higher one, came before.
