@@ -12,7 +12,7 @@ from gateway.session import error_frames
 from gateway.session.destination_rules import NO_DESTINATION_RULES, DestinationRules
 from gateway.session.destinations import TEMP_QUEUE, Destination, Kind, not_for, parse
 from gateway.session.queues import QueueRules, QueueSpec, queue_arguments, sent_queue
-from gateway.session.traffic import SendCount, SendCounter
+from gateway.session.traffic import SendCounter, TrafficCounter
 from gateway.session.translate import properties_of_send, table_of_send
 from gateway.stomp.frame import RECEIPT, Frame
 from gateway.stomp.headers import read_boolean
@@ -35,23 +35,8 @@ class CachedPublish:
     """
 
     __slots__ = (
-        "_gaps",
-        "_headers",
-        "_trims",
-        "_volatile",
-        "count",
-        "counter",
-        "destination",
-        "exchange",
-        "is_plain",
-        "kind",
-        "mandatory",
-        "publication",
-        "queue",
-        "reply_queue",
-        "routing_key",
-        "temp_queue",
-        "transaction",
+        "_gaps", "_headers", "_trims", "_volatile", "counter", "destination", "exchange", "is_plain", "kind",
+        "mandatory", "publication", "queue", "reply_queue", "routing_key", "temp_queue", "traffic", "transaction",
     )  # fmt: skip
 
     def __init__(
@@ -77,9 +62,9 @@ class CachedPublish:
         self.destination = text
         self.kind = admission.asked.kind
         parsed = admission.destination
-        # The observer's counter, and the count that all blocks of the session with this destination share.
+        # The observer's counter, and the one that all blocks of the session with this destination share.
         self.counter: SendCounter | None = None
-        self.count = SendCount(text, self.kind)
+        self.traffic = TrafficCounter()
         self.exchange, self.routing_key = parsed.route(topic_exchange)
         for name in (self.exchange, self.routing_key):
             if len(name) > LONGEST_SHORT_STRING:

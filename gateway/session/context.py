@@ -1,7 +1,8 @@
 """What the parts of a session share: its state, its holds, its output to the client, and the operation under way.
 
-Each part (``connect``, ``publish``, ``transactions``, ``subscribe``, ``acknowledge``, ``token_renewal``) handles its
-own commands and events. What all of them do goes through here: answer, hold the frames behind, ask the broker, fail.
+Each part of a session (``connect``, ``publish``, ``commit``, ``subscribe``, ``acknowledge``, ``token_renewal``,
+``disconnect``) handles its own commands and events. What all of them do goes through here: answer, hold the frames
+behind, ask the broker, fail.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class Hold(Enum):
 
 
 class SessionContext:
-    """The state that the parts of one session share. All attributes are for the parts to read.
+    """The state that the parts of one session share, for them to read.
+
+    It has more attributes than other classes because everything that two parts need is here, and nowhere twice.
 
     Args:
         strict: whether every ERROR closes the connection, until a virtual host is known.

@@ -1,33 +1,34 @@
-"""Who looks on while a session works, for the journal and for figures: told what happens, and never asked.
-
-A session without a witness pays one comparison per message. With one, what happens for each message goes to *accounts*:
-one for each plan of SEND, one for each subscription. They are found once and called directly.
-"""
+"""What an observer of a session implements: the journal does. An observer is told what happens and never asked."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from gateway.session import ops
-from gateway.session.cached_publish import CachedPublish
-from gateway.session.queues import QueueSpec
-from gateway.session.subscription import Subscription
-from gateway.session.traffic import DeliveryCounter, SendCounter
+if TYPE_CHECKING:
+    from gateway.session import ops
+    from gateway.session.cached_publish import CachedPublish
+    from gateway.session.queues import QueueSpec
+    from gateway.session.subscription import Subscription
+    from gateway.session.traffic import DeliveryCounter, SendCounter
 
 
 class SessionObserver(Protocol):
-    """Told what a session does, from its login on."""
+    """Told what a session does, from its login on.
+
+    What happens for each message goes to counters: one for each kind of SEND, one for each subscription. They are asked
+    for once, and called directly.
+    """
 
     def sends(self, cached_publish: CachedPublish, headers: Mapping[bytes, bytes]) -> SendCounter:
-        """A new plan of SEND: the counter for its messages."""
+        """A SEND has headers that are new: the counter for all messages with these headers."""
 
     def subscribing(self, operation: ops.Subscribe, queue: QueueSpec | None) -> DeliveryCounter | None:
-        """The broker is asked for a subscription: the counter for its messages, which may come before the answer.
+        """The broker is asked for a subscription: the counter for its messages, which may arrive before the answer.
 
         Args:
-            operation: what is asked.
-            queue: what its queue is to look like, also where it is declared already; None where it is none of ours.
+            operation: the request.
+            queue: what its queue looks like, even if it is declared already; None if the gateway declares none.
         """
 
     def subscribed(self, operation: ops.Subscribe, queue_name: str) -> None:

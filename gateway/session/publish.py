@@ -75,7 +75,7 @@ class Publisher:
             destinations=context.destination_rules,
         )
         block.cached_publish = cached
-        cached.count = context.traffic.sends.count(cached.destination, cached.kind)
+        cached.traffic = context.traffic.sends.counter(cached.destination, cached.kind)
         if context.observer is not None:
             cached.counter = context.observer.sends(cached, headers)
         return cached
@@ -132,9 +132,9 @@ class Publisher:
         if receipt is not None:
             receipt = self._context.receipt_of(frame)
         self._output.append(publication.encode(body, cached.values(receipt, frame)))
-        counter, count, size = cached.counter, cached.count, len(body)
-        count.messages += 1
-        count.octets += size
+        counter, traffic, size = cached.counter, cached.traffic, len(body)
+        traffic.published += 1
+        traffic.published_bytes += size
         sent_at = None if counter is None else counter.sent(size, receipt is not None)
         if self.has_confirms:
             self.confirms.add(receipt, cached, size, commit, sent_at)

@@ -9,7 +9,9 @@
              ├─ AckHandler          ACK, NACK
              ├─ TokenHandler        TOKEN
              └─ DisconnectHandler   DISCONNECT
-                each with the one SessionContext ── Subscriptions ── Subscription ── DeliveryLedger
+                 each with the one SessionContext ── Subscriptions ── Subscription ── DeliveryLedger
+
+`COMMANDS`, at the end of this file, maps state and command to the part that carries it out.
 
 The server feeds a session and carries out what it asks for:
 

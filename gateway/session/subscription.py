@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gateway.amqp import properties as amqp
 from gateway.session import translate
 from gateway.session.delivery_ledger import AckMode, DeliveryLedger
 from gateway.session.destinations import TEMP_QUEUE, Kind, message_destination, parse
-from gateway.session.traffic import Deliveries, DeliveryCounter, SubscriptionStats
+from gateway.session.traffic import DeliveryCounter, TrafficByDestination, TrafficCounter
 from gateway.stomp.headers import escape
 
 # Messages with the same route and properties share their encoded headers. So many blocks are cached for each
@@ -95,7 +95,7 @@ class Subscription:
         self._counter: DeliveryCounter | None = None
         self._body_bytes = self._redelivered = 0
         # The stats when deliveries stopped, and what the client had settled by then.
-        self._stopped_at: tuple[SubscriptionStats, int] | None = None
+        self._stopped_at: tuple[TrafficCounter, int] | None = None
         # With ack:auto it enters itself here when a tag above ``_notify_above`` is delivered, and asks for urgency at
         # the next one.
         self._auto_acks = PendingAutoAcks()
@@ -120,23 +120,24 @@ class Subscription:
         return self.destination or self.tag[2:]
 
     @property
-    def stats(self) -> SubscriptionStats:
+    def stats(self) -> TrafficCounter:
         """What went to the client so far."""
         ledger = self.ledger
         if self._stopped_at is not None:
             stats, settled_before = self._stopped_at
             settled = 0 if self.mode is AckMode.AUTO else ledger.settled_by_client - settled_before
             refused = ledger.requeued - stats.requeued + ledger.discarded - stats.discarded
-            return stats._replace(
+            return replace(
+                stats,
                 outstanding=max(0, stats.outstanding - settled),
                 acknowledged=stats.acknowledged + settled - refused,
                 requeued=ledger.requeued,
                 discarded=ledger.discarded,
             )
         settled = self.ledger.settled_by_client
-        return SubscriptionStats(
+        return TrafficCounter(
             delivered=ledger.last_tag - ledger.dropped,
-            octets=self._body_bytes,
+            delivered_bytes=self._body_bytes,
             redelivered=self._redelivered,
             outstanding=ledger.outstanding,
             acknowledged=settled - ledger.requeued - ledger.discarded,
@@ -328,7 +329,7 @@ class Subscriptions:
         # The highest number in a message-id of a subscription that has ended.
         self.base = 0
         # The messages of subscriptions that have ended.
-        self.past = Deliveries()
+        self.past = TrafficByDestination()
         self.auto_acks = PendingAutoAcks()
         self._to_settle: list[Subscription] = []
         # The queue behind each /temp-queue/<id> of this session.
@@ -368,7 +369,9 @@ class Subscriptions:
         if subscription.tag.startswith(_TEMP_TAG):
             self.temp_queues.pop(subscription.tag[2:], None)
         subscription.stop()
-        self.past.ended(subscription)
+        stats = subscription.stats
+        stats.outstanding = 0  # they return to their queue
+        self.past.counter(subscription.address, subscription.kind).add(stats)
         if subscription in self.auto_acks.subscriptions:
             self.auto_acks.subscriptions.remove(subscription)
 

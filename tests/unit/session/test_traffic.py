@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.destinations import Kind
-from gateway.session.subscription import Subscription
-from gateway.session.traffic import OTHER, Deliveries, Sends
+from gateway.session.subscription import Subscription, Subscriptions
+from gateway.session.traffic import OTHER, TrafficByDestination, TrafficCounter
 
 ROUTE = b"\0\x01q"
 NO_PROPERTIES = b"\0\0"
@@ -46,7 +46,7 @@ def test_what_became_of_messages_is_known(
     subscription = _delivered(mode, 5)
     settle(subscription)
     stats = subscription.stats
-    assert stats[:3] == (5, 10, 1)
+    assert (stats.delivered, stats.delivered_bytes, stats.redelivered) == (5, 10, 1)
     assert (stats.acknowledged, stats.requeued, stats.discarded) == expected
     assert stats.outstanding == 5 - sum(expected)
 
@@ -112,23 +112,32 @@ def test_no_message_is_counted_twice(mode: AckMode, steps: list[tuple[str, int]]
 
 
 def test_counts_of_a_destination_are_shared_and_bounded() -> None:
-    sends = Sends()
-    assert sends.count(b"/queue/a", Kind.QUEUE) is sends.count(b"/queue/a", Kind.QUEUE)
+    sends = TrafficByDestination()
+    assert sends.counter(b"/queue/a", Kind.QUEUE) is sends.counter(b"/queue/a", Kind.QUEUE)
     for number in range(3000):
         for kind in (Kind.QUEUE, Kind.TOPIC):
-            sends.count(b"/%b/%d" % (kind.value, number), kind).messages += 1
-    counts = list(sends.all)
-    assert len(counts) == 1024 + 2
-    assert sum(count.messages for count in counts) == 6000
-    assert {count.kind for count in counts if count.destination == OTHER} == {Kind.QUEUE, Kind.TOPIC}
+            sends.counter(b"/%b/%d" % (kind.value, number), kind).published += 1
+    assert len(sends) == 1024 + 2
+    assert sum(counter.published for counter in sends.values()) == 6000
+    assert {kind for destination, kind in sends if destination == OTHER} == {Kind.QUEUE, Kind.TOPIC}
 
 
 def test_what_subscriptions_brought_is_kept_by_destination() -> None:
-    deliveries = Deliveries()
+    subscriptions = Subscriptions([])
     for _ in range(2):
         subscription = _delivered(AckMode.CLIENT, 2)
+        subscriptions.add(subscription, "q")
         subscription.ledger.acknowledge(1)
-        deliveries.ended(subscription)
-    [count] = deliveries.all
-    assert (count.destination, count.kind) == (b"/queue/q", Kind.QUEUE)
-    assert (count.messages, count.octets, count.redelivered, count.acknowledged) == (4, 8, 2, 2)
+        subscriptions.remove(subscription)
+    [((destination, kind), counter)] = subscriptions.past.items()
+    assert (destination, kind) == (b"/queue/q", Kind.QUEUE)
+    assert (counter.delivered, counter.delivered_bytes, counter.redelivered, counter.acknowledged) == (4, 8, 2, 2)
+
+
+def test_a_difference_and_its_start_add_up_to_the_counter() -> None:
+    counter = TrafficCounter(*range(1, 10))
+    earlier = TrafficCounter(*[1] * 9)
+    new = counter.since(earlier)
+    assert new == TrafficCounter(*range(9))
+    earlier.add(new)
+    assert earlier == counter
