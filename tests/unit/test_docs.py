@@ -235,6 +235,6 @@ def test_every_word_of_the_glossary_is_used() -> None:
     words = {word.lower() for word in re.findall(r"\*\*([^*]+)\*\*", glossary.read_text("utf-8"))}
     sources = [*PAGES, *(ROOT / "gateway").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
     text = "\n".join(path.read_text("utf-8").lower() for path in sources if path not in (glossary, Path(__file__)))
-    text = re.sub(r"\s+", " ", text)
+    text = re.sub(r"[\s_]+", " ", text)
     assert words
     assert not sorted(word for word in words if not re.search(rf"\b{re.escape(word)}", text))
