@@ -9,7 +9,7 @@ import hmac
 from ipaddress import ip_address
 from typing import Final
 
-from gateway.config import Admin
+from gateway.config import AdminSettings
 
 _SCHEME: Final = "basic "
 
@@ -17,7 +17,7 @@ _SCHEME: Final = "basic "
 class Access:
     """Decides which requests to the admin listener are allowed."""
 
-    def __init__(self, settings: Admin) -> None:
+    def __init__(self, settings: AdminSettings) -> None:
         self._hosts = frozenset(host.lower().rstrip(".") for host in ("localhost", *settings.allowed_hosts))
         self._users = {_digest(user.login, user.passcode.get_secret_value()): user.login for user in settings.users}
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from gateway.config import Admin, Listener, ListenerTls
+from gateway.config import AdminSettings, Listener, ListenerTls
 from gateway.errors import ListenError
 from gateway.server.listen.listener import OpenListener
 
@@ -32,7 +32,7 @@ _BACKLOG: Final = 100
 class AdminListener:
     """Listens while its gateway runs, unless the configuration switches it off."""
 
-    def __init__(self, settings: Admin) -> None:
+    def __init__(self, settings: AdminSettings) -> None:
         self._settings = settings
         self._listener: OpenListener | None = None
         self._http: AdminHttpServer | None = None

@@ -28,11 +28,10 @@ from gateway.admin.overview import (
     virtual_hosts,
 )
 from gateway.admin.sessions import SESSIONS, detail
-from gateway.server.listen.peer import Arrival, Peer
-from gateway.server.log_rate_limiter import LogRateLimiter
+from gateway.server.listen.accepted_connection import AcceptedConnection, LogRateLimiter, Peer
 
 if TYPE_CHECKING:
-    from gateway.config import Admin
+    from gateway.config import AdminSettings
     from gateway.server.client.connection import ClientConnection
     from gateway.server.process.gateway import Gateway
 
@@ -85,7 +84,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class AdminHttpServer:
     """The HTTP server of one gateway's admin listener."""
 
-    def __init__(self, gateway: Gateway, settings: Admin) -> None:
+    def __init__(self, gateway: Gateway, settings: AdminSettings) -> None:
         self._gateway = gateway
         self._access = Access(settings)
         self._log_rate_limiter = LogRateLimiter(asyncio.get_running_loop().time)
@@ -128,9 +127,9 @@ class AdminHttpServer:
         """Answer the requests that have come, and close every connection."""
         await self._runner.cleanup()
 
-    def connection(self, arrival: Arrival) -> asyncio.Protocol:
+    def connection(self, accepted: AcceptedConnection) -> asyncio.Protocol:
         """The protocol of a new connection."""
-        return self._timeouts.connection(arrival.leave)
+        return self._timeouts.connection(accepted.on_closed)
 
     def _protocol(self) -> asyncio.Protocol:
         server = self._runner.server
@@ -238,7 +237,7 @@ class AdminHttpServer:
 
     async def _get_links(self, request: web.Request) -> web.Response:
         query = LINKS.read(request.query)
-        return _json(LINKS.page(self._gateway.link_registry.links, query))
+        return _json(LINKS.page(self._gateway.pool.links, query))
 
     async def _get_virtual_hosts(self, request: web.Request) -> web.Response:
         query = VIRTUAL_HOSTS.read(request.query)

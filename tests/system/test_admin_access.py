@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.config.admin import DEFAULT_ADDRESS
+from gateway.config.listener_settings import DEFAULT_ADMIN_ADDRESS
 from tests.support.admin import AdminClient
 from tests.support.certificates import Authority, Identity
 from tests.support.deadline import until, within
@@ -199,7 +199,7 @@ async def test_a_usual_port_that_is_taken_is_no_obstacle(broker_url: str) -> Non
     with contextlib.ExitStack() as stack:
         taken = stack.enter_context(socket.socket())
         with contextlib.suppress(OSError):  # somebody else has it already
-            taken.bind((DEFAULT_ADDRESS.host, DEFAULT_ADDRESS.port))
+            taken.bind((DEFAULT_ADMIN_ADDRESS.host, DEFAULT_ADMIN_ADDRESS.port))
             taken.listen()
         process = stack.enter_context(gateway_process(document))
         async with StompClient.logged_in(process.address) as client:
@@ -208,7 +208,7 @@ async def test_a_usual_port_that_is_taken_is_no_obstacle(broker_url: str) -> Non
         [line] = await until(
             lambda: asyncio.to_thread(process.logged, "no admin listener"), lambda lines: len(lines) > 0
         )
-        assert line["address"] == str(DEFAULT_ADDRESS)
+        assert line["address"] == str(DEFAULT_ADMIN_ADDRESS)
         assert line["level"] == "warning"
 
 

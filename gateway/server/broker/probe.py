@@ -21,10 +21,9 @@ from typing import Final, TypeVar
 from pamqp import base, commands, common, exceptions, frame, header, heartbeat
 
 from gateway.amqp.codec import FRAME_HEADER, HEARTBEAT, METHOD
-from gateway.config import BrokerUrl, Tls, User, VirtualHost
-from gateway.config.model import PASS_THROUGH
+from gateway.config import PASS_THROUGH, BrokerUrl, UpstreamTls, User, VirtualHost
 from gateway.server.broker.broker_errors import ACCESS_REFUSED
-from gateway.server.listen.tls import broker_tls_context
+from gateway.server.tls_contexts import broker_tls_context
 
 _MAX_HANDSHAKE_FRAME: Final = 1 << 20
 _ABORT_TIMEOUT: Final = 1.0
@@ -47,7 +46,7 @@ class ProbeTarget:
     """
 
     url: BrokerUrl
-    tls: Tls
+    tls: UpstreamTls
     connect_timeout: float
     user: User | None
     amqp_vhost: str | None

@@ -7,10 +7,10 @@ import base64
 import pytest
 
 from gateway.admin.access import Access
-from gateway.config import Admin, parse
+from gateway.config import AdminSettings, parse
 
 
-def _admin(text: str) -> Admin:
+def _admin(text: str) -> AdminSettings:
     return parse(text, environment={}).admin
 
 

@@ -111,7 +111,7 @@ def test_the_schema_is_printed_as_json() -> None:
 def serving(monkeypatch: pytest.MonkeyPatch, error: BaseException | None) -> None:
     """Let `serve` end at once, as the server would: drained, or with an error."""
 
-    async def serve(config: GatewayConfig, companions: Sequence[object]) -> None:
+    async def serve(config: GatewayConfig, services: Sequence[object]) -> None:
         assert config == GatewayConfig()
         if error is not None:
             raise error
@@ -153,7 +153,7 @@ def test_serving_runs_on_uvloop_where_it_is_installed(config_file: Path, monkeyp
 
     seen: list[str] = []
 
-    async def serve(config: GatewayConfig, companions: Sequence[object]) -> None:
+    async def serve(config: GatewayConfig, services: Sequence[object]) -> None:
         seen.append(type(asyncio.get_running_loop()).__module__)
 
     serving(monkeypatch, None)
