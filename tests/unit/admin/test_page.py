@@ -215,7 +215,8 @@ def test_it_says_that_the_gateway_does_not_answer_and_recovers(browser: Browser,
     browser.open(api.url, DESKTOP)
     shows(browser, "billing")
     api.broken = "A fault of the gateway"
-    shows(browser, "The gateway has not answered since", "A fault of the gateway", "No answer", "This page shows the state at")
+    shows(browser, "The gateway has not answered since", "A fault of the gateway")
+    shows(browser, "No answer", "This page shows the state at")
     browser.until("getComputedStyle(document.getElementById('main')).opacity === '0.5'")
     shows(browser, "billing")
     api.broken = None
