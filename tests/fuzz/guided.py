@@ -1,4 +1,4 @@
-"""The engine that looks where it gets: atheris, guided by the coverage of the gateway's pure rooms.
+"""The engine that looks where it gets: atheris, guided by the coverage of the sans-I/O core.
 
 ``tests.fuzz.instrumented`` is the process it runs in: libFuzzer takes over signals and output, and ends its process.
 """
