@@ -12,7 +12,7 @@ import pytest
 
 from gateway.errors import ExitCode
 from gateway.journal.segments import PATTERN
-from tests.support.deadline import until, within
+from tests.support.deadline import within
 from tests.support.gateway import configuration, gateway_process
 from tests.support.stomp_client import StompClient
 
@@ -53,11 +53,7 @@ async def test_every_event_is_written_or_counted(broker_url: str, small_disk: Pa
             await client.disconnect()
         assert len(process.logged("journal cannot be written")) == 1
         await asyncio.to_thread(_mount, "remount,size=100m", small_disk)
-
-        async def written_again() -> int:
-            return len(process.logged("journal is written again"))
-
-        assert await until(written_again, lambda count: count == 1) == 1
+        assert len(await process.until_logged("journal is written again")) == 1
         async with within(30), StompClient.logged_in(process.address) as client:
             await client.disconnect()
         process.terminate()

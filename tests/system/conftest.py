@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from deploy.local.broker import PRIVATE, Broker, running
-from deploy.local.errors import LocalError
+from deploy.local.broker import Broker
 from deploy.local.ports import free_ports
+from tests.support.brokers import private_broker
 from tests.support.gateway import Address
 from tests.support.management import Management
 
@@ -26,13 +26,8 @@ def laboratory(web_stomp_port: int) -> Iterator[Broker]:
     """A node of its own, whose settings, users and virtual hosts may be changed."""
     plugins = ["rabbitmq_stomp", "rabbitmq_management", "rabbitmq_web_stomp"]
     web_stomp = ["web_stomp.tcp.ip = 127.0.0.1", f"web_stomp.tcp.port = {web_stomp_port}"]
-    try:
-        with running(order=PRIVATE, plugins=plugins, config=web_stomp) as broker:
-            yield broker
-            # Nothing of it is worth an orderly end, which takes seconds.
-            broker.kill()
-    except LocalError as error:
-        pytest.skip(f"needs a private node: {error}")
+    with private_broker(plugins, web_stomp) as broker:
+        yield broker
 
 
 @pytest.fixture(scope="session")

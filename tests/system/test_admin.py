@@ -1,20 +1,20 @@
-"""The admin listener beside a gateway at work: what it shows is what clients did."""
+"""The admin listener of a busy gateway: what it shows is what clients did."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 
-from tests.support.admin import AdminClient, of_host
+from tests.support.admin import AdminClient, Samples
 from tests.support.chaos import Direction, chaos
 from tests.support.deadline import until, within
-from tests.support.gateway import GatewayProcess, configuration, gateway_process, listening
+from tests.support.gateway import GatewayProcess, configuration, gateway_process, listening, upstream
 from tests.support.stomp_client import StompClient
 
 pytestmark = pytest.mark.system
@@ -43,6 +43,21 @@ def admin(gateway: GatewayProcess) -> AdminClient:
 
 
 # Metrics.
+
+
+def of_host(samples: Samples, virtual_host: str, leave_out: Iterable[str] = ()) -> dict[str, float]:
+    """The samples of one virtual host that are not 0, by `name`, or by `name value` with the value of another label.
+
+    Names that begin with one of ``leave_out`` are ignored.
+    """
+    found = {}
+    for (name, labels), value in samples.items():
+        others = dict(labels)
+        if others.pop("virtual_host", None) == virtual_host and value and not name.startswith(tuple(leave_out)):
+            words = [name.removeprefix("stomp_gateway_"), *(others[label] for label in sorted(others))]
+            found[" ".join(words)] = value
+    return found
+
 
 _OF_LINKS = ("stomp_gateway_link", "stomp_gateway_channel")
 _OF_TIME = ("stomp_gateway_confirm_latency", "stomp_gateway_holds", "stomp_gateway_client_")
@@ -404,8 +419,8 @@ async def test_a_session_can_be_closed_without_a_reason(gateway: GatewayProcess,
 async def test_without_a_broker_the_gateway_is_not_ready(broker_url: str) -> None:
     async with chaos(("127.0.0.1", 1)) as proxy:
         host, port = proxy.address
-    # Nobody listens there any more.
-    document = configuration(broker_url, admin="127.0.0.1:0", upstream={"urls": [f"amqp://{host}:{port}"]})
+    # The proxy is closed: nothing listens there any more.
+    document = configuration(broker_url, admin="127.0.0.1:0", upstream=upstream((host, port)))
     with gateway_process(document) as process:
         admin = AdminClient(process.admin)
         answer = await admin.ask("/readyz")
@@ -423,12 +438,11 @@ async def test_without_a_broker_the_gateway_is_not_ready(broker_url: str) -> Non
 
 async def test_a_gateway_that_drains_is_alive_and_not_ready(broker_url: str) -> None:
     async with chaos(_address_of(broker_url)) as proxy:
-        host, port = proxy.address
         document = configuration(
             broker_url,
             {"confirm_window": {"messages": 1}},
             admin="127.0.0.1:0",
-            upstream={"urls": [f"amqp://{host}:{port}"]},
+            upstream=upstream(proxy.address),
         )
         with gateway_process(document) as process:
             admin = AdminClient(process.admin)

@@ -204,10 +204,8 @@ async def test_a_usual_port_that_is_taken_is_no_obstacle(broker_url: str) -> Non
         process = stack.enter_context(gateway_process(document))
         async with StompClient.logged_in(process.address) as client:
             await client.ask("SEND", b"x", destination="/topic/admin")
-        # It says so a moment after the first client can connect.
-        [line] = await until(
-            lambda: asyncio.to_thread(process.logged, "no admin listener"), lambda lines: len(lines) > 0
-        )
+        # The log says so a moment after the first client can connect.
+        [line] = await process.until_logged("no admin listener")
         assert line["address"] == str(DEFAULT_ADDRESS)
         assert line["level"] == "warning"
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
 import pytest_asyncio
 
-from deploy.local.broker import Broker
 from gateway.errors import ExitCode
 from gateway.parity import AmqpBroker
-from tests.support.chaos import ChaosProxy, Direction, chaos
+from tests.support.chaos import ChaosProxy, Direction
 from tests.support.deadline import until, within
-from tests.support.gateway import GatewayProcess, configuration, gateway_process
+from tests.support.gateway import GatewayProcess, configuration, gateway_process, upstream
 from tests.support.stomp_client import StompClient, encoded
 
 pytestmark = pytest.mark.system
@@ -149,12 +148,6 @@ async def test_a_slow_reader_that_went_leaves_nothing_behind(broker_url: str, ba
 # A fast writer.
 
 
-@pytest_asyncio.fixture
-async def proxy(broker: Broker) -> AsyncIterator[ChaosProxy]:
-    async with chaos((broker.host, broker.amqp_port)) as proxy:
-        yield proxy
-
-
 async def write_until_held(client: StompClient, frame: bytes, most: int) -> int:
     """Send as fast as it goes until the gateway takes no more for a second; the number of frames that were written."""
     client.writer.transport.set_write_buffer_limits(high=0)
@@ -173,10 +166,9 @@ async def test_a_fast_writer_is_held_while_the_broker_takes_nothing(
     broker_url: str, proxy: ChaosProxy, amqp: AmqpBroker, queue: str, receipts: bool
 ) -> None:
     destination = f"/queue/{queue}"
-    host, port = proxy.address
     # Unconfirmed messages shall not be what holds the client here: there may be any number of them.
     window = {"confirm_window": {"messages": 1_000_000, "bytes": "1GiB"}}
-    with gateway_process(configuration(broker_url, window, upstream={"urls": [f"amqp://{host}:{port}"]})) as process:
+    with gateway_process(configuration(broker_url, window, upstream=upstream(proxy.address))) as process:
         async with StompClient.logged_in(process.address) as client, within(90):
             await client.ask("SEND", b"first", destination=destination)
             before = process.memory
@@ -200,9 +192,8 @@ async def test_unconfirmed_messages_are_bounded(
 ) -> None:
     """The broker takes every byte and confirms nothing."""
     destination = f"/queue/{queue}"
-    host, port = proxy.address
     window = {"confirm_window": {"messages": 500, "bytes": "64MiB"}}
-    with gateway_process(configuration(broker_url, window, upstream={"urls": [f"amqp://{host}:{port}"]})) as process:
+    with gateway_process(configuration(broker_url, window, upstream=upstream(proxy.address))) as process:
         async with StompClient.logged_in(process.address) as client, within(60):
             await client.ask("SEND", b"first", destination=destination)
             proxy.stall(Direction.DOWN)
@@ -220,8 +211,7 @@ async def test_each_message_is_published_once_though_the_link_is_full(
     broker_url: str, proxy: ChaosProxy, amqp: AmqpBroker, queue: str
 ) -> None:
     destination = f"/queue/{queue}"
-    host, port = proxy.address
-    with gateway_process(configuration(broker_url, upstream={"urls": [f"amqp://{host}:{port}"]})) as process:
+    with gateway_process(configuration(broker_url, upstream=upstream(proxy.address))) as process:
         async with StompClient.logged_in(process.address) as client, within(60):
             await client.ask("SEND", b"first", destination=destination)
             proxy.stall(Direction.UP)

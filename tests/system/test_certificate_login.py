@@ -14,14 +14,13 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from deploy.local.broker import PRIVATE, Broker, running
-from deploy.local.errors import LocalError
+from deploy.local.broker import Broker
 from deploy.local.ports import free_ports
-from tests.support.certificates import Authority, Identity, Rdn, distinguished_name
+from tests.support.brokers import private_broker
+from tests.support.certificates import SUBJECTS, Authority, Identity, Rdn, distinguished_name
 from tests.support.deadline import until, within
 from tests.support.gateway import Address, GatewayProcess, configuration, gateway_process
 from tests.support.stomp_client import Frame, StompClient
-from tests.support.subjects import SUBJECTS
 
 pytestmark = pytest.mark.system
 
@@ -114,12 +113,9 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     users = [{"name": name, "password": "secret", "tags": ""} for name in NAMES]
     rights = [{"user": name, "vhost": "/", "configure": "", "write": "", "read": ""} for name in NAMES]
     definitions.write_text(json.dumps({"users": users, "permissions": rights}))
-    try:
-        with running(order=PRIVATE, plugins=["rabbitmq_stomp"], config=config) as broker:
-            broker.ctl("import_definitions", str(definitions))
-            yield Stage(broker, ("127.0.0.1", port), authority, server, directory)
-    except LocalError as error:
-        pytest.skip(f"needs a private node: {error}")
+    with private_broker(["rabbitmq_stomp"], config) as broker:
+        broker.ctl("import_definitions", str(definitions))
+        yield Stage(broker, ("127.0.0.1", port), authority, server, directory)
 
 
 async def answer(address: Address, context: ssl.SSLContext, **headers: str) -> Frame:

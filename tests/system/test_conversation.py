@@ -9,8 +9,7 @@ import pytest
 from gateway.parity import AmqpBroker
 from tests.support.deadline import until, within
 from tests.support.gateway import Address, configuration, gateway_here, gateway_process, parsed
-from tests.support.neighbour import answers_during
-from tests.support.stomp_client import ConnectionOverError, StompClient, encoded
+from tests.support.stomp_client import ConnectionOverError, StompClient, answers_during, encoded
 
 pytestmark = pytest.mark.system
 

@@ -11,11 +11,10 @@ import pytest
 
 from deploy.local.broker import Broker
 from gateway.parity import AmqpBroker
+from tests.support.brokers import until_queue_gone
 from tests.support.deadline import within
 from tests.support.gateway import Address, configuration, gateway_here, gateway_process, parsed
-from tests.support.last_words import last_words
-from tests.support.queues import until_gone
-from tests.support.stomp_client import StompClient
+from tests.support.stomp_client import StompClient, final_error
 
 pytestmark = pytest.mark.system
 
@@ -62,22 +61,22 @@ async def test_an_exclusive_queue_is_refused_to_another_session_as_the_broker_do
     own: dict[str, str],
     headers: dict[str, str],
 ) -> None:
-    words = []
+    errors = []
     for address in (gateway_address, dedicated, plugin_address):
         async with StompClient.logged_in(address) as owner, StompClient.logged_in(address) as other, within():
             await owner.ask("SUBSCRIBE", id="a", destination=f"/queue/{queue}", **own)
             if headers.get("command") == "UNSUBSCRIBE":
                 await other.ask("SUBSCRIBE", id="b", destination="/topic/elsewhere")
             other.write(headers.get("command", "SUBSCRIBE"), id="b", **filled(headers, queue))
-            words.append(await last_words(other))
+            errors.append(await final_error(other))
             # The owner is not disturbed, and neither is its queue.
             owner.write("SEND", b"still mine", destination=f"/amq/queue/{queue}")
             await owner.expect("MESSAGE", b"still mine")
             await owner.disconnect()
     text = f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{queue}' in vhost '/'. "
-    assert words[0].message == "resource_locked"
-    assert words[0].body.startswith(text)
-    assert words == [words[0]] * 3
+    assert errors[0].message == "resource_locked"
+    assert errors[0].body.startswith(text)
+    assert errors == [errors[0]] * 3
 
 
 @pytest.mark.parametrize("destination", ["/queue/{}", "/amq/queue/{}"])
@@ -114,7 +113,7 @@ async def test_an_exclusive_queue_is_free_when_its_session_gives_it_up(
                 await owner.closed()
             else:
                 owner.writer.transport.abort()
-            await until_gone(amqp, queue)
+            await until_queue_gone(amqp, queue)
             await heir.ask("SUBSCRIBE", id="a", destination=f"/queue/{queue}", **EXCLUSIVE)
             heir.write("SEND", b"mine now", destination=f"/amq/queue/{queue}")
             await heir.expect("MESSAGE", b"mine now")
@@ -130,7 +129,7 @@ async def test_an_exclusive_queue_that_a_send_declared(gateway_address: Address,
             await owner.ask("SUBSCRIBE", id="a", ack="client", destination=f"/queue/{queue}", exclusive="true")
             await owner.expect("MESSAGE", b"kept")
             await owner.disconnect()
-            await until_gone(amqp, queue)
+            await until_queue_gone(amqp, queue)
 
 
 @pytest.mark.parametrize("how", ["disconnect", "abruptly"])
@@ -151,7 +150,7 @@ async def test_a_temporary_queue_ends_with_its_session(gateway_address: Address,
             await asker.disconnect()
         else:
             asker.writer.transport.abort()
-        await until_gone(amqp, found[1])
+        await until_queue_gone(amqp, found[1])
         await answerer.disconnect()
 
 
@@ -196,7 +195,7 @@ async def test_a_queue_stays_exclusive_while_one_of_two_subscriptions_is_left(
             await owner.ask("SUBSCRIBE", id="b", destination=f"/queue/{queue}", **EXCLUSIVE)
             await owner.ask("UNSUBSCRIBE", id="a")
             other.write("SUBSCRIBE", id="b", destination=f"/amq/queue/{queue}")
-            assert (await last_words(other)).message == "resource_locked"
+            assert (await final_error(other)).message == "resource_locked"
             owner.write("SEND", b"still mine", destination=f"/amq/queue/{queue}")
             await owner.expect("MESSAGE", b"still mine", subscription="b")
             await owner.disconnect()

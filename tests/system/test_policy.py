@@ -15,12 +15,11 @@ from deploy.local.broker import Broker
 from gateway.config import GatewayConfig
 from gateway.parity import AmqpBroker, BrokerRefusalError
 from gateway.server.process.gateway import Gateway
+from tests.support.brokers import until_queue_gone
 from tests.support.deadline import until, within
 from tests.support.gateway import gateway_here, parsed
-from tests.support.last_words import Refusal, last_words
 from tests.support.management import PASSCODE
-from tests.support.queues import until_gone
-from tests.support.stomp_client import StompClient
+from tests.support.stomp_client import ErrorText, StompClient, final_error
 
 pytestmark = pytest.mark.system
 
@@ -32,9 +31,9 @@ def laid_down(broker_url: str, **settings: Any) -> GatewayConfig:  # noqa: ANN40
     return parsed(broker_url, settings)
 
 
-def denied(command: str, destination: str, login: str) -> Refusal:
+def denied(command: str, destination: str, login: str) -> ErrorText:
     text = f"a destination rule of the gateway denies {command} to '{destination}' for user '{login}'"
-    return Refusal("access_refused", f"ACCESS_REFUSED - {text}")
+    return ErrorText("access_refused", f"ACCESS_REFUSED - {text}")
 
 
 def client_of(gateway: Gateway) -> AbstractAsyncContextManager[StompClient]:
@@ -121,7 +120,7 @@ async def test_rules_of_some_logins(laboratory: Broker, user: str) -> None:
                 await guest.disconnect()
             await client.expect("MESSAGE", b"guest", subscription="1")
             client.write("SEND", b"x", destination="/amq/queue/shared", receipt="r")
-            assert await last_words(client) == denied("SEND", "/amq/queue/shared", user)
+            assert await final_error(client) == denied("SEND", "/amq/queue/shared", user)
 
 
 async def test_a_denied_frame_harms_nobody_else_on_the_same_link(broker_url: str, amqp: AmqpBroker, queue: str) -> None:
@@ -130,7 +129,7 @@ async def test_a_denied_frame_harms_nobody_else_on_the_same_link(broker_url: str
         async with client_of(gateway) as client, client_of(gateway) as culprit:
             await client.ask("SEND", b"before", destination=f"/queue/{queue}")
             culprit.write("SUBSCRIBE", id="1", destination="/topic/t", receipt="r")
-            assert await last_words(culprit) == denied("SUBSCRIBE", "/topic/t", "guest")
+            assert await final_error(culprit) == denied("SUBSCRIBE", "/topic/t", "guest")
             await client.ask("SEND", b"after", destination=f"/queue/{queue}")
             await client.disconnect()
     assert await amqp.count(queue) == 2
@@ -199,8 +198,8 @@ async def test_a_queue_with_other_properties_is_an_error_by_default(
     async with gateway_here(laid_down(broker_url)) as gateway, within():
         async with client_of(gateway) as client:
             client.write("SEND", b"x", destination=f"/queue/{queue}")
-            words = await last_words(client)
-    assert words.message == "precondition_failed"
+            error = await final_error(client)
+    assert error.message == "precondition_failed"
 
 
 async def test_an_existing_queue_is_taken_as_it_is(broker_url: str, amqp: AmqpBroker, queue: str, other: str) -> None:
@@ -234,9 +233,9 @@ async def test_an_argument_that_no_queue_can_have_is_an_error_all_the_same(broke
     async with gateway_here(laid_down(broker_url, on_queue_conflict="use_existing")) as gateway, within():
         async with client_of(gateway) as client:
             client.write("SUBSCRIBE", id="1", destination=f"/queue/{queue}", x_expires="0")
-            words = await last_words(client)
-    assert words.message == "precondition_failed"
-    assert "invalid arg 'x-expires'" in words.body
+            error = await final_error(client)
+    assert error.message == "precondition_failed"
+    assert "invalid arg 'x-expires'" in error.body
 
 
 async def test_a_durable_subscription_takes_its_queue_as_it_is(broker_url: str, amqp: AmqpBroker) -> None:
@@ -261,10 +260,10 @@ async def test_somebody_elses_exclusive_queue_is_no_conflict_to_overlook(
         async with client_of(gateway) as owner, client_of(gateway) as client:
             await owner.ask("SUBSCRIBE", id="1", destination=f"/queue/{queue}", durable="false", exclusive="true")
             client.write("SUBSCRIBE", id="1", destination=f"/queue/{queue}", durable="false")
-            assert (await last_words(client)).message == "resource_locked"
+            assert (await final_error(client)).message == "resource_locked"
             await owner.ask("SEND", b"still", destination="/topic/nowhere")
             await owner.disconnect()
-    await until_gone(amqp, queue)
+    await until_queue_gone(amqp, queue)
 
 
 async def test_a_subscription_that_fails_deletes_no_queue_that_it_took(
@@ -275,7 +274,7 @@ async def test_a_subscription_that_fails_deletes_no_queue_that_it_took(
         async with client_of(gateway) as client:
             # A transient one is asked for, to be bound to an exchange that is not there.
             client.write("SUBSCRIBE", id="1", destination="/exchange/nowhere/k", x_queue_name=queue)
-            assert (await last_words(client)).message == "not_found"
+            assert (await final_error(client)).message == "not_found"
     assert await amqp.count(queue) == 0
 
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from deploy.local.broker import PRIVATE, Broker, running
-from deploy.local.errors import LocalError
+from deploy.local.broker import Broker
+from tests.support.brokers import private_broker
 from tests.support.certificates import Authority
-from tests.support.deadline import PATIENCE, until, within
+from tests.support.deadline import PATIENCE, within
 from tests.support.gateway import Address, GatewayProcess, configuration, gateway_process
 from tests.support.stomp_client import StompClient, encoded
 
@@ -79,13 +79,6 @@ def gateway(broker_url: str) -> Iterator[GatewayProcess]:
         yield process
 
 
-async def logged(process: GatewayProcess, event: str, count: int = 1) -> list[dict[str, Any]]:
-    async def look() -> list[dict[str, Any]]:
-        return process.logged(event)
-
-    return await until(look, lambda lines: len(lines) >= count)
-
-
 async def peer_of_session(process: GatewayProcess, address: Address, preface: bytes, **options: Any) -> str:  # noqa: ANN401
     """Log in behind a header; where the log says that the client came from."""
     async with StompClient.logged_in(address, preface=preface, **options) as client, within():
@@ -128,7 +121,7 @@ async def test_the_log_says_why_and_who(broker_url: str) -> None:
         for count, (header, reason) in enumerate(headers.items(), 1):
             async with StompClient.dialled(process.address, preface=header) as client:
                 client.half_close()
-                line = (await logged(process, REFUSED, count))[-1]
+                line = (await process.until_logged(REFUSED, count))[-1]
                 host, port = client.writer.get_extra_info("sockname")
                 assert (line["peer"], line["reason"]) == (f"{host}:{port}", reason)
         assert len(process.logged(REFUSED)) == len(headers)
@@ -149,7 +142,7 @@ async def test_a_client_without_a_header_is_closed_at_the_login_timeout(broker_u
     with gateway_process(configuration(broker_url, listeners=listeners)) as process:
         async with StompClient.dialled(process.address, preface=LINE[:-1]) as client, within():
             assert await client.reader.read() == b""
-        (line,) = await logged(process, REFUSED)
+        (line,) = await process.until_logged(REFUSED)
         assert line["reason"] == "no whole PROXY header came"
 
 
@@ -175,7 +168,7 @@ async def test_the_header_comes_before_tls(broker_url: str, tmp_path: Path) -> N
         async with StompClient.dialled(process.address, preface=LINE + b"CONNECT\n\n\0") as client, within():
             with contextlib.suppress(ConnectionError):
                 assert b"CONNECTED" not in await client.reader.read()
-        (line,) = await logged(process, "tls handshake failed")
+        (line,) = await process.until_logged("tls handshake failed")
         assert (line["peer"], line["reason"]) == ("10.1.1.1:1000", "the client does not speak TLS")
 
 
@@ -233,12 +226,9 @@ async def test_the_claimed_address_decides_who_is_local(
 
 @pytest.fixture(scope="module")
 def plugin_behind_a_proxy() -> Iterator[Address]:
-    try:
-        with running(order=PRIVATE, plugins=["rabbitmq_stomp"], config=["stomp.proxy_protocol = true"]) as broker:
-            assert broker.stomp_port is not None
-            yield broker.host, broker.stomp_port
-    except LocalError as error:
-        pytest.skip(f"needs a private node: {error}")
+    with private_broker(["rabbitmq_stomp"], ["stomp.proxy_protocol = true"]) as broker:
+        assert broker.stomp_port is not None
+        yield broker.host, broker.stomp_port
 
 
 async def is_answered(address: Address, header: bytes) -> bool:

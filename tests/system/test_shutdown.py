@@ -14,42 +14,36 @@ import yaml
 from deploy.local.broker import Broker
 from gateway.errors import ExitCode
 from gateway.parity import AmqpBroker
-from tests.support.chaos import Direction, chaos
+from tests.support.chaos import ChaosProxy, Direction
 from tests.support.deadline import until, within
-from tests.support.gateway import ROOT, GatewayProcess, configuration, gateway_process
+from tests.support.gateway import ROOT, configuration, gateway_process, upstream
 from tests.support.stomp_client import StompClient, encoded
 
 pytestmark = pytest.mark.system
 
 
 async def test_what_was_sent_before_the_signal_is_confirmed_before_the_end(
-    broker: Broker, amqp: AmqpBroker, queue: str
+    broker: Broker, proxy: ChaosProxy, amqp: AmqpBroker, queue: str
 ) -> None:
-    async with chaos((broker.host, broker.amqp_port)) as proxy:
-        host, port = proxy.address
-        with gateway_process(configuration(broker.amqp_url, upstream={"urls": [f"amqp://{host}:{port}"]})) as process:
-            async with StompClient.logged_in(process.address) as client, within(30):
-                await client.ask("SEND", b"first", destination=f"/queue/{queue}")
-                # The broker's confirms stay away until the gateway is draining.
-                proxy.stall(Direction.DOWN)
-                for number in range(200):
-                    client.write(
-                        "SEND", b"x", destination=f"/queue/{queue}", persistent="true", receipt=f"under way {number}"
-                    )
-                await until(lambda: amqp.count(queue), lambda count: count == 201)
-                process.terminate()
-                await until(lambda: logged(process, "draining"), bool)
-                proxy.release(Direction.DOWN)
-                for number in range(200):
-                    await client.expect("RECEIPT", receipt_id=f"under way {number}")
-                await client.expect("ERROR", message="Shutting down")
-                await client.closed()
-                client.hang_up()
-                assert await process.exit_code(10) == ExitCode.OK
-
-
-async def logged(process: GatewayProcess, event: str) -> int:
-    return len(process.logged(event))
+    with gateway_process(configuration(broker.amqp_url, upstream=upstream(proxy.address))) as process:
+        async with StompClient.logged_in(process.address) as client, within(30):
+            await client.ask("SEND", b"first", destination=f"/queue/{queue}")
+            # The broker's confirms stay away until the gateway is draining.
+            proxy.stall(Direction.DOWN)
+            for number in range(200):
+                client.write(
+                    "SEND", b"x", destination=f"/queue/{queue}", persistent="true", receipt=f"under way {number}"
+                )
+            await until(lambda: amqp.count(queue), lambda count: count == 201)
+            process.terminate()
+            await process.until_logged("draining")
+            proxy.release(Direction.DOWN)
+            for number in range(200):
+                await client.expect("RECEIPT", receipt_id=f"under way {number}")
+            await client.expect("ERROR", message="Shutting down")
+            await client.closed()
+            client.hang_up()
+            assert await process.exit_code(10) == ExitCode.OK
 
 
 async def test_unacknowledged_messages_go_back_when_the_gateway_stops(
@@ -99,19 +93,19 @@ async def test_a_client_that_has_not_logged_in_is_told_too(broker_url: str) -> N
             assert await process.exit_code(10) == ExitCode.OK
 
 
-async def test_a_broker_that_hangs_does_not_keep_the_gateway_from_stopping(broker: Broker, queue: str) -> None:
-    async with chaos((broker.host, broker.amqp_port)) as proxy:
-        host, port = proxy.address
-        document = configuration(broker.amqp_url, upstream={"urls": [f"amqp://{host}:{port}"]}, drain_timeout=1)
-        with gateway_process(document) as process:
-            async with StompClient.logged_in(process.address) as client, within(30):
-                await client.ask("SEND", b"first", destination=f"/queue/{queue}")
-                proxy.stall(Direction.DOWN)
-                client.write("SEND", b"second", destination=f"/queue/{queue}", receipt="never")
-                process.terminate()
-                await client.expect("ERROR", message="Shutting down")
-                await client.closed()
-                assert await process.exit_code(5) == ExitCode.OK
+async def test_a_broker_that_hangs_does_not_keep_the_gateway_from_stopping(
+    broker: Broker, proxy: ChaosProxy, queue: str
+) -> None:
+    document = configuration(broker.amqp_url, upstream=upstream(proxy.address), drain_timeout=1)
+    with gateway_process(document) as process:
+        async with StompClient.logged_in(process.address) as client, within(30):
+            await client.ask("SEND", b"first", destination=f"/queue/{queue}")
+            proxy.stall(Direction.DOWN)
+            client.write("SEND", b"second", destination=f"/queue/{queue}", receipt="never")
+            process.terminate()
+            await client.expect("ERROR", message="Shutting down")
+            await client.closed()
+            assert await process.exit_code(5) == ExitCode.OK
 
 
 async def test_a_client_that_does_not_read_does_not_keep_the_gateway_from_stopping(

@@ -16,7 +16,7 @@ import pytest
 from gateway.errors import ExitCode
 from gateway.parity import AmqpBroker
 from tests.support.certificates import Authority, Identity
-from tests.support.deadline import PATIENCE, until, within
+from tests.support.deadline import PATIENCE, within
 from tests.support.gateway import (
     Address,
     GatewayProcess,
@@ -78,18 +78,9 @@ def strict(files: Files, broker_url: str) -> Iterator[GatewayProcess]:
         yield process
 
 
-async def logged(process: GatewayProcess, event: str, count: int = 1) -> list[dict[str, Any]]:
-    """The lines of an event, once there are so many."""
-
-    async def look() -> list[dict[str, Any]]:
-        return process.logged(event)
-
-    return await until(look, lambda lines: len(lines) >= count)
-
-
 async def reason_of_last(process: GatewayProcess, event: str, before: int) -> str:
     """Why the one connection failed that was made since there were so many lines of this event."""
-    (line,) = (await logged(process, event, before + 1))[before:]
+    (line,) = (await process.until_logged(event, before + 1))[before:]
     assert line["peer"].startswith("127.0.0.1:")
     reason = line["reason"]
     assert isinstance(reason, str)
@@ -306,7 +297,7 @@ async def test_tls_on_a_plain_port_is_closed_with_a_hint_in_the_log(broker_url: 
         with pytest.raises((ssl.SSLError, ConnectionError)):
             async with StompClient.dialled(process.address, tls=files.client()), within():
                 pytest.fail("a handshake with a plain port")
-        (ended,) = await logged(process, "session ended")
+        (ended,) = await process.until_logged("session ended")
         assert ended["reason"] == "tls-on-plain-port"
         (line,) = process.logged("tls on a plain port")
         assert line["peer"] == ended["peer"]

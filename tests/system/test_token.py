@@ -3,25 +3,79 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import time
+from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 import pytest_asyncio
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from deploy.local.broker import PRIVATE, Broker, running
-from deploy.local.errors import LocalError
+from deploy.local.broker import Broker
 from gateway.server.broker.broker_errors import LinkDownError
 from gateway.server.process.gateway import Gateway
+from tests.support.brokers import private_broker
 from tests.support.deadline import PATIENCE, within
 from tests.support.gateway import gateway_here, parsed
 from tests.support.stomp_client import StompClient
-from tests.support.tokens import TokenIssuer
 
 pytestmark = pytest.mark.system
 
-# Seconds of a token that is to expire in the test.
+AUDIENCE: Final = "rabbitmq"
+ALL: Final = ("configure:*/*", "write:*/*/*", "read:*/*/*")
+
+# Lifetime, in seconds, of a token that is to expire in the test.
 SOON = 3
+
+
+class TokenIssuer:
+    """Signs tokens (RFC 7519, RS256) that RabbitMQ accepts as passcodes with its OAuth 2 backend.
+
+    Args:
+        directory: where the public key goes.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._key: RSAPrivateKey = generate_private_key(65537, 2048)
+        self._public = directory / "issuer.pem"
+        self._public.write_bytes(self._key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+
+    @property
+    def broker_config(self) -> list[str]:
+        """Lines of rabbitmq.conf for a broker that accepts its tokens, and passwords as well."""
+        return [
+            "auth_backends.1 = rabbit_auth_backend_oauth2",
+            "auth_backends.2 = internal",
+            f"auth_oauth2.resource_server_id = {AUDIENCE}",
+            "auth_oauth2.default_key = issuer",
+            f"auth_oauth2.signing_keys.issuer = {self._public}",
+        ]
+
+    def token(self, seconds: float = 3600, scopes: tuple[str, ...] = ALL, user: str = "app") -> str:
+        """A token that is valid for so many seconds from now; with a negative number it has expired already."""
+        claims = {
+            "sub": user,
+            "client_id": user,
+            "aud": [AUDIENCE],
+            "exp": int(time.time() + seconds),
+            "scope": [f"{AUDIENCE}.{scope}" for scope in scopes],
+        }
+        signed = f"{_segment({'alg': 'RS256', 'kid': 'issuer', 'typ': 'JWT'})}.{_segment(claims)}"
+        return f"{signed}.{_base64(self._key.sign(signed.encode(), PKCS1v15(), SHA256()))}"
+
+
+def _segment(values: dict[str, object]) -> str:
+    return _base64(json.dumps(values).encode())
+
+
+def _base64(data: bytes) -> str:
+    return urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 @pytest.fixture(scope="module")
@@ -31,14 +85,9 @@ def issuer(tmp_path_factory: pytest.TempPathFactory) -> TokenIssuer:
 
 @pytest.fixture(scope="module")
 def broker(issuer: TokenIssuer) -> Iterator[Broker]:
-    """A node that takes tokens for passcodes."""
-    plugins = ["rabbitmq_auth_backend_oauth2"]
-    try:
-        with running(order=PRIVATE, plugins=plugins, config=issuer.broker_config) as broker:
-            yield broker
-            broker.kill()
-    except LocalError as error:
-        pytest.skip(f"needs a private node with {plugins}: {error}")
+    """A node that accepts tokens as passcodes."""
+    with private_broker(["rabbitmq_auth_backend_oauth2"], issuer.broker_config) as broker:
+        yield broker
 
 
 @pytest_asyncio.fixture

@@ -13,16 +13,15 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from deploy.local.broker import PRIVATE, Broker, running
-from deploy.local.errors import LocalError
+from deploy.local.broker import Broker
 from gateway.config import GatewayConfig, parse
 from gateway.parity import AmqpBroker
+from tests.support.brokers import private_broker
 from tests.support.chaos import ChaosProxy, Direction, chaos
 from tests.support.deadline import until, within
 from tests.support.gateway import ROOT, Address, gateway_here
-from tests.support.last_words import last_words, refusal_of
 from tests.support.management import PASSCODE, Management
-from tests.support.stomp_client import Frame, StompClient
+from tests.support.stomp_client import Frame, StompClient, error_text, final_error
 
 pytestmark = pytest.mark.system
 
@@ -47,7 +46,7 @@ def configured(virtual_hosts: dict[str, Any], **changes: object) -> GatewayConfi
 async def refused_connect(address: Address, **headers: str) -> tuple[str, str]:
     async with StompClient.dialled(address) as client:
         client.write("CONNECT", accept_version="1.2", **headers)
-        return refusal_of(await client.receive())
+        return error_text(await client.receive())
 
 
 # One broker with two virtual hosts.
@@ -142,14 +141,14 @@ async def test_each_virtual_host_has_its_own_limits(two_vhosts: Address) -> None
             await first.ask("BEGIN", transaction=identifier)
         await first.ask("SEND", big, destination="/topic/any")
         second.write("SEND", big, destination="/topic/any")
-        assert await last_words(second) == ("Malformed frame", "the frame is larger than 1024 octets\n")
+        assert await final_error(second) == ("Malformed frame", "the frame is larger than 1024 octets\n")
         await first.disconnect()
     async with StompClient.logged_in(two_vhosts, host="second") as second, within():
         await second.ask("BEGIN", transaction="a")
         second.write("BEGIN", transaction="b")
         # Strict: every ERROR is the last frame.
-        words = await last_words(second)
-        assert words == ("Transaction limit exceeded", "Too many concurrent transactions (limit 1)")
+        error = await final_error(second)
+        assert error == ("Transaction limit exceeded", "Too many concurrent transactions (limit 1)")
 
 
 async def test_each_virtual_host_has_its_own_window_of_unconfirmed_messages(
@@ -203,12 +202,8 @@ async def test_each_virtual_host_says_what_nack_means(two_vhosts: Address) -> No
 
 @pytest.fixture(scope="module")
 def second_broker() -> Iterator[Broker]:
-    try:
-        with running(order=PRIVATE) as broker:
-            yield broker
-            broker.kill()
-    except LocalError as error:
-        pytest.skip(f"needs a private node: {error}")
+    with private_broker() as broker:
+        yield broker
 
 
 @pytest_asyncio.fixture
@@ -256,7 +251,7 @@ async def test_a_broker_that_goes_down_takes_its_own_sessions_only(
             await client.ask("SUBSCRIBE", id="1", destination=f"/topic/{queue}")
         await asyncio.to_thread(second_broker.kill)
         try:
-            assert (await last_words(second)).message == "connection_forced"
+            assert (await final_error(second)).message == "connection_forced"
             assert (await refused_connect(two_brokers, host="second"))[0] == "Upstream unavailable"
             # The other virtual host serves its sessions, old and new.
             async with StompClient.logged_in(two_brokers, host="first") as sender:
@@ -319,7 +314,7 @@ async def test_loopback_users_come_from_this_machine_only(
         if is_let_in:
             assert frame.command == "CONNECTED"
             return
-        assert refusal_of(frame) == ("Bad CONNECT", "non-loopback access denied")
+        assert error_text(frame) == ("Bad CONNECT", "non-loopback access denied")
         # The connection stays open for somebody else.
         other = (user, PASSCODE) if is_guest else ("guest", "guest")
         await client.connect(host="second", login=other[0], passcode=other[1])

@@ -16,8 +16,7 @@ from websockets.frames import Opcode
 from gateway.parity import AmqpBroker
 from tests.support.deadline import until, within
 from tests.support.gateway import Address, GatewayProcess, configuration, gateway_process, listening
-from tests.support.neighbour import answers_during
-from tests.support.stomp_client import ConnectionOverError, StompClient, encoded
+from tests.support.stomp_client import ConnectionOverError, StompClient, answers_during, encoded
 from tests.support.websocket_client import WebSocketClient
 
 pytestmark = pytest.mark.system

@@ -307,11 +307,7 @@ async def test_tls_on_a_plain_port_is_told_in_the_log(stage: Stage) -> None:
     async with within(), StompClient.dialled(stage.proxied, preface=PREFACE) as client:
         client.writer.write(b"\x16\x03\x01\x02\0\1\0\1")
         assert await client.reader.read() == b""
-
-    async def told() -> list[dict[str, Any]]:
-        return stage.process.logged("tls on a plain port")
-
-    await until(told, bool)
+    await stage.process.until_logged("tls on a plain port")
 
 
 async def test_frames_right_behind_the_request_are_read(stage: Stage) -> None:
