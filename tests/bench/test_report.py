@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from tests.bench.environment import GATEWAY, PLUGIN, Cpu, Sample
 from tests.bench.report import Circumstances, Outcome, as_json, as_text
 from tests.bench.rounds import order_of_sides
-from tests.bench.stand import GATEWAY, PLUGIN, Cpu, Sample
 from tests.bench.targets import ROWS
 
 UNDER = Circumstances(broker="RabbitMQ", rounds=3, scale=1, started="now", seconds=1, client_nap_ms=0.5)

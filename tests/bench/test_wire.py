@@ -43,10 +43,10 @@ def serve() -> Iterator[Callable[[Conversation], Account]]:
 def _read_frame(peer: socket.socket) -> bytes:
     frame = b""
     while not frame.endswith(b"\0"):
-        octet = peer.recv(1)
-        if not octet:
+        byte = peer.recv(1)
+        if not byte:
             raise EOFError(f"the client left within a frame: {frame!r}")
-        frame += octet
+        frame += byte
     return frame
 
 
@@ -59,9 +59,9 @@ def test_messages_cut_into_pieces_are_counted_and_each_is_acknowledged_once(
     def conversation(peer: socket.socket) -> None:
         peer.sendall(CONNECTED)
         _read_frame(peer)
-        octets = b"".join(map(_message, range(count)))
-        for at in range(0, len(octets), 1_460):
-            peer.sendall(octets[at : at + 1_460])
+        data = b"".join(map(_message, range(count)))
+        for at in range(0, len(data), 1_460):
+            peer.sendall(data[at : at + 1_460])
         acknowledged.extend(_read_frame(peer) for _ in range(count))
         _read_frame(peer)
         peer.sendall(b"RECEIPT\nreceipt-id:bye\n\n\0\n")
@@ -132,9 +132,9 @@ def test_what_arrived_is_held_against_what_was_sent(numbers: list[int], complain
 
 
 def test_a_cut_message_does_not_count() -> None:
-    octets = _message(0) + _message(1).replace(b"xxx", b"xx", 1)
+    data = _message(0) + _message(1).replace(b"xxx", b"xx", 1)
 
     assert (
-        payload.complaint_about_messages(octets, 2)
+        payload.complaint_about_messages(data, 2)
         == "1 of 2 messages did not arrive whole, the first is number 1; 0 came double"
     )
