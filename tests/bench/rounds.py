@@ -20,7 +20,7 @@ def measure(
     """Measure all rows on all sides that there are.
 
     The memory row runs first, while the processes are fresh; then the others, once with few messages to warm up, then
-    in rounds. Within a row the sides follow each other, and their order changes with each round (A B, B A, ...), so that a
+    in rounds. Within a row the sides follow each other. Their order changes with each round (A B, B A, ...), so that a
     slow drift of the machine favours neither. A side that fails in a row is not measured again in it.
 
     Args:

@@ -98,7 +98,7 @@ def test_a_payload_goes_out_only_as_far_as_it_is_allowed(serve: Callable[[Conver
     assert max(unanswered) == in_flight
 
 
-def test_a_server_that_gives_up_is_quoted(serve: Callable[[Conversation], Account]) -> None:
+def test_the_error_of_a_server_that_closes_is_quoted(serve: Callable[[Conversation], Account]) -> None:
     def conversation(peer: socket.socket) -> None:
         peer.sendall(CONNECTED)
         _read_frame(peer)
@@ -127,7 +127,7 @@ def test_a_refused_login_is_quoted(serve: Callable[[Conversation], Account]) -> 
         ([0, 2, 1], "the messages arrived out of order"),
     ],
 )
-def test_what_arrived_is_held_against_what_was_sent(numbers: list[int], complaint: str | None) -> None:
+def test_received_messages_are_compared_with_the_sent_ones(numbers: list[int], complaint: str | None) -> None:
     assert payload.complaint_about_messages(b"".join(map(_message, numbers)), 3) == complaint
 
 

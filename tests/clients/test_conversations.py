@@ -83,7 +83,7 @@ def test_a_refused_login(both: Both, version: str) -> None:
 
 
 @held()
-def test_the_name_that_a_client_dialled_is_no_virtual_host_to_the_plugin(both: Both, version: str) -> None:
+def test_the_plugin_knows_no_virtual_host_by_the_name_that_a_client_dialled(both: Both, version: str) -> None:
     """The gateway knows it for an alias. This is what users of these libraries win by moving."""
 
     def conversation(peer: Peer) -> list[Seen]:
@@ -214,7 +214,7 @@ def test_acknowledging_one_leaves_the_others(both: Both, version: str) -> None:
 
 
 @held(lambda library: library.refuses_in)
-def test_a_refused_message_comes_again(both: Both, version: str) -> None:
+def test_a_refused_message_is_delivered_again(both: Both, version: str) -> None:
 
     def conversation(peer: Peer) -> list[Seen]:
         destination = f"/queue/{name()}"
@@ -299,7 +299,7 @@ def test_acknowledgements_in_a_transaction(both: Both, version: str) -> None:
 
 
 @held()
-def test_unsubscribed_is_unsubscribed(both: Both, version: str) -> None:
+def test_no_message_arrives_after_unsubscribe(both: Both, version: str) -> None:
 
     def conversation(peer: Peer) -> list[Seen]:
         topic = f"/topic/{name()}"

@@ -90,7 +90,7 @@ async def test_an_administrator_closes_the_connections(own_broker: Broker) -> No
 
 
 @pytest.mark.parametrize("what", ["subscribed", "sent", "sending", "in a transaction"])
-async def test_a_reset_link_ends_a_session_whatever_it_does(
+async def test_a_reset_link_ends_a_session_in_every_state(
     broker: Broker, proxy: ChaosProxy, queue: str, what: str
 ) -> None:
     destination = f"/queue/{queue}"
@@ -143,9 +143,7 @@ async def states(gateway: Gateway) -> set[str]:
 
 
 @pytest.mark.parametrize("cut", [0, 5, 100, 400])
-async def test_a_broker_that_breaks_off_while_the_login_is_under_way(
-    broker: Broker, proxy: ChaosProxy, cut: int
-) -> None:
+async def test_a_broker_that_fails_during_the_login(broker: Broker, proxy: ChaosProxy, cut: int) -> None:
     config = parsed(broker.amqp_url, upstream=upstream(proxy.address, connect_timeout=3))
     async with gateway_here(config) as gateway, within():
         async with StompClient.dialled(gateway.addresses[0]) as client:
@@ -177,7 +175,7 @@ async def test_the_second_broker_is_used_when_the_first_does_not_answer(broker: 
                 await client.disconnect()
 
 
-async def test_a_client_that_breaks_off_in_the_middle_of_a_frame(broker: Broker, amqp: AmqpBroker, queue: str) -> None:
+async def test_a_client_that_disconnects_in_the_middle_of_a_frame(broker: Broker, amqp: AmqpBroker, queue: str) -> None:
     async with gateway_here(parsed(broker.amqp_url)) as gateway, chaos(gateway.addresses[0]) as proxy, within():
         async with StompClient.logged_in(proxy.address) as client:
             await client.ask("SEND", b"whole", destination=f"/queue/{queue}")

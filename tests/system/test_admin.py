@@ -122,7 +122,7 @@ async def test_metrics_are_what_a_client_did(gateway: GatewayProcess, admin: Adm
     assert found == expected | ended
 
 
-async def test_octets_links_and_confirms_are_counted(gateway: GatewayProcess, admin: AdminClient, queue: str) -> None:
+async def test_bytes_links_and_confirms_are_counted(gateway: GatewayProcess, admin: AdminClient, queue: str) -> None:
     async with StompClient.logged_in(gateway.address, host="sampled") as client:
         await client.ask("SUBSCRIBE", id="1", destination=f"/queue/{queue}", ack="auto")
         for _ in range(3):
@@ -138,7 +138,7 @@ async def test_octets_links_and_confirms_are_counted(gateway: GatewayProcess, ad
         assert found["holds_begun_total operation"] >= 2
 
 
-async def test_heart_beats_are_octets_to_the_client(gateway: GatewayProcess, admin: AdminClient) -> None:
+async def test_heart_beats_count_as_bytes_sent(gateway: GatewayProcess, admin: AdminClient) -> None:
     async with within(), StompClient.dialled(gateway.address) as client:
         client.write("CONNECT", accept_version="1.2", host="shown", heart_beat="0,100")
         connected = await client.reader.readuntil(b"\0\n")
@@ -147,7 +147,7 @@ async def test_heart_beats_are_octets_to_the_client(gateway: GatewayProcess, adm
         assert (await admin.json(f"/api/sessions/{session}"))["bytes_sent"] >= len(connected) + 2
 
 
-async def test_who_is_let_in_without_connect_was_sent_no_connected(gateway: GatewayProcess, admin: AdminClient) -> None:
+async def test_an_implicit_login_sends_no_connected_frame(gateway: GatewayProcess, admin: AdminClient) -> None:
     async with StompClient.dialled(listening(gateway, 2)[1]) as client:
         await client.ask("SEND", b"x", destination="/topic/implicit")
         client.write("CONNECT", accept_version="1.2")
@@ -157,7 +157,7 @@ async def test_who_is_let_in_without_connect_was_sent_no_connected(gateway: Gate
     assert "frames_sent_total CONNECTED" not in found
 
 
-async def test_metrics_speak_both_formats(admin: AdminClient) -> None:
+async def test_metrics_have_both_formats(admin: AdminClient) -> None:
     plain = await admin.ask("/metrics")
     assert plain.headers["Content-Type"].startswith("text/plain; version=")
     modern = await admin.ask("/metrics", Accept="application/openmetrics-text; version=1.0.0")
@@ -167,7 +167,7 @@ async def test_metrics_speak_both_formats(admin: AdminClient) -> None:
 
 
 @pytest.mark.parametrize("version", ["abc", "9", "1.0.0.0", "x y"])
-async def test_a_form_that_nobody_knows_is_neither_spoken_nor_claimed(
+async def test_an_unknown_metrics_format_is_answered_with_plain_text(
     gateway: GatewayProcess, admin: AdminClient, version: str
 ) -> None:
     for kind in ("text/plain", "application/openmetrics-text"):
@@ -177,7 +177,7 @@ async def test_a_form_that_nobody_knows_is_neither_spoken_nor_claimed(
     assert not gateway.logged("admin request failed")
 
 
-async def test_many_sessions_make_no_more_metrics(gateway: GatewayProcess, admin: AdminClient) -> None:
+async def test_many_sessions_and_invented_names_add_no_metrics(gateway: GatewayProcess, admin: AdminClient) -> None:
     """Whoever makes up names, of virtual hosts or of anything else, finds no place for them in a label."""
 
     async def one(number: int) -> None:
@@ -292,7 +292,7 @@ async def test_lists_have_pages_and_an_order(gateway: GatewayProcess, admin: Adm
         "/api/overview?page=1",
     ],
 )
-async def test_a_query_that_makes_no_sense_is_refused(admin: AdminClient, path: str) -> None:
+async def test_an_invalid_query_is_refused(admin: AdminClient, path: str) -> None:
     answer = await admin.ask(path)
     assert answer.status == 400
     assert answer.json["error"].endswith(".")
@@ -310,7 +310,9 @@ async def test_a_query_that_makes_no_sense_is_refused(admin: AdminClient, path: 
         ("OPTIONS", "/api/sessions/x", 405),
     ],
 )
-async def test_what_is_not_there_is_one_sentence(admin: AdminClient, method: str, path: str, status: int) -> None:
+async def test_an_unknown_path_or_method_is_an_error_of_one_sentence(
+    admin: AdminClient, method: str, path: str, status: int
+) -> None:
     answer = await admin.ask(path, method)
     assert answer.status == status
     assert answer.json["error"].endswith(".")
@@ -373,7 +375,7 @@ async def test_one_session_is_shown_in_full(
         assert links[0]["broker"] == "{}:{}".format(*_address_of(broker_url))
 
 
-async def test_the_overview_adds_everything_up(gateway: GatewayProcess, admin: AdminClient) -> None:
+async def test_the_overview_has_the_totals(gateway: GatewayProcess, admin: AdminClient) -> None:
     before = await admin.json("/api/overview")
     async with StompClient.logged_in(gateway.address) as client:
         await client.ask("SEND", b"hello", destination="/topic/overview")

@@ -75,7 +75,7 @@ async def test_without_its_user_nothing_is_shown(guarded: GatewayProcess, tls: s
     "authorization",
     ["", "Basic", "Basic !!!", "Basic b3RoZXI=", "Bearer secret-of-other", "Basic b3RoZXI6Z3Vlc3Q=", "Basic Og=="],
 )
-async def test_what_proves_nobody_is_refused(guarded: GatewayProcess, tls: ssl.SSLContext, authorization: str) -> None:
+async def test_wrong_credentials_are_refused(guarded: GatewayProcess, tls: ssl.SSLContext, authorization: str) -> None:
     """Among them a login without a passcode, another's passcode, and neither."""
     answer = await AdminClient(guarded.admin, tls=tls).ask("/api/overview", Authorization=authorization)
     assert answer.status == 401
@@ -114,7 +114,7 @@ async def test_a_user_closes_sessions(guarded: GatewayProcess, tls: ssl.SSLConte
         ("", 403),
     ],
 )
-async def test_only_by_its_own_names_can_it_be_reached(
+async def test_only_requests_with_one_of_its_names_are_answered(
     guarded: GatewayProcess, tls: ssl.SSLContext, host: str, status: int
 ) -> None:
     admin = AdminClient(guarded.admin, OPERATOR, tls)
@@ -161,7 +161,7 @@ async def test_without_users_only_this_machine_closes_sessions(unguarded: Gatewa
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/healthz", "/nothing", "/api/sessions?page=0"])
-async def test_every_answer_is_kept_from_strangers(unguarded: GatewayProcess, path: str) -> None:
+async def test_every_answer_has_the_security_headers(unguarded: GatewayProcess, path: str) -> None:
     answer = await AdminClient(("127.0.0.1", unguarded.admin[1])).ask(path)
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
     assert answer.headers["Cache-Control"] == "no-store"
@@ -193,7 +193,7 @@ async def test_no_answer_holds_a_passcode(broker_url: str, guarded: GatewayProce
 # Its port.
 
 
-async def test_a_usual_port_that_is_taken_is_no_obstacle(broker_url: str) -> None:
+async def test_a_default_admin_port_that_is_taken_is_only_a_warning(broker_url: str) -> None:
     document = configuration(broker_url)
     del document["admin"]
     with contextlib.ExitStack() as stack:
@@ -210,7 +210,7 @@ async def test_a_usual_port_that_is_taken_is_no_obstacle(broker_url: str) -> Non
         assert line["level"] == "warning"
 
 
-async def test_a_port_that_was_asked_for_must_be_free(broker_url: str) -> None:
+async def test_a_configured_admin_port_that_is_taken_is_an_error(broker_url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with gateway_process(configuration(broker_url, admin=f"127.0.0.1:{port}")) as process:
@@ -235,7 +235,9 @@ async def test_connections_are_bounded(unguarded: GatewayProcess) -> None:
         await until(lambda: _asked(admin), lambda status: status == 200)
 
 
-async def test_connections_that_never_shake_hands_are_bounded_too(guarded: GatewayProcess, tls: ssl.SSLContext) -> None:
+async def test_connections_without_a_tls_handshake_are_bounded_too(
+    guarded: GatewayProcess, tls: ssl.SSLContext
+) -> None:
     address: Address = ("127.0.0.1", guarded.admin[1])
     async with within():
         with contextlib.ExitStack() as stack:
@@ -262,7 +264,7 @@ async def _asked(admin: AdminClient) -> int | None:
     ],
     ids=["long-header", "long-line", "stomp", "tls"],
 )
-async def test_what_is_no_request_harms_nobody(unguarded: GatewayProcess, octets: bytes) -> None:
+async def test_input_that_is_not_http_is_refused(unguarded: GatewayProcess, octets: bytes) -> None:
     address: Address = ("127.0.0.1", unguarded.admin[1])
     with socket.create_connection(address, timeout=20) as stranger:
         stranger.sendall(octets)

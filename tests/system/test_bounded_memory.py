@@ -57,7 +57,7 @@ async def talk(process: GatewayProcess, destination: str) -> None:
 
 
 @pytest.mark.parametrize("ack", ["auto", "client", "client-individual"])
-async def test_a_slow_reader_costs_bounded_memory_and_delays_nobody(
+async def test_a_slow_reader_uses_bounded_memory_and_delays_no_other_client(
     process: GatewayProcess, backlog: str, ack: str
 ) -> None:
     before = process.memory
@@ -77,7 +77,7 @@ async def test_a_slow_reader_costs_bounded_memory_and_delays_nobody(
         assert process.memory - before < MAY_GROW
 
 
-async def test_a_slow_reader_of_several_subscriptions_costs_bounded_memory(
+async def test_a_slow_reader_of_several_subscriptions_uses_bounded_memory(
     process: GatewayProcess, backlog: str
 ) -> None:
     """The second subscription finds the client's buffer full already."""
@@ -112,7 +112,7 @@ async def test_a_slow_consumer_is_closed_and_nothing_is_lost(
 
 
 @pytest.mark.parametrize("ack", ["auto", "client"])
-async def test_a_slow_reader_that_goes_gives_its_messages_back(
+async def test_messages_of_a_slow_reader_that_leaves_are_requeued(
     process: GatewayProcess, amqp: AmqpBroker, backlog: str, ack: str
 ) -> None:
     async with StompClient.logged_in(process.address, receive_buffer=SMALL) as slow, within(60):
@@ -129,7 +129,7 @@ async def reasons(process: GatewayProcess) -> list[str]:
 
 
 @pytest.mark.parametrize("how", ["abruptly", "slow-consumer"])
-async def test_a_slow_reader_that_went_leaves_nothing_behind(broker_url: str, backlog: str, how: str) -> None:
+async def test_a_slow_reader_that_left_does_not_delay_the_shutdown(broker_url: str, backlog: str, how: str) -> None:
     """Its own link was not being read from any more; it is closed all the same, and keeps nobody waiting."""
     settings = {"slow_consumer_timeout": 1 if how == "slow-consumer" else 60}
     with gateway_process(configuration(broker_url, settings, drain_timeout=30)) as process:

@@ -181,7 +181,9 @@ async def test_an_operator_closes_one_link(laboratory: Broker, gateway: Address,
         await sender.disconnect()
 
 
-async def test_a_deleted_user_is_out(both: tuple[Address, Address], management: Management, user: str) -> None:
+async def test_the_sessions_of_a_deleted_user_end(
+    both: tuple[Address, Address], management: Management, user: str
+) -> None:
     for address in both:
         await management.add_user(user)
         async with StompClient.logged_in(address, login=user, passcode=PASSCODE) as client, within():
@@ -198,7 +200,7 @@ async def test_a_deleted_user_is_out(both: tuple[Address, Address], management: 
                 assert refusal == ("Bad CONNECT", f"Access refused for user '{user}'\n")
 
 
-async def test_a_deleted_virtual_host_is_gone(
+async def test_the_sessions_of_a_deleted_virtual_host_end(
     both: tuple[Address, Address], management: Management, vhost: str
 ) -> None:
     for address in both:
@@ -283,7 +285,7 @@ async def test_a_limit_of_queues(both: tuple[Address, Address], management: Mana
     assert errors[0] == ("precondition_failed", f"PRECONDITION_FAILED - {text}")
 
 
-async def test_a_limit_of_channels_ends_those_who_share_the_link(
+async def test_a_limit_of_channels_ends_all_sessions_of_the_link(
     gateway: Address, management: Management, user: str
 ) -> None:
     """The broker closes the whole connection of whoever opens one channel too many."""

@@ -166,7 +166,7 @@ async def test_alternative_names_are_the_plugins(stage: Stage, kind: str, index:
         assert await logins(process, 1) == [BY_KIND.get((kind, index), DEFAULT)]
 
 
-async def test_a_name_that_nobody_has_is_refused_in_the_plugins_words(stage: Stage) -> None:
+async def test_an_unknown_name_is_refused_in_the_plugins_words(stage: Stage) -> None:
     await asyncio.to_thread(stage.takes, "distinguished_name")
     with gateway_process(stage.document({})) as process:
         context = stage.identity([[(NameOID.COUNTRY_NAME, "DE")], [(CN, "nobody, really")]])
@@ -176,7 +176,7 @@ async def test_a_name_that_nobody_has_is_refused_in_the_plugins_words(stage: Sta
         assert plugins.body.strip() == ours.body.strip() == rb"Access refused for user 'CN=nobody\, really,C=DE'"
 
 
-async def test_a_login_header_counts_more_than_a_certificate(stage: Stage) -> None:
+async def test_a_login_header_takes_precedence_over_a_certificate(stage: Stage) -> None:
     await asyncio.to_thread(stage.takes, "common_name")
     with gateway_process(stage.document({"name": "common_name"})) as process:
         context = stage.identity([[(CN, "plain")]])
@@ -196,7 +196,7 @@ async def test_a_client_without_a_certificate_is_the_default_user(stage: Stage) 
         assert await logins(process, 1) == [DEFAULT]
 
 
-async def test_every_other_name_may_stand_for_one_user(stage: Stage) -> None:
+async def test_every_other_name_may_map_to_one_user(stage: Stage) -> None:
     document = stage.document({"name": "common_name"}, everyone={"login": "first,second", "passcode": "secret"})
     with gateway_process(document) as process:
         for name in ("plain", "somebody else"):
@@ -204,7 +204,7 @@ async def test_every_other_name_may_stand_for_one_user(stage: Stage) -> None:
         assert await logins(process, 2) == ["plain", "first,second"]
 
 
-async def test_without_certificate_login_a_certificate_says_nothing(stage: Stage) -> None:
+async def test_without_certificate_login_a_certificate_is_ignored(stage: Stage) -> None:
     document = stage.document({})
     document["listeners"][0]["tls"]["certificate_login"] = None
     with gateway_process(document) as process:

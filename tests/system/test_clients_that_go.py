@@ -42,7 +42,7 @@ async def returned(gateway: Gateway, amqp: AmqpBroker, queue: str) -> None:
     assert gateway.limits.sessions("/") == 0
 
 
-async def test_a_client_that_goes_with_far_too_much_waiting(broker_url: str, amqp: AmqpBroker, queue: str) -> None:
+async def test_a_client_that_leaves_with_many_messages_waiting(broker_url: str, amqp: AmqpBroker, queue: str) -> None:
     """It is not read then; nobody will ever take what waits for it."""
     async with gateway_here(parsed(broker_url, {"journal": {"level": "off"}})) as gateway, within():
         await fill(gateway, queue)
@@ -53,7 +53,7 @@ async def test_a_client_that_goes_with_far_too_much_waiting(broker_url: str, amq
 
 
 @pytest.mark.parametrize("ends", ["gone", "closed by an operator"])
-async def test_a_client_that_goes_while_a_token_is_tried(
+async def test_a_client_that_leaves_while_a_token_is_checked(
     broker_url: str, amqp: AmqpBroker, queue: str, ends: str
 ) -> None:
     """The broker's answer is behind the messages on the client's own link, where nothing is read."""

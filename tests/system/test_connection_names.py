@@ -27,7 +27,7 @@ async def _connections(management: Management, login: str, count: int) -> dict[s
 
 
 @pytest.mark.parametrize("links", ["shared", "dedicated"])
-async def test_connections_tell_whom_they_serve(
+async def test_connections_name_the_client_that_they_serve(
     laboratory: Broker, management: Management, user: str, links: str
 ) -> None:
     config = parsed(

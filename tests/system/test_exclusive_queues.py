@@ -154,7 +154,7 @@ async def test_a_temporary_queue_ends_with_its_session(gateway_address: Address,
         await answerer.disconnect()
 
 
-async def test_nobody_else_reads_a_temporary_queue(gateway_address: Address) -> None:
+async def test_no_other_session_reads_a_temporary_queue(gateway_address: Address) -> None:
     async with (
         StompClient.logged_in(gateway_address) as asker,
         StompClient.logged_in(gateway_address) as thief,

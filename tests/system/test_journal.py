@@ -179,13 +179,13 @@ async def test_sampled_messages_keep_all_their_events(
     assert len(by_event["dlv"]) == sum(line.get("n", 1) for line in by_event["ack"])
 
 
-async def test_a_directory_that_cannot_be_used_stops_the_start_and_says_so(broker_url: str, tmp_path: Path) -> None:
+async def test_a_directory_that_cannot_be_used_is_an_error_at_the_start(broker_url: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(AssertionError, match=r"journal cannot be written to .*name another directory"):
         GatewayProcess(configuration(broker_url, settings(tmp_path / "file" / "x", "session")))
 
 
-async def test_without_a_directory_of_ones_own_the_gateway_goes_on_without_journal(
+async def test_without_a_configured_directory_the_gateway_runs_without_a_journal(
     broker_url: str, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")

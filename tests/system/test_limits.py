@@ -99,7 +99,7 @@ async def test_one_session_too_many_from_an_address(broker_url: str) -> None:
             assert (await refused(address, come_from("192.0.2.1"))).startswith("The address 192.0.2.1 has 1 sessions")
 
 
-async def test_a_login_that_fails_takes_no_place(broker_url: str) -> None:
+async def test_a_login_that_fails_does_not_count_as_a_session(broker_url: str) -> None:
     async with limited(broker_url, sessions=1) as (gateway, address), within():
         async with StompClient.dialled(address, preface=come_from("192.0.2.1")) as client:
             client.write("CONNECT", accept_version="1.2", passcode="wrong")
@@ -139,7 +139,7 @@ async def test_sessions_of_one_user_share_a_rate_and_lose_nothing(
     assert await amqp.count(queue) == 1 + 300
 
 
-async def test_octets_are_paid_for_too_and_a_client_in_debt_may_go(
+async def test_bytes_count_for_the_rate_and_a_held_client_may_disconnect(
     broker_url: str, amqp: AmqpBroker, queue: str
 ) -> None:
     address_limit = {"bytes_per_second": "1MiB", "burst": "10ms"}
@@ -156,7 +156,7 @@ async def test_octets_are_paid_for_too_and_a_client_in_debt_may_go(
     assert await amqp.count(queue) == 3
 
 
-async def test_whoever_is_in_debt_is_so_with_every_session_and_a_gateway_that_stops_waits_for_nobody(
+async def test_a_rate_holds_every_session_of_a_user_but_not_a_gateway_that_stops(
     broker_url: str,
 ) -> None:
     async with (

@@ -51,7 +51,7 @@ class _Listener:
         """Nothing is to be written."""
 
 
-async def test_a_session_whose_channel_the_broker_closed_does_not_deafen_the_next_one(
+async def test_a_session_whose_channel_the_broker_closed_does_not_discard_deliveries_of_the_next_one(
     broker_url: str, amqp: AmqpBroker, queue: str
 ) -> None:
     """The broker closes a channel, and its number is used again before its session has taken leave of it."""

@@ -118,7 +118,7 @@ async def test_without_a_cache_the_broker_is_asked_each_time(own_broker: Broker,
             assert (await try_login(address, user, CHANGED)).command == "CONNECTED"
 
 
-async def test_the_cache_trusts_the_very_same_credentials_only(
+async def test_the_cache_accepts_only_exactly_the_same_credentials(
     own_broker: Broker, proxy: ChaosProxy, user: str
 ) -> None:
     config = parsed(own_broker.amqp_url, {"login_cache": 60}, upstream=upstream(proxy.address))
@@ -154,7 +154,7 @@ async def test_the_broker_is_asked_again_when_the_cache_time_is_over(own_broker:
             await early.disconnect()
 
 
-async def test_a_deleted_user_gets_in_no_more(own_broker: Broker, user: str) -> None:
+async def test_a_deleted_user_cannot_log_in_again(own_broker: Broker, user: str) -> None:
     async with gateway_here(parsed(own_broker.amqp_url, {"login_cache": 600})) as gateway, within(60):
         address = gateway.addresses[0]
         async with StompClient.logged_in(address, login=user, passcode=RIGHT) as client:
@@ -206,7 +206,7 @@ async def test_shared_links_are_few(own_broker: Broker, user: str) -> None:
             await first.disconnect()
 
 
-async def test_dedicated_links_are_the_clients_own(own_broker: Broker, user: str) -> None:
+async def test_each_session_has_its_own_dedicated_link(own_broker: Broker, user: str) -> None:
     async with gateway_here(parsed(own_broker.amqp_url, {"links": "dedicated"})) as gateway, within(60):
         address = gateway.addresses[0]
         async with (
@@ -226,7 +226,7 @@ async def test_dedicated_links_are_the_clients_own(own_broker: Broker, user: str
             await two.disconnect()
 
 
-async def test_a_dedicated_link_is_asked_for_each_time(own_broker: Broker, user: str) -> None:
+async def test_a_dedicated_link_checks_the_passcode_each_time(own_broker: Broker, user: str) -> None:
     async with gateway_here(parsed(own_broker.amqp_url, {"links": "dedicated"})) as gateway, within(60):
         address = gateway.addresses[0]
         async with StompClient.logged_in(address, login=user, passcode=RIGHT):
@@ -261,7 +261,9 @@ async def test_virtual_hosts_by_name_alias_mapping_and_pass_through(broker: Brok
         assert absent["message"] == "Bad CONNECT"
 
 
-async def test_an_unknown_virtual_host_is_refused_without_asking(broker: Broker, twins: tuple[str, str]) -> None:
+async def test_an_unknown_virtual_host_is_refused_without_asking_the_broker(
+    broker: Broker, twins: tuple[str, str]
+) -> None:
     async with gateway_here(parsed(broker.amqp_url)) as gateway, within():
         for host in (twins[0], "unknown", ""):
             frame = await try_login(gateway.addresses[0], "guest", "guest", host=host)
@@ -289,7 +291,7 @@ async def test_two_virtual_hosts_with_topic_exchanges_of_their_own(broker: Broke
         assert seen == {"one": (b"key", "/topic/heard"), "two": (b"other key", "/exchange/amq.fanout/not.heard")}
 
 
-async def test_a_passcode_longer_than_the_broker_takes_is_a_refusal_and_not_an_outage(broker: Broker) -> None:
+async def test_a_passcode_that_is_too_long_for_the_broker_is_a_refused_login(broker: Broker) -> None:
     """RabbitMQ hangs up on it, and says nothing. Tokens may be so long."""
     async with gateway_here(parsed(broker.amqp_url)) as gateway, within():
         frame = await try_login(gateway.addresses[0], "guest", "x" * 20_000)

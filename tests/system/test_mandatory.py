@@ -29,7 +29,9 @@ async def declare(amqp: AmqpBroker, queue: str) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 5, 3_000_000])
-async def test_a_message_that_no_queue_gets(gateway_address: Address, amqp: AmqpBroker, queue: str, size: int) -> None:
+async def test_a_message_that_reaches_no_queue(
+    gateway_address: Address, amqp: AmqpBroker, queue: str, size: int
+) -> None:
     await declare(amqp, queue)
     nowhere = (f"/amq/queue/{queue}-gone", f"/topic/{queue}", f"/exchange/amq.direct/{queue}")
     body = b"\xce" * size
@@ -55,7 +57,7 @@ async def test_a_message_that_no_queue_gets(gateway_address: Address, amqp: Amqp
     assert await amqp.take(queue) is None
 
 
-async def test_each_of_many_is_answered_for_once(gateway_address: Address, amqp: AmqpBroker, queue: str) -> None:
+async def test_each_of_many_messages_is_answered_once(gateway_address: Address, amqp: AmqpBroker, queue: str) -> None:
     """Two clients on one link send all kinds in turns, as fast as they can: every receipt is kept or refused."""
     await declare(amqp, queue)
     there, gone = f"/amq/queue/{queue}", f"/amq/queue/{queue}-gone"
@@ -81,7 +83,7 @@ async def test_each_of_many_is_answered_for_once(gateway_address: Address, amqp:
     assert await amqp.count(queue) == 2 * 2 * 1500
 
 
-async def test_a_queue_that_goes_while_its_messages_are_confirmed(
+async def test_a_queue_that_is_deleted_while_its_messages_are_confirmed(
     gateway_address: Address, amqp: AmqpBroker, queue: str
 ) -> None:
     """Persistent messages are confirmed late, and what comes back meanwhile went the same way."""
@@ -107,7 +109,7 @@ async def test_a_queue_that_goes_while_its_messages_are_confirmed(
         await client.disconnect()
 
 
-async def test_a_transaction_of_which_a_message_has_nowhere_to_go(
+async def test_a_transaction_with_a_message_that_reaches_no_queue(
     gateway_address: Address, amqp: AmqpBroker, queue: str
 ) -> None:
     await declare(amqp, queue)
@@ -125,7 +127,7 @@ async def test_a_transaction_of_which_a_message_has_nowhere_to_go(
     assert await amqp.count(queue) == 2
 
 
-async def test_a_rule_makes_it_so_for_clients_that_do_not_ask(broker_url: str, queue: str) -> None:
+async def test_a_destination_rule_makes_messages_mandatory(broker_url: str, queue: str) -> None:
     rules = [
         {"action": "rewrite", "destination": "/topic/old.*", "to": f"/amq/queue/{queue}-*", "mandatory": True},
         {"action": "allow", "destination": "/exchange/amq.direct/*", "on": "send", "mandatory": True},

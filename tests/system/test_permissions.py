@@ -169,7 +169,7 @@ async def test_rights_taken_while_a_session_is_open(
     assert errors[0].body.startswith(f"ACCESS_REFUSED - access to {refused}")
 
 
-async def test_a_user_who_may_no_longer_use_the_virtual_host(
+async def test_a_user_without_access_to_the_virtual_host_keeps_sessions_but_cannot_log_in(
     both: tuple[Address, Address], management: Management, user: str
 ) -> None:
     for address in both:

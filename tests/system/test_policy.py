@@ -60,7 +60,7 @@ async def other(amqp: AmqpBroker) -> AsyncIterator[str]:
 # Destination rules.
 
 
-async def test_messages_and_subscriptions_are_led_elsewhere(broker_url: str, amqp: AmqpBroker, queue: str) -> None:
+async def test_a_rewrite_rule_moves_messages_and_subscriptions(broker_url: str, amqp: AmqpBroker, queue: str) -> None:
     rules = [{"action": "rewrite", "destination": "/queue/*", "to": f"/queue/{queue}"}]
     async with gateway_here(laid_down(broker_url, destination_rules=rules)) as gateway, within():
         async with client_of(gateway) as client:
@@ -123,7 +123,9 @@ async def test_rules_of_some_logins(laboratory: Broker, user: str) -> None:
             assert await final_error(client) == denied("SEND", "/amq/queue/shared", user)
 
 
-async def test_a_denied_frame_harms_nobody_else_on_the_same_link(broker_url: str, amqp: AmqpBroker, queue: str) -> None:
+async def test_a_denied_frame_does_not_disturb_other_sessions_on_the_link(
+    broker_url: str, amqp: AmqpBroker, queue: str
+) -> None:
     rules = [{"action": "deny", "destination": "/topic/*"}]
     async with gateway_here(laid_down(broker_url, destination_rules=rules)) as gateway, within():
         async with client_of(gateway) as client, client_of(gateway) as culprit:
@@ -157,7 +159,7 @@ async def test_quorum_queues_for_clients_that_do_not_ask_for_them(
     assert await is_declared_so(amqp, queue, {**QUORUM, "x-delivery-limit": 5})
 
 
-async def test_queues_that_cannot_be_quorum_queues_take_the_rest(broker_url: str) -> None:
+async def test_queues_that_cannot_be_quorum_queues_get_the_other_arguments(broker_url: str) -> None:
     entries = [{"destination": "/*", "arguments": {**QUORUM, "x-delivery-limit": 5, **BOUNDED}}]
     async with gateway_here(laid_down(broker_url, queue_arguments=entries)) as gateway, within():
         async with client_of(gateway) as client:
@@ -202,7 +204,7 @@ async def test_a_queue_with_other_properties_is_an_error_by_default(
     assert error.message == "precondition_failed"
 
 
-async def test_an_existing_queue_is_taken_as_it_is(broker_url: str, amqp: AmqpBroker, queue: str, other: str) -> None:
+async def test_an_existing_queue_is_used_as_it_is(broker_url: str, amqp: AmqpBroker, queue: str, other: str) -> None:
     await amqp.declare_queue(queue, durable=True, auto_delete=False, arguments=BOUNDED)
     with capture_logs() as logs:
         async with gateway_here(laid_down(broker_url, on_queue_conflict="use_existing")) as gateway, within():
@@ -229,7 +231,7 @@ async def test_an_existing_queue_is_taken_as_it_is(broker_url: str, amqp: AmqpBr
     assert "inequivalent arg 'x-max-length'" in taken[0]["reason"]
 
 
-async def test_an_argument_that_no_queue_can_have_is_an_error_all_the_same(broker_url: str, queue: str) -> None:
+async def test_an_invalid_queue_argument_is_an_error_even_with_use_existing(broker_url: str, queue: str) -> None:
     async with gateway_here(laid_down(broker_url, on_queue_conflict="use_existing")) as gateway, within():
         async with client_of(gateway) as client:
             client.write("SUBSCRIBE", id="1", destination=f"/queue/{queue}", x_expires="0")
@@ -238,7 +240,7 @@ async def test_an_argument_that_no_queue_can_have_is_an_error_all_the_same(broke
     assert "invalid arg 'x-expires'" in error.body
 
 
-async def test_a_durable_subscription_takes_its_queue_as_it_is(broker_url: str, amqp: AmqpBroker) -> None:
+async def test_a_durable_subscription_uses_its_queue_as_it_is(broker_url: str, amqp: AmqpBroker) -> None:
     topic = f"/topic/t-{secrets.token_hex(6)}"
     headers = {"id": "d", "destination": topic, "durable": "true", "auto_delete": "false"}
     async with gateway_here(laid_down(broker_url, on_queue_conflict="use_existing")) as gateway, within():
@@ -253,7 +255,7 @@ async def test_a_durable_subscription_takes_its_queue_as_it_is(broker_url: str, 
             await client.disconnect()
 
 
-async def test_somebody_elses_exclusive_queue_is_no_conflict_to_overlook(
+async def test_an_exclusive_queue_of_another_session_is_refused_even_with_use_existing(
     broker_url: str, amqp: AmqpBroker, queue: str
 ) -> None:
     async with gateway_here(laid_down(broker_url, on_queue_conflict="use_existing")) as gateway, within():
@@ -266,7 +268,7 @@ async def test_somebody_elses_exclusive_queue_is_no_conflict_to_overlook(
     await until_queue_gone(amqp, queue)
 
 
-async def test_a_subscription_that_fails_deletes_no_queue_that_it_took(
+async def test_a_subscription_that_fails_deletes_no_existing_queue(
     broker_url: str, amqp: AmqpBroker, queue: str
 ) -> None:
     await amqp.declare_queue(queue, durable=True, auto_delete=False, arguments={})
@@ -281,7 +283,9 @@ async def test_a_subscription_that_fails_deletes_no_queue_that_it_took(
 # Prefetch.
 
 
-async def test_a_subscription_has_no_more_in_hand_than_it_may(broker_url: str, amqp: AmqpBroker, queue: str) -> None:
+async def test_a_subscription_has_no_more_unacknowledged_messages_than_its_prefetch(
+    broker_url: str, amqp: AmqpBroker, queue: str
+) -> None:
     config = laid_down(broker_url, prefetch={"default": 2, "max": 3})
     async with gateway_here(config) as gateway, within():
         async with client_of(gateway) as client:

@@ -107,7 +107,7 @@ async def test_a_connection_without_a_header_is_closed_without_an_answer(
             assert await client.reader.read() == b""
 
 
-async def test_the_log_says_why_and_who(broker_url: str) -> None:
+async def test_the_log_has_the_reason_and_the_peer(broker_url: str) -> None:
     headers = {
         b"GET / HTTP/1.1\r\n\r\n": "the connection does not begin with a PROXY header",
         b"PROXY TCP4 nowhere 10.2.2.2 1 2\r\n": "the PROXY line is malformed",
@@ -146,7 +146,7 @@ async def test_a_client_without_a_header_is_closed_at_the_login_timeout(broker_u
         assert line["reason"] == "no whole PROXY header came"
 
 
-async def test_lines_about_strangers_are_few(broker_url: str) -> None:
+async def test_log_lines_about_refused_headers_are_limited(broker_url: str) -> None:
     listeners = [{"tcp": "127.0.0.1:0", "proxy_protocol": True}]
     with gateway_process(configuration(broker_url, listeners=listeners)) as process:
         for _ in range(50):
@@ -211,7 +211,7 @@ def guarded(broker_url: str) -> Iterator[GatewayProcess]:
     ],
     ids=lambda value: repr(value)[:60],
 )
-async def test_the_claimed_address_decides_who_is_local(
+async def test_the_address_in_the_header_decides_who_is_local(
     guarded: GatewayProcess, header: bytes, is_let_in: bool
 ) -> None:
     async with StompClient.dialled(guarded.address, preface=header) as client, within():

@@ -11,7 +11,7 @@ from tests.support.gateway import configuration, gateway_process
 _WITHIN = 30.0
 
 
-def test_the_service_manager_hears_that_it_is_ready_and_that_it_stops(tmp_path: Path) -> None:
+def test_systemd_is_notified_when_the_gateway_is_ready_and_when_it_stops(tmp_path: Path) -> None:
     """Without a broker: the gateway listens before it has one."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))

@@ -23,7 +23,9 @@ async def _refused(address: Address, queue: str) -> str:
         return (await client.expect("ERROR"))["message"]
 
 
-async def test_many_refusals_at_once_harm_nobody_else(broker_url: str, amqp: AmqpBroker, queue: str) -> None:
+async def test_many_refused_subscriptions_at_once_do_not_disturb_other_sessions(
+    broker_url: str, amqp: AmqpBroker, queue: str
+) -> None:
     """Each closes a channel; when many come together, none of the answers may be lost."""
     await amqp.declare_queue(queue, durable=True, auto_delete=False, arguments={})
     async with gateway_here(parsed(broker_url)) as gateway, within(60):
@@ -46,7 +48,7 @@ async def _takes(client: StompClient, queue: str) -> bool:
     return frame.command == "RECEIPT"
 
 
-async def test_of_many_who_want_an_exclusive_queue_at_once_one_has_it(broker_url: str) -> None:
+async def test_of_many_sessions_that_want_an_exclusive_queue_at_once_one_gets_it(broker_url: str) -> None:
     async with gateway_here(parsed(broker_url)) as gateway, within(60):
         address = gateway.addresses[0]
         for _ in range(25):

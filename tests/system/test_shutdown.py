@@ -81,7 +81,7 @@ async def test_an_open_transaction_ends_with_the_gateway(broker_url: str, amqp: 
     assert await amqp.count(queue) == 1
 
 
-async def test_a_client_that_has_not_logged_in_is_told_too(broker_url: str) -> None:
+async def test_a_client_that_has_not_logged_in_is_sent_the_error_too(broker_url: str) -> None:
     """And it may keep its side of the connection open: others hang up, since the gateway waits seconds for that."""
     with gateway_process(configuration(broker_url)) as process:
         async with StompClient.dialled(process.address) as client, within(30):
@@ -157,13 +157,13 @@ async def test_nothing_is_lost_under_auto_when_the_gateway_stops_before_a_slow_c
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_either_signal_stops_an_idle_gateway_at_once(broker_url: str, number: signal.Signals) -> None:
+async def test_sigterm_and_sigint_stop_an_idle_gateway_at_once(broker_url: str, number: signal.Signals) -> None:
     with gateway_process(configuration(broker_url)) as process:
         process.child.send_signal(number)
         assert await process.exit_code(5) == ExitCode.OK
 
 
-async def test_the_next_gateway_can_have_the_port_at_once(broker_url: str) -> None:
+async def test_the_next_gateway_can_use_the_port_at_once(broker_url: str) -> None:
     with gateway_process(configuration(broker_url)) as process:
         host, port = process.address
         async with StompClient.logged_in(process.address) as client, within(30):
@@ -178,7 +178,7 @@ async def test_the_next_gateway_can_have_the_port_at_once(broker_url: str) -> No
                     await next_client.disconnect()
 
 
-async def test_a_port_that_is_taken_is_one_sentence(broker_url: str, tmp_path: Path) -> None:
+async def test_a_port_that_is_taken_is_an_error_of_one_sentence(broker_url: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         file = tmp_path / "gateway.yaml"

@@ -58,7 +58,7 @@ async def scene(watched: GatewayProcess, queue: str) -> AsyncIterator[Scene]:
 
 
 @pytest.mark.asyncio
-async def test_the_page_shows_sessions_and_what_they_do(scene: Scene, browser: Browser, queue: str) -> None:
+async def test_the_page_shows_sessions_and_their_traffic(scene: Scene, browser: Browser, queue: str) -> None:
     browser.open(scene.url, DESKTOP)
     browser.until(f"{ROWS}.length === 2")
     assert browser.value("document.getElementById('ready').innerText") == "Ready"
@@ -99,7 +99,7 @@ async def test_rates_errors_and_search_follow_what_happens(scene: Scene, browser
 
 
 @pytest.mark.asyncio
-async def test_a_session_is_looked_at_and_closed(scene: Scene, browser: Browser, queue: str) -> None:
+async def test_a_session_is_shown_and_closed(scene: Scene, browser: Browser, queue: str) -> None:
     browser.open(scene.url, PHONE)
     browser.until(f"{ROWS}.length === 2")
     peer = Scene.peer(scene.subscriber)
@@ -131,7 +131,7 @@ async def test_it_fits_a_phone(scene: Scene, browser: Browser) -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_terminal_shows_and_does_the_same(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_terminal_commands_show_and_close_sessions(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     def said(*arguments: str) -> str:
         assert main([*arguments, "--url", scene.url]) == ExitCode.OK
         return capsys.readouterr().out

@@ -105,7 +105,7 @@ async def answered(process: GatewayProcess, context: ssl.SSLContext) -> None:
 # A conversation.
 
 
-async def test_messages_pass_both_ways(gateway: GatewayProcess, files: Files) -> None:
+async def test_messages_pass_in_both_directions(gateway: GatewayProcess, files: Files) -> None:
     async with StompClient.logged_in(gateway.address, tls=files.client()) as client, within():
         await client.ask("SUBSCRIBE", id="a", destination="/topic/tls-listener")
         body = bytes(range(256)) * 1200
@@ -116,7 +116,9 @@ async def test_messages_pass_both_ways(gateway: GatewayProcess, files: Files) ->
         await client.disconnect()
 
 
-async def test_the_last_error_arrives_whatever_the_client_still_sends(gateway: GatewayProcess, files: Files) -> None:
+async def test_the_final_error_arrives_though_the_client_is_still_sending(
+    gateway: GatewayProcess, files: Files
+) -> None:
     async with StompClient.logged_in(gateway.address, tls=files.client()) as client, within():
         client.writer.write(b"SEND\nno colon\n\n\0" + b"x" * 2_000_000)
         error = await client.expect("ERROR")
@@ -136,7 +138,7 @@ async def test_what_was_sent_before_the_client_closed_is_published(gateway: Gate
     assert "returning true from eof_received" not in gateway.log.read_text()
 
 
-async def test_a_stop_says_goodbye_and_does_not_wait_for_handshakes(files: Files, broker_url: str) -> None:
+async def test_a_stop_sends_the_error_and_does_not_wait_for_handshakes(files: Files, broker_url: str) -> None:
     with gateway_process(configuration(broker_url, listeners=[files.listener()])) as process:
         with socket.create_connection(process.address, PATIENCE):
             async with StompClient.logged_in(process.address, tls=files.client()) as client, within():
@@ -179,7 +181,7 @@ async def test_nothing_is_lost_under_auto_when_the_gateway_stops_before_a_slow_c
 
 
 @pytest.mark.parametrize("options", [{}, {"proxy_protocol": True}])
-async def test_nothing_is_left_of_those_who_are_not_let_in(
+async def test_nothing_is_left_of_connections_that_were_refused(
     files: Files, broker_url: str, options: dict[str, Any]
 ) -> None:
     """The check for leaks after the test sees what a listener forgets, in asyncio's own loop."""
@@ -199,7 +201,7 @@ async def test_nothing_is_left_of_those_who_are_not_let_in(
 # Who is let in.
 
 
-async def test_a_client_of_the_authority_is_let_in(strict: GatewayProcess, files: Files) -> None:
+async def test_a_client_with_a_certificate_of_the_authority_is_accepted(strict: GatewayProcess, files: Files) -> None:
     identity = files.authority.identify(files.directory, "good")
     await answered(strict, files.client(identity))
 
@@ -210,7 +212,7 @@ async def test_a_client_without_a_certificate_is_refused_where_one_is_required(
     assert await refused(strict, files.client()) == "the client showed no certificate"
 
 
-async def test_a_foreign_certificate_is_refused(strict: GatewayProcess, files: Files) -> None:
+async def test_a_certificate_of_an_untrusted_authority_is_refused(strict: GatewayProcess, files: Files) -> None:
     identity = files.stranger.identify(files.directory, "foreign")
     reason = await refused(strict, files.client(identity))
     assert reason == "the client's certificate is not accepted: unable to get local issuer certificate"
@@ -230,7 +232,7 @@ async def test_where_a_certificate_is_optional_only_a_bad_one_is_refused(files: 
         assert "issuer" in await refused(process, foreign)
 
 
-async def test_a_version_that_is_too_old_is_refused(files: Files, broker_url: str) -> None:
+async def test_a_tls_version_below_the_minimum_is_refused(files: Files, broker_url: str) -> None:
     old = files.client()
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     with gateway_process(configuration(broker_url, listeners=[files.listener(min_version="1.3")])) as process:
@@ -238,13 +240,13 @@ async def test_a_version_that_is_too_old_is_refused(files: Files, broker_url: st
         await answered(process, files.client())
 
 
-async def test_version_1_2_is_spoken_unless_forbidden(gateway: GatewayProcess, files: Files) -> None:
+async def test_tls_1_2_is_accepted_by_default(gateway: GatewayProcess, files: Files) -> None:
     old = files.client()
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     await answered(gateway, old)
 
 
-async def test_a_client_that_does_not_trust_the_gateway_is_in_the_log(gateway: GatewayProcess, files: Files) -> None:
+async def test_a_client_that_does_not_trust_the_gateway_is_logged(gateway: GatewayProcess, files: Files) -> None:
     before = len(gateway.logged(FAILED))
     distrustful = ssl.create_default_context(cafile=str(files.stranger.certificate))
 
@@ -285,7 +287,7 @@ async def test_a_client_that_never_begins_is_closed_at_the_login_timeout(files: 
         assert await reason_of_last(process, FAILED, 0) == "the handshake took longer than login_timeout"
 
 
-async def test_a_client_that_leaves_is_in_the_log(gateway: GatewayProcess) -> None:
+async def test_a_client_that_closes_before_the_handshake_is_logged(gateway: GatewayProcess) -> None:
     before = len(gateway.logged(FAILED))
     async with StompClient.dialled(gateway.address):
         pass

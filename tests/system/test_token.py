@@ -173,7 +173,7 @@ async def test_a_token_that_the_broker_does_not_take(gateway: Gateway, issuer: T
         await client.disconnect()
 
 
-async def test_who_has_a_password_may_change_to_a_token(gateway: Gateway, issuer: TokenIssuer) -> None:
+async def test_a_session_that_logged_in_with_a_password_may_send_a_token(gateway: Gateway, issuer: TokenIssuer) -> None:
     async with StompClient.logged_in(gateway.addresses[0]) as client, within():
         client.write("TOKEN", receipt="t")
         await client.expect("ERROR", message="Missing header", receipt_id="t")
@@ -182,7 +182,7 @@ async def test_who_has_a_password_may_change_to_a_token(gateway: Gateway, issuer
         await client.closed()
 
 
-async def test_an_expired_token_lets_nobody_in(gateway: Gateway, issuer: TokenIssuer) -> None:
+async def test_a_login_with_an_expired_token_is_refused(gateway: Gateway, issuer: TokenIssuer) -> None:
     for host in ("/", "old"):
         async with StompClient.dialled(gateway.addresses[0]) as client, within():
             client.write("CONNECT", accept_version="1.2", host=host, login="app", passcode=issuer.token(-60))

@@ -178,7 +178,7 @@ async def test_each_virtual_host_has_its_own_window_of_unconfirmed_messages(
         await behind_first.delete_queue(queue)
 
 
-async def test_each_virtual_host_says_what_nack_means(two_vhosts: Address) -> None:
+async def test_each_virtual_host_has_its_own_default_for_nack(two_vhosts: Address) -> None:
     async with within():
         for host in ("first", "second"):
             async with StompClient.logged_in(two_vhosts, host=host) as client:
@@ -239,7 +239,7 @@ async def test_each_virtual_host_may_be_on_a_broker_of_its_own(two_brokers: Addr
             await client.disconnect()
 
 
-async def test_a_broker_that_goes_down_takes_its_own_sessions_only(
+async def test_a_broker_that_goes_down_ends_only_its_own_sessions(
     two_brokers: Address, second_broker: Broker, queue: str
 ) -> None:
     async with (

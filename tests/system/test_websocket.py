@@ -110,7 +110,9 @@ async def test_text_and_binary_and_fragments_are_the_same_stream(plain: Address,
 
 
 @pytest.mark.parametrize(("listener", "kind"), [("plain", Opcode.TEXT), ("binary", Opcode.BINARY)])
-async def test_what_is_no_utf8_comes_in_a_binary_message(doors: Doors, queue: str, listener: str, kind: Opcode) -> None:
+async def test_a_body_that_is_not_utf8_comes_in_a_binary_message(
+    doors: Doors, queue: str, listener: str, kind: Opcode
+) -> None:
     async with WebSocketClient.logged_in(doors.at[listener]) as client:
         await client.ask("SUBSCRIBE", id="0", destination=f"/queue/{queue}")
         for body, expected in ((b"a", kind), ("ü".encode(), kind), (b"\xff\xfe", Opcode.BINARY), (b"b", kind)):
@@ -180,7 +182,7 @@ async def test_the_receipt_of_disconnect_comes_before_the_close_frame(plain: Add
         assert await client.closed() == 1000
 
 
-async def test_a_close_frame_behind_the_last_words_does_not_overtake_them(plain: Address, queue: str) -> None:
+async def test_a_close_frame_does_not_overtake_the_frames_before_it(plain: Address, queue: str) -> None:
     async with WebSocketClient.logged_in(plain) as client:
         for _ in range(100):
             client.write("SEND", b"x", destination=f"/queue/{queue}")
@@ -205,7 +207,7 @@ async def test_the_error_comes_before_the_close_frame(plain: Address, octets: by
         assert await client.closed() == code
 
 
-async def test_what_was_sent_before_a_violation_is_carried_out(plain: Address, queue: str) -> None:
+async def test_frames_before_a_violation_are_processed(plain: Address, queue: str) -> None:
     async with WebSocketClient.logged_in(plain) as client:
         client.protocol.send_binary(encoded("SEND", b"x", destination=f"/queue/{queue}", receipt="before"))
         client.protocol.send_text(b"\xff")
@@ -238,7 +240,7 @@ async def test_violations_of_websocket_are_told_and_closed(plain: Address, name:
 
 
 @pytest.mark.parametrize("fragments", [1, 50])
-async def test_messages_are_bounded_more_tightly_before_the_login(doors: Doors, fragments: int) -> None:
+async def test_the_limit_of_messages_is_lower_before_the_login(doors: Doors, fragments: int) -> None:
     limit, small = 1024 + 4096, doors.at["small"]
     for size, code in ((limit, None), (limit + 1, 1009)):
         async with WebSocketClient.dialled(small) as client:
@@ -257,7 +259,7 @@ async def test_messages_are_bounded_more_tightly_before_the_login(doors: Doors, 
                 assert await client.closed() == code
 
 
-async def test_compressed_messages_are_bounded_by_what_they_hold(doors: Doors) -> None:
+async def test_the_limit_of_compressed_messages_is_their_decompressed_size(doors: Doors) -> None:
     async with WebSocketClient.logged_in(doors.at["compressed"], compression=True) as client:
         client.send(b"\n" * (LARGEST + 4096))
         await client.ask("BEGIN", transaction="t")
@@ -266,7 +268,7 @@ async def test_compressed_messages_are_bounded_by_what_they_hold(doors: Doors) -
         assert await client.closed() == 1009
 
 
-async def test_bombs_are_defused(doors: Doors) -> None:
+async def test_decompression_bombs_use_bounded_memory(doors: Doors) -> None:
     """Before any login: what one read holds would be two hundred megabytes."""
     deflate = PerMessageDeflate(False, False, 15, 15)
     async with WebSocketClient.dialled(doors.at["compressed"], compression=True) as client:
@@ -282,7 +284,7 @@ async def test_bombs_are_defused(doors: Doors) -> None:
     assert grown < 32 << 20, grown
 
 
-async def test_a_shutdown_is_told(broker_url: str) -> None:
+async def test_a_shutdown_sends_an_error_and_a_close_frame(broker_url: str) -> None:
     with gateway_process(configuration(broker_url, listeners=[{"websocket": "127.0.0.1:0"}])) as process:
         reader, writer = await asyncio.open_connection(*process.address)
         async with WebSocketClient.logged_in(process.address) as client:
@@ -298,7 +300,7 @@ async def test_a_shutdown_is_told(broker_url: str) -> None:
 # Time.
 
 
-async def test_nobody_waits_for_ever(doors: Doors) -> None:
+async def test_every_wait_for_a_client_has_a_time_limit(doors: Doors) -> None:
     """At the same time, since it takes seconds."""
     async with within(15), asyncio.TaskGroup() as clients:
         for client in (_half_a_request, _no_login, _no_sign_of_life, _signs_of_life, _no_answer_to_the_close_frame):
@@ -351,7 +353,7 @@ async def test_connections_beyond_the_limit_are_closed_at_once(doors: Doors) -> 
     assert doors.process.logged("too many connections")
 
 
-async def test_the_same_on_tcp_behind_a_proxy(doors: Doors) -> None:
+async def test_tcp_connections_beyond_the_limit_are_closed_at_once(doors: Doors) -> None:
     """Whoever does not get through its handshake takes no place away."""
     crowded, preface = doors.crowded_tcp, b"PROXY TCP4 127.0.0.1 10.2.2.2 1000 2000\r\n"
 
@@ -402,7 +404,7 @@ async def _ended(doors: Doors, reason: str) -> bool:
     return any(line["reason"] == reason for line in doors.process.logged("session ended"))
 
 
-async def test_pings_of_a_client_that_reads_nothing_pile_up_nowhere(doors: Doors) -> None:
+async def test_pings_of_a_client_that_reads_nothing_use_bounded_memory(doors: Doors) -> None:
     ping = Piece(Opcode.PING, b"x" * 125).serialize(mask=True)
     async with WebSocketClient.logged_in(doors.at["plain"], receive_buffer=4096) as client:
         before = doors.process.memory
@@ -414,7 +416,7 @@ async def test_pings_of_a_client_that_reads_nothing_pile_up_nowhere(doors: Doors
         assert grown < 10 << 20, grown
 
 
-async def test_pings_instead_of_an_answer_to_the_close_frame_pile_up_nowhere(doors: Doors) -> None:
+async def test_pings_instead_of_an_answer_to_the_close_frame_use_bounded_memory(doors: Doors) -> None:
     pings = Piece(Opcode.PING, b"x" * 125).serialize(mask=True) * 2000
     async with WebSocketClient.logged_in(doors.at["plain"]) as client:
         before = doors.process.memory
@@ -429,7 +431,7 @@ async def test_pings_instead_of_an_answer_to_the_close_frame_pile_up_nowhere(doo
         await client.expect("RECEIPT", receipt_id="last")
 
 
-async def test_whoever_sends_very_many_small_messages_does_not_hold_up_the_others(doors: Doors) -> None:
+async def test_a_client_that_sends_very_many_small_messages_does_not_block_others(doors: Doors) -> None:
     """Hundreds of thousands of WebSocket's frames take the gateway a while; meanwhile others have their answers."""
     async with (
         WebSocketClient.logged_in(doors.at["plain"]) as busy,
@@ -442,7 +444,7 @@ async def test_whoever_sends_very_many_small_messages_does_not_hold_up_the_other
 # All of it together.
 
 
-async def test_a_session_is_what_it_is_on_tcp(doors: Doors, queue: str) -> None:
+async def test_websocket_and_tcp_sessions_exchange_messages(doors: Doors, queue: str) -> None:
     """From one transport to the other, in both directions; the log tells them apart."""
     async with (
         WebSocketClient.logged_in(doors.at["plain"]) as browser,
@@ -476,7 +478,7 @@ async def test_five_hundred_browsers_at_once(plain: Address, queue: str) -> None
             clients.create_task(visit(number, clients, met))
 
 
-def test_the_last_words_reach_a_client_that_is_still_sending(doors: Doors) -> None:
+def test_the_error_reaches_a_client_that_is_still_sending(doors: Doors) -> None:
     """An ERROR in the middle of an upload, read only afterwards."""
     with socket.create_connection(doors.at["plain"]) as client:
         client.settimeout(20)

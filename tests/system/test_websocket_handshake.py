@@ -123,7 +123,9 @@ async def test_paths(stage: Stage, which: str, name: str) -> None:
         ("plain", ("Connection",)),
     ],
 )
-async def test_a_request_that_is_none_for_a_websocket(stage: Stage, which: str, missing: tuple[str, ...]) -> None:
+async def test_a_request_without_the_upgrade_headers_is_refused(
+    stage: Stage, which: str, missing: tuple[str, ...]
+) -> None:
     headers = {name: value for name, value in UPGRADE.items() if name not in missing}
     status, answer = await ask(getattr(stage, which), "GET /ws HTTP/1.1", headers)
     assert (status, answer["upgrade"]) == (426, "websocket")
@@ -149,7 +151,7 @@ async def test_the_highest_subprotocol_is_echoed(stage: Stage, which: str, offer
 
 
 @pytest.mark.parametrize("which", ["plugin", "plain"])
-async def test_the_subprotocol_says_nothing_about_the_version(stage: Stage, which: str) -> None:
+async def test_the_subprotocol_does_not_choose_the_version(stage: Stage, which: str) -> None:
     async with WebSocketClient.dialled(getattr(stage, which), subprotocols=["v12.stomp"]) as client:
         client.write("CONNECT", login="guest", passcode="guest", host="/")
         await client.expect("CONNECTED", version="1.0")
@@ -175,7 +177,7 @@ async def test_requests_that_are_refused(stage: Stage, name: str) -> None:
     assert (await ask(stage.plain, line, UPGRADE | headers))[0] == status
 
 
-async def test_refusals_are_logged_without_what_was_asked(stage: Stage) -> None:
+async def test_refusals_are_logged_without_the_request(stage: Stage) -> None:
     secret = base64.b64encode(b"guest:secret").decode()
     status, _ = await ask(stage.plain, f"GET /?token={secret} HTTP/1.1", UPGRADE | {"Authorization": f"Basic {secret}"})
     assert status == 404
@@ -220,7 +222,7 @@ def basic(credentials: bytes) -> str:
     return "Basic " + base64.b64encode(credentials).decode()
 
 
-async def test_credentials_of_http_count_for_more_than_those_of_connect(stage: Stage) -> None:
+async def test_credentials_of_http_take_precedence_over_those_of_connect(stage: Stage) -> None:
     headers = {"Authorization": basic(b"guest:guest")}
     async with WebSocketClient.dialled(stage.strict, path="/a/b", headers=headers) as client:
         await client.connect(login="nobody", passcode="wrong")
@@ -239,7 +241,7 @@ async def test_an_anonymous_browser_does_not_become_the_default_user(stage: Stag
         await client.connect(login="guest", passcode="guest")
 
 
-async def test_without_use_http_auth_the_header_is_passed_over(stage: Stage) -> None:
+async def test_without_use_http_auth_the_header_is_ignored(stage: Stage) -> None:
     async with WebSocketClient.dialled(stage.plain, headers={"Authorization": basic(b"nobody:wrong")}) as client:
         await client.connect(login="guest", passcode="guest")
 
@@ -302,7 +304,7 @@ async def test_the_proxy_protocol(stage: Stage) -> None:
         await until(peers, lambda peers: "10.9.8.7:1000" in peers)
 
 
-async def test_tls_on_a_plain_port_is_told_in_the_log(stage: Stage) -> None:
+async def test_tls_on_a_plain_port_is_logged(stage: Stage) -> None:
     # A listener with few refusals before this one, of which the log tells only so many.
     async with within(), StompClient.dialled(stage.proxied, preface=PREFACE) as client:
         client.writer.write(b"\x16\x03\x01\x02\0\1\0\1")
