@@ -1,4 +1,4 @@
-"""What happens at the broker while sessions are open: queues vanish, operators interfere, limits are reached."""
+"""Events at the broker while sessions are open: deleted queues, closed connections, limits."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_a_deleted_queue_ends_its_subscriptions_and_nothing_else(
 
 @pytest.fixture
 def impatient(laboratory: Broker) -> Iterator[None]:
-    """The broker wants every delivery acknowledged within half a second, and looks often."""
+    """A broker whose delivery acknowledgement timeout is half a second, checked often."""
     laboratory.ctl("eval", set_environment(consumer_timeout=500, channel_tick_interval=100))
     yield
     laboratory.ctl("eval", set_environment(consumer_timeout=1_800_000, channel_tick_interval=60_000))
@@ -103,7 +103,7 @@ async def test_a_delivery_that_is_not_acknowledged_in_time(
         async with (
             StompClient.logged_in(address) as slow,
             StompClient.logged_in(address) as other,
-            StompClient.logged_in(address) as heir,
+            StompClient.logged_in(address) as next_client,
             within(),
         ):
             await other.ask("SUBSCRIBE", id="o", destination=f"/topic/{queue}")
@@ -111,14 +111,14 @@ async def test_a_delivery_that_is_not_acknowledged_in_time(
             await other.ask("SEND", b"kept", destination=f"/queue/{queue}")
             await slow.expect("MESSAGE", b"kept", redelivered="false")
             errors.append(await final_error(slow))
-            # It is back in its queue, and who shares the link with the slow one is not disturbed.
-            await heir.ask("SUBSCRIBE", id="a", destination=f"/queue/{queue}")
-            await heir.expect("MESSAGE", b"kept", redelivered="true")
+            # The message is back in its queue, and other sessions on the same link are not disturbed.
+            await next_client.ask("SUBSCRIBE", id="a", destination=f"/queue/{queue}")
+            await next_client.expect("MESSAGE", b"kept", redelivered="true")
             other.write("SEND", b"undisturbed", destination=f"/topic/{queue}")
             await other.expect("MESSAGE", b"undisturbed")
-            await heir.disconnect()
+            await next_client.disconnect()
             await other.disconnect()
-    # The channel's number is the broker's business.
+    # The channel's number differs.
     messages, bodies = zip(*errors, strict=True)
     assert set(messages) == {"precondition_failed"}
     assert len({re.sub("channel [0-9]+", "channel", body) for body in bodies}) == 1
@@ -145,7 +145,7 @@ async def test_an_operator_closes_the_connections_of_a_user(
         await asyncio.to_thread(laboratory.ctl, "close_all_user_connections", user, "Wartung, 12 Uhr")
         for client in (reader, sender):
             assert await final_error(client) == ("connection_forced", "CONNECTION_FORCED - Wartung, 12 Uhr")
-        # Nobody else is disturbed, and who was may come again at once.
+        # Other users are not disturbed, and this one may log in again at once.
         async with StompClient.logged_in(gateway, login=user, passcode=PASSCODE) as again:
             await again.ask("SUBSCRIBE", id="a", destination=f"/queue/{queue}")
             await again.expect("MESSAGE", b"kept", redelivered="true")
@@ -156,7 +156,7 @@ async def test_an_operator_closes_the_connections_of_a_user(
 
 
 async def test_an_operator_closes_one_link(laboratory: Broker, gateway: Address, user: str) -> None:
-    """Who has a channel on it is told, and nobody else."""
+    """Sessions with a channel on the link end with an ERROR, and no others."""
     async with (
         StompClient.logged_in(gateway, login=user, passcode=PASSCODE) as reader,
         StompClient.logged_in(gateway, login=user, passcode=PASSCODE) as sender,
@@ -190,7 +190,7 @@ async def test_the_sessions_of_a_deleted_user_end(
             await client.ask("SUBSCRIBE", id="a", destination="/topic/any")
             await management.delete_user(user)
             error = await final_error(client)
-            # The plugin shows the end of its connection as the broker's own language has it.
+            # The plugin shows the reason as an Erlang term.
             assert f"user '{user}' is deleted" in error.body
             if address == both[0]:
                 assert error == ("connection_forced", f"CONNECTION_FORCED - user '{user}' is deleted")
@@ -214,7 +214,7 @@ async def test_the_sessions_of_a_deleted_virtual_host_end(
             await sender.ask("SEND", b"", destination="/topic/any")
             await management.delete_vhost(vhost)
             error = await final_error(sender)
-            # Whichever the broker does first: it stops the virtual host, and it closes the connections.
+            # The broker stops the virtual host and closes the connections, in either order.
             assert re.search(f"vhost '{vhost}' is (deleted|down)", error.body)
             if address == both[0]:
                 assert error.message == "connection_forced"
@@ -264,7 +264,7 @@ async def test_sessions_on_shared_links_need_no_connections_of_their_own(
             client.write("SEND", b"x", destination="/topic/all")
             for receiver in (one, two, three):
                 await receiver.expect("MESSAGE", b"x")
-        # One that wants a link for itself alone gets none; the others have theirs.
+        # A subscription that needs a link of its own gets none; the shared links stay open.
         one.write("SUBSCRIBE", id="b", ack="client", destination="/topic/all", receipt="b")
         error = await final_error(one)
         assert error.message == "not_allowed"
@@ -288,7 +288,7 @@ async def test_a_limit_of_queues(both: tuple[Address, Address], management: Mana
 async def test_a_limit_of_channels_ends_all_sessions_of_the_link(
     gateway: Address, management: Management, user: str
 ) -> None:
-    """The broker closes the whole connection of whoever opens one channel too many."""
+    """The broker closes the whole connection on which one channel too many is opened."""
     await management.limit("user", user, "max-channels", 1)
     async with (
         StompClient.logged_in(gateway, login=user, passcode=PASSCODE) as one,

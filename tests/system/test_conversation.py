@@ -1,4 +1,4 @@
-"""How the gateway takes a client's bytes: in any pieces, up to the last one, and no more than its limits allow."""
+"""Input from clients: in pieces of any size, up to the last byte, and within the limits."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MIB = 1 << 20
 async def test_a_client_that_sends_byte_by_byte(gateway_address: Address, queue: str) -> None:
     destination = f"/queue/{queue}"
     async with StompClient.dialled(gateway_address) as client, within():
-        octets = encoded("CONNECT", accept_version="1.2") + encoded("SUBSCRIBE", id="a", destination=destination)
-        octets += encoded("SEND", b"one\0two", destination=destination, receipt="sent")
-        for octet in octets:
-            client.writer.write(bytes((octet,)))
+        data = encoded("CONNECT", accept_version="1.2") + encoded("SUBSCRIBE", id="a", destination=destination)
+        data += encoded("SEND", b"one\0two", destination=destination, receipt="sent")
+        for byte in data:
+            client.writer.write(bytes((byte,)))
             await client.writer.drain()
         await client.expect("CONNECTED", version="1.2")
         frames = {frame.command: frame for frame in [await client.receive(), await client.receive()]}
@@ -43,7 +43,7 @@ async def test_many_frames_in_one_write(gateway_address: Address, queue: str) ->
         assert [message.body for message in await client.messages(50)] == [b"%d" % number for number in range(50)]
 
 
-# The end.
+# How a connection ends.
 
 
 async def test_half_close_stores_every_message_and_answers_every_receipt(
@@ -181,7 +181,7 @@ async def test_login_timeout_ends_a_connection_that_sends_no_frame(broker_url: s
             await client.expect("ERROR", message="Login timeout")
             await client.closed()
         async with StompClient.logged_in(gateway.addresses[0]) as client:
-            # Well past the timeout; a client that is logged in need not fear it.
+            # Well past the timeout, which does not apply to a client that is logged in.
             with pytest.raises(TimeoutError):
                 await client.receive(seconds=2)
             await client.disconnect()
@@ -228,7 +228,7 @@ async def test_without_heart_beats_there_are_none(gateway_address: Address) -> N
         await client.disconnect()
 
 
-# What is big, empty or odd.
+# Unusual bodies.
 
 
 @pytest.fixture(scope="module")
@@ -243,7 +243,7 @@ async def test_bodies_arrive_as_they_were_sent(gateway_address: Address, queue: 
             client.write("SEND", body, destination=f"/queue/{queue}")
         messages = await client.messages(len(odd_bodies))
         assert [message.body for message in messages] == odd_bodies
-        # An empty body has no content-length, of all the others it is right: the client counts by it.
+        # An empty body has no content-length. The client reads all other bodies by it, so it is right.
         assert "content-length" not in messages[0].headers
 
 
@@ -276,7 +276,7 @@ async def test_a_frame_cut_off_by_the_end_of_the_connection_is_not_sent(
 
 
 async def test_a_client_that_sends_very_many_frames_does_not_block_others(gateway_address: Address) -> None:
-    """A hundred thousand of them take the gateway a while; meanwhile others have their answers."""
+    """The gateway needs a while for a hundred thousand frames; meanwhile it answers others."""
     async with (
         StompClient.logged_in(gateway_address) as busy,
         StompClient.logged_in(gateway_address) as other,

@@ -46,7 +46,7 @@ def filled(headers: dict[str, str], queue: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def dedicated(broker_url: str) -> Iterator[Address]:
-    """A gateway whose sessions have links of their own, so that the broker itself is the judge."""
+    """A gateway whose sessions have links of their own, so that the broker itself refuses."""
     with gateway_process(configuration(broker_url, {"links": "dedicated"})) as process:
         yield process.address
 
@@ -83,7 +83,7 @@ async def test_an_exclusive_queue_is_refused_to_another_session_as_the_broker_do
 async def test_sending_to_an_exclusive_queue_of_another_session(
     gateway_address: Address, plugin_address: Address, queue: str, destination: str
 ) -> None:
-    """As with the plugin: publishing needs no access to a queue, declaring does."""
+    """As with the plugin: only a SEND that declares the queue needs access to it."""
     outcomes = []
     for address in (gateway_address, plugin_address):
         async with StompClient.logged_in(address) as owner, StompClient.logged_in(address) as other, within():
@@ -101,7 +101,7 @@ async def test_sending_to_an_exclusive_queue_of_another_session(
 async def test_an_exclusive_queue_is_free_when_its_session_gives_it_up(
     gateway_address: Address, amqp: AmqpBroker, queue: str, how: str
 ) -> None:
-    async with StompClient.logged_in(gateway_address) as owner, StompClient.logged_in(gateway_address) as heir:
+    async with StompClient.logged_in(gateway_address) as owner, StompClient.logged_in(gateway_address) as next_owner:
         async with within():
             await owner.ask("SUBSCRIBE", id="a", destination=f"/queue/{queue}", **EXCLUSIVE)
             if how == "disconnect":
@@ -114,10 +114,10 @@ async def test_an_exclusive_queue_is_free_when_its_session_gives_it_up(
             else:
                 owner.writer.transport.abort()
             await until_queue_gone(amqp, queue)
-            await heir.ask("SUBSCRIBE", id="a", destination=f"/queue/{queue}", **EXCLUSIVE)
-            heir.write("SEND", b"mine now", destination=f"/amq/queue/{queue}")
-            await heir.expect("MESSAGE", b"mine now")
-            await heir.disconnect()
+            await next_owner.ask("SUBSCRIBE", id="a", destination=f"/queue/{queue}", **EXCLUSIVE)
+            next_owner.write("SEND", b"mine now", destination=f"/amq/queue/{queue}")
+            await next_owner.expect("MESSAGE", b"mine now")
+            await next_owner.disconnect()
 
 
 async def test_an_exclusive_queue_that_a_send_declared(gateway_address: Address, amqp: AmqpBroker, queue: str) -> None:
@@ -179,7 +179,7 @@ async def test_no_queue_is_left_behind(broker_url: str, own_broker: Broker) -> N
             await client.ask("SUBSCRIBE", id="5", destination="/queue/left", durable="false")
             await client.ask("SEND", b"", destination="/topic/nobody", reply_to="/temp-queue/left")
         async with StompClient.logged_in(gateway.addresses[0]) as client:
-            # A subscription that fails half-way: there is no such exchange to bind its queue to.
+            # A subscription that fails when its queue is bound: the exchange does not exist.
             client.write("SUBSCRIBE", id="1", destination="/exchange/no-such-exchange/left")
             await client.expect("ERROR", message="not_found")
             await client.closed()
@@ -206,7 +206,7 @@ async def test_an_exclusive_queue_that_an_operator_deletes_is_free(
     gateway_address: Address, own_broker: Broker, queue: str, consumed: bool
 ) -> None:
     exclusive = {"destination": f"/queue/{queue}", "exclusive": "true"}
-    async with StompClient.logged_in(gateway_address) as owner, StompClient.logged_in(gateway_address) as heir:
+    async with StompClient.logged_in(gateway_address) as owner, StompClient.logged_in(gateway_address) as next_owner:
         async with within():
             await owner.ask("SEND", b"", **exclusive)
             if consumed:
@@ -215,12 +215,12 @@ async def test_an_exclusive_queue_that_an_operator_deletes_is_free(
             await asyncio.to_thread(own_broker.ctl, "delete_queue", queue)
             if consumed:
                 await owner.expect("ERROR", message="Server cancelled subscription", subscription="a")
-            await heir.ask("SUBSCRIBE", id="h", **exclusive)
-            # From now on it is the heir's, and the end of the other session is none of its business.
+            await next_owner.ask("SUBSCRIBE", id="h", **exclusive)
+            # The end of the first session does not delete the queue, which has a new owner.
             await owner.disconnect()
-            heir.write("SEND", b"mine now", destination=f"/amq/queue/{queue}")
-            await heir.expect("MESSAGE", b"mine now")
-            await heir.disconnect()
+            next_owner.write("SEND", b"mine now", destination=f"/amq/queue/{queue}")
+            await next_owner.expect("MESSAGE", b"mine now")
+            await next_owner.disconnect()
 
 
 async def test_the_end_of_a_session_deletes_no_queue_that_took_the_name_of_its_own(

@@ -1,4 +1,4 @@
-"""Logging in: RabbitMQ is the judge of users and virtual hosts, and what it once said is trusted only for a while."""
+"""Login: RabbitMQ decides about users and virtual hosts, and its answer is cached for a limited time."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ pytestmark = pytest.mark.system
 
 RIGHT, WRONG, CHANGED = "correct", "wrong", "changed"
 USERS = 20
-"""More than there are tests that want one."""
+"""More than the tests that need one."""
 REFUSED = "Access refused for user '{}'\n"
 
 
 @pytest.fixture(scope="module")
 def users(own_broker: Broker) -> Iterator[str]:
-    """Users with passcode "correct" who may use the virtual host /, made at once. They end with their broker."""
+    """Users with the passcode "correct" who may use the virtual host /, all created in one call."""
     names = [f"user-{secrets.token_hex(4)}" for _ in range(USERS)]
     add_user = 'rabbit_auth_backend_internal:add_user(<<"{}">>, <<"{}">>, <<"tests">>)'
     erlang(own_broker, ", ".join(f"{add_user.format(name, RIGHT)}, {permit(name, '/')}" for name in names) + ".")
@@ -35,7 +35,7 @@ def users(own_broker: Broker) -> Iterator[str]:
 
 @pytest.fixture
 def user(users: Iterator[str]) -> str:
-    """One of them, whom no other test has."""
+    """A user that no other test has."""
     return next(users)
 
 
@@ -51,13 +51,13 @@ def twins(own_broker: Broker) -> Iterator[tuple[str, str]]:
 
 
 def permit(user: str, vhost: str) -> str:
-    """The expression that gives a user every right in a virtual host."""
+    """The Erlang expression that gives a user all permissions in a virtual host."""
     everything = ", ".join(['<<".*">>'] * 3)
     return f'rabbit_auth_backend_internal:set_permissions(<<"{user}">>, <<"{vhost}">>, {everything}, <<"tests">>)'
 
 
 def erlang(broker: Broker, expression: str) -> str:
-    """One start of rabbitmqctl for several steps: each start takes about a second."""
+    """Run several steps in one rabbitmqctl, which takes about a second to start."""
     return broker.ctl("eval", expression)
 
 
@@ -132,7 +132,7 @@ async def test_the_cache_accepts_only_exactly_the_same_credentials(
             for passcode in (WRONG, RIGHT[:-1], RIGHT + " ", ""):
                 assert (await try_login(address, user, passcode)).body.decode() == REFUSED.format(user)
             assert (await try_login(address, user, CHANGED)).command == "CONNECTED"
-            # A refused login has not spoilt the accepted one.
+            # The refused login has not replaced the accepted one in the cache.
             asked = proxy.accepted
             assert (await try_login(address, user, RIGHT)).command == "CONNECTED"
             assert proxy.accepted == asked
@@ -149,7 +149,7 @@ async def test_the_broker_is_asked_again_when_the_cache_time_is_over(own_broker:
                 return (await try_login(address, user, RIGHT)).command
 
             await until(answer, lambda command: command == "ERROR")
-            # Sessions that were let in before are not thrown out.
+            # Sessions that logged in before go on.
             await early.ask("SEND", b"", destination="/topic/nobody")
             await early.disconnect()
 
@@ -183,7 +183,7 @@ async def test_many_logins_at_once_with_a_wrong_one_among_them(broker: Broker) -
 
 
 async def connections(broker: Broker) -> Counter[str]:
-    """How many AMQP connections each client name has, by the gateway's names for them."""
+    """The number of AMQP connections, by the names that the gateway gives them."""
     listing = await asyncio.to_thread(broker.ctl, "list_connections", "client_properties")
     return Counter(re.findall(r'"connection_name","(stomp-gateway [^"]+)"', listing))
 
@@ -292,7 +292,7 @@ async def test_two_virtual_hosts_with_topic_exchanges_of_their_own(broker: Broke
 
 
 async def test_a_passcode_that_is_too_long_for_the_broker_is_a_refused_login(broker: Broker) -> None:
-    """RabbitMQ hangs up on it, and says nothing. Tokens may be so long."""
+    """RabbitMQ closes the connection without an answer. A token may be so long."""
     async with gateway_here(parsed(broker.amqp_url)) as gateway, within():
         frame = await try_login(gateway.addresses[0], "guest", "x" * 20_000)
         assert (frame["message"], frame.body) == ("Bad CONNECT", b"Access refused for user 'guest'\n")

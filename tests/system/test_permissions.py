@@ -1,4 +1,4 @@
-"""What a user may do is for RabbitMQ to say, in the words that its plugin passes on."""
+"""RabbitMQ decides what a user may do, and the gateway passes its answer on in the words of the plugin."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ pytestmark = pytest.mark.system
 
 NOTHING = "^$"
 LOGIN_CACHE = 0
-"""Seconds: in these tests the broker is asked each time."""
+"""Seconds: these tests ask the broker each time."""
 
 
 class Case(NamedTuple):
-    """A user's rights, a frame that they do not allow, and what the broker says to that."""
+    """A user's permissions, a frame that they do not allow, and what the broker refuses."""
 
     rights: tuple[str, str, str]
     frame: dict[str, str]
@@ -112,7 +112,7 @@ async def test_a_frame_without_the_right_to_it_ends_the_session_as_with_the_plug
             errors.append(await final_error(client))
     assert errors[0].message == "access_refused"
     assert errors[0].body.startswith(f"ACCESS_REFUSED - access to {case.refused}")
-    # Where the broker chose a queue's name it is another one each time.
+    # A queue name that the broker chose is different each time.
     assert "amq.gen-" in errors[0].body or errors[0] == errors[1]
 
 
@@ -124,7 +124,7 @@ async def test_a_topic_without_the_right_to_it_ends_the_session_as_with_the_plug
     errors = []
     for address in both:
         async with StompClient.logged_in(address, login=user, passcode=PASSCODE) as client, within():
-            # These two are allowed; the broker puts in the user's name.
+            # These two are allowed; the broker replaces {username}.
             await client.ask(SUBSCRIBE, id="own", destination=f"/topic/{user}.a")
             await client.ask(SEND, b"", destination="/topic/open.a")
             write(client, frame)
@@ -146,7 +146,7 @@ async def test_a_topic_without_the_right_to_it_ends_the_session_as_with_the_plug
 async def test_rights_taken_while_a_session_is_open(
     both: tuple[Address, Address], management: Management, user: str, frame: dict[str, str], refused: str
 ) -> None:
-    """What runs goes on, as in the broker itself; what is asked for from now on is refused."""
+    """Open subscriptions go on, as in the broker itself; new requests are refused."""
     errors = []
     for address in both:
         await management.permit(user)
@@ -186,7 +186,7 @@ async def test_a_user_without_access_to_the_virtual_host_keeps_sessions_but_cann
             async with StompClient.dialled(address) as another:
                 another.write("CONNECT", accept_version="1.2", login=user, passcode=PASSCODE)
                 assert error_text(await another.receive()) == ("Bad CONNECT", "Virtual host '/' access denied")
-                # The connection stays open, and the user is let in once that is in order again.
+                # The connection stays open, and the login succeeds once the user has permission again.
                 await management.permit(user, rights=EVERYTHING)
                 await another.connect(login=user, passcode=PASSCODE)
                 await another.disconnect()

@@ -1,4 +1,4 @@
-"""What an operator lays down for a virtual host, with a real broker: rules, queue arguments, conflicts, prefetch."""
+"""Settings of a virtual host with a real broker: destination rules, queue arguments, queue conflicts, prefetch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUORUM = {"x-queue-type": "quorum"}
 BOUNDED = {"x-max-length": 3}
 
 
-def laid_down(broker_url: str, **settings: Any) -> GatewayConfig:  # noqa: ANN401 - YAML has every type
+def policy_config(broker_url: str, **settings: Any) -> GatewayConfig:  # noqa: ANN401 - YAML has every type
     return parsed(broker_url, settings)
 
 
@@ -51,7 +51,7 @@ async def is_declared_so(amqp: AmqpBroker, queue: str, arguments: dict[str, Any]
 
 @pytest_asyncio.fixture
 async def other(amqp: AmqpBroker) -> AsyncIterator[str]:
-    """The name of a second queue, deleted in the end."""
+    """The name of a second queue, deleted at the end."""
     name = f"test-{secrets.token_hex(6)}"
     yield name
     await amqp.delete_queue(name)
@@ -62,7 +62,7 @@ async def other(amqp: AmqpBroker) -> AsyncIterator[str]:
 
 async def test_a_rewrite_rule_moves_messages_and_subscriptions(broker_url: str, amqp: AmqpBroker, queue: str) -> None:
     rules = [{"action": "rewrite", "destination": "/queue/*", "to": f"/queue/{queue}"}]
-    async with gateway_here(laid_down(broker_url, destination_rules=rules)) as gateway, within():
+    async with gateway_here(policy_config(broker_url, destination_rules=rules)) as gateway, within():
         async with client_of(gateway) as client:
             await client.ask("SEND", b"one", destination="/queue/a")
             assert await amqp.count(queue) == 1
@@ -75,7 +75,7 @@ async def test_a_rewrite_rule_moves_messages_and_subscriptions(broker_url: str, 
 
 async def test_a_rewritten_topic_is_another_topic(broker_url: str) -> None:
     rules = [{"action": "rewrite", "destination": "/topic/*", "to": "/topic/{login}.*"}]
-    async with gateway_here(laid_down(broker_url, destination_rules=rules)) as gateway, within():
+    async with gateway_here(policy_config(broker_url, destination_rules=rules)) as gateway, within():
         async with client_of(gateway) as client:
             await client.ask("SUBSCRIBE", id="1", destination="/topic/#")
             client.write("SEND", b"one", destination="/topic/a.b")
@@ -87,7 +87,7 @@ async def test_a_durable_subscription_comes_back_to_its_messages(broker_url: str
     topic = f"t-{secrets.token_hex(6)}"
     rules = [{"action": "rewrite", "destination": "/topic/old.*", "to": "/topic/new.*"}]
     headers = {"id": "d", "destination": f"/topic/old.{topic}", "durable": "true", "auto_delete": "false"}
-    async with gateway_here(laid_down(broker_url, destination_rules=rules)) as gateway, within():
+    async with gateway_here(policy_config(broker_url, destination_rules=rules)) as gateway, within():
         async with client_of(gateway) as client:
             await client.ask("SUBSCRIBE", **headers)
             await client.disconnect()
@@ -96,7 +96,7 @@ async def test_a_durable_subscription_comes_back_to_its_messages(broker_url: str
             client.write("SUBSCRIBE", **headers)
             await client.expect("MESSAGE", b"meanwhile")
             await client.ask("UNSUBSCRIBE", id="d", durable="true")
-            # Its queue is gone: what comes now waits for nobody.
+            # Its queue is deleted: this message is not stored.
             await client.ask("SEND", b"late", destination=f"/topic/new.{topic}")
             await client.ask("SUBSCRIBE", **headers)
             await client.ask("UNSUBSCRIBE", id="d", durable="true")
@@ -108,7 +108,7 @@ async def test_rules_of_some_logins(laboratory: Broker, user: str) -> None:
         {"action": "allow", "destination": "/queue/{login}.*"},
         {"action": "deny", "destination": "/queue/*", "logins": ["user-*"], "on": "send"},
     ]
-    config = laid_down(laboratory.amqp_url, destination_rules=rules)
+    config = policy_config(laboratory.amqp_url, destination_rules=rules)
     async with gateway_here(config) as gateway, within():
         async with StompClient.logged_in(gateway.addresses[0], login=user, passcode=PASSCODE) as client:
             await client.ask("SUBSCRIBE", id="1", destination="/queue/shared", durable="false", exclusive="false")
@@ -127,7 +127,7 @@ async def test_a_denied_frame_does_not_disturb_other_sessions_on_the_link(
     broker_url: str, amqp: AmqpBroker, queue: str
 ) -> None:
     rules = [{"action": "deny", "destination": "/topic/*"}]
-    async with gateway_here(laid_down(broker_url, destination_rules=rules)) as gateway, within():
+    async with gateway_here(policy_config(broker_url, destination_rules=rules)) as gateway, within():
         async with client_of(gateway) as client, client_of(gateway) as culprit:
             await client.ask("SEND", b"before", destination=f"/queue/{queue}")
             culprit.write("SUBSCRIBE", id="1", destination="/topic/t", receipt="r")
@@ -145,8 +145,8 @@ async def test_quorum_queues_for_clients_that_do_not_ask_for_them(
     broker_url: str, amqp: AmqpBroker, queue: str, command: str
 ) -> None:
     entries = [{"destination": "/queue/test-*", "arguments": {**QUORUM, "x-delivery-limit": 5}}]
-    async with gateway_here(laid_down(broker_url, queue_arguments=entries)) as gateway, within():
-        # Each is in a session of its own, so each declares: a difference would be a conflict.
+    async with gateway_here(policy_config(broker_url, queue_arguments=entries)) as gateway, within():
+        # Each session declares the queue: a difference would be a conflict.
         async with client_of(gateway) as client:
             await client.ask(command, id="1", destination=f"/queue/{queue}", ack="client")
             await client.disconnect()
@@ -161,7 +161,7 @@ async def test_quorum_queues_for_clients_that_do_not_ask_for_them(
 
 async def test_queues_that_cannot_be_quorum_queues_get_the_other_arguments(broker_url: str) -> None:
     entries = [{"destination": "/*", "arguments": {**QUORUM, "x-delivery-limit": 5, **BOUNDED}}]
-    async with gateway_here(laid_down(broker_url, queue_arguments=entries)) as gateway, within():
+    async with gateway_here(policy_config(broker_url, queue_arguments=entries)) as gateway, within():
         async with client_of(gateway) as client:
             await client.ask("SUBSCRIBE", id="1", destination="/topic/a", ack="client", prefetch_count="1")
             for number in range(6):
@@ -169,7 +169,7 @@ async def test_queues_that_cannot_be_quorum_queues_get_the_other_arguments(broke
             ack = (await client.expect("MESSAGE", b"0"))["ack"]
             await client.ask("SEND", destination="/topic/other")
             client.write("ACK", id=ack)
-            # One was in hand; of those that waited the oldest made room.
+            # One was unacknowledged; of the waiting ones the oldest were dropped.
             await client.expect("MESSAGE", b"3")
             await client.disconnect()
 
@@ -178,7 +178,7 @@ async def test_durable_subscriptions_collect_in_a_bounded_queue(broker_url: str)
     topic = f"/topic/t-{secrets.token_hex(6)}"
     entries = [{"destination": "/topic/t-*", "arguments": {**QUORUM, **BOUNDED}}]
     headers = {"id": "d", "destination": topic, "durable": "true", "auto_delete": "false"}
-    async with gateway_here(laid_down(broker_url, queue_arguments=entries)) as gateway, within():
+    async with gateway_here(policy_config(broker_url, queue_arguments=entries)) as gateway, within():
         async with client_of(gateway) as client:
             await client.ask("SUBSCRIBE", **headers)
             await client.ask("UNSUBSCRIBE", id="d")
@@ -190,14 +190,14 @@ async def test_durable_subscriptions_collect_in_a_bounded_queue(broker_url: str)
             await client.disconnect()
 
 
-# Queues that are otherwise than a client asks for.
+# Queues with other properties than a client asks for.
 
 
 async def test_a_queue_with_other_properties_is_an_error_by_default(
     broker_url: str, amqp: AmqpBroker, queue: str
 ) -> None:
     await amqp.declare_queue(queue, durable=True, auto_delete=False, arguments=BOUNDED)
-    async with gateway_here(laid_down(broker_url)) as gateway, within():
+    async with gateway_here(policy_config(broker_url)) as gateway, within():
         async with client_of(gateway) as client:
             client.write("SEND", b"x", destination=f"/queue/{queue}")
             error = await final_error(client)
@@ -207,9 +207,9 @@ async def test_a_queue_with_other_properties_is_an_error_by_default(
 async def test_an_existing_queue_is_used_as_it_is(broker_url: str, amqp: AmqpBroker, queue: str, other: str) -> None:
     await amqp.declare_queue(queue, durable=True, auto_delete=False, arguments=BOUNDED)
     with capture_logs() as logs:
-        async with gateway_here(laid_down(broker_url, on_queue_conflict="use_existing")) as gateway, within():
+        async with gateway_here(policy_config(broker_url, on_queue_conflict="use_existing")) as gateway, within():
             async with client_of(gateway) as client:
-                # Before, on the same channel, so that nothing of it is lost when the broker refuses the declaration.
+                # This message is sent first on the same channel, and is not lost when the broker refuses the declaration.
                 client.write("SEND", b"first", destination=f"/queue/{other}", receipt="first")
                 client.write("SEND", b"one", destination=f"/queue/{queue}", receipt="one")
                 await client.expect("RECEIPT", receipt_id="first")
@@ -232,7 +232,7 @@ async def test_an_existing_queue_is_used_as_it_is(broker_url: str, amqp: AmqpBro
 
 
 async def test_an_invalid_queue_argument_is_an_error_even_with_use_existing(broker_url: str, queue: str) -> None:
-    async with gateway_here(laid_down(broker_url, on_queue_conflict="use_existing")) as gateway, within():
+    async with gateway_here(policy_config(broker_url, on_queue_conflict="use_existing")) as gateway, within():
         async with client_of(gateway) as client:
             client.write("SUBSCRIBE", id="1", destination=f"/queue/{queue}", x_expires="0")
             error = await final_error(client)
@@ -243,7 +243,7 @@ async def test_an_invalid_queue_argument_is_an_error_even_with_use_existing(brok
 async def test_a_durable_subscription_uses_its_queue_as_it_is(broker_url: str, amqp: AmqpBroker) -> None:
     topic = f"/topic/t-{secrets.token_hex(6)}"
     headers = {"id": "d", "destination": topic, "durable": "true", "auto_delete": "false"}
-    async with gateway_here(laid_down(broker_url, on_queue_conflict="use_existing")) as gateway, within():
+    async with gateway_here(policy_config(broker_url, on_queue_conflict="use_existing")) as gateway, within():
         async with client_of(gateway) as client:
             await client.ask("SUBSCRIBE", **headers, x_max_length="5")
             await client.disconnect()
@@ -258,7 +258,7 @@ async def test_a_durable_subscription_uses_its_queue_as_it_is(broker_url: str, a
 async def test_an_exclusive_queue_of_another_session_is_refused_even_with_use_existing(
     broker_url: str, amqp: AmqpBroker, queue: str
 ) -> None:
-    async with gateway_here(laid_down(broker_url, on_queue_conflict="use_existing")) as gateway, within():
+    async with gateway_here(policy_config(broker_url, on_queue_conflict="use_existing")) as gateway, within():
         async with client_of(gateway) as owner, client_of(gateway) as client:
             await owner.ask("SUBSCRIBE", id="1", destination=f"/queue/{queue}", durable="false", exclusive="true")
             client.write("SUBSCRIBE", id="1", destination=f"/queue/{queue}", durable="false")
@@ -272,9 +272,9 @@ async def test_a_subscription_that_fails_deletes_no_existing_queue(
     broker_url: str, amqp: AmqpBroker, queue: str
 ) -> None:
     await amqp.declare_queue(queue, durable=True, auto_delete=False, arguments={})
-    async with gateway_here(laid_down(broker_url, on_queue_conflict="use_existing")) as gateway, within():
+    async with gateway_here(policy_config(broker_url, on_queue_conflict="use_existing")) as gateway, within():
         async with client_of(gateway) as client:
-            # A transient one is asked for, to be bound to an exchange that is not there.
+            # SUBSCRIBE asks for a transient queue, bound to an exchange that does not exist.
             client.write("SUBSCRIBE", id="1", destination="/exchange/nowhere/k", x_queue_name=queue)
             assert (await final_error(client)).message == "not_found"
     assert await amqp.count(queue) == 0
@@ -286,7 +286,7 @@ async def test_a_subscription_that_fails_deletes_no_existing_queue(
 async def test_a_subscription_has_no_more_unacknowledged_messages_than_its_prefetch(
     broker_url: str, amqp: AmqpBroker, queue: str
 ) -> None:
-    config = laid_down(broker_url, prefetch={"default": 2, "max": 3})
+    config = policy_config(broker_url, prefetch={"default": 2, "max": 3})
     async with gateway_here(config) as gateway, within():
         async with client_of(gateway) as client:
             for number in range(8):
@@ -296,7 +296,7 @@ async def test_a_subscription_has_no_more_unacknowledged_messages_than_its_prefe
             await until(lambda: amqp.count(queue), lambda count: count == 6)
             client.write("SUBSCRIBE", id="2", destination=f"/queue/{queue}", ack="client", prefetch_count="0")
             await client.messages(3)
-            # A receipt comes behind whatever else would have come.
+            # Any further message would come before this receipt.
             await client.ask("SEND", b"", destination="/topic/nowhere")
             assert await amqp.count(queue) == 3
             await client.disconnect()

@@ -114,18 +114,18 @@ async def test_a_renewed_token_carries_a_session_over_the_end_of_the_first(
         StompClient.logged_in(address, login="app", passcode=first, host="old") as old,
         within(),
     ):
-        # One link to publish, one to consume, and one of its own, because nothing bounds what is delivered there.
+        # One link to publish, one to consume, and one of its own for the subscription without a bounded prefetch.
         await renewing.ask("SUBSCRIBE", id="shared", destination="/topic/a")
         await renewing.ask("SUBSCRIBE", id="own", destination="/topic/b", ack="client")
         await renewing.ask("SEND", destination="/topic/nobody")
         await lazy.ask("SUBSCRIBE", id="s", destination="/topic/a")
         await renewing.ask("TOKEN", token=second)
         await late.ask("TOKEN", token=second)
-        # RabbitMQ would deliver to it for ever.
+        # RabbitMQ itself would go on delivering.
         frame = await lazy.expect("ERROR", message="Token expired")
         assert frame.body.startswith(b"The token that you logged in with, or sent since, has expired")
         await lazy.closed()
-        # Now the first token is good for nothing on any link, old or new: this one needs two, and had one.
+        # Now the first token is invalid on every link. This session had no link yet, and needs two.
         await late.ask("SUBSCRIBE", id="s", destination="/topic/a")
         await late.ask("SEND", destination="/topic/nobody")
         await late.disconnect()
@@ -136,12 +136,12 @@ async def test_a_renewed_token_carries_a_session_over_the_end_of_the_first(
         for topic, name in (("a", "shared"), ("b", "own")):
             renewing.write("SEND", b"y", destination=f"/topic/{topic}")
             await renewing.expect("MESSAGE", b"y", subscription=name)
-        # In the words that a session is ended for where tokens are renewed.
+        # Without token_renewal the session ends with the broker's own error.
         old.write("SEND", destination="/queue/token-2")
         frame = await old.expect("ERROR", message="access_refused")
         assert b"token has expired" in frame.body
         await renewing.disconnect()
-    # Nothing of a token is written down anywhere.
+    # No part of a token is in the journal or in the log.
     await gateway.stop()
     written = b"".join(path.read_bytes() for path in (tmp_path / "journal").rglob("*") if path.is_file())
     captured = capsys.readouterr()
@@ -154,7 +154,7 @@ async def test_a_renewed_token_carries_a_session_over_the_end_of_the_first(
 
 
 async def test_a_token_that_the_broker_does_not_take(gateway: Gateway, issuer: TokenIssuer) -> None:
-    """The broker would close the link over it, or take it and refuse everything later."""
+    """The broker would close the link, or accept the token and refuse everything later."""
     async with (
         StompClient.logged_in(gateway.addresses[0], login="app", passcode=issuer.token()) as client,
         within(),
@@ -198,7 +198,7 @@ async def test_where_tokens_are_not_renewed_there_is_no_such_command(gateway: Ga
 
 
 async def test_a_link_that_is_lost_while_it_learns_of_a_token(gateway: Gateway, issuer: TokenIssuer) -> None:
-    """The AMQP library would wait for ever."""
+    """The AMQP library would wait for its answer for ever."""
     async with StompClient.logged_in(gateway.addresses[0], login="app", passcode=issuer.token()) as client, within():
         await client.ask("SEND", destination="/topic/nobody")
         (link,) = gateway.link_registry.links
@@ -218,7 +218,7 @@ async def test_a_link_that_is_lost_while_it_learns_of_a_token(gateway: Gateway, 
 
 
 async def test_a_token_for_a_link_that_is_paused(gateway: Gateway, issuer: TokenIssuer) -> None:
-    """A client that does not read its messages stops its own link, where the broker's answer comes in."""
+    """A client that does not read its messages pauses its own link, on which the broker's answer arrives."""
     size, count = 200_000, 60
     async with (
         StompClient.logged_in(gateway.addresses[0], receive_buffer=4096, login="app", passcode=issuer.token()) as slow,
@@ -229,7 +229,7 @@ async def test_a_token_for_a_link_that_is_paused(gateway: Gateway, issuer: Token
         for _ in range(count):
             await sender.ask("SEND", b"x" * size, destination="/topic/large")
         (client,) = [each for each in gateway.clients if each.session.subscriptions.all]
-        while client.session.client_writable:  # noqa: ASYNC110 - it tells nobody
+        while client.session.client_writable:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.01)
         slow.write("TOKEN", token=issuer.token(), receipt="t")
         frames = [await slow.receive() for _ in range(count + 1)]
