@@ -21,7 +21,7 @@ pytestmark = pytest.mark.system
 
 @asynccontextmanager
 async def limited(broker_url: str, **limits: Any) -> AsyncIterator[tuple[Gateway, Address]]:  # noqa: ANN401 - YAML
-    """A gateway with the PROXY protocol, so that clients may have any address. The virtual host `other` has no limits."""
+    """A gateway with the PROXY protocol, so that clients have any address. The virtual host `other` has no limits."""
     config = parsed(
         broker_url,
         {"loopback_users": [], "journal": {"level": "off"}},

@@ -209,7 +209,7 @@ async def test_an_existing_queue_is_used_as_it_is(broker_url: str, amqp: AmqpBro
     with capture_logs() as logs:
         async with gateway_here(policy_config(broker_url, on_queue_conflict="use_existing")) as gateway, within():
             async with client_of(gateway) as client:
-                # This message is sent first on the same channel, and is not lost when the broker refuses the declaration.
+                # Sent first on the same channel: it is not lost when the broker refuses the declaration.
                 client.write("SEND", b"first", destination=f"/queue/{other}", receipt="first")
                 client.write("SEND", b"one", destination=f"/queue/{queue}", receipt="one")
                 await client.expect("RECEIPT", receipt_id="first")

@@ -1,4 +1,4 @@
-"""Starting and stopping the command: an orderly end, a quick second start, a port that is taken."""
+"""Starting and stopping the command: a clean shutdown, a quick second start, a port that is taken."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def test_what_was_sent_before_the_signal_is_confirmed_before_the_end(
     with gateway_process(configuration(broker.amqp_url, upstream=upstream(proxy.address))) as process:
         async with StompClient.logged_in(process.address) as client, within(30):
             await client.ask("SEND", b"first", destination=f"/queue/{queue}")
-            # The broker's confirms stay away until the gateway is draining.
+            # The broker's confirms arrive only when the gateway is draining.
             proxy.stall(Direction.DOWN)
             for number in range(200):
                 client.write(
@@ -82,7 +82,7 @@ async def test_an_open_transaction_ends_with_the_gateway(broker_url: str, amqp: 
 
 
 async def test_a_client_that_has_not_logged_in_is_sent_the_error_too(broker_url: str) -> None:
-    """And it may keep its side of the connection open: others hang up, since the gateway waits seconds for that."""
+    """It also keeps its side of the connection open. Other tests close it, since the gateway waits seconds for that."""
     with gateway_process(configuration(broker_url)) as process:
         async with StompClient.dialled(process.address) as client, within(30):
             client.write("SEND", b"early", destination="/queue/never")
@@ -112,7 +112,7 @@ async def test_a_client_that_does_not_read_does_not_keep_the_gateway_from_stoppi
     broker_url: str, amqp: AmqpBroker, queue: str
 ) -> None:
     total = 5000
-    with gateway_process(configuration(broker_url, drain_timeout=3)) as process:
+    with gateway_process(configuration(broker_url, drain_timeout=1)) as process:
         async with StompClient.logged_in(process.address, receive_buffer=32 * 1024) as client, within(40):
             frame = encoded("SEND", b"x" * 4096, destination=f"/queue/{queue}")
             client.writer.write(frame * (total - 1))
@@ -128,9 +128,9 @@ async def test_a_client_that_does_not_read_does_not_keep_the_gateway_from_stoppi
 async def test_nothing_is_lost_under_auto_when_the_gateway_stops_before_a_slow_client(
     broker_url: str, amqp: AmqpBroker, queue: str, client_buffer: str
 ) -> None:
-    """What is in the gateway's hands and not in the client's is not settled."""
+    """Messages that the gateway holds and that did not reach the client are not settled."""
     total = 5000
-    document = configuration(broker_url, drain_timeout=3, defaults={"client_buffer": client_buffer})
+    document = configuration(broker_url, drain_timeout=1, defaults={"client_buffer": client_buffer})
     with gateway_process(document) as process:
         async with StompClient.logged_in(process.address, receive_buffer=32 * 1024) as client, within(40):
             frame = encoded("SEND", b"x" * 4096, destination=f"/queue/{queue}")
@@ -138,16 +138,16 @@ async def test_nothing_is_lost_under_auto_when_the_gateway_stops_before_a_slow_c
             await client.ask("SEND", b"x" * 4096, destination=f"/queue/{queue}")
             client.write("SUBSCRIBE", id="a", ack="auto", destination=f"/queue/{queue}")
             await client.expect("MESSAGE")
-            # The gateway has as many in hand as it takes without settling (auto_ack_window).
+            # The gateway holds as many messages as it takes without settling (auto_ack_window).
             await until(lambda: amqp.count(queue), lambda count: count is not None and count <= total - 2000)
             process.terminate()
             assert await process.exit_code(12) == ExitCode.OK
             received = 1
             rest = b""
-            # The client comes to: whatever reached its side of the connection is there to be read.
+            # The client reads again: what reached its socket is there.
             try:
-                while octets := await client.reader.read(1 << 20):
-                    rest += octets
+                while data := await client.reader.read(1 << 20):
+                    rest += data
             except ConnectionError:
                 pass
             received += rest.count(b"\0\nMESSAGE\n") + rest.endswith(b"\0\n")
