@@ -1,4 +1,4 @@
-"""The connection to the broker ends: sessions learn of it, the gateway stays, and serves again as soon as it can."""
+"""The connection to the broker is lost: sessions end with an ERROR, and the gateway reconnects."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ async def test_a_killed_broker_ends_sessions_and_not_the_gateway(mortal: Broker)
                 await early.closed()
             await asyncio.to_thread(mortal.start)
             await comes_back(process)
-            # What was confirmed and not acknowledged is there, for whoever comes next.
+            # Messages that were confirmed and not acknowledged are delivered again.
             async with StompClient.logged_in(process.address) as client:
                 client.write("SUBSCRIBE", id="a", destination="/queue/survivor")
                 assert [each.body for each in await client.messages(3)] == [b"0", b"1", b"2"]
                 await client.disconnect()
-            # A session that had nothing open at the broker may live on, or be told; it is not left hanging.
+            # A session without a channel may go on or end with an ERROR, but must not hang.
             idle.write("SEND", b"", destination="/queue/survivor", receipt="r")
             assert (await idle.receive()).command in ("RECEIPT", "ERROR")
         assert process.child.poll() is None

@@ -19,7 +19,7 @@ from tests.support.stomp_client import StompClient
 
 pytestmark = pytest.mark.system
 
-# Each test has a virtual host of its own, which all mean the same one of the broker.
+# Each test has a virtual host of its own; all map to the same one of the broker.
 HOSTS = ("counted", "implicit", "listed", "paged", "shown", "closed", "sampled", "broken", "*")
 
 
@@ -112,7 +112,7 @@ async def test_metrics_are_what_a_client_did(gateway: GatewayProcess, admin: Adm
         found = of_host(await admin.samples(), "counted", [*_OF_LINKS, *_OF_TIME])
         assert found == expected | now
         await client.disconnect()
-    # The same when the session has ended and its counts are kept elsewhere.
+    # The same after the end of the session, when its counts have moved to the totals of the virtual host.
     ended = {
         "frames_received_total DISCONNECT": 1,
         "frames_sent_total RECEIPT": 9,
@@ -178,7 +178,7 @@ async def test_an_unknown_metrics_format_is_answered_with_plain_text(
 
 
 async def test_many_sessions_and_invented_names_add_no_metrics(gateway: GatewayProcess, admin: AdminClient) -> None:
-    """Whoever makes up names, of virtual hosts or of anything else, finds no place for them in a label."""
+    """Names that clients invent, of virtual hosts or of commands, are in no label."""
 
     async def one(number: int) -> None:
         client = await stack.enter_async_context(StompClient.dialled(gateway.address))
@@ -197,7 +197,7 @@ async def test_many_sessions_and_invented_names_add_no_metrics(gateway: GatewayP
                 await asyncio.gather(*(one(number) for number in range(start, start + 50)))
         after = await admin.samples()
         assert of_host(after, "broken")["sessions"] == 501
-        # Buckets are there from the beginning.
+        # Buckets exist from the start.
         assert {name for name, _ in after} == {name for name, _ in before}
         assert len(after) == len(before)
         page = await admin.json("/api/sessions?virtual_host=broken&page_size=1000")

@@ -1,4 +1,4 @@
-"""Who may look in through the admin listener, by which names, and what it never tells anybody."""
+"""Access to the admin listener: users, host names, and what it never shows."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def tls(authority: Authority) -> ssl.SSLContext:
 
 @pytest.fixture(scope="module")
 def unguarded(broker_url: str) -> Iterator[GatewayProcess]:
-    """Without users, on every address that this machine has."""
+    """Without users, on every address of this machine."""
     with gateway_process(configuration(broker_url, admin="0.0.0.0:0")) as process:
         yield process
 
@@ -76,7 +76,7 @@ async def test_without_its_user_nothing_is_shown(guarded: GatewayProcess, tls: s
     ["", "Basic", "Basic !!!", "Basic b3RoZXI=", "Bearer secret-of-other", "Basic b3RoZXI6Z3Vlc3Q=", "Basic Og=="],
 )
 async def test_wrong_credentials_are_refused(guarded: GatewayProcess, tls: ssl.SSLContext, authorization: str) -> None:
-    """Among them a login without a passcode, another's passcode, and neither."""
+    """Also a login without a passcode, the passcode of another user, and neither."""
     answer = await AdminClient(guarded.admin, tls=tls).ask("/api/overview", Authorization=authorization)
     assert answer.status == 401
     assert guarded.logged("admin login refused")[-1]["peer"].startswith("127.0.0.1:")
@@ -123,7 +123,7 @@ async def test_only_requests_with_one_of_its_names_are_answered(
 
 
 async def test_a_health_check_without_a_name_is_answered(unguarded: GatewayProcess) -> None:
-    """No browser leaves the name out; a balancer that speaks HTTP/1.0 does."""
+    """Every browser sends a Host header; a load balancer that uses HTTP/1.0 may not."""
     async with within():
         reader, writer = await asyncio.open_connection("127.0.0.1", unguarded.admin[1])
         writer.write(b"GET /readyz HTTP/1.0\r\n\r\n")
@@ -136,7 +136,7 @@ async def test_a_health_check_without_a_name_is_answered(unguarded: GatewayProce
 
 
 def _own_address() -> str:
-    """An address of this machine that is not its loopback one."""
+    """An address of this machine other than loopback."""
     with socket.socket(type=socket.SOCK_DGRAM) as trial:
         try:
             trial.connect(("192.0.2.1", 9))  # nothing is sent
@@ -157,7 +157,7 @@ async def test_without_users_only_this_machine_closes_sessions(unguarded: Gatewa
         assert (await here.ask(path, "DELETE")).status == 204
 
 
-# What stands around every answer.
+# Headers of every answer.
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/healthz", "/nothing", "/api/sessions?page=0"])
@@ -186,7 +186,7 @@ async def test_no_answer_holds_a_passcode(broker_url: str, guarded: GatewayProce
         for secret in (wrong, OPERATOR[1], "secret-of-other", "geheim"):
             assert secret not in text
             assert secret not in json.dumps(text)
-        # Whose passcode is his name: it may stand where logins stand, and nowhere else.
+        # This user's passcode is its login, which may appear; the pair may not.
         assert "guest:guest" not in text
 
 
@@ -198,7 +198,7 @@ async def test_a_default_admin_port_that_is_taken_is_only_a_warning(broker_url: 
     del document["admin"]
     with contextlib.ExitStack() as stack:
         taken = stack.enter_context(socket.socket())
-        with contextlib.suppress(OSError):  # somebody else has it already
+        with contextlib.suppress(OSError):  # another program uses it already
             taken.bind((DEFAULT_ADDRESS.host, DEFAULT_ADDRESS.port))
             taken.listen()
         process = stack.enter_context(gateway_process(document))
@@ -220,7 +220,7 @@ async def test_a_configured_admin_port_that_is_taken_is_an_error(broker_url: str
     assert "under admin in the configuration" in said
 
 
-# Bad manners.
+# Misbehaving clients.
 
 
 async def test_connections_are_bounded(unguarded: GatewayProcess) -> None:
@@ -255,7 +255,7 @@ async def _asked(admin: AdminClient) -> int | None:
 
 
 @pytest.mark.parametrize(
-    "octets",
+    "data",
     [
         b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 20_000 + b"\r\n\r\n",
         b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\n\r\n",
@@ -264,10 +264,10 @@ async def _asked(admin: AdminClient) -> int | None:
     ],
     ids=["long-header", "long-line", "stomp", "tls"],
 )
-async def test_input_that_is_not_http_is_refused(unguarded: GatewayProcess, octets: bytes) -> None:
+async def test_input_that_is_not_http_is_refused(unguarded: GatewayProcess, data: bytes) -> None:
     address: Address = ("127.0.0.1", unguarded.admin[1])
     with socket.create_connection(address, timeout=20) as stranger:
-        stranger.sendall(octets)
+        stranger.sendall(data)
         with contextlib.suppress(ConnectionError):
             assert stranger.recv(12) in (b"", b"HTTP/1.1 400", b"HTTP/1.0 400", b"HTTP/1.1 414", b"HTTP/1.1 431")
     assert (await AdminClient(address).ask("/healthz")).status == 200

@@ -1,4 +1,4 @@
-"""The traffic journal of a real gateway with real clients: complete, counted, discreet, and of no consequence."""
+"""The traffic journal of a real gateway with real clients: complete, free of secrets, and without effect on clients."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def settings(directory: Path, level: str, **more: object) -> dict[str, Any]:
 
 
 async def conversation(process: GatewayProcess, queue: str) -> None:
-    """A bit of everything: 7 messages sent, 6 of them confirmed, 6 delivered, 3 of them acknowledged, one refused."""
+    """7 messages are sent and 6 of them confirmed; 6 are delivered, 3 of them acknowledged, and one refused."""
     destination = f"/amq/queue/{queue}"
     async with within(60):
         async with StompClient.logged_in(process.address) as client:
@@ -144,9 +144,9 @@ async def test_secrets_bodies_and_header_values_are_never_written(
             await client.disconnect()
         process.terminate()
         assert await process.exit_code(30) == ExitCode.OK
-    octets = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())  # noqa: ASYNC240
-    assert _SECRET.encode() not in octets
-    assert b"127.0.0.1" not in octets
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())  # noqa: ASYNC240
+    assert _SECRET.encode() not in written
+    assert b"127.0.0.1" not in written
     found = journal_of(tmp_path)
     (conn,) = (line for line in found if line["e"] == "conn")
     assert len(bytes.fromhex(conn["u"])) == 8
@@ -218,7 +218,7 @@ async def test_killed_under_load_at_most_the_last_moment_is_missing(
             except (ConnectionOverError, ConnectionError, EOFError):
                 pass
         assert await process.exit_code(30) == -signal.SIGKILL
-    assert journal_of(tmp_path) == []  # the open segment is nobody's business yet
+    assert journal_of(tmp_path) == []  # readers ignore the open segment
     with gateway_process(document) as process:
         async with within(30), StompClient.logged_in(process.address) as client:
             await client.disconnect()

@@ -1,4 +1,4 @@
-"""The PROXY protocol: the address that a proxy claims is the client's, and without a header nobody is let in."""
+"""The PROXY protocol: the address in the header is the client's, and a connection without a header is closed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ACCEPTED = {
     "binary-ipv6": (binary(bytes(15) + b"\5" + bytes(16) + PORTS, family=0x21), "[::5]:1000"),
     "binary-with-more": (binary(INET + b"\4\0\3abc"), "10.1.1.1:1000"),
 }
-# Where the header gives no address it is the proxy's own. RabbitMQ closes these connections.
+# A header without an address stands for the proxy's own. RabbitMQ closes these connections.
 ADDRESS_OF_THE_PROXY = {
     "unknown": b"PROXY UNKNOWN\r\n",
     "unknown-with-more": b"PROXY UNKNOWN ::1 ::2 1 2\r\n",
@@ -80,7 +80,7 @@ def gateway(broker_url: str) -> Iterator[GatewayProcess]:
 
 
 async def peer_of_session(process: GatewayProcess, address: Address, preface: bytes, **options: Any) -> str:  # noqa: ANN401
-    """Log in behind a header; where the log says that the client came from."""
+    """Log in after a PROXY header, and return the peer in the log."""
     async with StompClient.logged_in(address, preface=preface, **options) as client, within():
         session = client.connected["session"]
         await client.disconnect()
@@ -183,12 +183,12 @@ async def test_the_brokers_connections_carry_the_clients_address(broker_url: str
             await client.disconnect()
 
 
-# Who may log in from this machine only.
+# Users who may log in from this machine only.
 
 
 @pytest.fixture(scope="module")
 def guarded(broker_url: str) -> Iterator[GatewayProcess]:
-    """Where the default user may log in from this machine only."""
+    """A gateway whose default user may log in from this machine only."""
     document = configuration(broker_url, listeners=[{"tcp": "127.0.0.1:0", "proxy_protocol": True}])
     document["defaults"]["loopback_users"] = [document["defaults"]["default_user"]["login"]]
     with gateway_process(document) as process:
@@ -196,7 +196,7 @@ def guarded(broker_url: str) -> Iterator[GatewayProcess]:
 
 
 @pytest.mark.parametrize(
-    ("header", "is_let_in"),
+    ("header", "accepted"),
     [
         (LINE, False),
         (b"PROXY TCP4 127.0.0.1 127.0.0.1 1 2\r\n", True),
@@ -212,16 +212,16 @@ def guarded(broker_url: str) -> Iterator[GatewayProcess]:
     ids=lambda value: repr(value)[:60],
 )
 async def test_the_address_in_the_header_decides_who_is_local(
-    guarded: GatewayProcess, header: bytes, is_let_in: bool
+    guarded: GatewayProcess, header: bytes, accepted: bool
 ) -> None:
     async with StompClient.dialled(guarded.address, preface=header) as client, within():
         client.write("CONNECT", accept_version="1.2")
         answer = await client.receive()
-        assert answer.command == ("CONNECTED" if is_let_in else "ERROR")
-        assert is_let_in or answer.body == b"non-loopback access denied"
+        assert answer.command == ("CONNECTED" if accepted else "ERROR")
+        assert accepted or answer.body == b"non-loopback access denied"
 
 
-# Others who speak it.
+# RabbitMQ's plugin and HAProxy.
 
 
 @pytest.fixture(scope="module")
@@ -232,7 +232,7 @@ def plugin_behind_a_proxy() -> Iterator[Address]:
 
 
 async def is_answered(address: Address, header: bytes) -> bool:
-    """Whether a client behind this header is let in."""
+    """Whether a client with this header can log in."""
     async with StompClient.dialled(address, preface=header + REST) as client, within():
         try:
             return (await client.reader.read()).startswith(b"CONNECTED")
@@ -251,22 +251,22 @@ async def test_the_plugin_takes_and_refuses_the_same_headers(
 
 @contextlib.contextmanager
 def haproxy(server: Address, option: str, directory: Path) -> Iterator[Address]:
-    """A HAProxy in front of a server."""
+    """Run HAProxy in front of a server."""
     program = shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if program is None:
         pytest.skip("no haproxy to stand in front of the gateway: Debian's package haproxy has it")
-    with socket.create_server(("127.0.0.1", 0)) as door:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
         config = directory / "haproxy.cfg"
         config.write_text(
             f"defaults\n  mode tcp\n  timeout connect 10s\n  timeout client 60s\n  timeout server 60s\n"
-            f"listen stomp\n  bind fd@{door.fileno()}\n  server gateway {server[0]}:{server[1]} {option}\n"
+            f"listen stomp\n  bind fd@{listener.fileno()}\n  server gateway {server[0]}:{server[1]} {option}\n"
         )
         with (directory / "haproxy.log").open("wb") as log:
             child = subprocess.Popen(
-                [program, "-db", "-f", str(config)], pass_fds=[door.fileno()], stdout=log, stderr=log
+                [program, "-db", "-f", str(config)], pass_fds=[listener.fileno()], stdout=log, stderr=log
             )
         try:
-            yield door.getsockname()
+            yield listener.getsockname()
         finally:
             child.terminate()
             child.wait(PATIENCE)

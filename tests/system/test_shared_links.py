@@ -1,4 +1,4 @@
-"""Sessions that share links do not feel each other."""
+"""Sessions that share links do not disturb each other."""
 
 import asyncio
 import contextlib
@@ -8,16 +8,14 @@ import pytest
 
 from gateway.parity import AmqpBroker
 from tests.support.deadline import within
-from tests.support.gateway import gateway_here, parsed
+from tests.support.gateway import Address, gateway_here, parsed
 from tests.support.stomp_client import StompClient
 
 pytestmark = pytest.mark.system
 
-Address = tuple[str, int]
-
 
 async def _refused(address: Address, queue: str) -> str:
-    """SUBSCRIBE with a flag that the queue does not have; what the ERROR says."""
+    """SUBSCRIBE with a property that the queue does not have, and return the message of the ERROR."""
     async with StompClient.logged_in(address) as client:
         client.write("SUBSCRIBE", id="1", destination=f"/queue/{queue}", auto_delete="true", prefetch_count="5")
         return (await client.expect("ERROR"))["message"]
@@ -26,7 +24,7 @@ async def _refused(address: Address, queue: str) -> str:
 async def test_many_refused_subscriptions_at_once_do_not_disturb_other_sessions(
     broker_url: str, amqp: AmqpBroker, queue: str
 ) -> None:
-    """Each closes a channel; when many come together, none of the answers may be lost."""
+    """Each refusal closes a channel; with many at once, no answer may be lost."""
     await amqp.declare_queue(queue, durable=True, auto_delete=False, arguments={})
     async with gateway_here(parsed(broker_url)) as gateway, within(60):
         address = gateway.addresses[0]
@@ -41,7 +39,7 @@ async def test_many_refused_subscriptions_at_once_do_not_disturb_other_sessions(
 
 
 async def _takes(client: StompClient, queue: str) -> bool:
-    """SUBSCRIBE to an exclusive queue; whether it is the client's now."""
+    """SUBSCRIBE to an exclusive queue, and return whether the client got it."""
     client.write("SUBSCRIBE", id="1", destination=f"/queue/{queue}", exclusive="true", prefetch_count="5", receipt="s")
     frame = await client.receive()
     assert frame.command == "RECEIPT" or frame["message"] == "resource_locked"

@@ -35,7 +35,7 @@ FAILED = "tls handshake failed"
 
 @dataclass(frozen=True)
 class Files:
-    """What both ends of a connection need: two authorities, of which the gateway trusts the first alone."""
+    """Certificates for both ends of a connection. Of the two authorities the gateway trusts only the first."""
 
     directory: Path
     authority: Authority
@@ -66,20 +66,20 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
 
 @pytest.fixture(scope="module")
 def gateway(files: Files, broker_url: str) -> Iterator[GatewayProcess]:
-    """With TLS, and no questions asked."""
+    """With TLS, without client certificates."""
     with gateway_process(configuration(broker_url, listeners=[files.listener()])) as process:
         yield process
 
 
 @pytest.fixture(scope="module")
 def strict(files: Files, broker_url: str) -> Iterator[GatewayProcess]:
-    """For clients with a certificate of the authority alone."""
+    """Only for clients with a certificate of the authority."""
     with gateway_process(configuration(broker_url, listeners=[files.listener(verify="required")])) as process:
         yield process
 
 
 async def reason_of_last(process: GatewayProcess, event: str, before: int) -> str:
-    """Why the one connection failed that was made since there were so many lines of this event."""
+    """Why the one connection failed that was made after so many lines of this event."""
     (line,) = (await process.until_logged(event, before + 1))[before:]
     assert line["peer"].startswith("127.0.0.1:")
     reason = line["reason"]
@@ -88,7 +88,7 @@ async def reason_of_last(process: GatewayProcess, event: str, before: int) -> st
 
 
 async def refused(process: GatewayProcess, context: ssl.SSLContext) -> str:
-    """Fail to connect; the reason in the log. In TLS 1.3 a client believes in its handshake until it reads."""
+    """Fail to connect, and return the reason in the log. In TLS 1.3 the client notices the refusal when it reads."""
     before = len(process.logged(FAILED))
     with contextlib.suppress(OSError, ConnectionOverError):
         async with StompClient.dialled(process.address, tls=context) as client:
@@ -151,7 +151,7 @@ async def test_a_stop_sends_the_error_and_does_not_wait_for_handshakes(files: Fi
 async def test_nothing_is_lost_under_auto_when_the_gateway_stops_before_a_slow_client(
     files: Files, broker_url: str, amqp: AmqpBroker, queue: str
 ) -> None:
-    """Messages that come one by one, so that each finds the buffers of TLS empty and waits beneath them."""
+    """Messages arrive one by one, so that each passes the empty TLS buffers and waits in the transport."""
     bodies = [b"%08d" % number * 512 for number in range(1200)]
     listeners = [files.listener(), {"tcp": "127.0.0.1:0"}]
     with gateway_process(configuration(broker_url, listeners=listeners, drain_timeout=1)) as process:
@@ -198,7 +198,7 @@ async def test_nothing_is_left_of_connections_that_were_refused(
                 await client.disconnect()
 
 
-# Who is let in.
+# Client certificates.
 
 
 async def test_a_client_with_a_certificate_of_the_authority_is_accepted(strict: GatewayProcess, files: Files) -> None:
@@ -251,7 +251,7 @@ async def test_a_client_that_does_not_trust_the_gateway_is_logged(gateway: Gatew
     distrustful = ssl.create_default_context(cafile=str(files.stranger.certificate))
 
     def try_it() -> None:
-        # Blocking, since asyncio's own clients hang up without the alert that says why.
+        # Blocking, since asyncio's clients close without sending the alert.
         with socket.create_connection(gateway.address, PATIENCE) as plain:
             distrustful.wrap_socket(plain, server_hostname="localhost")
 
@@ -260,7 +260,7 @@ async def test_a_client_that_does_not_trust_the_gateway_is_logged(gateway: Gatew
     assert await reason_of_last(gateway, FAILED, before) == "the client gave up: unknown ca"
 
 
-# What is no handshake.
+# Clients that do no TLS handshake.
 
 
 @pytest.mark.parametrize("octets", [b"CONNECT\n\n\0", b"STOMP\n\n\0", b"GET / HTTP/1.1\r\n\r\n", b"\n\n\n\n\n\n\n\n"])

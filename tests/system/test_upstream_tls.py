@@ -23,7 +23,7 @@ pytestmark = pytest.mark.system
 
 @dataclass(frozen=True)
 class TlsBroker:
-    """A broker with a TLS port, and two authorities of which the first signed its certificate."""
+    """A broker with a TLS port, and two authorities. The first has signed its certificate."""
 
     broker: Broker
     port: int
