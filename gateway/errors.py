@@ -125,7 +125,7 @@ class FrameError(GatewayError):
     """
 
 
-class TlsOctetsError(FrameError):
+class TlsHandshakeError(FrameError):
     """A client speaks TLS where STOMP is expected; it could not read an answer in the clear."""
 
 

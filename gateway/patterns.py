@@ -1,4 +1,4 @@
-"""Patterns over a client's text: ``*`` stands for anything, also for nothing; all else stands for itself."""
+"""Patterns with ``*``, which stands for any text, the empty one too; all else stands for itself."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ STAR: Final = b"*"
 
 
 class Pattern:
-    """A text with stars, which fits a whole text or not at all.
+    """A text with stars, which matches a whole text or does not match.
 
-    Looking is linear in what is looked at, however many stars there are: clients choose the texts.
+    Matching takes time linear in the text, however many stars there are, because clients choose the texts.
 
     Args:
         text: the pattern.
@@ -21,7 +21,7 @@ class Pattern:
     def __init__(self, text: bytes) -> None:
         self.text = text
         self._first, *rest = text.split(STAR)
-        # None: there is no star.
+        # None without a star.
         self._last = rest[-1] if rest else None
         self._middle = rest[:-1]
 
@@ -35,11 +35,7 @@ class Pattern:
         return f"Pattern({self.text!r})"
 
     def match(self, text: bytes) -> tuple[bytes, ...] | None:
-        """What each star stands for, as little as possible from the left on; None if the text does not fit.
-
-        Args:
-            text: all of which must fit.
-        """
+        """What each star stands for, each as short as possible, from the left; None if the text does not match."""
         if self._last is None:
             return () if text == self._first else None
         position, end = len(self._first), len(text) - len(self._last)
@@ -56,11 +52,7 @@ class Pattern:
         return tuple(stood_for)
 
     def filled(self, values: tuple[bytes, ...]) -> bytes:
-        """The pattern's text with values in place of its stars, in order; it has no more stars than there are values.
-
-        Args:
-            values: what ``match`` of another pattern returned.
-        """
+        """The text with values in place of the stars, in order. There are at least as many values as stars."""
         if self._last is None:
             return self._first
         pieces = [self._first]

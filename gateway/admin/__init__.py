@@ -1,1 +1,1 @@
-"""Where operators look in: metrics, health, the API, the status page, and the commands that use them."""
+"""The admin listener and what it shows; and the parts of the terminal commands that ask it."""

@@ -1,4 +1,4 @@
-"""Who may look in: by the Host header, by HTTP Basic, and by where the request comes from."""
+"""Access to the admin listener: by the Host header, and by HTTP Basic."""
 
 from __future__ import annotations
 
@@ -6,33 +6,28 @@ import base64
 import binascii
 import hashlib
 import hmac
-from collections.abc import Iterable
 from ipaddress import ip_address
 from typing import Final
 
-from gateway.config import Admin
+from gateway.config import AdminSettings
 
 _SCHEME: Final = "basic "
 
 
 class Access:
-    """Who may look in.
+    """Decides which requests to the admin listener are allowed."""
 
-    Args:
-        settings: of the admin listener.
-    """
-
-    def __init__(self, settings: Admin) -> None:
+    def __init__(self, settings: AdminSettings) -> None:
         self._hosts = frozenset(host.lower().rstrip(".") for host in ("localhost", *settings.allowed_hosts))
         self._users = {_digest(user.login, user.passcode.get_secret_value()): user.login for user in settings.users}
 
     @property
     def is_open(self) -> bool:
-        """Whether everybody may look in who can connect."""
+        """Whether requests need no user."""
         return not self._users
 
     def user(self, authorization: str | None) -> str | None:
-        """The user that an Authorization header proves; None if it proves nobody.
+        """The user that an Authorization header proves; None if it proves none.
 
         Takes the same time whichever login or passcode is wrong.
         """
@@ -47,22 +42,19 @@ class Access:
     def is_host_known(self, header: str) -> bool:
         """Whether a Host header names this listener by an address, or by a name that is allowed.
 
-        A page from elsewhere can make a browser ask here, by a name of its own that leads here; but then its name is in
-        this header.
+        This stops DNS rebinding: a hostile page whose own name leads here has that name in the header.
         """
         host = _without_port(header).lower().rstrip(".")
         return host in self._hosts or _is_address(host)
 
 
 def _digest(login: str, passcode: str) -> bytes:
-    octets = (text.encode(errors="surrogateescape") for text in (login, passcode))
-    return hashlib.sha256(b"".join(_sized(octets))).digest()
-
-
-def _sized(texts: Iterable[bytes]) -> Iterable[bytes]:
-    for text in texts:
-        yield b"%d " % len(text)
-        yield text
+    """A digest of both; with their lengths, so that `a:b` and `c` differ from `a` and `b:c`."""
+    digest = hashlib.sha256()
+    for text in (login, passcode):
+        encoded = text.encode(errors="surrogateescape")
+        digest.update(b"%d %b" % (len(encoded), encoded))
+    return digest.digest()
 
 
 def _credentials(authorization: str | None) -> tuple[str, str]:

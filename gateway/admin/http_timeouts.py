@@ -1,4 +1,4 @@
-"""The doorman of the admin listener: bounds how long a connection may take for anything."""
+"""Time limits of connections to the admin listener, so that a slow or silent peer does not keep one for ever."""
 
 from __future__ import annotations
 
@@ -6,73 +6,59 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, cast
 
-# Seconds: until the first request is there; for an answer to be put together; for it to be fetched and another request
-# to be there.
-_TO_ASK: Final = 10.0
-_TO_ANSWER: Final = 60.0
-_TO_FETCH: Final = 30.0
+# Seconds: until the first request is complete; for the response to be made; for the response to be read and another
+# request to be complete.
+_FIRST_REQUEST: Final = 10.0
+_RESPONSE: Final = 60.0
+_NEXT_REQUEST: Final = 30.0
 
 
 class HttpTimeouts:
-    """Shows connections out when they take too long.
+    """Aborts connections that take too long.
 
     Args:
-        make_protocol: makes the HTTP library's end of a connection.
+        make_protocol: makes the HTTP library's protocol of a connection.
     """
 
     def __init__(self, make_protocol: Callable[[], asyncio.Protocol]) -> None:
         self._make_protocol = make_protocol
-        self._guests: dict[asyncio.BaseTransport, TimedConnection] = {}
+        self._connections: dict[asyncio.BaseTransport, _TimedConnection] = {}
 
-    def connection(self, leave: Callable[[], None]) -> asyncio.Protocol:
-        """The protocol of a new connection.
+    def connection(self, on_end: Callable[[], None]) -> asyncio.Protocol:
+        """The protocol of a new connection; ``on_end`` is called when the connection has ended."""
+        return _TimedConnection(self._make_protocol(), self._connections, on_end)
 
-        Args:
-            leave: called when it has ended.
-        """
-        return TimedConnection(self, self._make_protocol(), leave)
+    def request_complete(self, transport: asyncio.BaseTransport | None) -> None:
+        """From now on the time for the response counts."""
+        self._limit(transport, _RESPONSE)
 
-    def arrived(self, guest: TimedConnection, transport: asyncio.Transport) -> None:
-        """A connection is open, and its TLS handshake done."""
-        self._guests[transport] = guest
-        guest.allow(_TO_ASK)
+    def response_made(self, transport: asyncio.BaseTransport | None) -> None:
+        """From now on the time until the next request counts."""
+        self._limit(transport, _NEXT_REQUEST)
 
-    def gone(self, transport: asyncio.BaseTransport) -> None:
-        """A connection has ended."""
-        self._guests.pop(transport, None)
-
-    def asked(self, transport: asyncio.BaseTransport | None) -> None:
-        """A request is there as a whole."""
-        self._allow(transport, _TO_ANSWER)
-
-    def answered(self, transport: asyncio.BaseTransport | None) -> None:
-        """The answer is on its way."""
-        self._allow(transport, _TO_FETCH)
-
-    def _allow(self, transport: asyncio.BaseTransport | None, seconds: float) -> None:
-        guest = None if transport is None else self._guests.get(transport)
-        if guest is not None:
-            guest.allow(seconds)
+    def _limit(self, transport: asyncio.BaseTransport | None, seconds: float) -> None:
+        connection = None if transport is None else self._connections.get(transport)
+        if connection is not None:
+            connection.limit(seconds)
 
 
-class TimedConnection(asyncio.Protocol):
-    """One connection: everything goes on to the HTTP library.
+class _TimedConnection(asyncio.Protocol):
+    """One connection; the HTTP library's protocol gets everything that happens on it."""
 
-    Args:
-        doorman: who watches the time.
-        inner: the HTTP library's end.
-        leave: called when it has ended.
-    """
-
-    def __init__(self, http_timeouts: HttpTimeouts, inner: asyncio.Protocol, leave: Callable[[], None]) -> None:
-        self._doorman = http_timeouts
+    def __init__(
+        self,
+        inner: asyncio.Protocol,
+        connections: dict[asyncio.BaseTransport, _TimedConnection],
+        on_end: Callable[[], None],
+    ) -> None:
         self._inner = inner
-        self._leave = leave
+        self._connections = connections
+        self._on_end = on_end
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def allow(self, seconds: float) -> None:
-        """Whatever comes next must come within so many seconds."""
+    def limit(self, seconds: float) -> None:
+        """Abort the connection unless a new limit is set before this one ends."""
         self._stop_timer()
         if self._transport is not None:
             self._timer = asyncio.get_running_loop().call_later(seconds, self._transport.abort)
@@ -83,31 +69,26 @@ class TimedConnection(asyncio.Protocol):
             self._timer = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Somebody has connected."""
         self._transport = cast(asyncio.Transport, transport)
-        self._doorman.arrived(self, self._transport)
+        self._connections[transport] = self
+        self.limit(_FIRST_REQUEST)
         self._inner.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a request."""
         self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
-        """No further request will come."""
         return self._inner.eof_received()
 
     def pause_writing(self) -> None:
-        """The answer is not fetched as fast as it is written."""
         self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """It is again."""
         self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection has ended."""
         self._stop_timer()
-        self._leave()
+        self._on_end()
         if self._transport is not None:
-            self._doorman.gone(self._transport)
+            self._connections.pop(self._transport, None)
             self._inner.connection_lost(exc)

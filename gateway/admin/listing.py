@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 from gateway.errors import GatewayError
 
 PAGE_SIZE: Final = 100
-MOST_IN_A_PAGE: Final = 1000
+MAX_PAGE_SIZE: Final = 1000
 
 _PAGING: Final = frozenset(("sort", "page", "page_size"))
 _DIGITS: Final = 9
@@ -26,38 +26,13 @@ class QueryError(GatewayError):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What was asked for: a page of things that pass all filters, in some order."""
+    """What was asked for: one page of the items that pass all filters, sorted."""
 
     filters: Mapping[str, str]
     sort: str
     descending: bool
     page: int
     page_size: int
-
-    @classmethod
-    def of(cls, query: Mapping[str, str], filters: Iterable[str], fields: Collection[str], sort: str) -> Query:
-        """Read the query of a URL.
-
-        Args:
-            query: names and values.
-            filters: names of those that may be asked for.
-            fields: by which things can be sorted.
-            sort: the order unless another one is asked for.
-
-        Raises:
-            QueryError: for a name that is not known, and for a value that makes no sense.
-        """
-        known = {*filters, *_PAGING}
-        for name in query:
-            if name not in known:
-                raise QueryError(f"There is no parameter {_quoted(name)} here; there are {', '.join(sorted(known))}.")
-        wanted = query.get("sort") or sort
-        key = wanted.removeprefix("-")
-        if key not in fields:
-            raise QueryError(f"Nothing can be sorted by {_quoted(key)}; known are {', '.join(fields)}.")
-        asked = {name: query[name] for name in filters if query.get(name)}
-        page = _number(query, "page", 1, None)
-        return cls(asked, key, wanted.startswith("-"), page, _number(query, "page_size", PAGE_SIZE, MOST_IN_A_PAGE))
 
 
 class Listing(Generic[ThingT]):
@@ -66,7 +41,7 @@ class Listing(Generic[ThingT]):
     Args:
         fields: what an item shows, by name.
         filters: what can be asked for, by name.
-        sort: the usual order.
+        sort: the field to sort by unless the query names another one.
         unsorted: names of fields that have no order.
         choices: filters that have only some values.
     """
@@ -86,21 +61,34 @@ class Listing(Generic[ThingT]):
         self._sortable = tuple(name for name in fields if name not in unsorted)
 
     def read(self, query: Mapping[str, str]) -> Query:
-        """Read a URL's query; see `Query.of`."""
-        read = Query.of(query, tuple(self._filters), self._sortable, self._sort)
+        """Read the query of a URL.
+
+        Raises:
+            QueryError: for an unknown name, and for a value that makes no sense.
+        """
+        known = {*self._filters, *_PAGING}
+        for name in query:
+            if name not in known:
+                raise QueryError(f"There is no parameter {_quoted(name)} here; there are {', '.join(sorted(known))}.")
+        sort = query.get("sort") or self._sort
+        key = sort.removeprefix("-")
+        if key not in self._sortable:
+            raise QueryError(f"Nothing can be sorted by {_quoted(key)}; known are {', '.join(self._sortable)}.")
+        filters = {name: query[name] for name in self._filters if query.get(name)}
+        page, size = _number(query, "page", 1, None), _number(query, "page_size", PAGE_SIZE, MAX_PAGE_SIZE)
         for name, values in self._choices.items():
-            if name in read.filters and read.filters[name] not in values:
+            if name in filters and filters[name] not in values:
                 raise QueryError(f"{name} is one of {', '.join(values)}.")
-        return read
+        return Query(filters, key, sort.startswith("-"), page, size)
 
     def page(self, things: Iterable[ThingT], query: Query) -> dict[str, Any]:
-        """One page. Only its own items are written out."""
+        """One page. Only its own items are rendered."""
         found = list(things)
         for name, wanted in query.filters.items():
             fits = self._filters[name]
             found = [thing for thing in found if fits(thing, wanted)]
         key = self.fields[query.sort]
-        # What has no value stands below everything that has one.
+        # Items without a value come before all others.
         found.sort(key=lambda thing: _ordered(key(thing)), reverse=query.descending)
         first = (query.page - 1) * query.page_size
         return {
@@ -111,22 +99,22 @@ class Listing(Generic[ThingT]):
         }
 
     def item(self, thing: ThingT) -> dict[str, Any]:
-        """One thing, written out."""
+        """One thing, rendered."""
         return {name: field(thing) for name, field in self.fields.items()}
 
 
 def contains(*fields: Callable[[ThingT], str | None]) -> Filter[ThingT]:
-    """A filter for things of which some field contains a text, in whatever case."""
+    """A filter for things with a field that contains a text, ignoring case."""
 
     def fits(thing: ThingT, wanted: str) -> bool:
-        sought = wanted.lower()
-        return any(sought in (field(thing) or "").lower() for field in fields)
+        text = wanted.lower()
+        return any(text in (field(thing) or "").lower() for field in fields)
 
     return fits
 
 
 def is_exactly(*fields: Callable[[ThingT], str | None]) -> Filter[ThingT]:
-    """A filter for things of which some field is a text."""
+    """A filter for things with a field that equals a text."""
     return lambda thing, wanted: any(field(thing) == wanted for field in fields)
 
 
@@ -134,8 +122,8 @@ def _ordered(value: object) -> tuple[bool, Any]:
     return value is not None, value
 
 
-def _number(query: Mapping[str, str], name: str, usual: int, most: int | None) -> int:
-    text = query.get(name, str(usual))
+def _number(query: Mapping[str, str], name: str, default: int, most: int | None) -> int:
+    text = query.get(name, str(default))
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else 0
     if number < 1 or (most is not None and number > most):
         bounds = "1 or more" if most is None else f"from 1 to {most}"

@@ -1,4 +1,4 @@
-"""GatewayStats for Prometheus, put together when it asks."""
+"""The metrics of a gateway for Prometheus, computed when it asks for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from prometheus_client.registry import Collector
 
 from gateway import __version__
 from gateway.admin.stats_snapshot import StatsSnapshot
-from gateway.server.stats import LATENCY_BOUNDS, Totals, VirtualHostStats, by_kind
+from gateway.server.stats import LATENCY_BOUNDS, Stats, VirtualHostStats
+from gateway.session.destinations import KIND_NAMES
 
 if TYPE_CHECKING:
     from gateway.server.process.gateway import Gateway
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _PREFIX: Final = "stomp_gateway_"
 _HOST: Final = "virtual_host"
 
-# Of Prometheus's text format and of OpenMetrics.
+# Versions of Prometheus's text format, and of OpenMetrics.
 _VERSIONS: Final = frozenset(("0.0.1", "0.0.4", "1.0.0"))
 _VERSION: Final = re.compile(r";\s*version=([^;]*)")
 
@@ -38,31 +39,39 @@ Labels = tuple[str, ...]
 Counts = Mapping[Labels, float]
 
 # Counters by virtual host and one more label: name, help, label, values.
-_SPLIT: Final[tuple[tuple[str, str, str, Callable[[Totals], Mapping[str, int]]], ...]] = (
-    ("frames_received", "STOMP frames from clients.", "command", lambda each: each.frames_received),
-    ("frames_sent", "STOMP frames to clients.", "command", lambda each: each.frames_sent),
-    ("messages_published", "Messages sent to the broker.", "kind", lambda each: by_kind(each.published)),
-    ("messages_published_bytes", "Their bodies.", "kind", lambda each: by_kind(each.published_bytes)),
-    ("messages_delivered", "Messages from the broker, sent to clients.", "kind", lambda each: by_kind(each.delivered)),
-    ("messages_delivered_bytes", "Their bodies.", "kind", lambda each: by_kind(each.delivered_bytes)),
-)
-
-# Counters by virtual host alone.
-_PLAIN: Final[tuple[tuple[str, str, Callable[[Totals], int]], ...]] = (
-    ("client_received_bytes", "Octets from clients, without TLS.", lambda each: each.bytes_in),
-    ("client_sent_bytes", "Octets to clients, without TLS.", lambda each: each.bytes_out),
-    ("messages_confirmed", "Messages that the broker confirmed.", lambda each: each.confirmed),
-    ("messages_rejected", "Messages that the broker refused to take.", lambda each: each.rejected),
-    ("messages_returned", "Mandatory messages that reached no queue.", lambda each: each.returned),
-    ("messages_redelivered", "Messages sent to clients not for the first time.", lambda each: each.redelivered),
-    ("messages_acknowledged", "Messages that clients acknowledged, or that ack:auto settled.",
-     lambda each: each.acknowledged),
-    ("messages_requeued", "Messages that clients put back into their queue by NACK.", lambda each: each.requeued),
-    ("messages_discarded", "Messages that clients refused by NACK, without requeue.", lambda each: each.discarded),
+_BY_LABEL: Final[tuple[tuple[str, str, str, Callable[[Stats], Mapping[str, int]]], ...]] = (
+    ("frames_received", "STOMP frames from clients.", "command",
+     lambda stats: {command.decode(): count for command, count in stats.frames_received.items() if count}),
+    ("frames_sent", "STOMP frames to clients.", "command", lambda stats: stats.frames_sent),
+    ("messages_published", "Messages sent to the broker.", "kind",
+     lambda stats: {KIND_NAMES[kind]: traffic.published for kind, traffic in stats.published.items()}),
+    ("messages_published_bytes", "Their bodies.", "kind",
+     lambda stats: {KIND_NAMES[kind]: traffic.published_bytes for kind, traffic in stats.published.items()}),
+    ("messages_delivered", "Messages from the broker, sent to clients.", "kind",
+     lambda stats: {KIND_NAMES[kind]: traffic.delivered for kind, traffic in stats.delivered.items()}),
+    ("messages_delivered_bytes", "Their bodies.", "kind",
+     lambda stats: {KIND_NAMES[kind]: traffic.delivered_bytes for kind, traffic in stats.delivered.items()}),
 )  # fmt: skip
 
-# What happens seldom, by virtual host and more labels: name, help, labels, values.
-_RARE: Final[tuple[tuple[str, str, Labels, Callable[[VirtualHostStats], Counts]], ...]] = (
+# Counters by virtual host alone: name, help, value.
+_PLAIN: Final[tuple[tuple[str, str, Callable[[Stats], int]], ...]] = (
+    ("client_received_bytes", "Bytes from clients, without TLS.", lambda stats: stats.bytes_in),
+    ("client_sent_bytes", "Bytes to clients, without TLS.", lambda stats: stats.bytes_out),
+    ("messages_confirmed", "Messages that the broker confirmed.", lambda stats: stats.confirmed),
+    ("messages_rejected", "Messages that the broker refused to take.", lambda stats: stats.rejected),
+    ("messages_returned", "Mandatory messages that reached no queue.", lambda stats: stats.returned),
+    ("messages_redelivered", "Messages sent to clients not for the first time.",
+     lambda stats: stats.traffic.redelivered),
+    ("messages_acknowledged", "Messages that clients acknowledged, or that ack:auto settled.",
+     lambda stats: stats.traffic.acknowledged),
+    ("messages_requeued", "Messages that clients put back into their queue by NACK.",
+     lambda stats: stats.traffic.requeued),
+    ("messages_discarded", "Messages that clients refused by NACK, without requeue.",
+     lambda stats: stats.traffic.discarded),
+)  # fmt: skip
+
+# Rare events, by virtual host and more labels: name, help, labels, values.
+_EVENTS: Final[tuple[tuple[str, str, Labels, Callable[[VirtualHostStats], Counts]], ...]] = (
     ("sessions_started", "Sessions that have logged in.", ("version", "transport"),
      lambda host: {(version, transport): count for (version, transport), count in host.started.items()}),
     ("sessions_ended", "Connections that ended; those that never logged in have an empty virtual_host.", ("reason",),
@@ -73,8 +82,8 @@ _RARE: Final[tuple[tuple[str, str, Labels, Callable[[VirtualHostStats], Counts]]
 )  # fmt: skip
 
 
-def _without_nothing(counts: Mapping[str, int]) -> Counts:
-    """By virtual host; those who never logged in only where there is something to tell of them."""
+def _by_host(counts: Mapping[str, int]) -> Counts:
+    """By virtual host; connections that never logged in are left out while their count is 0."""
     return {(host,): count for host, count in counts.items() if host or count}
 
 
@@ -83,11 +92,7 @@ def _by_one(counts: Mapping[str, int]) -> Counts:
 
 
 class GatewayCollector(Collector):
-    """Everything that the gateway knows of itself.
-
-    Args:
-        gateway: it.
-    """
+    """Everything that the gateway knows of itself, as of the last snapshot."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -95,7 +100,7 @@ class GatewayCollector(Collector):
         self.snapshot = StatsSnapshot(gateway)
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing in advance: it would be collected, only to learn the names."""
+        """Name no metric in advance: the library would collect everything to learn the names."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -109,29 +114,22 @@ class GatewayCollector(Collector):
         yield from self._rest()
 
     def _counters(self) -> Iterator[Metric]:
-        stats = self._gateway.stats
-        totals = self.snapshot.totals
-        for name, text, label, split in _SPLIT:
-            yield _counter(
-                name,
-                text,
-                (_HOST, label),
-                {(host, value): count for host, each in totals.items() for value, count in split(each).items()},
-            )
-        for name, text, plain in _PLAIN:
-            counts = {host: plain(each) for host, each in totals.items()}
-            yield _counter(name, text, (_HOST,), _without_nothing(counts))
-        for name, text, labels, rare in _RARE:
-            yield _counter(
-                name,
-                text,
-                (_HOST, *labels),
-                {(host, *values): count for host, each in stats.hosts.items() for values, count in rare(each).items()},
-            )
-        hosts = stats.hosts.items()
-        opened = _without_nothing({label: host.links_opened for label, host in hosts})
+        totals, hosts = self.snapshot.totals, self._gateway.stats.hosts
+        for name, text, label, values_of in _BY_LABEL:
+            counts: dict[Labels, float] = {
+                (host, value): count for host, each in totals.items() for value, count in values_of(each).items()
+            }
+            yield _counter(name, text, (_HOST, label), counts)
+        for name, text, value_of in _PLAIN:
+            yield _counter(name, text, (_HOST,), _by_host({host: value_of(each) for host, each in totals.items()}))
+        for name, text, labels, counts_of in _EVENTS:
+            events = {
+                (host, *values): count for host, each in hosts.items() for values, count in counts_of(each).items()
+            }
+            yield _counter(name, text, (_HOST, *labels), events)
+        opened = _by_host({label: host.links_opened for label, host in hosts.items()})
         yield _counter("links_opened", "AMQP connections opened.", (_HOST,), opened)
-        lost = _without_nothing({label: host.links_lost for label, host in hosts})
+        lost = _by_host({label: host.links_lost for label, host in hosts.items()})
         yield _counter("links_lost", "AMQP connections that ended and that the gateway did not close.", (_HOST,), lost)
 
     def _latencies(self) -> Iterator[Metric]:
@@ -153,9 +151,9 @@ class GatewayCollector(Collector):
         text = "Sessions; those that have not logged in yet have an empty virtual_host."
         yield _gauge("sessions", text, (_HOST,), _by_one(snapshot.sessions))
         text = "Messages that the broker has yet to confirm."
-        yield _gauge("messages_unconfirmed", text, (_HOST,), _without_nothing(snapshot.unconfirmed))
+        yield _gauge("messages_unconfirmed", text, (_HOST,), _by_host(snapshot.unconfirmed))
         text = "Messages that clients have and that are not settled."
-        yield _gauge("messages_unacknowledged", text, (_HOST,), _without_nothing(snapshot.unacknowledged))
+        yield _gauge("messages_unacknowledged", text, (_HOST,), _by_host(snapshot.unacknowledged))
         yield _gauge(
             "subscriptions", "Subscriptions, by their ack header.", (_HOST, "ack"), _by_two(snapshot.subscriptions)
         )
@@ -166,14 +164,14 @@ class GatewayCollector(Collector):
         blocked = Counter(dict.fromkeys(gateway.stats.hosts, 0))
         channels = blocked.copy()
         links: Counter[Labels] = Counter()
-        for link in gateway.link_registry.links:
-            label = gateway.link_registry.label(link)
+        for link in gateway.pool.links:
+            label = gateway.stats.label(link.virtual_host)
             links[label, link.purpose] += 1
             blocked[label] += link.blocked
             channels[label] += link.channels
         yield _gauge("links", "Open AMQP connections, by what they are used for.", (_HOST, "purpose"), links)
-        yield _gauge("links_blocked", "Those on which the broker has an alarm.", (_HOST,), _without_nothing(blocked))
-        yield _gauge("channels", "Open AMQP channels.", (_HOST,), _without_nothing(channels))
+        yield _gauge("links_blocked", "Those on which the broker has an alarm.", (_HOST,), _by_host(blocked))
+        yield _gauge("channels", "Open AMQP channels.", (_HOST,), _by_host(channels))
 
     def _rest(self) -> Iterator[Metric]:
         gateway = self._gateway
@@ -204,11 +202,7 @@ def _gauge(name: str, text: str, labels: Labels, counts: Counts) -> Metric:
 
 
 class Metrics:
-    """What /metrics answers.
-
-    Args:
-        gateway: whose figures.
-    """
+    """The answer of /metrics."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -222,17 +216,17 @@ class Metrics:
         """The text of all metrics, and its content type.
 
         Args:
-            accept: the Accept header: OpenMetrics for those who ask for it.
+            accept: the Accept header, which chooses between Prometheus's text format and OpenMetrics.
             readiness: as of now.
         """
         snapshot = await StatsSnapshot(self._gateway).take()
-        # Nobody else can ask in between.
+        # There is no await between here and the end, so no other request can change the collector.
         self._collector.is_ready, self._collector.snapshot = readiness.is_ready, snapshot
         encode, content_type = choose_encoder(_known(accept))
         return encode(self._registry), content_type
 
 
 def _known(accept: str) -> str:
-    """An Accept header without unheard-of versions: the library falls over some, and claims to speak others."""
+    """An Accept header without unknown versions: the library raises on some, and claims to speak others."""
     choices = accept.split(",")
     return ",".join(each for each in choices if all(version in _VERSIONS for version in _VERSION.findall(each)))

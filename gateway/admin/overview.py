@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway import __version__
+from gateway.admin.api_text import moment, shown
 from gateway.admin.listing import Listing, contains, is_exactly
-from gateway.admin.stats_snapshot import StatsSnapshot
-from gateway.admin.text import moment, shown
+from gateway.admin.stats_snapshot import StatsSnapshot, in_turns
 from gateway.server.stats import NOT_LOGGED_IN
 from gateway.session.destinations import KIND_NAMES
-from gateway.session.traffic import OTHER
+from gateway.session.traffic import OTHER, TrafficCounter
 
 if TYPE_CHECKING:
     from gateway.config import VirtualHost
@@ -24,10 +23,7 @@ if TYPE_CHECKING:
     from gateway.session.destinations import Kind
 
 # Destinations of all sessions that are listed by name.
-_MOST_DESTINATIONS: Final = 10_000
-
-# Sessions whose destinations are collected before others have a turn.
-_AT_ONCE: Final = 100
+_MAX_DESTINATIONS: Final = 10_000
 
 
 async def overview(gateway: Gateway, readiness: Readiness) -> dict[str, Any]:
@@ -38,7 +34,7 @@ async def overview(gateway: Gateway, readiness: Readiness) -> dict[str, Any]:
         readiness: as of now.
     """
     snapshot = await StatsSnapshot(gateway).take()
-    stats, links = gateway.stats, gateway.link_registry.links
+    stats, links = gateway.stats, gateway.pool.links
     now = gateway.journal.clock.time
     p50, p99 = stats.confirm_latency(0.5), stats.confirm_latency(0.99)
     errors: Counter[str] = Counter()
@@ -68,15 +64,18 @@ async def overview(gateway: Gateway, readiness: Readiness) -> dict[str, Any]:
 def _summed(gateway: Gateway, snapshot: StatsSnapshot, errors: int) -> dict[str, int]:
     totals = snapshot.totals.values()
     hosts = gateway.stats.hosts
+    traffic = TrafficCounter()
+    for each in totals:
+        traffic.add(each.traffic)
     return {
-        "frames_received": sum(sum(each.frames_received.values()) for each in totals),
-        "messages_published": sum(sum(each.published.values()) for each in totals),
-        "published_bytes": sum(sum(each.published_bytes.values()) for each in totals),
-        "messages_delivered": sum(sum(each.delivered.values()) for each in totals),
-        "delivered_bytes": sum(sum(each.delivered_bytes.values()) for each in totals),
+        "frames_received": sum(each.frames_received.total() for each in totals),
+        "messages_published": traffic.published,
+        "published_bytes": traffic.published_bytes,
+        "messages_delivered": traffic.delivered,
+        "delivered_bytes": traffic.delivered_bytes,
         "messages_confirmed": sum(each.confirmed for each in totals),
-        "messages_redelivered": sum(each.redelivered for each in totals),
-        "messages_acknowledged": sum(each.acknowledged for each in totals),
+        "messages_redelivered": traffic.redelivered,
+        "messages_acknowledged": traffic.acknowledged,
         "errors": errors,
         "sessions_started": sum(host.started.total() for host in hosts.values()),
         "sessions_ended": sum(host.ended.total() for label, host in hosts.items() if label != NOT_LOGGED_IN),
@@ -110,8 +109,8 @@ VIRTUAL_HOSTS: Final[Listing[_Host]] = Listing(
             count for (label, _), count in host.snapshot.subscriptions.items() if label == host.settings.name
         ),
         "links": lambda host: host.links,
-        "published": lambda host: sum(host.snapshot.totals[host.settings.name].published.values()),
-        "delivered": lambda host: sum(host.snapshot.totals[host.settings.name].delivered.values()),
+        "published": lambda host: host.snapshot.totals[host.settings.name].traffic.published,
+        "delivered": lambda host: host.snapshot.totals[host.settings.name].traffic.delivered,
         "errors": lambda host: host.errors,
         "holds": lambda host: host.snapshot.holds_by_reason(host.settings.name),
         "limits": lambda host: host.settings.limits.model_dump(mode="json"),
@@ -125,7 +124,7 @@ VIRTUAL_HOSTS: Final[Listing[_Host]] = Listing(
 async def virtual_hosts(gateway: Gateway) -> list[_Host]:
     """Every configured virtual host."""
     snapshot = await StatsSnapshot(gateway).take()
-    links = Counter(gateway.link_registry.label(link) for link in gateway.link_registry.links)
+    links = Counter(gateway.stats.label(link.virtual_host) for link in gateway.pool.links)
     return [
         _Host(
             settings,
@@ -138,7 +137,7 @@ async def virtual_hosts(gateway: Gateway) -> list[_Host]:
     ]
 
 
-# LoginLinks.
+# Links.
 
 
 def _broker(link: Link) -> str:
@@ -153,7 +152,7 @@ LINKS: Final[Listing[Link]] = Listing(
         "login": lambda link: link.client_properties.login,
         "purpose": lambda link: link.purpose,
         "broker": _broker,
-        "broker_version": lambda link: ".".join(map(str, link.broker_version)) or None,
+        "broker_version": lambda link: ".".join(map(str, link.tuning.broker_version)) or None,
         "tls": lambda link: link.broker.tls,
         "channels": lambda link: link.channels,
         "sessions": lambda link: len(link.users),
@@ -175,80 +174,68 @@ LINKS: Final[Listing[Link]] = Listing(
 
 
 @dataclass(slots=True)
-class _Destination:
+class _DestinationRow:
     """One destination, over all sessions that are open."""
 
     virtual_host: str
     destination: str
     kind: str
-    published: int = 0
-    published_bytes: int = 0
-    delivered: int = 0
-    delivered_bytes: int = 0
+    traffic: TrafficCounter = field(default_factory=TrafficCounter)
     subscriptions: int = 0
 
 
-DESTINATIONS: Final[Listing[_Destination]] = Listing(
+DESTINATIONS: Final[Listing[_DestinationRow]] = Listing(
     {
-        "virtual_host": lambda each: each.virtual_host,
-        "destination": lambda each: each.destination,
-        "kind": lambda each: each.kind,
-        "published": lambda each: each.published,
-        "published_bytes": lambda each: each.published_bytes,
-        "delivered": lambda each: each.delivered,
-        "delivered_bytes": lambda each: each.delivered_bytes,
-        "subscriptions": lambda each: each.subscriptions,
+        "virtual_host": lambda row: row.virtual_host,
+        "destination": lambda row: row.destination,
+        "kind": lambda row: row.kind,
+        "published": lambda row: row.traffic.published,
+        "published_bytes": lambda row: row.traffic.published_bytes,
+        "delivered": lambda row: row.traffic.delivered,
+        "delivered_bytes": lambda row: row.traffic.delivered_bytes,
+        "subscriptions": lambda row: row.subscriptions,
     },
     {
-        "virtual_host": is_exactly(lambda each: each.virtual_host),
-        "kind": is_exactly(lambda each: each.kind),
-        "q": contains(lambda each: each.destination),
+        "virtual_host": is_exactly(lambda row: row.virtual_host),
+        "kind": is_exactly(lambda row: row.kind),
+        "q": contains(lambda row: row.destination),
     },
     "destination",
     choices={"kind": tuple(KIND_NAMES.values())},
 )
 
 
-class _Destinations:
-    """Collects destinations; of very many the later ones count as one for each kind."""
+class _DestinationRows:
+    """Adds up destinations. Beyond 10,000 of them, further ones share a row for each kind."""
 
     def __init__(self) -> None:
-        self.found: dict[tuple[str, bytes, Kind], _Destination] = {}
+        self.found: dict[tuple[str, bytes, Kind], _DestinationRow] = {}
 
-    def at(self, virtual_host: str, destination: bytes, kind: Kind) -> _Destination:
+    def row(self, virtual_host: str, destination: bytes, kind: Kind) -> _DestinationRow:
         key = (virtual_host, destination, kind)
-        known = self.found.get(key)
-        if known is not None:
-            return known
-        if len(self.found) >= _MOST_DESTINATIONS:
+        if key not in self.found and len(self.found) >= _MAX_DESTINATIONS:
             key = ("", OTHER, kind)
-        return self.found.setdefault(key, _Destination(key[0], shown(key[1]), KIND_NAMES[kind]))
+        known = self.found.get(key)
+        if known is None:
+            known = self.found[key] = _DestinationRow(key[0], shown(key[1]), KIND_NAMES[kind])
+        return known
 
     def add(self, client: ClientConnection) -> None:
         """Add one session."""
         session = client.session
-        name = session.settings.virtual_host
-        for send in session.sends.all:
-            at = self.at(name, send.destination, send.kind)
-            at.published += send.messages
-            at.published_bytes += send.octets
-        for past in session.subscriptions.past.all:
-            at = self.at(name, past.destination, past.kind)
-            at.delivered += past.messages
-            at.delivered_bytes += past.octets
+        name = session.settings.name
+        for counters in (session.traffic.sends, session.subscriptions.past):
+            for (destination, kind), counter in counters.items():
+                self.row(name, destination, kind).traffic.add(counter)
         for subscription in session.subscriptions.all:
-            stats = subscription.stats
-            at = self.at(name, subscription.address, subscription.kind)
-            at.delivered += stats.delivered
-            at.delivered_bytes += stats.octets
-            at.subscriptions += 1
+            row = self.row(name, subscription.address, subscription.kind)
+            row.traffic.add(subscription.stats)
+            row.subscriptions += 1
 
 
-async def destinations(gateway: Gateway) -> list[_Destination]:
-    """The destinations of all sessions that are open. There may be many, so others have a turn in between."""
-    collected = _Destinations()
-    for number, client in enumerate(tuple(gateway.clients)):
-        if number % _AT_ONCE == _AT_ONCE - 1:
-            await asyncio.sleep(0)
-        collected.add(client)
-    return list(collected.found.values())
+async def destinations(gateway: Gateway) -> list[_DestinationRow]:
+    """The destinations of all sessions that are open."""
+    rows = _DestinationRows()
+    async for client in in_turns(tuple(gateway.clients)):
+        rows.add(client)
+    return list(rows.found.values())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.admin.api_text import moment, shown
 from gateway.admin.listing import Listing, contains, is_exactly
-from gateway.admin.text import moment, shown
 from gateway.session.context import Hold
 from gateway.session.destinations import KIND_NAMES
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from gateway.server.client.connection import ClientConnection
     from gateway.session.subscription import Subscription
 
-# Destinations in the account of one session; the most used ones.
-_MOST_SENDS: Final = 200
-_MOST_SUBSCRIPTIONS: Final = 1000
+# What one session shows at most: the destinations it sends most to, and its subscriptions.
+_MAX_SENDS: Final = 200
+_MAX_SUBSCRIPTIONS: Final = 1000
 
 HOLDS: Final = tuple(hold.value for hold in Hold)
 
@@ -25,7 +25,7 @@ def _identity(client: ClientConnection) -> str:
 
 
 def _virtual_host(client: ClientConnection) -> str | None:
-    return client.session.settings.virtual_host or None
+    return client.session.settings.name or None
 
 
 def _label(client: ClientConnection) -> str | None:
@@ -47,13 +47,13 @@ def _is_held(client: ClientConnection, wanted: str) -> bool:
 
 def published(client: ClientConnection) -> int:
     """Messages that a session sent."""
-    return sum(send.messages for send in client.session.sends.all)
+    return sum(counter.published for counter in client.session.traffic.sends.values())
 
 
 def delivered(client: ClientConnection) -> int:
     """Messages that a session got."""
     subscriptions = client.session.subscriptions
-    past = sum(count.messages for count in subscriptions.past.all)
+    past = sum(counter.delivered for counter in subscriptions.past.values())
     return past + sum(subscription.stats.delivered for subscription in subscriptions.all)
 
 
@@ -78,9 +78,9 @@ SESSIONS: Final[Listing[ClientConnection]] = Listing(
         "holds": lambda client: sorted(hold.value for hold in client.session.holds),
         "subscriptions": lambda client: len(client.session.subscriptions.all),
         "unacknowledged": unacknowledged,
-        "unconfirmed": lambda client: client.session.publisher.unconfirmed,
-        "transactions": lambda client: len(client.session.sender.transactions),
-        "frames_received": lambda client: client.session.frames_received,
+        "unconfirmed": lambda client: len(client.session.confirms),
+        "transactions": lambda client: client.session.open_transactions,
+        "frames_received": lambda client: client.session.traffic.frames_received,
         "messages_published": published,
         "messages_delivered": delivered,
         "bytes_received": lambda client: client.stats.bytes_in,
@@ -100,21 +100,21 @@ SESSIONS: Final[Listing[ClientConnection]] = Listing(
 
 
 def detail(client: ClientConnection) -> dict[str, Any]:
-    """One session with all that is known of it."""
+    """One session, with its destinations and subscriptions."""
     session, recorder = client.session, client.stats.recorder
-    sends = sorted(session.sends.all, key=lambda send: send.messages, reverse=True)[:_MOST_SENDS]
+    sends = sorted(session.traffic.sends.items(), key=lambda send: send[1].published, reverse=True)[:_MAX_SENDS]
     journal = None if recorder is None else {"boot": recorder.writer.boot, "session": recorder.number}
     return {
         **SESSIONS.item(client),
-        "subscriptions_list": [_subscription(each) for each in list(session.subscriptions.all)[:_MOST_SUBSCRIPTIONS]],
+        "subscriptions_list": [_subscription(each) for each in list(session.subscriptions.all)[:_MAX_SUBSCRIPTIONS]],
         "sends": [
             {
-                "destination": shown(send.destination),
-                "kind": KIND_NAMES[send.kind],
-                "messages": send.messages,
-                "bytes": send.octets,
+                "destination": shown(destination),
+                "kind": KIND_NAMES[kind],
+                "messages": counter.published,
+                "bytes": counter.published_bytes,
             }
-            for send in sends
+            for (destination, kind), counter in sends
         ],
         "journal": journal,
     }
@@ -123,12 +123,12 @@ def detail(client: ClientConnection) -> dict[str, Any]:
 def _subscription(subscription: Subscription) -> dict[str, Any]:
     stats = subscription.stats
     return {
-        "id": None if subscription.subscription is None else shown(subscription.subscription),
+        "id": None if subscription.identifier is None else shown(subscription.identifier),
         "destination": shown(subscription.address),
         "ack": subscription.mode.value.decode(),
         "queue": subscription.queue,
         "delivered": stats.delivered,
         "redelivered": stats.redelivered,
         "unacknowledged": stats.outstanding,
-        "delivered_bytes": stats.octets,
+        "delivered_bytes": stats.delivered_bytes,
     }

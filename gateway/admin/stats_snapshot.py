@@ -1,14 +1,15 @@
-"""The census: everything that clients have and did, added up by virtual host for whoever asks.
+"""Everything that the clients have and did, added up by virtual host for metrics and the API.
 
-There may be thousands of sessions, and messages wait meanwhile. So they are counted a few at a time, with a turn for
-everybody else in between. That the picture is of no single moment does no harm: the totals of the past and the list of
-sessions are taken at once, and a session that ends before its turn still has its counts.
+There may be thousands of sessions, so a few are counted at a time and the event loop serves messages in between. The
+counters still add up: the totals of the past and the list of sessions are taken at the same moment, and a session that
+ends before its turn keeps its counters.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Final
 
 from gateway.session.transitions import State
@@ -16,26 +17,34 @@ from gateway.session.transitions import State
 if TYPE_CHECKING:
     from gateway.server.client.connection import ClientConnection
     from gateway.server.process.gateway import Gateway
-    from gateway.server.stats import Totals
+    from gateway.server.stats import Stats
 
-# Sessions that are counted before others have a turn.
+# Sessions that are looked at before the event loop has a turn.
 _AT_ONCE: Final = 100
 
 
+async def in_turns(clients: tuple[ClientConnection, ...]) -> AsyncIterator[ClientConnection]:
+    """Iterate over clients, and let the event loop do something else after every hundred of them."""
+    for number, client in enumerate(clients):
+        if number % _AT_ONCE == _AT_ONCE - 1:
+            await asyncio.sleep(0)
+        yield client
+
+
 class StatsSnapshot:
-    """What was counted. Everything is by label of virtual host, and by one more thing where there are two keys.
+    """The stats of a gateway at one moment. Everything is by label of virtual host, or by that and a second key.
 
     Args:
         gateway: whose clients are counted.
     """
 
     def __init__(self, gateway: Gateway) -> None:
-        self.totals: dict[str, Totals] = gateway.stats.past()
+        self.totals: dict[str, Stats] = gateway.stats.past()
         self.states = Counter({state.value: 0 for state in State})
         self.sessions = Counter(dict.fromkeys(gateway.stats.hosts, 0))
         self.unconfirmed, self.unacknowledged = self.sessions.copy(), self.sessions.copy()
         self.subscriptions: Counter[tuple[str, str]] = Counter()
-        # A hold that has been there before is told of when it is not there, so that its end shows.
+        # A hold that has happened before is shown as 0 when no session has it, so that a graph shows its end.
         self.holds = Counter(
             {(label, reason): 0 for label, host in gateway.stats.hosts.items() for reason in host.holds}
         )
@@ -43,10 +52,8 @@ class StatsSnapshot:
         self.states[State.CLOSED.value] += gateway.closing
 
     async def take(self) -> StatsSnapshot:
-        """Count."""
-        for number, client in enumerate(self._clients):
-            if number % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)
+        """Add the sessions that are open, and return the snapshot itself."""
+        async for client in in_turns(self._clients):
             self._add(client)
         self._clients = ()
         return self
@@ -55,16 +62,15 @@ class StatsSnapshot:
         stats, session = client.stats, client.session
         label = stats.label
         if stats.is_started:
-            self.totals[label].add(stats)
-        if session.state is State.CLOSED:
-            self.states[State.CLOSED.value] += 1
-            return
+            stats.add_to(self.totals[label])
         self.states[session.state.value] += 1
+        if session.state is State.CLOSED:
+            return
         self.sessions[label] += 1
-        self.unconfirmed[label] += session.publisher.unconfirmed
+        self.unconfirmed[label] += len(session.confirms)
         for subscription in session.subscriptions.all:
             self.subscriptions[label, subscription.mode.value.decode()] += 1
-            self.unacknowledged[label] += subscription.outstanding
+            self.unacknowledged[label] += subscription.ledger.outstanding
         for hold in session.holds:
             self.holds[label, hold.value] += 1
 

@@ -1,4 +1,4 @@
-"""A client of the admin listener's interface, for the command line."""
+"""A client of the admin listener's API, for the command line."""
 
 from __future__ import annotations
 
@@ -9,70 +9,56 @@ import os
 import ssl
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
+from functools import partial
 from http import HTTPStatus
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
+from gateway.admin.terminal_columns import Item
 from gateway.admin.terminal_text import clean
 from gateway.errors import GatewayError, UsageError
 
 DEFAULT_URL: Final = "http://127.0.0.1:15692"
 URL_VARIABLE: Final = "STOMP_GATEWAY_ADMIN_URL"
 PASSCODE_VARIABLE: Final = "STOMP_GATEWAY_ADMIN_PASSCODE"
-MOST_IN_A_PAGE: Final = 1000
+MAX_PAGE_SIZE: Final = 1000
 
-_PATIENCE: Final = 10.0
-_LONGEST_ANSWER: Final = 64 * 1024 * 1024
-_LONGEST_SENTENCE: Final = 500
-
-Item = dict[str, Any]
-"""A session, a link or the like, as the interface shows it."""
+_TIMEOUT: Final = 10.0
+_MAX_ANSWER: Final = 64 * 1024 * 1024
+_MAX_ERROR_TEXT: Final = 500
 
 
 class AdminError(GatewayError):
-    """The admin listener does not answer, or does not do what it is asked for; the text says what to do."""
+    """The admin listener does not answer, or refuses. The text says what to do."""
 
 
 class AdminApi:
-    """One gateway's admin listener.
+    """The API of the gateway that the options or the environment name.
 
-    Args:
-        url: where it is.
-        user: who asks; None for nobody.
-        passcode: of the user.
-        tls: for https.
+    Raises:
+        UsageError: the options contradict each other, or a file cannot be read.
     """
 
-    def __init__(self, url: str, user: str | None, passcode: str, tls: ssl.SSLContext | None) -> None:
-        parts = urlsplit(url)
-        self.url = url.rstrip("/")
-        self._host, self._port = parts.hostname or "", parts.port
-        self._path = parts.path.rstrip("/")
-        self._tls = tls
-        self._has_user = user is not None
+    def __init__(self, options: Namespace) -> None:
+        self.url = _checked_url(options.url or os.environ.get(URL_VARIABLE) or DEFAULT_URL).rstrip("/")
+        parts = urlsplit(self.url)
+        self._path = parts.path
+        address = (parts.hostname or "", parts.port)
+        self._connect = partial(http.client.HTTPConnection, *address, timeout=_TIMEOUT)
+        if parts.scheme == "https":
+            tls = _tls(options)
+            self._connect = partial(http.client.HTTPSConnection, *address, timeout=_TIMEOUT, context=tls)
+        self._has_user = options.user is not None
         self._headers = {"Accept": "application/json"}
-        if user is not None:
-            pair = base64.b64encode(f"{user}:{passcode}".encode()).decode()
+        passcode = _passcode(options)
+        if self._has_user:
+            pair = base64.b64encode(f"{options.user}:{passcode}".encode()).decode()
             self._headers["Authorization"] = f"Basic {pair}"
 
-    @classmethod
-    def of(cls, options: Namespace) -> AdminApi:
-        """The one that the command line and the environment name.
-
-        Args:
-            options: url, user, passcode, passcode_file, ca_file, insecure.
-
-        Raises:
-            UsageError: they do not fit together, or a file cannot be read.
-        """
-        url = _checked_url(options.url or os.environ.get(URL_VARIABLE) or DEFAULT_URL)
-        tls = _tls(options) if url.startswith("https:") else None
-        return cls(url, options.user, _passcode(options), tls)
-
     def ask(self, path: str, query: Mapping[str, object] | None = None, *, method: str = "GET") -> Any:  # noqa: ANN401 - JSON has every type
-        """Ask for something, and return what is answered.
+        """Send a request, and return the JSON object of the answer; None if it has no content.
 
         Args:
             path: below `/api/`, its parts quoted.
@@ -80,14 +66,14 @@ class AdminApi:
             method: GET or DELETE.
 
         Raises:
-            AdminError: it cannot be had.
+            AdminError: the gateway does not answer, or refuses.
         """
-        wanted = {name: value for name, value in (query or {}).items() if value not in (None, "")}
-        target = f"{self._path}/api/{path}" + (f"?{urlencode(wanted)}" if wanted else "")
+        parameters = {name: value for name, value in (query or {}).items() if value not in (None, "")}
+        target = f"{self._path}/api/{path}" + (f"?{urlencode(parameters)}" if parameters else "")
         try:
             status, body = self._exchange(method, target)
         except (OSError, http.client.HTTPException) as error:
-            raise AdminError(f"{self.url}: {self._why(error)}") from None
+            raise AdminError(f"{self.url}: {self._failure(error)}") from None
         if status == HTTPStatus.NO_CONTENT:
             return None
         answer = _decoded(body)
@@ -96,43 +82,36 @@ class AdminApi:
         raise AdminError(self._refusal(status, answer))
 
     def each(self, path: str, query: Mapping[str, object], limit: int = 0) -> Iterator[Item]:
-        """The items of a list, page by page; each session once, though the list may change meanwhile.
+        """The items of a list, page by page, up to ``limit`` of them; 0 for all.
 
-        Args:
-            path: of the list.
-            query: filters and order.
-            limit: how many items; 0 for all.
+        The list may change between two pages: an item that is on both is given once.
         """
-        size = min(limit or MOST_IN_A_PAGE, MOST_IN_A_PAGE)
-        seen: set[str | None] = set()
-        given = 0
+        size = min(limit or MAX_PAGE_SIZE, MAX_PAGE_SIZE)
+        return islice(self._each(path, {**query, "page_size": size}, size), limit or None)
+
+    def _each(self, path: str, query: Mapping[str, object], page_size: int) -> Iterator[Item]:
+        seen: set[str] = set()
         for page in count(1):
-            answer = self.ask(path, {**query, "page": page, "page_size": size})
+            answer = self.ask(path, {**query, "page": page})
             for item in answer["items"]:
-                identity = item.get("id")
-                if identity is not None and identity in seen:
-                    continue
-                seen.add(identity)
-                given += 1
-                yield item
-                if given == limit:
-                    return
-            if page * size >= answer["total"]:
+                if "id" not in item:
+                    yield item
+                elif item["id"] not in seen:
+                    seen.add(item["id"])
+                    yield item
+            if page * page_size >= answer["total"]:
                 return
 
     def _exchange(self, method: str, target: str) -> tuple[int, bytes]:
-        if self._tls is None:
-            connection = http.client.HTTPConnection(self._host, self._port, timeout=_PATIENCE)
-        else:
-            connection = http.client.HTTPSConnection(self._host, self._port, timeout=_PATIENCE, context=self._tls)
+        connection = self._connect()
         try:
             connection.request(method, target, headers=self._headers)
             answer = connection.getresponse()
-            return answer.status, answer.read(_LONGEST_ANSWER)
+            return answer.status, answer.read(_MAX_ANSWER)
         finally:
             connection.close()
 
-    def _why(self, error: OSError | http.client.HTTPException) -> str:
+    def _failure(self, error: OSError | http.client.HTTPException) -> str:
         if isinstance(error, ConnectionRefusedError):
             return (
                 "nothing listens there. Is the gateway running on that machine? Its configuration says under admin "
@@ -143,20 +122,20 @@ class AdminApi:
         if isinstance(error, ssl.SSLError):
             return f"TLS failed: {error.reason or error}. Does it speak plain http: there?"
         if isinstance(error, TimeoutError):
-            return f"no answer within {_PATIENCE:.0f} seconds. Is this the gateway's admin listener, and is it well?"
+            return f"no answer within {_TIMEOUT:.0f} seconds. Is this the gateway's admin listener, and is it well?"
         if isinstance(error, (http.client.HTTPException, ConnectionError)):
             return "what listens there does not speak HTTP. Is it a port for STOMP or AMQP, or one with TLS (https:)?"
         return f"{error.strerror or error}. Check --url or {URL_VARIABLE}."
 
     def _refusal(self, status: int, answer: object) -> str:
-        said = str(answer.get("error", "")) if isinstance(answer, dict) else ""
-        sentence = clean(said[:_LONGEST_SENTENCE])
+        text = str(answer.get("error", "")) if isinstance(answer, dict) else ""
+        text = clean(text[:_MAX_ERROR_TEXT])
         if status == HTTPStatus.UNAUTHORIZED:
             wrong = f"the user or the passcode is wrong. Check --user, and {PASSCODE_VARIABLE} or --passcode-file."
             missing = f"it wants to know who asks. Give --user NAME, and {PASSCODE_VARIABLE} or --passcode-file."
             return f"{self.url}: {wrong if self._has_user else missing}"
-        if sentence:
-            return f"{self.url}: {sentence}"
+        if text:
+            return f"{self.url}: {text}"
         return (
             f"{self.url}: this is not a stomp-gateway's admin listener (HTTP status {status}). RabbitMQ's own metrics "
             f"have the same port, 15692; name the gateway's with --url or {URL_VARIABLE}."
@@ -164,7 +143,7 @@ class AdminApi:
 
 
 def quoted(part: str) -> str:
-    """A part of a path."""
+    """A part of a path, percent-encoded."""
     return quote(part, safe="")
 
 

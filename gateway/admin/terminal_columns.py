@@ -6,35 +6,39 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway.admin.terminal_text import NOTHING, clean, count, octets, since
+from gateway.admin.terminal_text import NOTHING, byte_size, clean, count, since
 from gateway.errors import UsageError
 
 Item = Mapping[str, Any]
+"""A session, a link or the like, as the API shows it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its title, what it shows of an item at a time, what it means, and whether it is one of numbers."""
+    """A column of a table.
+
+    ``show`` makes the text of an item; its second argument is the time, in seconds since the epoch.
+    """
 
     title: str
     show: Callable[[Item, float], str]
-    meaning: str
+    meaning: str = ""
     is_number: bool = False
 
 
-def _text(name: str, title: str, meaning: str) -> Column:
+def _text(name: str, title: str, meaning: str = "") -> Column:
     return Column(title, lambda item, _: _shown(item.get(name)), meaning)
 
 
-def _count(name: str, title: str, meaning: str) -> Column:
+def _count(name: str, title: str, meaning: str = "") -> Column:
     return Column(title, lambda item, _: count(item[name]), meaning, is_number=True)
 
 
-def _size(name: str, title: str, meaning: str) -> Column:
-    return Column(title, lambda item, _: octets(item[name]), meaning, is_number=True)
+def _size(name: str, title: str, meaning: str = "") -> Column:
+    return Column(title, lambda item, _: byte_size(item[name]), meaning, is_number=True)
 
 
-def _switch(name: str, title: str, meaning: str) -> Column:
+def _yes_or_no(name: str, title: str, meaning: str) -> Column:
     return Column(title, lambda item, _: "yes" if item[name] else "no", meaning)
 
 
@@ -46,10 +50,6 @@ def _shown(value: object) -> str:
     return NOTHING if value is None or value == "" else clean(str(value))
 
 
-def _holds(item: Item, _: float) -> str:
-    return clean(",".join(item["holds"])) or NOTHING
-
-
 SESSIONS: Final[Mapping[str, Column]] = {
     "id": _text("id", "ID", "as in the log, the journal and the names of AMQP connections"),
     "login": _text("login", "LOGIN", "as whom the client logged in"),
@@ -57,10 +57,12 @@ SESSIONS: Final[Mapping[str, Column]] = {
     "peer": _text("peer", "PEER", "the client's address and port"),
     "listener": _text("listener", "LISTENER", "where the client came in"),
     "transport": _text("transport", "TRANSPORT", "tcp or websocket"),
-    "tls": _switch("tls", "TLS", "whether the client speaks TLS"),
+    "tls": _yes_or_no("tls", "TLS", "whether the client speaks TLS"),
     "version": _text("version", "STOMP", "the version of STOMP"),
     "state": _text("state", "STATE", "where the session is in its life"),
-    "holds": Column("HOLDS", _holds, "why the client is not read at the moment"),
+    "holds": Column(
+        "HOLDS", lambda item, _: _shown(",".join(item["holds"])), "why the client is not read at the moment"
+    ),
     "heart_beat": _text("heart_beat", "HEART-BEAT", "the heart-beats agreed on, in milliseconds"),
     "subscriptions": _count("subscriptions", "SUBS", "subscriptions"),
     "unacknowledged": _count("unacknowledged", "UNACKED", "messages delivered and not acknowledged"),
@@ -69,14 +71,24 @@ SESSIONS: Final[Mapping[str, Column]] = {
     "frames_received": _count("frames_received", "FRAMES", "frames from the client"),
     "messages_published": _count("messages_published", "IN", "messages from the client"),
     "messages_delivered": _count("messages_delivered", "OUT", "messages to the client"),
-    "bytes_received": _size("bytes_received", "OCTETS IN", "octets from the client"),
-    "bytes_sent": _size("bytes_sent", "OCTETS OUT", "octets to the client"),
-    "write_buffer_bytes": _size("write_buffer_bytes", "WAITING", "octets that the client has not taken yet"),
+    "bytes_received": _size("bytes_received", "BYTES IN", "bytes from the client"),
+    "bytes_sent": _size("bytes_sent", "BYTES OUT", "bytes to the client"),
+    "write_buffer_bytes": _size("write_buffer_bytes", "WAITING", "bytes that the client has not taken yet"),
     "connected_at": _since("connected_at", "how long ago the client connected"),
 }
-USUAL_OF_SESSIONS: Final = (
+DEFAULT_SESSION_COLUMNS: Final = (
     "id", "login", "virtual_host", "peer", "version", "holds", "subscriptions", "unacknowledged", "messages_published",
     "messages_delivered", "connected_at",
+)  # fmt: skip
+
+# Of one session, in `sessions show`.
+SUBSCRIPTIONS: Final = (
+    _text("id", "ID"), _text("destination", "DESTINATION"), _text("ack", "ACK"), _text("queue", "QUEUE"),
+    _count("delivered", "DELIVERED"), _count("redelivered", "REDELIVERED"), _count("unacknowledged", "UNACKNOWLEDGED"),
+    _size("delivered_bytes", "BYTES"),
+)  # fmt: skip
+SENDS: Final = (
+    _text("destination", "DESTINATION"), _text("kind", "KIND"), _count("messages", "MESSAGES"), _size("bytes", "BYTES"),
 )  # fmt: skip
 
 LINKS: Final[Mapping[str, Column]] = {
@@ -86,14 +98,14 @@ LINKS: Final[Mapping[str, Column]] = {
     "purpose": _text("purpose", "PURPOSE", "publish, consume, own (of one session) or login (the first one)"),
     "broker": _text("broker", "BROKER", "the broker's address and port"),
     "broker_version": _text("broker_version", "RABBITMQ", "its version"),
-    "tls": _switch("tls", "TLS", "whether it speaks TLS"),
+    "tls": _yes_or_no("tls", "TLS", "whether it speaks TLS"),
     "channels": _count("channels", "CHANNELS", "open channels"),
     "sessions": _count("sessions", "SESSIONS", "sessions that use it"),
-    "blocked": _switch("blocked", "BLOCKED", "whether the broker has an alarm and takes no messages"),
-    "write_buffer_bytes": _size("write_buffer_bytes", "WAITING", "octets that the broker has not taken yet"),
+    "blocked": _yes_or_no("blocked", "BLOCKED", "whether the broker has an alarm and takes no messages"),
+    "write_buffer_bytes": _size("write_buffer_bytes", "WAITING", "bytes that the broker has not taken yet"),
     "opened_at": _since("opened_at", "how long ago it was opened"),
 }
-USUAL_OF_LINKS: Final = (
+DEFAULT_LINK_COLUMNS: Final = (
     "login", "virtual_host", "purpose", "broker", "broker_version", "channels", "sessions", "blocked",
     "write_buffer_bytes", "opened_at",
 )  # fmt: skip
@@ -107,18 +119,14 @@ def _port_of(name: str) -> Callable[[Item, float], str]:
     return lambda item, _: _shown(str(item[name]).rpartition(":")[2])
 
 
-def _named(name: str) -> Callable[[Item, float], str]:
-    return SESSIONS[name].show
-
-
-OF_THE_PLUGIN: Final[Mapping[str, Column]] = {
-    name: Column(name, show, "")
+PLUGIN_COLUMNS: Final[Mapping[str, Column]] = {
+    name: Column(name, show)
     for name, show in {
-        "session_id": _named("id"),
+        "session_id": SESSIONS["id"].show,
         "conn_name": lambda item, _: clean(f"{item['peer']} -> {item['listener']}"),
-        "connection_state": _named("state"),
-        "auth_login": _named("login"),
-        "vhost": _named("virtual_host"),
+        "connection_state": SESSIONS["state"].show,
+        "auth_login": SESSIONS["login"].show,
+        "vhost": SESSIONS["virtual_host"].show,
         "peer_addr": _host_of("peer"),
         "peer_host": _host_of("peer"),
         "peer_port": _port_of("peer"),
@@ -126,25 +134,20 @@ OF_THE_PLUGIN: Final[Mapping[str, Column]] = {
         "port": _port_of("listener"),
         "protocol": lambda item, _: f"{'Web ' * (item['transport'] == 'websocket')}STOMP {_shown(item['version'])}",
         "ssl": lambda item, _: str(bool(item["tls"])).lower(),
-        # The gateway lets nobody in who has not said CONNECT.
+        # A client that has not sent CONNECT has no session here.
         "implicit_connect": lambda _, __: "false",
     }.items()
 }
-"""Columns of `rabbitmqctl list_stomp_connections` that are called otherwise here; those called alike are above."""
+"""Columns of `rabbitmqctl list_stomp_connections` that have another name there than in SESSIONS."""
 
 
-def chosen(option: str | None, known: Mapping[str, Column], usual: Sequence[str]) -> list[Column]:
-    """The columns that --columns names.
-
-    Args:
-        option: names with commas between them; None for the usual ones.
-        known: by name.
-        usual: names.
+def chosen_columns(option: str | None, known: Mapping[str, Column], default: Sequence[str]) -> list[Column]:
+    """The columns that the value of --columns names, separated by commas.
 
     Raises:
-        UsageError: there is no such column.
+        UsageError: there is no such column, or none is named.
     """
-    names = usual if option is None else [name.strip() for name in option.split(",") if name.strip()]
+    names = default if option is None else [name.strip() for name in option.split(",") if name.strip()]
     unknown = [name for name in names if name not in known]
     if unknown or not names:
         wrong = ", ".join(clean(name) for name in unknown) or "none given"

@@ -1,64 +1,55 @@
-"""`stomp-gateway sessions` and `links`: lists on a terminal, one session in full, and its end."""
+"""`stomp-gateway sessions` and `links`: lists, one session in full, and closing a session."""
 
 from __future__ import annotations
 
 import json
 import time
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from gateway.admin.terminal_api import AdminApi, Item, quoted
+from rich.cells import cell_len, set_cell_size
+
+from gateway.admin.terminal_api import AdminApi, quoted
 from gateway.admin.terminal_columns import (
+    DEFAULT_LINK_COLUMNS,
+    DEFAULT_SESSION_COLUMNS,
     LINKS,
-    OF_THE_PLUGIN,
+    PLUGIN_COLUMNS,
+    SENDS,
     SESSIONS,
-    USUAL_OF_LINKS,
-    USUAL_OF_SESSIONS,
+    SUBSCRIPTIONS,
     Column,
-    chosen,
+    Item,
+    chosen_columns,
 )
-from gateway.admin.terminal_text import NOTHING, clean, count, octets, table
+from gateway.admin.terminal_text import NOTHING, clean
 from gateway.errors import UsageError
 
 _BUSIEST_FIRST: Final = "-messages_published"
 
 
 def list_sessions(options: Namespace) -> None:
-    """Print the sessions that are asked for.
+    """Print the sessions that the options choose.
 
     Raises:
-        UsageError: an option cannot be meant so.
+        UsageError: an option has no meaning.
         AdminError: the gateway does not answer.
     """
-    columns = chosen(options.columns, {**SESSIONS, **OF_THE_PLUGIN}, USUAL_OF_SESSIONS)
-    query = {
-        "virtual_host": options.virtual_host,
-        "login": options.login,
-        "hold": options.hold,
-        "q": options.search,
-        "sort": _BUSIEST_FIRST if options.sort is None else _order(options, SESSIONS),
-    }
-    items = list(AdminApi.of(options).each("sessions", query, _limit(options)))
-    _print(items, columns, as_json=options.json)
+    columns = chosen_columns(options.columns, {**SESSIONS, **PLUGIN_COLUMNS}, DEFAULT_SESSION_COLUMNS)
+    query = {"hold": options.hold, "sort": _order(options, SESSIONS) or _BUSIEST_FIRST}
+    _print(_listed("sessions", options, query), columns, as_json=options.json)
 
 
 def list_links(options: Namespace) -> None:
-    """Print the links that are asked for.
+    """Print the links that the options choose.
 
     Raises:
-        UsageError: an option cannot be meant so.
+        UsageError: an option has no meaning.
         AdminError: the gateway does not answer.
     """
-    columns = chosen(options.columns, LINKS, USUAL_OF_LINKS)
-    query = {
-        "virtual_host": options.virtual_host,
-        "login": options.login,
-        "q": options.search,
-        "sort": None if options.sort is None else _order(options, LINKS),
-    }
-    items = list(AdminApi.of(options).each("links", query, _limit(options)))
-    _print(items, columns, as_json=options.json)
+    columns = chosen_columns(options.columns, LINKS, DEFAULT_LINK_COLUMNS)
+    _print(_listed("links", options, {"sort": _order(options, LINKS)}), columns, as_json=options.json)
 
 
 def show_session(options: Namespace) -> None:
@@ -67,9 +58,9 @@ def show_session(options: Namespace) -> None:
     Raises:
         AdminError: there is no such session, or the gateway does not answer.
     """
-    item = AdminApi.of(options).ask(f"sessions/{quoted(options.id)}")
+    item = AdminApi(options).ask(f"sessions/{quoted(options.id)}")
     if options.json:
-        print(harmless_json(item))
+        print(_harmless_json(item))
         return
     now = time.time()
     for name, column in SESSIONS.items():
@@ -77,46 +68,57 @@ def show_session(options: Namespace) -> None:
     journal = item["journal"]
     place = f"session {journal['session']} of boot {clean(str(journal['boot']))}" if journal else NOTHING
     print(f"{'journal':<19} {place}")
-    _print_part("subscriptions", item["subscriptions_list"], _SUBSCRIPTIONS)
-    _print_part("sends", item["sends"], _SENDS)
+    for title, items, columns in (
+        ("subscriptions", item["subscriptions_list"], SUBSCRIPTIONS),
+        ("sends", item["sends"], SENDS),
+    ):
+        if items:
+            print(f"\n{title}")
+            _print(items, columns)
 
 
 def close_session(options: Namespace) -> None:
-    """Close one session, and say so.
+    """Close one session.
 
     Raises:
         AdminError: there is no such session, it may not be closed, or the gateway does not answer.
     """
-    AdminApi.of(options).ask(f"sessions/{quoted(options.id)}", {"reason": options.reason}, method="DELETE")
+    AdminApi(options).ask(f"sessions/{quoted(options.id)}", {"reason": options.reason}, method="DELETE")
     print(f"closed: {clean(options.id)}")
 
 
-def harmless_json(value: object) -> str:
-    """JSON in ASCII without control characters: safe on a terminal, and the same for a program."""
-    return json.dumps(value, indent=2).replace("\x7f", "\\u007f")
+def table(columns: Sequence[Column], items: Sequence[Item]) -> Iterator[str]:
+    """The lines of a table, the titles first.
+
+    Not a `rich.table.Table`, which takes a second for each thousand rows.
+    """
+    now = time.time()
+    rows = [[column.title for column in columns], *([column.show(item, now) for column in columns] for item in items)]
+    widths = [max(map(cell_len, texts)) for texts in zip(*rows, strict=True)]
+    for row in rows:
+        cells = []
+        for column, text, width in zip(columns, row, widths, strict=True):
+            space = " " * (width - cell_len(text))
+            cells.append(space + text if column.is_number else text + space)
+        yield "  ".join(cells).rstrip()
 
 
-def _field(name: str) -> Column:
-    return Column(name.upper(), lambda item, _: NOTHING if item[name] is None else clean(str(item[name])), "")
+def cut(text: str, width: int) -> str:
+    """A text in so many cells of a terminal at most; `~` stands for what is left out."""
+    return text if cell_len(text) <= width else set_cell_size(text, width - 1) + "~"
 
 
-def _number(name: str) -> Column:
-    return Column(name.upper(), lambda item, _: count(item[name]), "", is_number=True)
+def _listed(path: str, options: Namespace, query: Mapping[str, object]) -> list[Item]:
+    if options.limit < 0:
+        raise UsageError(f"--limit {options.limit}: give a number of lines, 0 for all.")
+    filters = {"virtual_host": options.virtual_host, "login": options.login, "q": options.search}
+    return list(AdminApi(options).each(path, {**filters, **query}, options.limit))
 
 
-def _octets(name: str) -> Column:
-    return Column("OCTETS", lambda item, _: octets(item[name]), "", is_number=True)
-
-
-_SUBSCRIPTIONS: Final = (
-    _field("id"), _field("destination"), _field("ack"), _field("queue"), _number("delivered"), _number("redelivered"),
-    _number("unacknowledged"), _octets("delivered_bytes"),
-)  # fmt: skip
-_SENDS: Final = (_field("destination"), _field("kind"), _number("messages"), _octets("bytes"))
-
-
-def _order(options: Namespace, columns: Mapping[str, Column]) -> str:
+def _order(options: Namespace, columns: Mapping[str, Column]) -> str | None:
     """Numbers largest first, texts and moments from the smallest; `--reverse` turns that round."""
+    if options.sort is None:
+        return None
     if options.sort not in columns or options.sort == "holds":
         known = ", ".join(name for name in columns if name != "holds")
         raise UsageError(f"--sort {clean(options.sort)}: there are {known}.")
@@ -125,23 +127,14 @@ def _order(options: Namespace, columns: Mapping[str, Column]) -> str:
     return f"{'-' * (largest_first != options.reverse)}{options.sort}"
 
 
-def _limit(options: Namespace) -> int:
-    if options.limit < 0:
-        raise UsageError(f"--limit {options.limit}: give a number of lines, 0 for all.")
-    return int(options.limit)
-
-
-def _print(items: Sequence[Item], columns: Sequence[Column], *, as_json: bool) -> None:
+def _print(items: Sequence[Item], columns: Sequence[Column], *, as_json: bool = False) -> None:
     if as_json:
-        print(harmless_json(items))
+        print(_harmless_json(items))
         return
-    now = time.time()
-    rows = [[column.show(item, now) for column in columns] for item in items]
-    for line in table([column.title for column in columns], rows, [column.is_number for column in columns]):
+    for line in table(columns, items):
         print(line)
 
 
-def _print_part(title: str, items: Sequence[Item], columns: Sequence[Column]) -> None:
-    if items:
-        print(f"\n{title}")
-        _print(items, columns, as_json=False)
+def _harmless_json(value: object) -> str:
+    """JSON in ASCII without control characters, so that a terminal obeys nothing of it."""
+    return json.dumps(value, indent=2).replace("\x7f", "\\u007f")

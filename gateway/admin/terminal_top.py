@@ -12,156 +12,173 @@ import tty
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
-from gateway.admin.terminal_api import MOST_IN_A_PAGE, AdminApi, AdminError, Item
-from gateway.admin.terminal_columns import SESSIONS
-from gateway.admin.terminal_text import NOTHING, clean, count, cut, duration, latency, octets, rate, table, width
+from rich.cells import cell_len
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from gateway.admin.terminal_api import MAX_PAGE_SIZE, AdminApi, AdminError
+from gateway.admin.terminal_columns import SESSIONS, Column, Item
+from gateway.admin.terminal_list import cut, table
+from gateway.admin.terminal_text import NOTHING, byte_size, clean, count, duration, latency, rate
 from gateway.errors import ExitCode, UsageError
 
-_SHORTEST: Final = 0.1
-_LONGEST: Final = 86_400
+_MIN_INTERVAL: Final = 0.1
+_MAX_INTERVAL: Final = 86_400
 _BATCH_ROWS: Final = 20
 _BATCH_WIDTH: Final = 200
-_USUAL_COLUMNS: Final = 80
-_USUAL_LINES: Final = 24
+_USUAL_WIDTH: Final = 80
+_USUAL_HEIGHT: Final = 24
+_LINES_WITHOUT_SESSIONS: Final = 10
+
+# Sessions above the page size are looked at only if they are at the top of one of these orders.
 _BUSIEST: Final = ("-messages_published", "-messages_delivered")
-
-_BEGIN: Final = "\x1b[?1049h\x1b[?25l"  # the alternative screen, without a cursor
-_END: Final = "\x1b[?25h\x1b[?1049l"
-_HOME, _LINE_END, _REST = "\x1b[H", "\x1b[K\n", "\x1b[J"
-_BOLD, _REVERSED, _PLAIN = "\x1b[1m", "\x1b[7m", "\x1b[m"
-
-# The columns of sessions in their order, and the order in which a narrow window does without.
-_COLUMNS: Final = (
-    "login", "virtual_host", "peer", "version", "holds", "subscriptions", "unacknowledged", "unconfirmed", "IN/s",
-    "OUT/s", "id",
-)  # fmt: skip
-_LEAST_IMPORTANT: Final = ("version", "subscriptions", "unconfirmed", "id", "virtual_host", "holds", "unacknowledged")
-_LONGEST_NAME: Final = 30
+_RATES: Final = {"messages_published": "published_per_second", "messages_delivered": "delivered_per_second"}
 _COUNTED: Final = ("sessions", "connections", "subscriptions", "links", "channels")
+_MAX_NAME_WIDTH: Final = 30
+
+
+def _short(name: str) -> Column:
+    column = SESSIONS[name]
+    return replace(column, show=lambda item, now: cut(column.show(item, now), _MAX_NAME_WIDTH))
+
+
+def _rate(name: str, title: str) -> Column:
+    return Column(title, lambda item, _: rate(item[name]).removesuffix("/s"), is_number=True)
+
+
+_COLUMNS: Final = {
+    "login": _short("login"),
+    "virtual_host": _short("virtual_host"),
+    "peer": SESSIONS["peer"],
+    "version": SESSIONS["version"],
+    "holds": _short("holds"),
+    "subscriptions": SESSIONS["subscriptions"],
+    "unacknowledged": SESSIONS["unacknowledged"],
+    "unconfirmed": SESSIONS["unconfirmed"],
+    "published_per_second": _rate("published_per_second", "IN/s"),
+    "delivered_per_second": _rate("delivered_per_second", "OUT/s"),
+    "id": SESSIONS["id"],
+}
+# A narrow window does without these columns, the first one first.
+_LEAST_IMPORTANT: Final = ("version", "subscriptions", "unconfirmed", "id", "virtual_host", "holds", "unacknowledged")
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What a gateway said at one moment (monotonic, in seconds); ``is_whole`` when no session was left out."""
+class TopSample:
+    """What a gateway answered at one moment.
 
-    at: float
+    ``taken_at`` is in seconds of the monotonic clock. ``is_complete`` means that ``sessions`` has all of them.
+    """
+
+    taken_at: float
     overview: Item
     sessions: dict[str, Item]
-    is_whole: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Busy:
-    """A session with its messages per second; None where they are not known yet."""
-
-    item: Item
-    came: float | None
-    went: float | None
-
-    @property
-    def order(self) -> tuple[float, int]:
-        """The busiest first; of equal ones, who has done more."""
-        done = self.item["messages_published"] + self.item["messages_delivered"]
-        return -(self.came or 0) - (self.went or 0), -done
+    is_complete: bool
 
 
 def top(options: Namespace) -> None:
-    """Show looks at a gateway until somebody ends it, or one look.
+    """Show samples of a gateway until the user ends it, or one sample where there is no terminal to redraw.
 
     Raises:
-        UsageError: an option cannot be meant so.
-        AdminError: the gateway does not answer at the beginning, or to the one look.
+        UsageError: an option has no meaning.
+        AdminError: the gateway does not answer at the beginning.
     """
-    if not _SHORTEST <= options.interval <= _LONGEST or (options.limit is not None and options.limit < 0):
-        raise UsageError(f"give an --interval of {_SHORTEST:g} to {_LONGEST} seconds, and a --limit of 0 or more.")
-    api = AdminApi.of(options)
-    first = look(api, options)
-    if options.once or not sys.stdout.isatty():
+    if not _MIN_INTERVAL <= options.interval <= _MAX_INTERVAL or (options.limit is not None and options.limit < 0):
+        raise UsageError(
+            f"give an --interval of {_MIN_INTERVAL:g} to {_MAX_INTERVAL} seconds, and a --limit of 0 or more."
+        )
+    api = AdminApi(options)
+    first = take_sample(api, options)
+    console = Console(force_terminal=sys.stdout.isatty(), highlight=False)
+    if options.once or not console.is_terminal or console.is_dumb_terminal:
         time.sleep(options.interval)
         rows = _BATCH_ROWS if options.limit is None else options.limit
-        print("\n".join(frame(first, look(api, options), rows, _BATCH_WIDTH)))
+        for line in screen_lines(first, take_sample(api, options), rows, _BATCH_WIDTH):
+            print(line.plain)
         return
-    with _screen():
-        _watch(api, options, first)
+    with (
+        _single_keys(),
+        Live(console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live,
+    ):
+        _watch(live, api, options, first)
 
 
-def look(api: AdminApi, options: Namespace) -> Look:
-    """Ask once.
-
-    Args:
-        api: whom.
-        options: virtual_host and login of the sessions.
+def take_sample(api: AdminApi, options: Namespace) -> TopSample:
+    """Ask the gateway for its figures, and for the sessions that the options choose.
 
     Raises:
         AdminError: the gateway does not answer.
     """
     sessions: dict[str, Item] = {}
-    query = {"virtual_host": options.virtual_host, "login": options.login, "page_size": MOST_IN_A_PAGE}
+    query = {"virtual_host": options.virtual_host, "login": options.login, "page_size": MAX_PAGE_SIZE}
     total = 0
     overview = api.ask("overview")
-    at = time.monotonic()
+    taken_at = time.monotonic()
     for order in _BUSIEST:
         answer = api.ask("sessions", {**query, "sort": order})
         sessions |= {item["id"]: item for item in answer["items"]}
         total = answer["total"]
-        if total <= MOST_IN_A_PAGE:
+        if total <= MAX_PAGE_SIZE:
             break
-    return Look(at, overview, sessions, total <= len(sessions))
+    return TopSample(taken_at, overview, sessions, total <= len(sessions))
 
 
-def frame(before: Look, now: Look, rows: int, columns: int) -> list[str]:
-    """The lines of one picture.
-
-    Args:
-        before: an earlier look.
-        now: the latest one.
-        rows: sessions at most.
-        columns: places in a line at most.
-    """
-    busy = sorted(_busy(before, now), key=lambda each: each.order)
-    lines = [*_figures(before, now), "", *_sessions(busy[:rows], columns)]
-    if len(busy) > rows:
-        lines.append(f"and {count(len(busy) - rows)} more")
-    return [cut(line, columns) for line in lines]
+def screen_lines(before: TopSample, now: TopSample, max_rows: int, width: int) -> list[Text]:
+    """The lines that show a sample, with rates since the one before, in so many cells of a terminal."""
+    sessions = sorted(_with_rates(before, now), key=_busiest_first)
+    title, *figures = _figures(before, now)
+    titles, *rows = _table(sessions[:max_rows], width) if sessions else ["no session"]
+    if len(sessions) > max_rows:
+        rows.append(f"and {count(len(sessions) - max_rows)} more")
+    lines = [(title, "bold"), *((line, "") for line in (*figures, "")), (titles, "reverse" if sessions else "")]
+    return [Text(cut(line, width), style, no_wrap=True) for line, style in (*lines, *((row, "") for row in rows))]
 
 
-def _busy(before: Look, now: Look) -> Iterator[Busy]:
-    passed = now.at - before.at
-    same = before.overview["started_at"] == now.overview["started_at"] and passed > 0
-    nothing: Item = {"messages_published": 0, "messages_delivered": 0}
-    for name, item in now.sessions.items():
-        # Whoever was not there at a whole look has done all of it since.
-        earlier = before.sessions.get(name, nothing if before.is_whole else None)
-        if earlier is None or not same:
-            yield Busy(item, None, None)
+def _seconds_between(before: TopSample, now: TopSample) -> float | None:
+    """None if the gateway has been started anew, so that its counts began again."""
+    passed = now.taken_at - before.taken_at
+    return passed if before.overview["started_at"] == now.overview["started_at"] and passed > 0 else None
+
+
+def _with_rates(before: TopSample, now: TopSample) -> Iterator[Item]:
+    passed = _seconds_between(before, now)
+    for identity, item in now.sessions.items():
+        # A session that a complete sample did not have has begun since, so that its counts began at 0.
+        earlier = before.sessions.get(identity, dict.fromkeys(_RATES, 0) if before.is_complete else None)
+        if earlier is None or passed is None:
+            yield {**item, **dict.fromkeys(_RATES.values())}
         else:
-            came, went = (max(0, item[key] - earlier[key]) / passed for key in nothing)
-            yield Busy(item, came, went)
+            yield {**item, **{name: max(0, item[key] - earlier[key]) / passed for key, name in _RATES.items()}}
 
 
-def _figures(before: Look, now: Look) -> list[str]:
-    new, old, passed = now.overview, before.overview, now.at - before.at
-    same = old["started_at"] == new["started_at"] and passed > 0
+def _busiest_first(item: Item) -> tuple[float, int]:
+    """The order of rates, and of counts where those are equal."""
+    return -sum(item[name] or 0 for name in _RATES.values()), -sum(item[name] for name in _RATES)
+
+
+def _figures(before: TopSample, now: TopSample) -> list[str]:
+    new, old, passed = now.overview, before.overview, _seconds_between(before, now)
 
     def per_second(name: str) -> float | None:
-        return max(0, new["totals"][name] - old["totals"][name]) / passed if same else None
+        return None if passed is None else max(0, new["totals"][name] - old["totals"][name]) / passed
 
     def flow(messages: str, bodies: str) -> str:
         size = per_second(bodies)
-        return f"{rate(per_second(messages)):>10}  {NOTHING if size is None else octets(size) + '/s':>12}"
+        return f"{rate(per_second(messages)):>10}  {NOTHING if size is None else byte_size(size) + '/s':>12}"
 
-    confirm: Any = new["confirm_latency_seconds"]
+    confirm = new["confirm_latency_seconds"]
     latencies = f"   confirm p50 {latency(confirm['p50'])}, p99 {latency(confirm['p99'])}" if confirm else ""
     acknowledged = f"   acknowledged {rate(per_second('messages_acknowledged'))}"
     redelivered = f"   redelivered {rate(per_second('messages_redelivered'))}"
-    readiness = ["ready"] if new["ready"] else ["NOT READY: " + clean("; ".join(map(str, new["reasons"])))]
+    readiness = "ready" if new["ready"] else "NOT READY: " + clean("; ".join(map(str, new["reasons"])))
     name = f"stomp-gateway {clean(str(new['version']))} on {clean(str(new['node']))}"
     return [
-        "   ".join([name, f"up {duration(new['uptime_seconds'])}", *readiness]),
+        "   ".join([name, f"up {duration(new['uptime_seconds'])}", readiness]),
         "   ".join(f"{counted} {count(new[counted])}" for counted in _COUNTED),
         f"in   {flow('messages_published', 'published_bytes')}   unconfirmed {count(new['unconfirmed'])}{latencies}",
         f"out  {flow('messages_delivered', 'delivered_bytes')}   unacknowledged {count(new['unacknowledged'])}"
@@ -176,64 +193,39 @@ def _counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{clean(name)} {count(number)}" for name, number in largest if number) or "none"
 
 
-def _sessions(busy: list[Busy], columns: int) -> list[str]:
-    if not busy:
-        return ["no session"]
-    shown = [name for name in _COLUMNS]
-    for name in (*_LEAST_IMPORTANT, None):
-        lines = _table(busy, shown)
-        if name is None or max(map(width, lines)) <= columns:
-            return lines
-        shown.remove(name)
-    return []
+def _table(sessions: list[Item], width: int) -> list[str]:
+    """The sessions in as many columns as fit."""
+    shown = dict(_COLUMNS)
+    lines = list(table([*shown.values()], sessions))
+    for name in _LEAST_IMPORTANT:
+        if max(map(cell_len, lines)) <= width:
+            break
+        del shown[name]
+        lines = list(table([*shown.values()], sessions))
+    return lines
 
 
-def _table(busy: list[Busy], names: list[str]) -> list[str]:
-    titles = [SESSIONS[name].title if name in SESSIONS else name for name in names]
-    numbers = [name not in SESSIONS or SESSIONS[name].is_number for name in names]
-    rows = [[_cell(each, name) for name in names] for each in busy]
-    return table(titles, rows, numbers)
-
-
-def _cell(each: Busy, name: str) -> str:
-    if name not in SESSIONS:
-        return rate(each.came if name == "IN/s" else each.went).removesuffix("/s")
-    text = SESSIONS[name].show(each.item, 0.0)
-    return text if name in ("id", "peer") else cut(text, _LONGEST_NAME)
-
-
-def _watch(api: AdminApi, options: Namespace, first: Look) -> None:
+def _watch(live: Live, api: AdminApi, options: Namespace, first: TopSample) -> None:
     before = now = first
-    trouble: AdminError | None = None
+    error: AdminError | None = None
     while True:
-        _draw(before, now, trouble, options.limit)
-        if _ended(options.interval):
+        # Asked for each time, since the window may change. A serial console or a container may not know its size.
+        width, height = os.get_terminal_size(sys.stdout.fileno())
+        width, height = live.console.size = (width or _USUAL_WIDTH, height or _USUAL_HEIGHT)
+        warning = [] if error is None else [Text(cut(f"NO ANSWER, what follows is old: {error}", width), "reverse")]
+        fit = max(0, height - _LINES_WITHOUT_SESSIONS - len(warning))
+        lines = screen_lines(before, now, fit if options.limit is None else min(options.limit, fit), width)
+        live.update(Group(*warning, *lines), refresh=True)
+        if _is_quit_pressed(options.interval):
             return
         try:
-            before, now, trouble = now, look(api, options), None
-        except AdminError as error:
-            trouble = error
+            before, now, error = now, take_sample(api, options), None
+        except AdminError as failure:
+            error = failure
 
 
-def _draw(before: Look, now: Look, trouble: AdminError | None, limit: int | None) -> None:
-    columns, height = os.get_terminal_size(sys.stdout.fileno())  # now: the window may have changed
-    # Some do not know their size, like the serial console of a machine, or a container's without a window yet.
-    columns, height = columns or _USUAL_COLUMNS, height or _USUAL_LINES
-    warning = [cut(f"NO ANSWER, what follows is old: {trouble}", columns)] if trouble else []
-    fit = max(0, height - 10 - len(warning))
-    lines = (warning + frame(before, now, fit if limit is None else min(limit, fit), columns))[: height - 1]
-    sys.stdout.write(_HOME + "".join(_dressed(line) + _LINE_END for line in lines) + _REST)
-    sys.stdout.flush()
-
-
-def _dressed(line: str) -> str:
-    if line.startswith((SESSIONS[_COLUMNS[0]].title, "NO ANSWER")):
-        return _REVERSED + line + _PLAIN
-    return _BOLD + line + _PLAIN if line.startswith("stomp-gateway ") else line
-
-
-def _ended(seconds: float) -> bool:
-    """Wait for the next look; whether somebody pressed q meanwhile."""
+def _is_quit_pressed(seconds: float) -> bool:
+    """Wait so long, or until the user presses q."""
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
         if not sys.stdin.isatty():
@@ -244,23 +236,20 @@ def _ended(seconds: float) -> bool:
 
 
 @contextmanager
-def _screen() -> Iterator[None]:
-    """The alternative screen and single keys; whatever happens, the terminal is as before afterwards."""
+def _single_keys() -> Iterator[None]:
+    """Get each key as it is pressed. However this ends, SIGTERM included, the terminal is as before afterwards."""
     stdin = sys.stdin.fileno() if sys.stdin.isatty() else None
     settings = None if stdin is None else termios.tcgetattr(stdin)
-    former = signal.signal(signal.SIGTERM, _terminated)
+    former = signal.signal(signal.SIGTERM, _exit_on_sigterm)
     try:
         if stdin is not None:
             tty.setcbreak(stdin)
-        sys.stdout.write(_BEGIN)
         yield
     finally:
-        sys.stdout.write(_END)
-        sys.stdout.flush()
         if stdin is not None and settings is not None:
             termios.tcsetattr(stdin, termios.TCSADRAIN, settings)
         signal.signal(signal.SIGTERM, former)
 
 
-def _terminated(_: int, __: FrameType | None) -> None:
+def _exit_on_sigterm(_: int, __: FrameType | None) -> None:
     raise SystemExit(ExitCode.TERMINATED)

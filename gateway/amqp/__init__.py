@@ -1,5 +1,5 @@
 """The hot part of the AMQP 0-9-1 wire: publish, deliver, acknowledge and confirm, as bytes.
 
-This room is pure. Everything else that AMQP needs (dialling, channels, declarations) is aio-pika's; pamqp is the oracle
-that the property tests hold this codec against.
+The package is sans-I/O. Everything else that AMQP needs (connecting, channels, declarations) is aio-pika's. The
+property tests compare this codec with pamqp.
 """

@@ -49,48 +49,20 @@ CONTENT_HEADER_START: Final = 12
 
 
 def encode_ack(channel: int, tag: int, *, multiple: bool) -> bytes:
-    """Encode basic.ack.
-
-    Args:
-        channel: channel number.
-        tag: delivery tag.
-        multiple: whether all deliveries up to the tag are meant.
-
-    Returns:
-        One frame.
-    """
+    """Encode basic.ack: one frame. ``multiple`` means all deliveries up to the tag."""
     return _ACK_FRAME.pack(METHOD, channel, 13, _BASIC, _ACK, tag, multiple, 0xCE)
 
 
 def encode_nack(channel: int, tag: int, *, multiple: bool, requeue: bool) -> bytes:
-    """Encode basic.nack, RabbitMQ's extension of reject.
-
-    Args:
-        channel: channel number.
-        tag: delivery tag.
-        multiple: whether all deliveries up to the tag are meant.
-        requeue: back to the queue, or discarded and perhaps dead-lettered.
-
-    Returns:
-        One frame.
-    """
+    """Encode basic.nack, RabbitMQ's extension of reject: one frame. Without requeue, messages may be dead-lettered."""
     return _ACK_FRAME.pack(METHOD, channel, 13, _BASIC, _NACK, tag, multiple | requeue << 1, 0xCE)
 
 
 def encode_publish(channel: int, exchange: bytes, routing_key: bytes, *, mandatory: bool = False) -> bytes:
-    """Encode the method frame of basic.publish, not immediate.
-
-    Args:
-        channel: channel number.
-        exchange: name, at most 255 bytes.
-        routing_key: at most 255 bytes.
-        mandatory: whether the broker returns a message that reaches no queue.
-
-    Returns:
-        One frame; the content frames must follow.
+    """Encode the method frame of basic.publish. The content frames must follow.
 
     Raises:
-        CodecError: when a name is too long.
+        CodecError: when a name is longer than 255 bytes.
     """
     names = short_string(exchange, "exchange name") + short_string(routing_key, "routing key")
     payload = b"\0\0" + names + (b"\1" if mandatory else b"\0")
@@ -98,15 +70,14 @@ def encode_publish(channel: int, exchange: bytes, routing_key: bytes, *, mandato
 
 
 class Publication:
-    """Encodes the messages that share route and properties, for one channel.
+    """Encodes the messages that share route and properties, on one channel.
 
     Args:
-        channel: channel number.
         frame_max: bytes of a frame at the most, as agreed with the broker; 0 for no limit.
         method: the basic.publish frame, see ``encode_publish``.
         before: bytes of the properties that stand before the headers table, flags first.
-        table: the table's entries, cut where a value belongs to the single message: behind each piece but the last, the
-            length and the bytes of such a value follow.
+        table: the table's entries, cut where a value differs from message to message: behind each piece but the last,
+            the length and the bytes of such a value follow.
         behind: bytes of the properties that stand behind the table.
     """
 
@@ -138,16 +109,10 @@ class Publication:
         self._last_start = b""
 
     def encode(self, body: bytes, values: tuple[bytes, ...] = ()) -> bytes:
-        """Encode one message: method, content header and body frames.
+        """Encode one message: method, content header and body frames, with these values in the gaps of the table.
 
-        HOT. A producer's bodies often have the same length; then everything up to the body is the same as last time.
-
-        Args:
-            body: the bytes of the body.
-            values: what belongs in the gaps of the table, in order.
-
-        Returns:
-            The frames, ready to be written at once.
+        HOT: once per SEND. A producer's bodies often have the same length; then everything up to the body is the same
+        as last time.
 
         Raises:
             CodecError: when the content header does not fit into one frame. AMQP cannot split it, and the broker would

@@ -96,7 +96,7 @@ def encode_around_table(properties: Properties) -> tuple[bytes, bytes]:
     """Encode everything but the headers table, which is present in any case.
 
     Args:
-        properties: their ``headers`` are not looked at.
+        properties: their ``headers`` are ignored.
 
     Returns:
         The bytes that stand before the table's length (flags first), and those behind the table.
@@ -138,11 +138,11 @@ def encode_around_table(properties: Properties) -> tuple[bytes, bytes]:
     return flags.to_bytes(2, "big") + b"".join(before), b"".join(behind)
 
 
-def decode(octets: bytes) -> Properties:
+def decode(data: bytes) -> Properties:
     """Decode the property flags and the property list of a content header.
 
     Args:
-        octets: everything behind the body size in a content header's payload.
+        data: everything behind the body size in a content header's payload.
 
     Returns:
         The properties; of the headers table only what STOMP can show.
@@ -151,16 +151,16 @@ def decode(octets: bytes) -> Properties:
         CodecError: when the bytes end early or hold a type that AMQP and RabbitMQ do not define.
     """
     try:
-        return _Reader(octets).properties()
+        return _PropertyReader(data).properties()
     except IndexError as error:
         raise CodecError("the properties of a message end too early") from error
 
 
-class _Reader:
-    """Walks over the bytes of a property list."""
+class _PropertyReader:
+    """Reads a property list byte by byte."""
 
-    def __init__(self, octets: bytes) -> None:
-        self._octets = octets
+    def __init__(self, data: bytes) -> None:
+        self._data = data
         self._at = 0
 
     def properties(self) -> Properties:
@@ -203,9 +203,9 @@ class _Reader:
 
     def _take(self, size: int) -> bytes:
         end = self._at + size
-        if end > len(self._octets):
+        if end > len(self._data):
             raise IndexError(size)
-        taken = self._octets[self._at : end]
+        taken = self._data[self._at : end]
         self._at = end
         return taken
 

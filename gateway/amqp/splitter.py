@@ -1,11 +1,11 @@
-"""Splits what the broker sends into data for sessions and frames for everybody else.
+"""Splits what the broker sends: data for sessions, and all other frames for the AMQP client library.
 
-HOT: every delivery and every confirm passes through ``Splitter.receive``. On channels that were registered, deliveries
-with their content, the broker's confirms, and messages that it returns go straight to the channel's sink, as slices of
-what was read; all other frames come out again untouched, in order, for the AMQP client library. Some of these are
-reported on their way (``Watch``), since whoever serves a session must learn of them in their order among the data.
+HOT: every delivery and every confirm passes through ``Splitter.receive``. On registered channels, deliveries with their
+content, the broker's confirms, and messages that it returns go straight to the channel's sink, as slices of what was
+read. All other frames come out again untouched and in order. Some of these are also reported to ``Watch``, because a
+session must learn of them in their order among the data.
 
-A whole message in one read, the normal case, takes the short way in ``_deliver``; a message in pieces, or with other
+A whole message in one read, the normal case, takes the short way in ``_deliver``. A message in pieces, or with other
 channels' frames between its own, is put together channel by channel. ``tests/property/test_amqp_splitter.py`` holds
 both equal.
 """
@@ -64,7 +64,7 @@ _WATCHED: Final = frozenset((CANCEL, CHANNEL_CLOSE, CONNECTION_CLOSE, CONNECTION
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """A mandatory message that reached no queue (basic.return): why, where it was to go, and what it looked like.
+    """A mandatory message that reached no queue (basic.return): why, its route, its properties and its size.
 
     ``properties`` are the bytes behind the body size of the content header. The body itself is thrown away.
     """
@@ -77,18 +77,18 @@ class Return:
     size: int = 0
 
 
-def _nobody_publishes(returned: Return) -> None:
-    """What was not published cannot come back."""
+def _no_returns(returned: Return) -> None:
+    """A channel that publishes nothing gets no returns."""
 
 
 @dataclass(slots=True, eq=False)
 class Sink:
-    """Where the data of one channel goes. ``owner`` is told apart from others by identity and noted when touched."""
+    """Where the data of one channel goes. Its ``owner`` enters ``Splitter.touched`` when there is some."""
 
     deliver: Deliver
     confirm: Confirm
     owner: object
-    returned: Returned = _nobody_publishes
+    returned: Returned = _no_returns
 
 
 @dataclass(slots=True)
@@ -107,7 +107,7 @@ class Splitter:
     """Splits the byte stream of one AMQP connection.
 
     Args:
-        watch: is told of cancelled consumers, closed channels, the closed connection, and blocking.
+        watch: called for cancelled consumers, closed channels, the closed connection, and broker alarms.
     """
 
     __slots__ = ("_messages", "_missing", "_rest", "_returns", "_watch", "sinks", "touched")
@@ -129,18 +129,18 @@ class Splitter:
     def unregister(self, channel: int) -> None:
         """Let the frames of a channel pass again.
 
-        To be called once the channel is closed: until then the broker may send deliveries, of which the client library
-        knows nothing.
+        To be called once the channel is closed: until then the broker may send deliveries, and the client library knows
+        nothing of their consumer.
         """
         self.sinks.pop(channel, None)
         self._messages.pop(channel, None)
         self._returns.pop(channel, None)
 
-    def receive(self, octets: bytes) -> bytes:
+    def receive(self, data: bytes) -> bytes:
         """Take what one read of the socket gave.
 
         Args:
-            octets: any part of the stream.
+            data: any part of the stream.
 
         Returns:
             The frames that were not data of registered channels, whole, in order. Owners of sinks that got something
@@ -150,116 +150,116 @@ class Splitter:
             CodecError: when the bytes are not AMQP frames, or the frames of a message come in an impossible order.
         """
         if self._rest:
-            self._rest.append(octets)
-            self._missing -= len(octets)
+            self._rest.append(data)
+            self._missing -= len(data)
             if self._missing > 0:
                 return b""
-            octets = b"".join(self._rest)
+            data = b"".join(self._rest)
             self._rest = []
-        at, others = self._split(octets)
-        if at < len(octets):
-            self._rest.append(octets[at:])
+        at, others = self._split(data)
+        if at < len(data):
+            self._rest.append(data[at:])
         return b"".join(others)
 
-    def _split(self, octets: bytes) -> tuple[int, list[bytes]]:
+    def _split(self, data: bytes) -> tuple[int, list[bytes]]:
         """Handle the whole frames; the position behind them, and the frames that pass."""
-        size = len(octets)
+        size = len(data)
         at = passed = 0
         others: list[bytes] = []
         sinks = self.sinks
         while at + FRAME_OVERHEAD <= size:
-            kind, channel, length = _frame_header(octets, at)
+            kind, channel, length = _frame_header(data, at)
             end = at + FRAME_OVERHEAD + length
             if end > size:
                 if kind not in _KINDS:  # or another protocol's text would be taken for the size of a very long frame
                     raise CodecError(f"no AMQP frame is of type {kind}")
                 self._missing = end - size
                 break
-            if octets[end - 1] != _FRAME_END:
+            if data[end - 1] != _FRAME_END:
                 raise CodecError("an AMQP frame does not end with its end octet")
-            method = _method_number(octets, at + 7)[0] if kind == METHOD else 0
+            method = _method_number(data, at + 7)[0] if kind == METHOD else 0
             sink = sinks.get(channel)
-            taken = self._data(sink, method, octets, channel, at, end) if sink is not None else 0
+            taken = self._data(sink, method, data, channel, at, end) if sink is not None else 0
             if taken:
                 if passed < at:
-                    others.append(octets[passed:at])
+                    others.append(data[passed:at])
                 passed = at = taken
                 continue
             if method in _WATCHED:
-                others += (octets[passed:at], self._report(channel, method, octets[at:end]))
+                others += (data[passed:at], self._report(channel, method, data[at:end]))
                 passed = end
             at = end
         else:
             self._missing = FRAME_OVERHEAD - (size - at)
         if passed < at:
-            others.append(octets[passed:at])
+            others.append(data[passed:at])
         return at, others
 
     def _report(self, channel: int, method: int, frame: bytes) -> bytes:
-        """Tell of a frame on its way; the frame as it passes."""
+        """Report a frame; the frame as it passes."""
         if method in _CLOSES:
             frame = _with_readable_text(frame)
         self._watch(channel, method, frame)
         return frame
 
-    def _data(self, sink: Sink, method: int, octets: bytes, channel: int, at: int, end: int) -> int:
-        """Handle a frame of a registered channel; the position behind what was taken, or 0 when it is not data."""
+    def _data(self, sink: Sink, method: int, data: bytes, channel: int, at: int, end: int) -> int:
+        """Handle a frame of a registered channel. The position behind what was taken, or 0 when it is no data."""
         if method == DELIVER:
             self.touched.add(sink.owner)
-            return self._deliver(sink, octets, channel, at, end)
+            return self._deliver(sink, data, channel, at, end)
         if method in (ACK, NACK):
-            tag, bits = _tag_and_flag(octets, at + 11)
+            tag, bits = _tag_and_flag(data, at + 11)
             self.touched.add(sink.owner)
             sink.confirm(tag, bits & 1 == 1, method == ACK)
             return end
         if method == RETURN:
-            self._returns[channel] = (_read_return(octets, at + 11), -1)
+            self._returns[channel] = (_read_return(data, at + 11), -1)
             return end
         if method:
             return 0
         if channel in self._messages:
-            self._continue(sink, octets, channel, at, end)
+            self._continue(sink, data, channel, at, end)
         elif channel in self._returns:
-            self._take_returned(sink, octets, channel, at, end)
+            self._take_returned(sink, data, channel, at, end)
         else:
             return 0
         return end
 
-    def _deliver(self, sink: Sink, octets: bytes, channel: int, at: int, end: int) -> int:
+    def _deliver(self, sink: Sink, data: bytes, channel: int, at: int, end: int) -> int:
         """Read basic.deliver, and its content with it if that has arrived whole."""
         # Each registered channel has one consumer, so the consumer tag is skipped.
-        tag_at = at + 12 + octets[at + 11]
-        tag, redelivered = _tag_and_flag(octets, tag_at)
-        route = octets[tag_at + 9 : end - 1]
-        size = len(octets)
+        tag_at = at + 12 + data[at + 11]
+        tag, redelivered = _tag_and_flag(data, tag_at)
+        route = data[tag_at + 9 : end - 1]
+        size = len(data)
         if end + _CONTENT_START < size:
-            kind, owner, length, _, _, body_size = _content_start(octets, end)
+            kind, owner, length, _, _, body_size = _content_start(data, end)
             body_at: int = end + FRAME_OVERHEAD + length
-            if kind == HEADER and owner == channel and body_at <= size and octets[body_at - 1] == _FRAME_END:
-                properties = octets[end + _CONTENT_START : body_at - 1]
+            if kind == HEADER and owner == channel and body_at <= size and data[body_at - 1] == _FRAME_END:
+                properties = data[end + _CONTENT_START : body_at - 1]
                 if not body_size:
                     sink.deliver(tag, redelivered == 1, route, properties, b"")
                     return body_at
                 stop: int = body_at + FRAME_OVERHEAD + body_size
                 if (
                     stop <= size
-                    and _frame_header(octets, body_at) == (BODY, channel, body_size)
-                    and octets[stop - 1] == _FRAME_END
+                    and _frame_header(data, body_at) == (BODY, channel, body_size)
+                    and data[stop - 1] == _FRAME_END
                 ):
-                    sink.deliver(tag, redelivered == 1, route, properties, octets[body_at + 7 : stop - 1])
+                    sink.deliver(tag, redelivered == 1, route, properties, data[body_at + 7 : stop - 1])
                     return stop
         self._messages[channel] = _Message(tag, redelivered == 1, route)
         return end
 
-    def _continue(self, sink: Sink, octets: bytes, channel: int, at: int, end: int) -> None:
+    def _continue(self, sink: Sink, data: bytes, channel: int, at: int, end: int) -> None:
         """Add a content frame to a message that comes in pieces."""
         message = self._messages[channel]
-        kind = octets[at]
+        kind = data[at]
         if kind == HEADER and message.missing < 0:
-            message.missing = _content_start(octets, at)[5]
-            message.properties = octets[at + _CONTENT_START : end - 1]
+            message.missing = _content_start(data, at)[5]
+            message.properties = data[at + _CONTENT_START : end - 1]
         elif kind == BODY and message.missing > 0:
-            piece = octets[at + 7 : end - 1]
+            piece = data[at + 7 : end - 1]
             message.pieces.append(piece)
             message.missing -= len(piece)
         else:
@@ -272,13 +272,13 @@ class Splitter:
             body = b"".join(message.pieces)
             sink.deliver(message.tag, message.redelivered, message.route, message.properties, body)
 
-    def _take_returned(self, sink: Sink, octets: bytes, channel: int, at: int, end: int) -> None:
-        """Tell of a returned message when its content header is there, and count its body away."""
+    def _take_returned(self, sink: Sink, data: bytes, channel: int, at: int, end: int) -> None:
+        """Report a returned message when its content header is there, and skip its body."""
         returned, missing = self._returns[channel]
-        kind = octets[at]
+        kind = data[at]
         if kind == HEADER and missing < 0:
-            missing = _content_start(octets, at)[5]
-            properties = octets[at + _CONTENT_START : end - 1]
+            missing = _content_start(data, at)[5]
+            properties = data[at + _CONTENT_START : end - 1]
             self.touched.add(sink.owner)
             sink.returned(replace(returned, properties=properties, size=missing))
         elif kind == BODY and missing > 0:
@@ -293,19 +293,19 @@ class Splitter:
             del self._returns[channel]
 
 
-def _read_return(octets: bytes, at: int) -> Return:
+def _read_return(data: bytes, at: int) -> Return:
     """The fields of basic.return, which begin here."""
-    code = int.from_bytes(octets[at : at + 2], "big")
-    text, at = _read_short_string(octets, at + 2)
-    exchange, at = _read_short_string(octets, at)
-    routing_key, _ = _read_short_string(octets, at)
+    code = int.from_bytes(data[at : at + 2], "big")
+    text, at = _read_short_string(data, at + 2)
+    exchange, at = _read_short_string(data, at)
+    routing_key, _ = _read_short_string(data, at)
     return Return(code, text, exchange, routing_key)
 
 
-def _read_short_string(octets: bytes, at: int) -> tuple[bytes, int]:
+def _read_short_string(data: bytes, at: int) -> tuple[bytes, int]:
     """A short string that begins here, and the position behind it."""
-    end = at + 1 + octets[at]
-    return octets[at + 1 : end], end
+    end = at + 1 + data[at]
+    return data[at + 1 : end], end
 
 
 def _with_readable_text(frame: bytes) -> bytes:

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import yaml
-from yaml.constructor import SafeConstructor
+from yaml.constructor import ConstructorError, SafeConstructor
 
-from gateway.config.findings import Finding, Trail
+from gateway.config.mistakes import Finding, Trail
+from gateway.errors import Mistake
 
 _VARIABLE = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<name>[^}]*)(?P<end>\}?))")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -33,37 +34,25 @@ class Document:
     """Line of each key and list entry, counted from 1."""
     findings: list[Finding] = field(default_factory=list)
     spoiled: set[Trail] = field(default_factory=set)
-    """Places whose value stands for one that could not be had; what validation says about them means nothing."""
+    """Places whose value only stands for one that could not be read: what validation finds there is left out."""
 
     def line_of(self, trail: Trail) -> int | None:
-        """Line of a place, or of the nearest one around it that the text mentions; None if that is the top."""
+        """Line of a place, or of the nearest place around it that the text mentions; None at the top."""
         while trail and trail not in self.lines:
             trail = trail[:-1]
         return self.lines.get(trail) if trail else None
 
 
 class YamlSyntaxError(Exception):
-    """The text is not YAML, so nothing else can be said about it.
+    """The text is not YAML, so nothing else can be said about it."""
 
-    Args:
-        sentence: what is wrong.
-        suggestion: what to do, where it can be guessed.
-        line: counted from 1; None where the parser does not know.
-    """
-
-    def __init__(self, sentence: str, suggestion: str | None, line: int | None) -> None:
+    def __init__(self, sentence: str, suggestion: str | None = None, line: int | None = None) -> None:
         super().__init__(sentence)
-        self.sentence = sentence
-        self.suggestion = suggestion
-        self.line = line
+        self.mistake = Mistake("", sentence, suggestion, line)
 
 
 def read_document(text: str, environment: Mapping[str, str]) -> Document:
-    """Parse a YAML text.
-
-    Args:
-        text: the whole file.
-        environment: variables by name.
+    """Parse a YAML text and expand its variables.
 
     Raises:
         YamlSyntaxError: the text is not one YAML document.
@@ -74,9 +63,9 @@ def read_document(text: str, environment: Mapping[str, str]) -> Document:
         if node is not None:
             walker.document.tree = walker.value(node, ())
     except yaml.YAMLError as error:
-        raise _syntax_mistake(error, text) from None
+        raise _syntax_error(error, text) from None
     except RecursionError:
-        raise YamlSyntaxError("This file is nested too deeply.", None, None) from None
+        raise YamlSyntaxError("This file is nested too deeply.") from None
     return walker.document
 
 
@@ -141,7 +130,7 @@ class _Walker:
     def _key(self, node: yaml.Node, trail: Trail) -> str | None:
         key = self._plain(node) if isinstance(node, yaml.ScalarNode) else None
         if key is True and node.value == "on":
-            # Old YAML takes the word for a switch; as a key it is one of ours, and editors read it as text.
+            # YAML 1.1 reads `on` as true. Rules have a key of that name, and editors (YAML 1.2) read it as text.
             return "on"
         if not isinstance(key, str):
             advice = f'Put it in quotes: "{node.value}".' if isinstance(node, yaml.ScalarNode) else None
@@ -158,15 +147,18 @@ class _Walker:
     def _scalar(self, node: yaml.ScalarNode, trail: Trail) -> object:
         try:
             value = self._plain(node)
-        except (yaml.YAMLError, ValueError):
+        except yaml.YAMLError:
             return self._spoil(trail, "YAML cannot make sense of this value.", "If it is text, put it in quotes.")
         return self._expanded(value, trail) if isinstance(value, str) else value
 
     def _plain(self, node: yaml.ScalarNode) -> object:
-        # YAML 1.1 takes 10:30 for a number to base 60 and 2024-01-31 for a date. Nobody means that in this file.
+        # YAML 1.1 reads 10:30 as a number to base 60 and 2024-01-31 as a date. Nobody means that in this file.
         if node.tag == f"{_TAG}timestamp" or (node.tag in (f"{_TAG}int", f"{_TAG}float") and ":" in node.value):
             return str(node.value)
-        return self._scalars.construct_object(node)
+        try:
+            return self._scalars.construct_object(node)
+        except (ValueError, LookupError):  # of `!!int ''` and `!!bool maybe`, for example
+            raise ConstructorError(None, None, "a tag does not fit its value", node.start_mark) from None
 
     def _expanded(self, text: str, trail: Trail) -> str:
         def replacement(match: re.Match[str]) -> str:
@@ -174,17 +166,11 @@ class _Walker:
                 return "$"
             name = match["name"]
             if not match["end"] or not _NAME.fullmatch(name):
-                self._spoil(
-                    trail,
-                    "A variable is written ${NAME}, with letters, digits and underscores in its name.",
-                    "For a dollar sign before a brace write $${.",
-                )
+                sentence = "A variable is written ${NAME}, with letters, digits and underscores in its name."
+                self._spoil(trail, sentence, "For a dollar sign before a brace write $${.")
             elif name not in self._environment:
-                self._spoil(
-                    trail,
-                    f"The environment variable {name} is not set.",
-                    "Set it; where no variable is meant, write $$ for each $.",
-                )
+                sentence = f"The environment variable {name} is not set."
+                self._spoil(trail, sentence, "Set it; where no variable is meant, write $$ for each $.")
             return self._environment.get(name, "")
 
         return _VARIABLE.sub(replacement, text)
@@ -193,24 +179,26 @@ class _Walker:
         self.document.findings.append(Finding(trail, sentence, suggestion))
 
     def _spoil(self, trail: Trail, sentence: str, suggestion: str) -> object:
-        """Note a mistake; the result stands for the value that cannot be had."""
+        """Note a mistake; None stands for the value that cannot be read."""
         self._find(trail, sentence, suggestion)
         self.document.spoiled.add(trail)
         return None
 
 
-def _syntax_mistake(error: yaml.YAMLError, text: str) -> YamlSyntaxError:
+def _syntax_error(error: yaml.YAMLError, text: str) -> YamlSyntaxError:
     if not isinstance(error, yaml.MarkedYAMLError):
-        return YamlSyntaxError("This file holds a character that YAML does not allow.", None, None)
+        return YamlSyntaxError("This file holds a character that YAML does not allow.")
     mark = error.problem_mark or error.context_mark
     line = mark.line + 1 if mark else None
-    source = text.splitlines()[line - 1] if line and line <= text.count("\n") + 1 and text else ""
+    lines = text.splitlines()
+    # A mistake at the end of the text is behind its last line.
+    source = lines[line - 1] if line and line <= len(lines) else ""
     problem = _QUOTED.sub(_without_secrets, error.problem or "it cannot be parsed")
     return YamlSyntaxError(f"This is not valid YAML: {problem}.", _syntax_advice(source, problem), line)
 
 
 def _without_secrets(quoted: re.Match[str]) -> str:
-    # The parser quotes what it met. Longer than a character, and no <token>: that may be a piece of a passcode.
+    # The parser quotes what it met. Unless that is one character or a <token>, it may be a piece of a passcode.
     return quoted[0] if len(quoted[2]) <= len("\\t") or quoted[2].startswith("<") else "(text)"
 
 

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from gateway.config.consistency import contradictions, shared_journals, strange_keys
+from gateway.config.config_files import ConfigFiles
+from gateway.config.consistency import contradictions, model_contradictions
 from gateway.config.document import Document, YamlSyntaxError, read_document
-from gateway.config.findings import Finding, Trail, findings_of, path_text
+from gateway.config.mistakes import Finding, Trail, findings_of, model_at, path_text
 from gateway.config.model import GatewayConfig
-from gateway.config.rule_checks import low_maxima, shared_renewals, useless_rules
-from gateway.config.secret_files import read_secret_files
+from gateway.config.virtual_host import User
 from gateway.errors import ConfigError, Mistake
 
 
 def load(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> GatewayConfig:
-    """Read a configuration file (UTF-8 YAML).
+    """Read a configuration file (UTF-8 YAML). File names in it are relative to its directory.
 
     Args:
-        path: the file. File names in it are relative to its directory.
+        path: the file.
         environment: variables for `${NAME}`; the process's own unless given.
 
     Raises:
@@ -58,30 +58,79 @@ def parse(
     """
     try:
         document = read_document(text, os.environ if environment is None else environment)
-    except YamlSyntaxError as mistake:
-        raise ConfigError([Mistake("", mistake.sentence, mistake.suggestion, mistake.line)], name) from None
-    base = Path() if directory is None else directory
-    read_secret_files(document, base)
-    config, found = _validated(document.tree, base)
+    except YamlSyntaxError as error:
+        raise ConfigError([error.mistake], name) from None
+    files = ConfigFiles(Path() if directory is None else directory)
+    _read_passcode_files(document, files)
+    config, found = _validated(document.tree, files)
     found += contradictions(document.tree)
     if config is not None and not found:
-        found += [*strange_keys(config), *shared_journals(config), *useless_rules(config), *low_maxima(config)]
-        found += shared_renewals(config)
+        found += model_contradictions(config, files)
     mistakes = _mistakes(document, found)
     if config is None or mistakes:
         raise ConfigError(mistakes, name)
     return config
 
 
-def _validated(tree: object, directory: Path) -> tuple[GatewayConfig | None, list[Finding]]:
+def _read_passcode_files(document: Document, files: ConfigFiles) -> None:
+    """Put the content of each `passcode_file` in the place of the passcode, and note mistakes in the document."""
+    for trail, user in _users(document.tree):
+        if user.get("passcode") is None:
+            user.pop("passcode", None)
+        name = user.get("passcode_file")
+        if name is None:
+            continue
+        place = (*trail, "passcode_file")
+        if "passcode" in user:
+            both = "passcode and passcode_file are both given, and only one can count."
+            document.findings.append(Finding(place, both, "Delete one of them."))
+            continue
+        user["passcode"] = "-"  # until the file is read: validation needs a text
+        if place not in document.spoiled:
+            try:
+                user["passcode"] = _passcode(name, files)
+            except ValueError as error:
+                document.findings.append(Finding(place, str(error)))
+                document.spoiled.add(place)
+        document.spoiled.add((*trail, "passcode"))
+
+
+def _users(tree: object, trail: Trail = ()) -> Iterator[tuple[Trail, dict[str, object]]]:
+    """Every mapping of the tree that stands where a `User` belongs."""
+    if isinstance(tree, dict) and model_at(trail) is User:
+        yield trail, tree
+    elif isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from _users(value, (*trail, key))
+    elif isinstance(tree, list):
+        for position, value in enumerate(tree):
+            yield from _users(value, (*trail, position))
+
+
+def _passcode(name: object, files: ConfigFiles) -> str:
+    """The content of a file without its line end. Raises ValueError with a sentence for the user."""
+    if not isinstance(name, str) or not name:
+        raise ValueError("The name of a file is needed here.")
     try:
-        return GatewayConfig.model_validate(tree, context={"directory": directory}), []
+        content = files.path(name).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
+    except OSError as error:
+        raise ValueError(f"This file cannot be read: {error.strerror or error}.") from None
+    except UnicodeDecodeError:
+        raise ValueError("This file is not UTF-8 text.") from None
+    if not content:
+        raise ValueError("This file is empty.")
+    return content
+
+
+def _validated(tree: object, files: ConfigFiles) -> tuple[GatewayConfig | None, list[Finding]]:
+    try:
+        return GatewayConfig.model_validate(tree, context=files), []
     except ValidationError as error:
         return None, list(findings_of(error))
 
 
 def _mistakes(document: Document, found: list[Finding]) -> list[Mistake]:
-    """All findings, in the order of the file, without echoes of a value that could not be had."""
+    """All findings, in the order of the file; those about a value that stands for an unreadable one are left out."""
     kept = document.findings + [finding for finding in found if not _spoiled(document, finding.trail)]
     mistakes = [
         Mistake(path_text(finding.trail), finding.sentence, finding.suggestion, document.line_of(finding.trail))

@@ -1,14 +1,14 @@
-"""The files of a journal directory, and the thread that alone touches them.
+"""The files of a journal directory, and the one thread that touches them.
 
-Everything that may wait for a disk happens here: writing, fsync, renaming, recovery of what a dead process left, and
-deleting what is old. The loop hands over whole chunks of lines and never waits.
+Everything that may wait for a disk happens here: writing, fsync, renaming, recovering what a dead process left open,
+and deleting what is old. The event loop hands over whole chunks of lines and never waits.
 
-A segment is locked (flock) while it is open. A lock dies with its process, whatever its id is afterwards, so a file
-``.….open`` without one has been left behind: it is cut to its last whole line and finished. On a network file system
-without locks, the segments of other nodes are looked at only when nobody has written to them for long.
+A segment is locked (flock) while it is open. A lock ends with its process, even if another process gets the same id, so
+an open segment without a lock was left behind: it is cut to its last whole line and finished. On a network file system
+without locks, the segments of other nodes are recovered only when they have not been written for long.
 
-A full disk loses nothing that was handed over: what was written in part is taken back, and tried again each second.
-Meanwhile the loop sees ``written`` stand still and drops, and counts, what is new.
+A full disk loses nothing that was handed over: a chunk that was written in part is taken back and tried again each
+second. Meanwhile the event loop sees ``pending`` grow, and drops and counts new events.
 """
 
 from __future__ import annotations
@@ -19,49 +19,69 @@ import os
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
 
 import structlog
 
-from gateway.journal.segments import SegmentName
+from gateway.journal.segments import SegmentName, end_of_lines
 
 log = structlog.get_logger("gateway.journal")
 
 _FILE_MODE: Final = 0o640
 _DIRECTORY_MODE: Final = 0o750
 
-# Seconds between two tries to write to a disk that is full, and between two looks for old segments.
+# Seconds between two attempts to write to a full disk, and between two searches for old segments.
 _RETRY: Final = 1.0
 _CLEAN: Final = 600.0
 
-# An open segment of another node is left alone unless nobody has written to it for so many seconds.
+# Seconds after which an open segment of another node counts as left behind.
 _ABANDONED: Final = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Begin:
-    """Lines from now on belong to this segment; ``day`` names its directory."""
+class _SegmentFile:
+    """The file of the segment that is being written; opened, and locked, when it is made."""
 
-    name: SegmentName
-    day: str
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._size = 0
+        while True:
+            _make_directory(path.parent)
+            self._file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, _FILE_MODE)
+            if _lock(self._file) and _is_at(self._file, path):
+                break
+            # Another gateway that starts has taken the file for one left behind, and recovers it or has done so.
+            os.close(self._file)
+        os.fchmod(self._file, _FILE_MODE)
 
+    def append(self, data: bytes) -> None:
+        """Write all of it, or nothing."""
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+        except OSError:
+            # No reader may see half a chunk, and the next attempt writes it from its beginning.
+            os.ftruncate(self._file, self._size)
+            os.lseek(self._file, self._size, os.SEEK_SET)
+            raise
+        self._size += len(data)
 
-@dataclass(frozen=True, slots=True)
-class _Lines:
-    octets: bytes
-    lines: int
-
-
-class _Finish:
-    """The open segment is complete."""
-
-
-class _Stop:
-    """Nothing more follows."""
+    def finish(self) -> None:
+        """Make it visible under its final name."""
+        os.fsync(self._file)
+        if _is_at(self._file, self._path):
+            self._path.rename(self._path.with_name(str(SegmentName.read(self._path.name))))
+        else:
+            log.error("journal segment gone", segment=self._path.name, octets=self._size)
+        os.close(self._file)
+        # The segment is complete, so a failure here must not repeat the steps above.
+        with contextlib.suppress(OSError):
+            sync_directory(self._path.parent)
 
 
 class Files:
@@ -75,26 +95,26 @@ class Files:
 
     def __init__(self, directory: Path, node: str, retain: float) -> None:
         self.directory = directory
-        # Lines that are in a file. Written by the thread, read by the loop.
-        self.written = 0
-        self.written_octets = 0
         self._node = node
         self._retain = retain
-        self._orders: SimpleQueue[_Begin | _Lines | _Finish | _Stop] = SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="journal", daemon=True)
-        self._begin: _Begin | None = None
-        self._file = -1
+        # Lines and bytes: the event loop alone sets the first two, the thread alone the other two.
+        self._ordered = self._ordered_bytes = 0
+        self._written = self._written_bytes = 0
+        # What the thread is to do; None stops it.
+        self._orders: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        # Where the next lines go, while their segment is open. The event loop alone sets it.
         self._path = Path()
-        self._size = 0
+        self._thread = threading.Thread(target=self._work, name="journal", daemon=True)
+        self._segment: _SegmentFile | None = None
         self._is_failing = False
         self._gives_up = threading.Event()
         self._is_done = False
         self._cleaned = 0.0
 
-    # For the loop.
+    # For the event loop.
 
     def start(self) -> None:
-        """Make the directory, see that it can be written, and start the thread.
+        """Make the directory, check that it can be written, and start the thread.
 
         Raises:
             OSError: when it cannot.
@@ -104,26 +124,33 @@ class Files:
             pass
         self._thread.start()
 
+    @property
+    def pending(self) -> int:
+        """Lines that are not in a file yet."""
+        return self._ordered - self._written
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that are not in a file yet."""
+        return self._ordered_bytes - self._written_bytes
+
     def begin(self, name: SegmentName, at: int) -> None:
-        """Lines from now on belong to a new segment.
-
-        Args:
-            name: its name.
-            at: when it begins, microseconds since the epoch.
-        """
+        """Start a new segment, whose first event happened at ``at`` (microseconds since the epoch)."""
         day = datetime.fromtimestamp(at // 1_000_000, UTC).strftime("%Y-%m-%d")
-        self._orders.put(_Begin(name, day))
+        self._path = self.directory / f"d={day}" / name.while_open
 
-    def write(self, octets: bytes, lines: int) -> None:
-        """Append whole lines."""
-        self._orders.put(_Lines(octets, lines))
+    def write(self, data: bytes, lines: int) -> None:
+        """Append whole lines, so many of them."""
+        self._ordered += lines
+        self._ordered_bytes += len(data)
+        self._orders.put(partial(self._append, self._path, data, lines))
 
     def finish(self) -> None:
-        """The segment is complete: make it visible."""
-        self._orders.put(_Finish())
+        """Make the segment visible: it is complete."""
+        self._orders.put(self._finish)
 
     def close(self, within: float) -> bool:
-        """Do everything that was asked for, and stop.
+        """Carry out all orders, and stop.
 
         Args:
             within: seconds that the disk may take.
@@ -131,13 +158,13 @@ class Files:
         Returns:
             Whether everything was done.
         """
-        self._orders.put(_Stop())
+        self._orders.put(None)
         self._thread.join(within)
         self._gives_up.set()
         self._thread.join(_RETRY)
         return self._is_done
 
-    # The thread.
+    # In the thread.
 
     def _work(self) -> None:
         while True:
@@ -146,81 +173,42 @@ class Files:
                 order = self._orders.get(timeout=_CLEAN)
             except Empty:
                 continue
-            if isinstance(order, _Stop):
+            if order is None:
                 self._is_done = True
                 return
-            while not self._carried_out(order):
-                # What is too old may be what fills the disk.
+            while not self._carry_out(order):
+                # Old segments may be what fills the disk.
                 self._clean()
                 if self._gives_up.wait(_RETRY):
                     return
 
-    def _carried_out(self, order: _Begin | _Lines | _Finish) -> bool:
+    def _carry_out(self, order: Callable[[], None]) -> bool:
         try:
-            if isinstance(order, _Begin):
-                self._begin = order
-            elif isinstance(order, _Lines):
-                self._append(order)
-            else:
-                self._finish()
+            order()
         except OSError as error:
             if not self._is_failing:
                 log.error("journal cannot be written", directory=str(self.directory), reason=error.strerror)
             self._is_failing = True
             return False
-        if self._is_failing and not isinstance(order, _Begin):
+        if self._is_failing:
             self._is_failing = False
             log.info("journal is written again", directory=str(self.directory))
         return True
 
-    def _append(self, order: _Lines) -> None:
-        if self._file < 0:
-            self._open()
-        try:
-            rest = memoryview(order.octets)
-            while rest:
-                rest = rest[os.write(self._file, rest) :]
-        except OSError:
-            # No reader may see half of it, and the next try begins anew.
-            os.ftruncate(self._file, self._size)
-            os.lseek(self._file, self._size, os.SEEK_SET)
-            raise
-        self._size += len(order.octets)
-        self.written += order.lines
-        self.written_octets += len(order.octets)
-
-    def _open(self) -> None:
-        if self._begin is None:
-            raise AssertionError("lines without a segment")
-        folder = self.directory / f"d={self._begin.day}"
-        self._path = folder / self._begin.name.while_open
-        while True:
-            _make_directory(folder)
-            file = os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, _FILE_MODE)
-            _lock(file)
-            if _is_at(file, self._path):
-                break
-            # Between opening and locking, another gateway that starts has taken it for one left behind.
-            os.close(file)
-        os.fchmod(file, _FILE_MODE)
-        self._file, self._size = file, 0
+    def _append(self, path: Path, data: bytes, lines: int) -> None:
+        if self._segment is None:
+            self._segment = _SegmentFile(path)
+        self._segment.append(data)
+        self._written += lines
+        self._written_bytes += len(data)
 
     def _finish(self) -> None:
-        if self._file < 0:
-            return
-        os.fsync(self._file)
-        if _is_at(self._file, self._path):
-            self._path.rename(self._path.with_name(str(SegmentName.read(self._path.name))))
-        else:
-            log.error("journal segment gone", segment=self._path.name, octets=self._size)
-        os.close(self._file)
-        self._file = -1
-        # It has its name, so a failure now is none of the segment's.
-        with contextlib.suppress(OSError):
-            sync_directory(self._path.parent)
+        if self._segment is not None:
+            self._segment.finish()
+            self._segment = None
 
     def _clean(self) -> None:
-        """Finish what others left behind and delete this node's old segments; at first, and now and then."""
+        """Recover what other processes left open and delete this node's old segments, every ten minutes."""
         now = time.monotonic()
         if self._cleaned and now - self._cleaned < _CLEAN:
             return
@@ -235,7 +223,7 @@ def recover(directory: Path, node: str) -> list[Path]:
 
     Args:
         directory: of the journal.
-        node: the caller's; its own segments are recovered at once, others' only when they are old.
+        node: of this gateway. Its segments are recovered at once, those of other nodes only when they are old.
 
     Returns:
         The finished segments.
@@ -255,45 +243,30 @@ def recover(directory: Path, node: str) -> list[Path]:
 
 
 def _recover_one(path: Path, name: SegmentName) -> Path | None:
-    file = os.open(path, os.O_RDWR)
-    try:
-        if not _lock(file) or not _is_at(file, path):
+    with path.open("r+b") as file:
+        if not _lock(file.fileno()) or not _is_at(file.fileno(), path):
             return None
-        whole = _whole_lines(file)
-        if not whole:
+        size = end_of_lines(file)
+        if not size:
             path.unlink()
             return None
-        lost = os.fstat(file).st_size - whole
-        os.ftruncate(file, whole)
-        os.fsync(file)
+        lost = os.fstat(file.fileno()).st_size - size
+        os.ftruncate(file.fileno(), size)
+        os.fsync(file.fileno())
         finished = path.with_name(str(name))
         path.rename(finished)
         sync_directory(path.parent)
-    finally:
-        os.close(file)
-    log.warning("journal segment recovered", segment=finished.name, octets=whole, cut=lost)
+    log.warning("journal segment recovered", segment=finished.name, octets=size, cut=lost)
     return finished
 
 
-def _whole_lines(file: int) -> int:
-    """Bytes up to the last line feed."""
-    end = os.fstat(file).st_size
-    while end > 0:
-        start = max(0, end - (1 << 16))
-        found = os.pread(file, end - start, start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
-        end = start
-    return 0
-
-
 def delete_old(directory: Path, node: str, before: float) -> int:
-    """Delete a node's finished segments, and the days that are empty then.
+    """Delete a node's finished segments, and the directories of days that are empty then.
 
     Args:
         directory: of the journal.
-        node: whose.
-        before: seconds since the epoch; what was written last before that goes.
+        node: whose segments.
+        before: seconds since the epoch; segments that were last written before are deleted.
 
     Returns:
         How many were deleted.
@@ -301,7 +274,7 @@ def delete_old(directory: Path, node: str, before: float) -> int:
     deleted = 0
     for path in directory.glob("d=*/[!.]*.jsonl"):
         name = SegmentName.read(path.name)
-        with contextlib.suppress(FileNotFoundError):  # somebody else was quicker
+        with contextlib.suppress(FileNotFoundError):  # another process deleted it
             if name is not None and name.node == node and path.stat().st_mtime < before:
                 path.unlink()
                 deleted += 1
@@ -319,13 +292,13 @@ def _lock(file: int) -> bool:
     except BlockingIOError:
         return False
     except OSError:
-        # This file system knows no locks.
+        # This file system has no locks.
         return True
     return True
 
 
 def _is_at(file: int, path: Path) -> bool:
-    """Whether an open file is the one that a path leads to."""
+    """Whether an open file is the one that has this path."""
     try:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:
@@ -333,14 +306,14 @@ def _is_at(file: int, path: Path) -> bool:
 
 
 def _make_directory(path: Path) -> None:
-    """Make a directory that only its owner and group can look into; one that is there stays as it is."""
+    """Make a directory for its owner and group alone; leave one that exists as it is."""
     if not path.exists():
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(_DIRECTORY_MODE)
 
 
 def sync_directory(path: Path) -> None:
-    """See that a directory's entries survive a power failure."""
+    """Make a directory's entries survive a power failure."""
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)

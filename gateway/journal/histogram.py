@@ -1,6 +1,6 @@
-"""Log-linear buckets: 16 to each power of two, so that a value is known to 1/16 of itself. Integers only.
+"""Log-linear buckets: 16 for each power of two, so that a value is known to 1/16 of itself. Integers only.
 
-Counts by bucket can be added up by anybody in any order, which no percentile can. Below 16 each value has its own one.
+Counts by bucket can be added up in any order, which percentiles cannot. Every value below 16 has a bucket of its own.
 """
 
 from __future__ import annotations
@@ -14,11 +14,7 @@ _PER_OCTAVE: Final = 1 << _BITS
 
 
 def bucket_of(value: int) -> int:
-    """The bucket of a value.
-
-    Args:
-        value: microseconds, or any other quantity; what is below 0 counts as 0.
-    """
+    """The bucket of a value, for example of microseconds. A negative value counts as 0."""
     if value < _PER_OCTAVE:
         return max(value, 0)
     shift = value.bit_length() - _BITS - 1
@@ -39,14 +35,11 @@ def highest_of(bucket: int) -> int:
 
 
 def percentile(counts: Mapping[int, float], share: float) -> int | None:
-    """The value that a share of all values does not exceed, to the precision of a bucket and never too small.
+    """The largest value of the bucket that holds a percentile, so never too small; None without values.
 
     Args:
         counts: how many values by bucket.
         share: for example 0.99.
-
-    Returns:
-        The largest value of the bucket in which the value of that rank lies; None without values.
     """
     total = sum(counts.values())
     if total <= 0:

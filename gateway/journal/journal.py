@@ -1,4 +1,4 @@
-"""The traffic journal of a gateway: one writer for each directory, one book for each virtual host."""
+"""The traffic journal of a gateway: one writer for each directory, and how each virtual host is journalled."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 import re
 import socket
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import structlog
 
@@ -14,17 +15,10 @@ from gateway import __version__
 from gateway.config import PASS_THROUGH, GatewayConfig, VirtualHost, default_journal_directory
 from gateway.errors import JournalError, StompError
 from gateway.journal import schema
-from gateway.journal.book import Book
-from gateway.journal.clock import Clock
-from gateway.journal.codes import code_of
-from gateway.journal.privacy import Destinations, Users, peer_name, users_key
-from gateway.journal.recorder import Recorder
-from gateway.journal.writer import Writer, WriterSettings
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from gateway.session.session import Session
+from gateway.journal.privacy import DestinationNames, UserNames, peer_name, users_key
+from gateway.journal.recorder import Recorder, VirtualHostJournal
+from gateway.journal.writer import Clock, Writer, WriterSettings
+from gateway.session.session import Session
 
 log = structlog.get_logger("gateway.journal")
 
@@ -32,31 +26,23 @@ _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9._-]")
 
 
 def node_name(configured: str | None) -> str:
-    """What this gateway is called: as configured, or after its machine.
-
-    Args:
-        configured: ``journal.node``.
-    """
+    """The node name of this gateway: the configured one, or else the host name."""
     return configured or _NOT_IN_NAMES.sub("-", socket.gethostname()) or "gateway"
 
 
 class Journal:
-    """All journals of a gateway.
-
-    Args:
-        config: of the gateway.
-    """
+    """All journals of a gateway."""
 
     def __init__(self, config: GatewayConfig) -> None:
         self.clock = Clock()
         self._config = config
         self._writers: dict[Path, Writer] = {}
-        self._books: dict[str, Book] = {}
+        self._by_host: dict[str, VirtualHostJournal] = {}
 
     @property
     def is_on(self) -> bool:
         """Whether anything is journalled at all."""
-        return bool(self._books)
+        return bool(self._by_host)
 
     @property
     def lines(self) -> int:
@@ -79,7 +65,7 @@ class Journal:
                 self._open(virtual_host)
 
     def announce(self) -> None:
-        """Say in the log where the journal is."""
+        """Log where the journal is."""
         for directory, writer in self._writers.items():
             log.info("journal opened", directory=str(directory), boot=writer.boot)
 
@@ -92,17 +78,17 @@ class Journal:
         except OSError as error:
             if settings.directory is not None:
                 raise JournalError(str(directory), error.strerror or str(error)) from error
-            # Nobody asked for this very place, so nobody should be kept from working by it.
+            # The default directory was not asked for, so the gateway starts without a journal.
             log.warning(
                 "no journal", directory=str(directory), reason=error.strerror,
                 hint="name a directory under journal in the configuration, or set its level to off",
             )  # fmt: skip
             return
-        self._books[virtual_host.name] = Book(
+        self._by_host[virtual_host.name] = VirtualHostJournal(
             writer=writer,
-            users=Users(key),
-            destinations=Destinations(settings.destinations, settings.max_destinations),
-            detailed=settings.level == "message",
+            users=UserNames(key),
+            destinations=DestinationNames(settings.destinations, settings.max_destinations),
+            by_message=settings.level == "message",
             share=settings.sample,
             peers=settings.peers,
             header_values=settings.header_values,
@@ -110,58 +96,51 @@ class Journal:
 
     def _writer(self, virtual_host: VirtualHost, directory: Path) -> Writer:
         settings = virtual_host.journal
-        node = node_name(settings.node)
-        writer = Writer(
-            WriterSettings(
-                directory,
-                node,
-                settings.rotate_bytes,
-                settings.rotate_after,
-                settings.retain,
-                __version__,
-                sha256(self._config.model_dump_json().encode()).hexdigest()[:16],
-            ),
-            self.clock,
-            os.getpid(),
-        )
+        configuration = sha256(self._config.model_dump_json().encode()).hexdigest()[:16]
+        writer_settings = WriterSettings(
+            directory, node_name(settings.node), settings.rotate_bytes, settings.rotate_after, settings.retain,
+            __version__, configuration,
+        )  # fmt: skip
+        writer = Writer(writer_settings, self.clock, os.getpid())
         writer.start()
         self._writers[directory] = writer
         return writer
 
-    def _book(self, virtual_host: str | None) -> Book | None:
+    def _of(self, virtual_host: str | None) -> VirtualHostJournal | None:
         name = virtual_host if virtual_host in self._config.virtual_hosts else PASS_THROUGH
-        return self._books.get(name or PASS_THROUGH)
+        return self._by_host.get(name or PASS_THROUGH)
 
-    def recorder(self, session: Session, born: int, host: str, *, tls: bool) -> Recorder | None:
+    def recorder(self, session: Session, connected: int, host: str, *, tls: bool) -> Recorder | None:
         """Begin to journal a session that has logged in.
 
         Args:
-            session: it.
-            born: when the client connected, on the journal's clock.
+            session: the session.
+            connected: when the client connected, on the journal's clock.
             host: the client's address.
             tls: whether the connection is encrypted.
 
         Returns:
-            Its witness; None where its virtual host has no journal.
+            Its observer; None if its virtual host has no journal.
         """
-        virtual_host = session.settings.virtual_host
-        book = self._book(virtual_host)
-        if book is None:
+        virtual_host = session.settings.name
+        journal = self._of(virtual_host)
+        if journal is None:
             return None
-        return Recorder(book, session, virtual_host, born, peer=peer_name(host, book.peers), tls=tls)
+        return Recorder(journal, session, virtual_host, connected, peer=peer_name(host, journal.peers), tls=tls)
 
     def refused(self, error: StompError, host: str) -> None:
-        """A client that has not logged in got an ERROR; the journal of the default virtual host tells of it.
+        """Write an ERROR to a client that has not logged in into the journal of the default virtual host.
 
         Args:
-            error: it.
+            error: what the client got.
             host: the client's address.
         """
         virtual_host = self._config.virtual_host(None)
-        book = self._book(None if virtual_host is None else virtual_host.name)
-        if book is not None:
+        journal = self._of(None if virtual_host is None else virtual_host.name)
+        if journal is not None:
             self.clock.tick()
-            book.writer.put(schema.Err(self.clock.time, 0, code_of(error), ip=peer_name(host, book.peers)))
+            line = schema.ErrorLine(self.clock.time, 0, schema.error_code(error), ip=peer_name(host, journal.peers))
+            journal.writer.put(line)
 
     def flush(self) -> None:
         """Write what has collected. Called a few times a second."""
@@ -170,11 +149,11 @@ class Journal:
             writer.flush()
 
     def close(self) -> None:
-        """Write everything, and say so in the last line."""
+        """Write everything, and a last line that says so."""
         for directory, writer in self._writers.items():
             if not writer.close():
                 log.error(
                     "journal not finished", directory=str(directory), lines=writer.pending, dropped=writer.dropped
                 )
         self._writers.clear()
-        self._books.clear()
+        self._by_host.clear()

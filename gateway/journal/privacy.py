@@ -1,4 +1,4 @@
-"""What the journal may say of people and of the names that clients make up."""
+"""How the journal shows logins, addresses, destinations and other texts that clients choose."""
 
 from __future__ import annotations
 
@@ -27,55 +27,55 @@ KIND_CODES: Final = {
     Kind.REPLY_QUEUE: "reply",
     Kind.TEMP_QUEUE: "temp",
 }
-"""The journal's short words for kinds of destinations."""
+"""Values of ``dk``."""
 
-# Names that brokers and gateways generate: there is no end of them, and they say nothing.
+# Names that brokers and gateways generate: their number is unbounded, and they mean nothing.
 _GENERATED: Final = re.compile(
     r"(?P<kept>/(?:temp-queue|reply-queue)/|/(?:amq/)?queue/(?:amq\.gen-|stomp-subscription-)).+", re.DOTALL
 )
 _KEY_NAME: Final = ".users.key"
-_KEY_OCTETS: Final = 32
-_LEAST_KEY_OCTETS: Final = 16
-_HASH_OCTETS: Final = 8
+_KEY_SIZE: Final = 32  # bytes
+_MIN_KEY_SIZE: Final = 16
+_HASH_SIZE: Final = 8
 _PREFIXES: Final = {4: 24, 6: 48}
 
-# Destinations whose name is remembered, besides the distinct names.
-_RECENT: Final = 4096
+# Destinations whose name is cached.
+_MAX_CACHED: Final = 4096
 
 # Characters of a client's text in one line.
-_LONGEST: Final = 300
+_MAX_TEXT: Final = 300
 
 
-def shown(octets: bytes) -> str:
-    """A client's text as the journal holds it: UTF-8 as far as it is, and of bounded length."""
-    text = octets.decode(errors="replace")
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+def shown(text: bytes) -> str:
+    """A client's text as the journal shows it: UTF-8 with replacement characters, and at most 300 characters."""
+    decoded = text.decode(errors="replace")
+    return decoded if len(decoded) <= _MAX_TEXT else decoded[: _MAX_TEXT - 1] + "…"
 
 
-class Destinations:
-    """Destinations as the journal shows them: without generated parts, and of a bounded number.
+class DestinationNames:
+    """Destinations as the journal shows them: without generated parts, and bounded in number.
 
     Args:
         patterns: templates of the configuration; ``*`` stands for anything.
-        most: distinct names; any further one is ``other``.
+        most: distinct names; further ones are ``other``.
     """
 
     def __init__(self, patterns: Sequence[str] = (), most: int = 10_000) -> None:
         self._patterns = [(Pattern(pattern.encode()), pattern) for pattern in patterns]
         self._most = most
         self._known: set[str] = set()
-        self._recent: dict[bytes, str] = {}
+        self._cache: dict[bytes, str] = {}
 
     def name(self, destination: bytes) -> str:
         """The name under which a destination is counted."""
-        name = self._recent.get(destination)
+        name = self._cache.get(destination)
         if name is None:
-            if len(self._recent) >= _RECENT:
-                self._recent.clear()
-            name = self._recent[destination] = self._counted(destination)
+            if len(self._cache) >= _MAX_CACHED:
+                self._cache.clear()
+            name = self._cache[destination] = self._bounded(destination)
         return name
 
-    def _counted(self, destination: bytes) -> str:
+    def _bounded(self, destination: bytes) -> str:
         name = self._normalised(shown(destination))
         if name not in self._known:
             if len(self._known) >= self._most:
@@ -87,19 +87,15 @@ class Destinations:
         generated = _GENERATED.fullmatch(text)
         if generated is not None:
             return f"{generated['kept']}*"
-        octets = text.encode()
-        for pattern, shown_as in self._patterns:
-            if pattern.match(octets) is not None:
-                return shown_as
+        encoded = text.encode()
+        for pattern, template in self._patterns:
+            if pattern.match(encoded) is not None:
+                return template
         return text
 
 
-class Users:
-    """Logins as the journal shows them.
-
-    Args:
-        key: of the hash; None to show them as they are.
-    """
+class UserNames:
+    """Logins as the journal shows them: hashed with a key, or unchanged without one."""
 
     def __init__(self, key: bytes | None) -> None:
         self._key = key
@@ -108,48 +104,48 @@ class Users:
         """A login, or 16 hexadecimal digits that stand for it."""
         if self._key is None:
             return shown(login)
-        return hmac.digest(self._key, login, sha256)[:_HASH_OCTETS].hex()
+        return hmac.digest(self._key, login, sha256)[:_HASH_SIZE].hex()
 
 
 def users_key(directory: Path, given: Path | None) -> bytes:
-    """The key with which logins are hashed: the given file's, or one kept in the journal's directory.
+    """The key that logins are hashed with, from a file.
 
     Args:
-        directory: of the journal; a key that is made is kept there, for the owner's eyes only.
+        directory: of the journal, in which a key is made unless a file is given.
         given: the configured file.
 
     Raises:
-        OSError: when it can neither be read nor made, or is too short to keep anything secret.
+        OSError: when the key can neither be read nor made, or is too short to be a secret.
     """
     path = directory / _KEY_NAME if given is None else given
     if given is None and not path.exists():
         _make_key(path)
     key = path.read_bytes()
-    if len(key) < _LEAST_KEY_OCTETS:
-        raise OSError(errno.EINVAL, f"the key in {path} has fewer than {_LEAST_KEY_OCTETS} octets")
+    if len(key) < _MIN_KEY_SIZE:
+        raise OSError(errno.EINVAL, f"the key in {path} has fewer than {_MIN_KEY_SIZE} bytes")
     return key
 
 
 def _make_key(path: Path) -> None:
-    """Make a key, whole or not at all; if another gateway does so at the same moment, one of the two stays."""
-    file, name = tempfile.mkstemp(prefix=".key-", dir=path.parent)  # for the owner's eyes only
-    fresh = Path(name)
+    """Write a new key whole or not at all; if another gateway does so at the same moment, one of the two keys stays."""
+    file, name = tempfile.mkstemp(prefix=".key-", dir=path.parent)  # readable by its owner alone
+    new = Path(name)
     try:
         with os.fdopen(file, "wb") as stream:
-            stream.write(secrets.token_bytes(_KEY_OCTETS))
+            stream.write(secrets.token_bytes(_KEY_SIZE))
             stream.flush()
             os.fsync(stream.fileno())
         with contextlib.suppress(FileExistsError):
-            path.hardlink_to(fresh)
+            path.hardlink_to(new)
     finally:
-        fresh.unlink()
+        new.unlink()
 
 
 def peer_name(host: str, how: str) -> str | None:
-    """A client's address.
+    """A client's address as the journal shows it.
 
     Args:
-        host: an IP address, or whatever the socket's other end is called.
+        host: an IP address, or another name of the socket's other end.
         how: full, prefix (its /24 or /48) or none.
     """
     if how == "none":

@@ -1,301 +1,318 @@
-"""What one session writes into the journal: the witness of its traffic, and of its beginning, holds and end."""
+"""What one session writes into the journal: it observes the session from its login to its end."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
 
 from gateway.errors import CloseReason, StompError
 from gateway.journal import schema
-from gateway.journal.codes import code_of
-from gateway.journal.detail import DeliveryDetail, SendDetail
-from gateway.journal.privacy import KIND_CODES, shown
-from gateway.journal.sample import Sample
-from gateway.journal.tally import About, DeliveryTally, SendTally
-from gateway.journal.use import of_send, of_subscribe
+from gateway.journal.counters import DeliveryLog, DeliveryStats, SendLog, SendStats
+from gateway.journal.privacy import KIND_CODES, DestinationNames, UserNames, shown
+from gateway.journal.session_lines import SessionLines, SubscriptionFields
+from gateway.journal.writer import Writer
+from gateway.session import ops
+from gateway.session.cached_publish import CachedPublish
 from gateway.session.context import Hold
-from gateway.session.destinations import TEMP_QUEUE, Kind, parse
-from gateway.session.observer import DeliveryCounter, SendCounter
-from gateway.session.subscription import AckMode
+from gateway.session.delivery_ledger import AckMode
+from gateway.session.destinations import KIND_NAMES, REPLY_QUEUE, TEMP_QUEUE, Kind, parse
+from gateway.session.queues import QUEUE_ARGUMENTS, QueueSpec
+from gateway.session.session import Session
+from gateway.session.subscription import Subscription
+from gateway.session.traffic import DeliveryCounter, SendCounter
+from gateway.stomp.frame import RECEIPT
 from gateway.stomp.headers import read_boolean
 
-if TYPE_CHECKING:
-    from gateway.journal.book import Book
-    from gateway.session import ops
-    from gateway.session.cached_publish import CachedPublish
-    from gateway.session.queues import QueueSpec
-    from gateway.session.session import Session
-    from gateway.session.subscription import Subscription
-
-# Holds that tell of pressure; the others are a session's everyday.
+# Holds that show pressure; the others are normal.
 _HOLDS: Final = (Hold.CONFIRM_WINDOW, Hold.LINK_WRITE, Hold.BROKER_BLOCKED, Hold.RATE_LIMIT, Hold.CLIENT_WRITE)
 
-# Microseconds between two lines of counts of a session at level session.
+# Microseconds between two lines of counts at level session.
 _STAT_EVERY: Final = 10_000_000
 
-# Destinations of one session that share a tally with later plans.
-_REMEMBERED: Final = 1024
+# Destinations of one session whose counts are kept for later SENDs.
+_MAX_SEND_STATS: Final = 1024
 
-_Delivery = DeliveryTally | DeliveryDetail
+
+@dataclass(frozen=True, slots=True)
+class VirtualHostJournal:
+    """How the sessions of one virtual host are journalled.
+
+    ``by_message`` is level message, otherwise it is level session. ``share`` of the messages is written.
+    ``header_values`` are the names of headers whose values are written, and ``peers`` how addresses are.
+    """
+
+    writer: Writer
+    users: UserNames
+    destinations: DestinationNames
+    by_message: bool
+    share: float
+    peers: str
+    header_values: tuple[str, ...]
 
 
 class Recorder:
     """Writes what one session does; made when it has logged in.
 
     Args:
-        book: of its virtual host.
-        session: whom it looks at.
-        virtual_host: by its STOMP name.
-        born: when the client connected, in microseconds on the journal's clock.
+        journal: of its virtual host.
+        session: the session.
+        virtual_host: its STOMP name.
+        connected: when the client connected, in microseconds on the journal's clock.
         peer: the client's address as the journal shows it, or None.
         tls: whether the connection is encrypted.
     """
 
     def __init__(
-        self, book: Book, session: Session, virtual_host: str, born: int, *, peer: str | None, tls: bool
-    ) -> None:
-        writer = book.writer
-        self.writer = writer
-        self.clock = writer.clock
-        self.number = writer.next_session()
-        self.virtual_host = shown(virtual_host.encode(errors="replace"))
-        self.user = book.users.name(session.login or b"")
-        self.sample = Sample(book.share, writer.boot, self.number) if book.share < 1 else None
-        # Tallies with something to tell; and for both levels what the last line sums up.
-        self.active: list[SendTally] = []
-        self.sent = self.delivered = self.unacked = 0
-        self.max_unacked = 0
-        self._errors = 0
-        self._book = book
-        self._session = session
-        self._tallies: dict[str, SendTally] = {}
-        self._accounts: dict[Subscription, _Delivery] = {}
-        self._held: dict[Hold, int] = {}
-        self._used: set[str] = set()
-        self._version = session.version.decode()
-        self._begin(born, peer, tls=tls)
-
-    def _begin(self, born: int, peer: str | None, *, tls: bool) -> None:
-        self.clock.tick()
-        self._started = self.clock.now
-        self._stat_at = self.clock.now + _STAT_EVERY
-        heart_beat = self._session.heartbeats.header.decode()
-        self.writer.put(
-            schema.Conn(*self._about(), peer, tls, self._version, heart_beat, max(0, self.clock.now - born))
+        self, journal: VirtualHostJournal, session: Session, virtual_host: str, connected: int, *, peer: str | None,
+        tls: bool,
+    ) -> None:  # fmt: skip
+        writer = journal.writer
+        session_fields = (
+            writer.next_session(),
+            shown(virtual_host.encode(errors="replace")),
+            journal.users.name(session.login or b""),
         )
+        self.writer = writer
+        self.active: list[SendStats] = []
+        """The counters of SEND that have something to write."""
+        self._lines = SessionLines(writer, session_fields, session.version.decode(), journal.share)
+        self._journal = journal
+        self._session = session
+        self._sends: dict[str, SendStats] = {}
+        self._deliveries: dict[Subscription, DeliveryStats | DeliveryLog] = {}
+        # The holds of the session, and when they were first seen.
+        self._held: dict[Hold, int] = {}
+        writer.clock.tick()
+        now = self._started = writer.clock.now
+        self._stat_at = now + _STAT_EVERY
+        self._begin(max(0, now - connected), peer, tls=tls)
+
+    def _begin(self, latency: int, peer: str | None, *, tls: bool) -> None:
+        lines, session = self._lines, self._session
+        heart_beat = session.heartbeats.header.decode()
+        lines.put(schema.ConnectLine(*lines.common(), peer, tls, lines.version, heart_beat, latency))
         if heart_beat != "0,0":
             self.used("heart-beat")
         if tls:
             self.used("tls")
-        if self._session.authentication.certificate_name is not None:
+        if session.certificate_name is not None:
             self.used("certificate-login")
 
-    def _about(self) -> tuple[int, int, int, str, str]:
-        return self.clock.time, 0, self.number, self.virtual_host, self.user
+    @property
+    def number(self) -> int:
+        """The session's number in the boot."""
+        return self._lines.session_fields[0]
 
-    # The witness.
+    # For the session: see `SessionObserver`.
 
-    def sends(self, plan: CachedPublish, headers: Mapping[bytes, bytes]) -> SendCounter:
+    def sends(self, cached_publish: CachedPublish, headers: Mapping[bytes, bytes]) -> SendCounter:
         """See `SessionObserver`."""
-        self._use_all(of_send(plan, headers))
-        name, kind = self._book.destinations.name(plan.destination), KIND_CODES[plan.kind]
-        if self._book.detailed:
+        self._lines.use(_features_of_send(cached_publish, headers))
+        journal = self._journal
+        name, kind = journal.destinations.name(cached_publish.destination), KIND_CODES[cached_publish.kind]
+        if journal.by_message:
             allowed = {
-                each: shown(headers[each.encode()]) for each in self._book.header_values if each.encode() in headers
+                each: shown(headers[each.encode()]) for each in journal.header_values if each.encode() in headers
             }
             persistent = read_boolean(headers.get(b"persistent")) is True
-            pattern = (len(headers), persistent, plan.transaction is not None, allowed or None)
-            return SendDetail(self, name, kind, pattern)
-        tally = self._tallies.get(name)
-        if tally is None:
-            if len(self._tallies) >= _REMEMBERED:
-                # What is forgotten here would otherwise wait, and grow, until the next line is due.
+            shared = (len(headers), persistent, cached_publish.transaction is not None, allowed or None)
+            return SendLog(self._lines, name, kind, shared)
+        stats = self._sends.get(name)
+        if stats is None:
+            if len(self._sends) >= _MAX_SEND_STATS:
+                # A counter that is forgotten here must not keep counts until the next lines are due.
                 self._write_stats()
-                self._tallies.clear()
-            tally = self._tallies[name] = SendTally(self, name, kind)
-        return tally
+                self._sends.clear()
+            stats = self._sends[name] = SendStats(self._lines, name, kind, self.active)
+        return stats
 
     def subscribing(self, operation: ops.Subscribe, queue: QueueSpec | None) -> DeliveryCounter | None:
         """See `SessionObserver`."""
-        subscription, about = operation.subscription, self._about_subscription(operation, queue)
-        if self._book.detailed:
-            detail = self._accounts[subscription] = DeliveryDetail(self, subscription, about)
-            return detail
-        tally = self._accounts[subscription] = DeliveryTally(self, subscription, about)
-        return None if subscription.mode is AckMode.AUTO else tally
+        subscription, fields = operation.subscription, self._fields(operation, queue)
+        if self._journal.by_message:
+            log = self._deliveries[subscription] = DeliveryLog(self._lines, subscription, fields)
+            return log
+        stats = self._deliveries[subscription] = DeliveryStats(self._lines, subscription, fields)
+        return None if subscription.mode is AckMode.AUTO else stats
 
-    def _about_subscription(self, operation: ops.Subscribe, queue: QueueSpec | None) -> About:
-        subscription = operation.subscription
-        text = _text_of(operation)
-        if text.startswith(TEMP_QUEUE):
+    def _fields(self, operation: ops.Subscribe, queue: QueueSpec | None) -> SubscriptionFields:
+        subscription, address = operation.subscription, operation.subscription.address
+        if address.startswith(TEMP_QUEUE):
             identifier = TEMP_QUEUE.decode() + "*"
         else:
-            identifier = shown(text if subscription.subscription is None else subscription.subscription)
-        about = About(
-            self._book.destinations.name(text),
-            KIND_CODES[_kind_of(operation)],
+            identifier = shown(address if subscription.identifier is None else subscription.identifier)
+        fields = SubscriptionFields(
+            self._journal.destinations.name(address),
+            KIND_CODES[parse(address).kind],
             identifier,
             subscription.mode.value.decode(),
-            None,
         )
         if queue is not None:
-            about.durable = queue.durable and operation.binding is not None
-            about.auto_delete, about.exclusive = queue.auto_delete, queue.exclusive
-            about.has_arguments = bool(queue.arguments)
-            # With auto-delete, as without a header that denies it, the queue goes with its last consumer all the same.
-            if about.durable and not queue.auto_delete:
-                about.queue = operation.queue_name
-        return about
+            fields.durable = queue.durable and operation.binding is not None
+            fields.auto_delete, fields.exclusive = queue.auto_delete, queue.exclusive
+            fields.has_arguments = bool(queue.arguments)
+            # An auto-delete queue goes with its last consumer, whatever its other headers say.
+            if fields.durable and not queue.auto_delete:
+                fields.queue = operation.queue_name
+        return fields
 
     def subscribed(self, operation: ops.Subscribe, queue_name: str) -> None:
         """See `SessionObserver`."""
-        account = self._accounts.get(operation.subscription)
-        if account is None:
+        counter = self._deliveries.get(operation.subscription)
+        if counter is None:
             return
-        about = account.about
-        about.has_begun = True
-        if about.queue is not None:
-            about.queue = queue_name
-        self.clock.tick()
-        # Under ack:auto the prefetch is the gateway's own and not the client's.
-        prefetch = 0 if about.mode == "auto" else operation.prefetch
-        line = schema.Sub(
-            *self._about(), about.destination, about.kind, about.identifier, about.mode, prefetch, about.durable,
-            about.auto_delete, about.exclusive, about.queue,
+        fields, lines = counter.fields, self._lines
+        fields.has_begun = True
+        if fields.queue is not None:
+            fields.queue = queue_name
+        self.writer.clock.tick()
+        # With ack:auto the prefetch is the gateway's, not the client's.
+        prefetch = 0 if fields.mode == "auto" else operation.prefetch
+        line = schema.SubscribeLine(
+            *lines.common(), fields.destination, fields.kind, fields.identifier, fields.mode, prefetch, fields.durable,
+            fields.auto_delete, fields.exclusive, fields.queue,
         )  # fmt: skip
-        self.writer.put(line)
-        self._use_all(of_subscribe(operation, _kind_of(operation), about))
+        lines.put(line)
+        lines.use(_features_of_subscribe(operation, fields))
 
     def unsubscribed(self, subscription: Subscription, how: str) -> None:
         """See `SessionObserver`."""
-        account = self._accounts.get(subscription)
-        if account is None:
+        counter = self._deliveries.pop(subscription, None)
+        if counter is None:
             return
-        del self._accounts[subscription]
-        self.clock.tick()
-        if isinstance(account, DeliveryTally):
-            self._put(account.take())
+        fields, lines = counter.fields, self._lines
+        self.writer.clock.tick()
+        if isinstance(counter, DeliveryStats):
+            lines.put(counter.take())
         outstanding = 0 if subscription.mode is AckMode.AUTO else subscription.stats.outstanding
-        self._note_unacked()
-        self.unacked -= outstanding
-        about = account.about
-        if not about.has_begun:
-            return
-        self.writer.put(
-            schema.Unsub(*self._about(), about.destination, about.kind, about.identifier, how, outstanding, about.queue)
-        )
+        lines.returned(outstanding)
+        if fields.has_begun:
+            lines.put(
+                schema.UnsubscribeLine(
+                    *lines.common(), fields.destination, fields.kind, fields.identifier, how, outstanding, fields.queue
+                )
+            )
 
     def used(self, feature: str) -> None:
         """See `SessionObserver`."""
-        if feature not in self._used:
-            self._used.add(feature)
-            self.writer.put(schema.Use(*self._about(), feature, self._version))
-
-    def _use_all(self, features: Iterable[str]) -> None:
-        for feature in features:
-            self.used(feature)
-
-    # For the accounts.
-
-    def settled(self, count: int, requeue: bool | None) -> None:
-        """The client acknowledged or refused so many messages. HOT: once per frame that does."""
-        self.max_unacked = max(self.max_unacked, self.unacked)
-        self.unacked -= count
-        if requeue is not None:
-            self.used("nack" if requeue else "nack-discard")
-        elif count > 1:
-            self.used("ack-cumulative")
-
-    def _note_unacked(self) -> None:
-        self.max_unacked = max(self.max_unacked, self.unacked)
-
-    def stat(
-        self, destination: str, kind: str, counts: dict[str, int], latencies: dict[str, int]
-    ) -> schema.Stat | None:
-        """A line of counts; None where there is nothing to count."""
-        counts = {name: count for name, count in counts.items() if count}
-        if not counts:
-            return None
-        self.delivered += counts.get("dlv", 0)
-        return schema.Stat(*self._about(), destination, kind, counts, latencies or None)
+        self._lines.use((feature,))
 
     # For the server.
 
     def failed(self, error: StompError) -> None:
-        """The client got an ERROR."""
-        self._errors += 1
-        self.clock.tick()
-        self.writer.put(schema.Err(self.clock.time, 0, code_of(error), self.number, self.virtual_host, self.user))
-
-    @property
-    def looks(self) -> bool:
-        """Whether a hold has been seen that may be over."""
-        return bool(self._held)
+        """Write that the client got an ERROR."""
+        self.writer.clock.tick()
+        self.writer.put(
+            schema.ErrorLine(self.writer.clock.time, 0, schema.error_code(error), *self._lines.session_fields)
+        )
 
     def look(self, holds: set[Hold]) -> None:
-        """See which holds have begun, and write those that are over.
-
-        Args:
-            holds: of the session, now.
-        """
+        """Note which holds the session has now, and write those that are over."""
+        now = self.writer.clock.now
         for hold in _HOLDS:
             if hold in holds:
-                self._held.setdefault(hold, self.clock.now)
+                self._held.setdefault(hold, now)
             elif hold in self._held:
-                held = self.clock.now - self._held.pop(hold)
-                self.writer.put(schema.Blk(*self._about(), hold.value, held))
+                latency = now - self._held.pop(hold)
+                self.writer.put(schema.HoldLine(*self._lines.common(), hold.value, latency))
 
     def time_passed(self) -> None:
-        """Write what was counted, every ten seconds. Called about once a second."""
-        if self.clock.now >= self._stat_at:
+        """Write the counts every ten seconds. Called about once a second."""
+        if self.writer.clock.now >= self._stat_at:
             self._write_stats()
 
     def _write_stats(self) -> None:
-        self.clock.tick()
-        self._stat_at = self.clock.now + _STAT_EVERY
-        active, self.active = self.active, []
-        tallies: list[SendTally | DeliveryTally] = [*active]
-        tallies += [each for each in self._accounts.values() if isinstance(each, DeliveryTally)]
-        for tally in tallies:
-            self._put(tally.take())
-
-    def _put(self, line: schema.Line | None) -> None:
-        if line is not None:
-            self.writer.put(line)
+        self.writer.clock.tick()
+        self._stat_at = self.writer.clock.now + _STAT_EVERY
+        active = self.active.copy()
+        # Cleared and not replaced, since the counters keep a reference to the list.
+        self.active.clear()
+        for sends in active:
+            self._lines.put(sends.take())
+        for counter in self._deliveries.values():
+            if isinstance(counter, DeliveryStats):
+                self._lines.put(counter.take())
 
     def ended(self, reason: CloseReason | None, bytes_in: int, bytes_out: int) -> None:
-        """The session is over.
+        """Write the session's end: its last counts, its subscriptions and its totals.
 
         Args:
-            reason: why.
+            reason: why it ended.
             bytes_in: from the client.
             bytes_out: to the client.
         """
         self._write_stats()
-        self.clock.tick()
+        self.writer.clock.tick()
         self.look(set())
-        self._note_unacked()
-        unacked = self.unacked
-        for subscription in tuple(self._accounts):
+        lines, session = self._lines, self._session
+        unacked = lines.unacked
+        subscriptions = session.subscriptions
+        delivered = sum(counter.delivered for counter in subscriptions.past.values())
+        delivered += sum(subscription.stats.delivered for subscription in subscriptions.all)
+        for subscription in tuple(self._deliveries):
             self.unsubscribed(subscription, "end")
-        session = self._session
-        totals = schema.Totals(
-            frames_in=session.frames_received,
-            # CONNECTED, and whatever was said since.
-            frames_out=1 + self.delivered + session.receipts_sent + self._errors,
+        totals = schema.SessionTotals(
+            frames_in=session.traffic.frames_received,
+            frames_out=1 + delivered + session.traffic.receipts_sent + session.traffic.errors_sent,  # 1 is CONNECTED
             bytes_in=bytes_in,
             bytes_out=bytes_out,
             unacked=unacked,
-            max_unacked=self.max_unacked,
-            us=self.clock.now - self._started,
+            max_unacked=lines.max_unacked,
+            us=self.writer.clock.now - self._started,
         )
-        self.writer.put(schema.End(*self._about(), reason.value if reason else schema.OTHER, totals))
+        self.writer.put(schema.EndLine(*lines.common(), reason.value if reason else schema.OTHER, totals))
 
 
-def _text_of(operation: ops.Subscribe) -> bytes:
-    """The destination of a subscription; for the queue behind a reply-to, its name there."""
-    return operation.subscription.destination or operation.subscription.tag[2:]
+# Which features a frame uses, out of `schema.FEATURES`.
+
+_FEATURE_HEADERS: Final = {
+    RECEIPT: "receipt",
+    b"priority": "priority",
+    b"expiration": "expiration",
+    b"correlation-id": "correlation",
+}
+# Headers of SEND that mean something to STOMP or to RabbitMQ; all others are the users' own.
+_KNOWN_HEADERS: Final = frozenset(
+    (
+        b"destination", b"content-length", b"content-type", b"content-encoding", b"correlation-id", b"reply-to",
+        b"expiration", b"amqp-message-id", b"type", b"user-id", b"app-id", b"priority", b"timestamp", b"persistent",
+        b"receipt", b"transaction", b"durable", b"auto-delete", b"exclusive", b"id", b"ack",
+    )
+)  # fmt: skip
 
 
-def _kind_of(operation: ops.Subscribe) -> Kind:
-    return parse(_text_of(operation)).kind
+def _features_of_send(cached_publish: CachedPublish, headers: Mapping[bytes, bytes]) -> Iterator[str]:
+    yield KIND_NAMES[cached_publish.kind]
+    for name in headers:
+        if name in _FEATURE_HEADERS:
+            yield _FEATURE_HEADERS[name]
+        elif name in QUEUE_ARGUMENTS:
+            yield "queue-arguments"
+        elif name not in _KNOWN_HEADERS:
+            yield "user-headers"
+    for flag in (b"persistent", b"exclusive"):
+        if read_boolean(headers.get(flag)):
+            yield flag.decode()
+    if cached_publish.temp_queue is not None:
+        yield "temp-queue"
+    elif headers.get(b"reply-to", b"").startswith(REPLY_QUEUE):
+        yield "reply-queue"
+
+
+def _features_of_subscribe(operation: ops.Subscribe, fields: SubscriptionFields) -> Iterator[str]:
+    subscription = operation.subscription
+    kind = parse(subscription.address).kind
+    yield KIND_NAMES[kind]
+    if fields.exclusive and kind is Kind.QUEUE:
+        # Topics and reply queues are exclusive without being asked.
+        yield "exclusive"
+    if fields.durable:
+        yield "durable-subscription"
+    yield f"ack-{fields.mode}"
+    if operation.prefetch and subscription.mode is not AckMode.AUTO:
+        yield "prefetch"
+    if operation.arguments and "x-stream-offset" in operation.arguments:
+        yield "stream"
+    if fields.has_arguments:
+        yield "queue-arguments"

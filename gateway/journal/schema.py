@@ -1,19 +1,19 @@
 """The journal's lines, schema version 1: one JSON object per line, UTF-8, LF.
 
-What a field means never changes; a later gateway may add optional fields and new values of ``e``, and readers ignore
-what they do not know. A change of meaning is a new field, or a new version, which is part of a segment's name.
+The meaning of a field never changes. A later gateway may add optional fields and new values of ``e``, and readers
+ignore what they do not know. A change of meaning is a new field, or a new version, which is part of a segment's name.
 
 Every line begins with ``e`` what happened, ``t`` when (microseconds since the epoch, UTC), ``q`` its number in the
-*boot*: one run of one gateway, writing into one directory. Numbers begin at 0 and leave nothing out, so a missing line
+*boot*: one run of one gateway, writing into one directory. Numbers begin at 0 and have no gaps, so a missing line
 shows. Fields common to the lines of a session: ``c`` the session's number in the boot, ``vh`` virtual host, ``u`` login
 (or its hash). ``d`` is a destination with generated parts replaced by ``*``, ``dk`` its kind, ``s`` a subscription id,
 ``sn`` the queue of a durable subscription that stays when nobody consumes it, ``am`` an ack mode, ``m`` the number of a
-message in its session (a SEND) or in its subscription (a delivery), ``l`` a latency in microseconds by a clock that
-only goes forward, ``x`` a code out of a closed set, ``w`` the weight of a sampled line. Absent means: zero, false,
-none, or for ``w`` 1.
+message in its session (a SEND) or in its subscription (a delivery), ``l`` a latency in microseconds by a monotonic
+clock, ``x`` a code out of a closed set, ``w`` the weight of a sampled line. An absent field means zero, false, none, or
+for ``w`` 1.
 
-Nothing here holds a passcode, a body, or a text that a client made up, but for destinations, subscription ids, logins
-and the values of headers that the configuration allows.
+No field holds a passcode, a body, or a text that a client made up, except destinations, subscription ids, logins and
+the values of headers that the configuration allows.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from gateway.errors import StompError
+
 VERSION: Final = 1
 """The schema version that this module writes and reads."""
 
@@ -29,18 +31,56 @@ KINDS: Final = ("queue", "topic", "exchange", "amqq", "temp", "reply")
 """Values of ``dk``."""
 
 OTHER: Final = "other"
-"""The destination of what exceeds the bound on distinct names, and the code of what has none."""
+"""The destination of what exceeds the bound on distinct names, and the code of an error that has none."""
+
+FEATURES: Final = (
+    "heart-beat", "tls", "certificate-login", "implicit-connect", "queue", "topic", "exchange", "amq-queue",
+    "reply-queue", "temp-queue", "receipt", "persistent", "transaction", "ack-auto", "ack-client",
+    "ack-client-individual", "ack-cumulative", "nack", "nack-discard", "prefetch", "durable-subscription",
+    "exclusive", "stream", "priority", "expiration", "correlation", "queue-arguments", "user-headers",
+)  # fmt: skip
+"""Every value of ``x`` in a ``use`` line: the features of STOMP and of RabbitMQ's STOMP plugin that a session may use.
+
+They tell whoever migrates what the other side must support.
+"""
+
+ERROR_CODES: Final = frozenset(
+    (
+        # The gateway's own, in the order of a session's life.
+        "malformed-frame", "illegal-command", "bad-command", "version-mismatch", "bad-connect", "upstream-unavailable",
+        "session-limit-reached", "login-timeout", "missing-destination", "invalid-destination", "unknown-destination",
+        "missing-header",
+        "invalid-header", "invalid-id", "processing-error", "duplicated-subscription-identifier",
+        "missing-destination-or-id", "no-subscription-found", "subscription-not-found", "server-cancelled-subscription",
+        "missing-transaction", "bad-transaction", "transaction-limit-exceeded", "transaction-too-large",
+        "transaction-expired", "message-rejected", "unroutable-message", "heart-beat-timeout", "slow-consumer",
+        "token-refused", "token-expired",
+        "closed-by-operator", "shutting-down",
+        # The broker's: AMQP 0-9-1, section 1.2.
+        "broker-error", "content-too-large", "no-route", "no-consumers", "connection-forced", "invalid-path",
+        "access-refused", "not-found", "resource-locked", "precondition-failed", "frame-error", "syntax-error",
+        "command-invalid", "channel-error", "unexpected-frame", "resource-error", "not-allowed", "not-implemented",
+        "internal-error",
+    )
+)  # fmt: skip
+"""Every value of ``x`` in an ``err`` line, besides ``other``. None holds a client's or the broker's text."""
+
+
+def error_code(error: StompError) -> str:
+    """The code of an error: its message header in lower case with hyphens, if that is a known code."""
+    code = error.message.lower().replace(" ", "-").replace("_", "-")
+    return code if code in ERROR_CODES else OTHER
 
 
 class Line(Struct, omit_defaults=True, gc=False, tag_field="e", kw_only=False):
-    """What all lines have: ``t`` microseconds since the epoch, ``q`` number in the boot, set when it is written."""
+    """What all lines have. The writer sets ``q``."""
 
     t: int
     q: int
 
 
-class Open(Line, tag="open"):
-    """The first line of every segment: who writes. ``seg`` counts the boot's segments from 0."""
+class OpenLine(Line, tag="open"):
+    """The first line of every segment: which gateway writes. ``seg`` counts the boot's segments from 0."""
 
     v: int
     node: str
@@ -52,17 +92,17 @@ class Open(Line, tag="open"):
     cfg: str = ""
 
 
-class Close(Line, tag="close"):
-    """The last line of a boot that ended in good order."""
+class CloseLine(Line, tag="close"):
+    """The last line of a boot that shut down normally."""
 
 
-class Drop(Line, tag="drop"):
+class DropLine(Line, tag="drop"):
     """``n`` events were not written, because the disk or the writer could not keep up; they have no numbers."""
 
     n: int
 
 
-class OfSession(Line):
+class SessionLine(Line):
     """What all lines of a session have."""
 
     c: int
@@ -70,7 +110,21 @@ class OfSession(Line):
     u: str
 
 
-class Conn(OfSession, tag="conn"):
+class DestinationLine(SessionLine):
+    """What all lines of a destination have."""
+
+    d: str
+    dk: str
+
+
+class SubscriptionLine(DestinationLine):
+    """What most lines of a subscription have. ``am``: how its messages are acknowledged."""
+
+    s: str
+    am: str
+
+
+class ConnectLine(SessionLine, tag="conn"):
     """A session began. ``l``: from the TCP connection to CONNECTED. ``hb``: agreed heart-beats in ms, out and in."""
 
     ip: str | None = None
@@ -80,7 +134,7 @@ class Conn(OfSession, tag="conn"):
     l: int | None = None  # noqa: E741 - the schema's name
 
 
-class Totals(Struct, omit_defaults=True, gc=False):
+class SessionTotals(Struct, omit_defaults=True, gc=False):
     """A session as a whole. ``us``: its duration. ``unacked``: deliveries returned to their queues at its end."""
 
     frames_in: int = 0
@@ -92,30 +146,26 @@ class Totals(Struct, omit_defaults=True, gc=False):
     us: int = 0
 
 
-class End(OfSession, tag="end"):
-    """A session ended. ``x``: a `CloseReason`. An ``unsub`` for each subscription that was left precedes it."""
+class EndLine(SessionLine, tag="end"):
+    """A session ended. ``x``: a `CloseReason`. An ``unsub`` line for each remaining subscription precedes it."""
 
     x: str
-    f: Totals
+    f: SessionTotals
 
 
-class Use(OfSession, tag="use"):
-    """The first use of a feature in a session. ``x``: the feature, see ``gateway.journal.features``."""
+class UseLine(SessionLine, tag="use"):
+    """The first use of a feature in a session. ``x``: one of `FEATURES`."""
 
     x: str
     ver: str
 
 
-class Sub(OfSession, tag="sub"):
+class SubscribeLine(SubscriptionLine, tag="sub"):
     """A subscription began. ``pf`` prefetch (0: none), ``du`` durable, ``ad`` auto-delete, ``ex`` exclusive queue.
 
     ``sn`` is there only if the queue stays when nobody consumes it: durable, and not auto-delete.
     """
 
-    d: str
-    dk: str
-    s: str
-    am: str
     pf: int = 0
     du: bool = False
     ad: bool = False
@@ -123,25 +173,21 @@ class Sub(OfSession, tag="sub"):
     sn: str | None = None
 
 
-class Unsub(OfSession, tag="unsub"):
+class UnsubscribeLine(DestinationLine, tag="unsub"):
     """A subscription ended. ``n``: its unacknowledged deliveries. ``x``: unsubscribe, deleted, cancelled or end."""
 
-    d: str
-    dk: str
     s: str
     x: str
     n: int = 0
     sn: str | None = None
 
 
-class Send(OfSession, tag="send"):
+class SendLine(DestinationLine, tag="send"):
     """A SEND was published. ``b`` body bytes, ``hn`` headers, ``p`` persistent, ``tx`` transaction, ``rc`` receipt.
 
     ``hv``: values of headers that the configuration allows.
     """
 
-    d: str
-    dk: str
     m: int
     b: int = 0
     hn: int = 0
@@ -152,24 +198,18 @@ class Send(OfSession, tag="send"):
     hv: dict[str, str] | None = None
 
 
-class Conf(OfSession, tag="conf"):
-    """The broker answered for a SEND. ``l``: since it was published. ``x``: rejected, absent when it was accepted."""
+class ConfirmLine(DestinationLine, tag="conf"):
+    """The broker answered a SEND. ``l``: since it was published. ``x``: rejected, absent when it was accepted."""
 
-    d: str
-    dk: str
     m: int
     l: int | None = None  # noqa: E741 - the schema's name
     x: str | None = None
     w: float | None = None
 
 
-class Dlv(OfSession, tag="dlv"):
-    """A message was delivered to the client. ``am``: how it is to be acknowledged. ``r`` redelivered."""
+class DeliveryLine(SubscriptionLine, tag="dlv"):
+    """A message was delivered to the client. ``r``: redelivered."""
 
-    d: str
-    dk: str
-    s: str
-    am: str
     m: int
     b: int = 0
     r: bool = False
@@ -177,13 +217,9 @@ class Dlv(OfSession, tag="dlv"):
     w: float | None = None
 
 
-class Ack(OfSession, tag="ack"):
-    """``n`` messages of one moment were acknowledged, the last one being ``m``. ``l``: since their delivery."""
+class AckLine(SubscriptionLine, tag="ack"):
+    """``n`` messages that were delivered together were acknowledged, ``m`` last. ``l``: since their delivery."""
 
-    d: str
-    dk: str
-    s: str
-    am: str
     m: int
     n: int = 1
     l: int | None = None  # noqa: E741 - the schema's name
@@ -191,13 +227,9 @@ class Ack(OfSession, tag="ack"):
     w: float | None = None
 
 
-class Nack(OfSession, tag="nack"):
-    """``n`` messages of one moment were refused, the last one being ``m``. ``x``: requeue or discard."""
+class NackLine(SubscriptionLine, tag="nack"):
+    """``n`` messages that were delivered together were refused, ``m`` last. ``x``: requeue or discard."""
 
-    d: str
-    dk: str
-    s: str
-    am: str
     m: int
     x: str
     n: int = 1
@@ -206,8 +238,8 @@ class Nack(OfSession, tag="nack"):
     w: float | None = None
 
 
-class Err(Line, tag="err"):
-    """An ERROR was sent. ``x``: its code. The session's fields are absent for one that never logged in."""
+class ErrorLine(Line, tag="err"):
+    """An ERROR was sent. ``x``: its code. The session's fields are absent if it never logged in."""
 
     x: str
     c: int | None = None
@@ -216,23 +248,21 @@ class Err(Line, tag="err"):
     ip: str | None = None
 
 
-class Blk(OfSession, tag="blk"):
-    """The gateway read the client again. ``x``: the hold that had kept it from that. ``l``: for how long."""
+class HoldLine(SessionLine, tag="blk"):
+    """A hold ended, and the gateway reads the client again. ``x``: which hold. ``l``: for how long."""
 
     x: str
     l: int  # noqa: E741 - the schema's name
 
 
-class Stat(OfSession, tag="stat"):
-    """At level session: what a destination (no ``s``) or a subscription (``s``) of a session did since the last one.
+class StatLine(DestinationLine, tag="stat"):
+    """At level session: what a destination (no ``s``) or a subscription (``s``) of a session did since the last line.
 
     ``cnt`` has any of: send send_bytes conf rejected; dlv dlv_bytes redelivered ack requeue discard. ``h`` counts
     latencies: ``conf:<bucket>`` from publishing to confirm, ``ack:<bucket>`` from delivery to acknowledgement, with the
-    buckets of ``gateway.journal.histogram``. What has no latency is in ``cnt`` only.
+    buckets of ``gateway.journal.histogram``. Messages without a latency are in ``cnt`` only.
     """
 
-    d: str
-    dk: str
     cnt: dict[str, int]
     h: dict[str, int] | None = None
     s: str | None = None
@@ -240,8 +270,62 @@ class Stat(OfSession, tag="stat"):
     am: str | None = None
 
 
-AnyLine = Open | Close | Drop | Conn | End | Use | Sub | Unsub | Send | Conf | Dlv | Ack | Nack | Err | Blk | Stat
+AnyLine = (
+    OpenLine | CloseLine | DropLine | ConnectLine | EndLine | UseLine | SubscribeLine | UnsubscribeLine | SendLine
+    | ConfirmLine | DeliveryLine | AckLine | NackLine | ErrorLine | HoldLine | StatLine
+)  # fmt: skip
 """Every line that this version writes."""
 
 MESSAGE_EVENTS: Final = ("send", "conf", "dlv", "ack", "nack")
 """Values of ``e`` that are written for each message, at level message only."""
+
+
+class ParsedLine(Struct, gc=False):
+    """A line read back: every field of every line above, None where it is absent.
+
+    A field of the wrong type makes a line unreadable; a field that is not listed here is ignored. It is one class, and
+    not the union of the lines above, because a reader must take values of ``e`` that it does not know.
+    """
+
+    e: str
+    t: int
+    q: int
+    c: int | None = None
+    vh: str | None = None
+    u: str | None = None
+    d: str | None = None
+    dk: str | None = None
+    s: str | None = None
+    sn: str | None = None
+    am: str | None = None
+    m: int | None = None
+    b: int | None = None
+    hn: int | None = None
+    p: bool | None = None
+    tx: bool | None = None
+    rc: bool | None = None
+    r: bool | None = None
+    l: int | None = None  # noqa: E741 - the schema's name
+    n: int | None = None
+    x: str | None = None
+    w: float | None = None
+    ip: str | None = None
+    tls: bool | None = None
+    ver: str | None = None
+    hb: str | None = None
+    pf: int | None = None
+    du: bool | None = None
+    ad: bool | None = None
+    ex: bool | None = None
+    f: SessionTotals | None = None
+    cnt: dict[str, int] | None = None
+    h: dict[str, int] | None = None
+    hv: dict[str, str] | None = None
+    v: int | None = None
+    node: str | None = None
+    boot: str | None = None
+    pid: int | None = None
+    impl: str | None = None
+    gw: str | None = None
+    seg: int | None = None
+    cfg: str | None = None

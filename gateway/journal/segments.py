@@ -1,25 +1,26 @@
-"""Segments, the journal's files: their names, and where they lie.
+"""Segments, the files of a journal: their names and directories.
 
-While a segment is written its name begins with a dot and ends with ``.open``, and no reader looks at it. Finished, it
-is renamed and never touched again. Name and place say everything that a reader must know before it opens the file::
+While a segment is written, its name begins with a dot and ends with ``.open``, and the pipeline ignores it. When it is
+finished, it is renamed and never changed again. Its path tells all that a reader must know before opening it::
 
     d=2026-11-21/gateway-orders1-5f0c1a2b3c4d5e6f-4711-000003.v1.jsonl
 
-which is: the day (UTC) on which it was begun, what wrote it, the node, the boot, the process id, the segment's number
-in the boot, and the schema version. A reader of version 1 looks for ``*.v1.jsonl`` and so never meets a later one.
+This is the day (UTC) on which it was begun, what wrote it, the node, the boot, the process id, the segment's number in
+the boot, and the schema version. A reader of version 1 looks for ``*.v1.jsonl`` and never sees a later version.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import BinaryIO, Final
 
 SUFFIX: Final = ".v1.jsonl"
 OPEN_SUFFIX: Final = ".open"
 PATTERN: Final = "*" + SUFFIX
 """A glob for all finished segments of this version, below a day's directory."""
 
+_BLOCK: Final = 1 << 16
 _NAME: Final = re.compile(
     r"(?P<impl>[a-z]+)-(?P<node>[A-Za-z0-9._-]+)-(?P<boot>[0-9a-f]{16})-(?P<pid>[0-9]+)-(?P<number>[0-9]{6,})"
     r"\.v(?P<version>[0-9]+)\.jsonl"
@@ -28,7 +29,7 @@ _NAME: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class SegmentName:
-    """A segment's name, taken apart."""
+    """The parts of a segment's name."""
 
     impl: str
     node: str
@@ -47,10 +48,23 @@ class SegmentName:
 
     @classmethod
     def read(cls, name: str) -> SegmentName | None:
-        """Take a file's name apart, finished or not; None when it is none of ours."""
+        """Parse a file name, finished or not; None if it is not a segment's."""
         found = _NAME.fullmatch(name.removeprefix(".").removesuffix(OPEN_SUFFIX))
         if found is None:
             return None
         return cls(
             found["impl"], found["node"], found["boot"], int(found["pid"]), int(found["number"]), int(found["version"])
         )
+
+
+def end_of_lines(file: BinaryIO) -> int:
+    """The position after the last LF of an open segment; what follows is a line that was written in part."""
+    position = file.seek(0, 2)
+    while position > 0:
+        size = min(_BLOCK, position)
+        position -= size
+        file.seek(position)
+        found = file.read(size).rfind(b"\n")
+        if found >= 0:
+            return position + found + 1
+    return 0

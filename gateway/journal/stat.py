@@ -1,4 +1,4 @@
-"""`stomp-gateway journal stat`: what is in a journal, counted."""
+"""`stomp-gateway journal stat`: counts what is in a journal."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from typing import Final, TextIO
 import msgspec
 from msgspec import Struct
 
-from gateway.journal.reading import Listing, Segment, list_segments, raw_lines
+from gateway.journal.reading import Segment, SegmentListing, list_segments, raw_lines
 from gateway.journal.schema import VERSION
-from gateway.journal.tail import octets, printable
+from gateway.journal.tail import byte_size, printable
 
-_TOP: Final = 20
-_MOST_BOOTS: Final = 50
+_MAX_DESTINATIONS: Final = 20
+_MAX_BOOTS: Final = 50
 _PROGRESS_AFTER: Final = 1.0  # seconds
 _PROGRESS_EVERY: Final = 0.5  # seconds
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class _Counted(Struct, gc=False):
-    """What is counted of a line, and no more, because decoding is what takes the time."""
+class _CountedLine(Struct, gc=False):
+    """The fields that are counted, and no others, because most of the time goes into decoding."""
 
     e: str
     t: int
@@ -45,8 +45,12 @@ class _Counted(Struct, gc=False):
 
 
 @dataclass
-class Boot:
-    """One run of one gateway."""
+class BootStat:
+    """One run of one gateway. The fields are those of a boot in the output of --json.
+
+    ``skipped`` counts the numbers between the first and the last line that no line has, and ``repeated`` the lines
+    whose number, or a higher one, came before.
+    """
 
     impl: str
     node: str
@@ -63,19 +67,26 @@ class Boot:
     bad_lines: int = 0
     dropped: int = 0
     skipped: int = 0
-    """Numbers that no line has, between the first and the last one."""
     repeated: int = 0
-    """Lines whose number, or a higher one, was there before."""
 
     @property
     def missing(self) -> int:
-        """Numbers whose lines are not there, not even as bad ones."""
+        """Lines that are lost, assuming that each unreadable line has one of the skipped numbers."""
         return max(0, self.skipped - self.bad_lines)
+
+    def expect(self, number: int, expected: int | None) -> None:
+        """Note a line whose number is not the expected one."""
+        if expected is None:
+            self.first_number = number
+        elif number > expected:
+            self.skipped += number - expected
+        else:
+            self.repeated += 1
 
 
 @dataclass
-class Traffic:
-    """What went through a destination. Sampled lines count by their weight."""
+class DestinationStat:
+    """Messages of one destination. A sampled line counts by its weight."""
 
     virtual_host: str | None
     destination: str
@@ -87,20 +98,21 @@ class Traffic:
 
 @dataclass
 class Contents:
-    """A journal, counted."""
+    """What is in a journal."""
 
     finished: int = 0
     being_written: int = 0
     unreadable: int = 0
     later: list[str] = field(default_factory=list)
-    strange: int = 0
-    octets: int = 0
+    unknown: int = 0
+    size: int = 0
+    """Bytes."""
     lines: int = 0
     bad_lines: int = 0
     events: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
-    boots: list[Boot] = field(default_factory=list)
-    destinations: dict[tuple[str | None, str], Traffic] = field(default_factory=dict)
+    boots: list[BootStat] = field(default_factory=list)
+    destinations: dict[tuple[str | None, str], DestinationStat] = field(default_factory=dict)
 
     def span(self) -> tuple[int, int] | None:
         """The times of the first and the last line, in microseconds since the epoch."""
@@ -110,25 +122,21 @@ class Contents:
 
 
 def stat(options: Namespace) -> None:
-    """Count a journal and print what was found.
+    """Count what is in a journal and print it.
 
     Args:
         options: of the command line: directory, json.
 
     Raises:
         UnreadableError: the directory cannot be read.
-        BrokenPipeError: nobody reads any more what is printed.
+        BrokenPipeError: the reader of the output is gone.
     """
     contents = contents_of(options.directory, _Progress(sys.stderr))
-    print("\n".join([json.dumps(as_json(contents), indent=2)] if options.json else in_words(contents)))
+    print(json.dumps(as_json(contents), indent=2) if options.json else "\n".join(as_text(contents)))
 
 
 class _Progress:
-    """Says on a terminal how far something is, once it takes long.
-
-    Args:
-        out: where to.
-    """
+    """Shows the progress of something slow, if the output is a terminal."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -136,27 +144,23 @@ class _Progress:
         self._shown = False
 
     def at(self, number: int, total: int, read: int) -> None:
-        """So many segments and bytes are read."""
+        """Show how many segments and bytes have been read, twice a second."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _PROGRESS_EVERY
         self._shown = True
-        self._out.write(f"\r\033[Kreading: {number} of {total} segments, {octets(read)}")
+        self._out.write(f"\r\033[Kreading: {number} of {total} segments, {byte_size(read)}")
         self._out.flush()
 
     def end(self) -> None:
-        """Leave nothing behind."""
+        """Clear what was shown."""
         if self._shown:
             self._out.write("\r\033[K")
             self._out.flush()
 
 
 def contents_of(directory: Path, progress: _Progress | None = None) -> Contents:
-    """Count a journal.
-
-    Args:
-        directory: of the journal.
-        progress: is told how far this is.
+    """Count what is in a journal.
 
     Raises:
         UnreadableError: the directory cannot be read.
@@ -166,7 +170,7 @@ def contents_of(directory: Path, progress: _Progress | None = None) -> Contents:
         finished=len(listing.finished),
         being_written=len(set(listing.being_written) - set(listing.finished)),
         later=[str(path.relative_to(directory)) for path in listing.later],
-        strange=len(listing.strange),
+        unknown=len(listing.unknown),
     )
     try:
         _count(listing, contents, progress)
@@ -176,23 +180,23 @@ def contents_of(directory: Path, progress: _Progress | None = None) -> Contents:
     return contents
 
 
-def _count(listing: Listing, contents: Contents, progress: _Progress | None) -> None:
+def _count(listing: SegmentListing, contents: Contents, progress: _Progress | None) -> None:
     writing = set(listing.being_written)
     segments = listing.segments
-    boot: Boot | None = None
+    boot: BootStat | None = None
     for number, segment in enumerate(segments):
         name = segment.name
         if boot is None or (boot.impl, boot.node, boot.boot) != (name.impl, name.node, name.boot):
-            boot = Boot(name.impl, name.node, name.boot)
+            boot = BootStat(name.impl, name.node, name.boot)
             contents.boots.append(boot)
         boot.being_written |= segment in writing
         if progress:
-            progress.at(number, len(segments), contents.octets)
+            progress.at(number, len(segments), contents.size)
         _count_segment(segment, boot, contents)
     contents.boots.sort(key=lambda each: (each.first_us or 0, each.node, each.boot))
 
 
-def _count_segment(segment: Segment, boot: Boot, contents: Contents) -> None:
+def _count_segment(segment: Segment, boot: BootStat, contents: Contents) -> None:
     opened = segment.open()
     if opened is None:
         contents.unreadable += 1
@@ -202,7 +206,7 @@ def _count_segment(segment: Segment, boot: Boot, contents: Contents) -> None:
     lines, bad, position, first_us, last_us = 0, 0, 0, boot.first_us, boot.last_us
     expected = boot.next_number
     events = contents.events
-    decoder = msgspec.json.Decoder(_Counted)
+    decoder = msgspec.json.Decoder(_CountedLine)
     with file:
         for raw, position in raw_lines(file, rest=finished):  # noqa: B007 - the last one is needed
             lines += 1
@@ -215,93 +219,66 @@ def _count_segment(segment: Segment, boot: Boot, contents: Contents) -> None:
                 bad += 1
                 continue
             if line.q != expected:
-                _off_the_row(boot, line.q, expected)
+                boot.expect(line.q, expected)
             expected = line.q + 1 if expected is None or line.q >= expected else expected
             if first_us is None or line.t < first_us:
                 first_us = line.t
             if last_us is None or line.t > last_us:
                 last_us = line.t
             events[line.e] += 1
-            count = _COUNTS.get(line.e)
-            if count:
-                count(line, boot, contents)
+            if line.e in _COUNTED_EVENTS:
+                _count_line(line, boot, contents)
     boot.first_us, boot.last_us, boot.next_number = first_us, last_us, expected
     boot.lines += lines
     boot.bad_lines += bad
     contents.lines += lines
     contents.bad_lines += bad
-    contents.octets += position
+    contents.size += position
 
 
-def _off_the_row(boot: Boot, number: int, expected: int | None) -> None:
-    if expected is None:
-        boot.first_number = number
-    elif number > expected:
-        boot.skipped += number - expected
+_COUNTED_EVENTS: Final = frozenset(("open", "close", "drop", "err", "send", "dlv", "stat"))
+
+
+def _count_line(line: _CountedLine, boot: BootStat, contents: Contents) -> None:
+    if line.e == "open":
+        boot.gateway_version = line.gw
+    elif line.e == "close":
+        boot.closed = True
+    elif line.e == "drop":
+        boot.dropped += line.n or 0
+    elif line.e == "err":
+        contents.errors[line.x or ""] += 1
     else:
-        boot.repeated += 1
+        key = line.vh, line.d or ""
+        destination = contents.destinations.get(key)
+        if destination is None:
+            destination = contents.destinations[key] = DestinationStat(*key)
+        _count_messages(line, destination)
 
 
-def _open(line: _Counted, boot: Boot, _contents: Contents) -> None:
-    boot.gateway_version = line.gw
-
-
-def _close(_line: _Counted, boot: Boot, _contents: Contents) -> None:
-    boot.closed = True
-
-
-def _drop(line: _Counted, boot: Boot, _contents: Contents) -> None:
-    boot.dropped += line.n or 0
-
-
-def _err(line: _Counted, _boot: Boot, contents: Contents) -> None:
-    contents.errors[line.x or ""] += 1
-
-
-def _traffic(line: _Counted, contents: Contents) -> Traffic:
-    key = line.vh, line.d or ""
-    traffic = contents.destinations.get(key)
-    if traffic is None:
-        traffic = contents.destinations[key] = Traffic(*key)
-    return traffic
-
-
-def _send(line: _Counted, _boot: Boot, contents: Contents) -> None:
-    traffic = _traffic(line, contents)
+def _count_messages(line: _CountedLine, destination: DestinationStat) -> None:
     weight = 1 if line.w is None else line.w
-    traffic.sent += weight
-    traffic.sent_bytes += weight * (line.b or 0)
+    if line.e == "send":
+        destination.sent += weight
+        destination.sent_bytes += weight * (line.b or 0)
+    elif line.e == "dlv":
+        destination.delivered += weight
+        destination.delivered_bytes += weight * (line.b or 0)
+    else:
+        counts = line.cnt or {}
+        destination.sent += counts.get("send", 0)
+        destination.sent_bytes += counts.get("send_bytes", 0)
+        destination.delivered += counts.get("dlv", 0)
+        destination.delivered_bytes += counts.get("dlv_bytes", 0)
 
 
-def _dlv(line: _Counted, _boot: Boot, contents: Contents) -> None:
-    traffic = _traffic(line, contents)
-    weight = 1 if line.w is None else line.w
-    traffic.delivered += weight
-    traffic.delivered_bytes += weight * (line.b or 0)
-
-
-def _stat(line: _Counted, _boot: Boot, contents: Contents) -> None:
-    traffic = _traffic(line, contents)
-    counts = line.cnt or {}
-    traffic.sent += counts.get("send", 0)
-    traffic.sent_bytes += counts.get("send_bytes", 0)
-    traffic.delivered += counts.get("dlv", 0)
-    traffic.delivered_bytes += counts.get("dlv_bytes", 0)
-
-
-_COUNTS: Final = {
-    "open": _open, "close": _close, "drop": _drop, "err": _err, "send": _send, "dlv": _dlv, "stat": _stat
-}  # fmt: skip
-
-
-def _busiest(contents: Contents) -> list[Traffic]:
-    traffic = contents.destinations.values()
-    busy = [each for each in traffic if each.sent or each.delivered]
+def _busiest(contents: Contents) -> list[DestinationStat]:
+    busy = [each for each in contents.destinations.values() if each.sent or each.delivered]
     return sorted(busy, key=lambda each: (-(each.sent + each.delivered), each.destination, each.virtual_host or ""))
 
 
 def as_json(contents: Contents) -> dict[str, object]:
-    """What was counted, for another program; times are microseconds since the epoch."""
+    """The counts for another program. Times are microseconds since the epoch."""
     span = contents.span()
     return {
         "segments": {
@@ -309,9 +286,9 @@ def as_json(contents: Contents) -> dict[str, object]:
             "being_written": contents.being_written,
             "unreadable": contents.unreadable,
             "of_later_versions": contents.later,
-            "other_files": contents.strange,
+            "other_files": contents.unknown,
         },
-        "bytes": contents.octets,
+        "bytes": contents.size,
         "lines": contents.lines,
         "bad_lines": contents.bad_lines,
         "first_us": span and span[0],
@@ -324,16 +301,16 @@ def as_json(contents: Contents) -> dict[str, object]:
     }
 
 
-def in_words(contents: Contents) -> Iterator[str]:
-    """What was counted, line by line, for people."""
-    open_ones = f", {contents.being_written} being written" if contents.being_written else ""
-    yield f"segments      {contents.finished} finished{open_ones}, {octets(contents.octets)}"
+def as_text(contents: Contents) -> Iterator[str]:
+    """The counts for people, line by line."""
+    open_segments = f", {contents.being_written} being written" if contents.being_written else ""
+    yield f"segments      {contents.finished} finished{open_segments}, {byte_size(contents.size)}"
     span = contents.span()
     yield f"time          {f'{_moment(span[0])} to {_moment(span[1])} (UTC)' if span else 'no lines'}"
     bad = f", {contents.bad_lines:,} of them cannot be read" if contents.bad_lines else ""
     yield f"lines         {contents.lines:,}{bad}"
     yield f"sessions      {contents.events['conn']:,} begun, {contents.events['end']:,} ended"
-    yield from _doubts(contents)
+    yield from _not_counted(contents)
     if contents.boots:
         yield from ("", *_boots(contents.boots))
     for title, counter in (("events", contents.events), ("errors", contents.errors)):
@@ -344,7 +321,7 @@ def in_words(contents: Contents) -> Iterator[str]:
         yield from ("", *_destinations(busy))
 
 
-def _doubts(contents: Contents) -> Iterator[str]:
+def _not_counted(contents: Contents) -> Iterator[str]:
     if contents.unreadable:
         yield f"unreadable    {contents.unreadable} segments could not be opened: may this user read them?"
     if contents.later:
@@ -352,26 +329,26 @@ def _doubts(contents: Contents) -> Iterator[str]:
             f"later         {len(contents.later)} segments of a later schema version are not counted; "
             "use the release that wrote them"
         )
-    if contents.strange:
-        yield f"other files   {contents.strange}, not looked at"
+    if contents.unknown:
+        yield f"other files   {contents.unknown}, not looked at"
 
 
-def _boots(boots: list[Boot]) -> Iterator[str]:
+def _boots(boots: list[BootStat]) -> Iterator[str]:
     width = max([4, *(len(boot.node) for boot in boots)])
     yield f"boots ({len(boots)})"
     yield f"  {'node':<{width}}  {'boot':<16}  {'version':<10}  {'first':<19}  {'last':<19}  {'lines':>12}"
-    for boot in boots[-_MOST_BOOTS:]:
+    for boot in boots[-_MAX_BOOTS:]:
         first, last = (_moment(t) if t is not None else "-" for t in (boot.first_us, boot.last_us))
         version = printable(boot.gateway_version or "-")
         marks = ", ".join(_marks(boot))
         yield (
             f"  {boot.node:<{width}}  {boot.boot}  {version:<10}  {first:<19}  {last:<19}  {boot.lines:>12,}  {marks}"
         )
-    if len(boots) > _MOST_BOOTS:
-        yield f"  and {len(boots) - _MOST_BOOTS} earlier ones (--json has all)"
+    if len(boots) > _MAX_BOOTS:
+        yield f"  and {len(boots) - _MAX_BOOTS} earlier ones (--json has all)"
 
 
-def _marks(boot: Boot) -> Iterator[str]:
+def _marks(boot: BootStat) -> Iterator[str]:
     yield "closed" if boot.closed else "being written" if boot.being_written else "did not close: running, or killed"
     if boot.first_number:
         yield f"begins at line {boot.first_number:,}"
@@ -385,22 +362,22 @@ def _marks(boot: Boot) -> Iterator[str]:
         yield f"{boot.bad_lines:,} bad"
 
 
-def _destinations(busy: list[Traffic]) -> Iterator[str]:
-    top = busy[:_TOP]
+def _destinations(busy: list[DestinationStat]) -> Iterator[str]:
+    top = busy[:_MAX_DESTINATIONS]
     names = [printable(f"{each.destination} ({each.virtual_host or '?'})") for each in top]
     width = max(len(name) for name in names)
     yield f"{'destinations':<{width + 2}}  {'sent':>12}  {'':>9}  {'delivered':>12}"
     for name, each in zip(names, top, strict=True):
         yield (
-            f"  {name:<{width}}  {each.sent:>12,.0f}  {octets(each.sent_bytes):>9}  "
-            f"{each.delivered:>12,.0f}  {octets(each.delivered_bytes):>9}"
+            f"  {name:<{width}}  {each.sent:>12,.0f}  {byte_size(each.sent_bytes):>9}  "
+            f"{each.delivered:>12,.0f}  {byte_size(each.delivered_bytes):>9}"
         )
-    if len(busy) > _TOP:
-        yield f"  and {len(busy) - _TOP} more (--json has all)"
+    if len(busy) > _MAX_DESTINATIONS:
+        yield f"  and {len(busy) - _MAX_DESTINATIONS} more (--json has all)"
 
 
 def _moment(microseconds: int) -> str:
     try:
         return f"{_EPOCH + timedelta(microseconds=microseconds):%Y-%m-%d %H:%M:%S}"
-    except OverflowError:  # as a line may say whatever it likes
+    except OverflowError:  # a line may hold any number
         return f"{microseconds} us"

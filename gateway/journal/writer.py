@@ -1,11 +1,11 @@
-"""The writer of one directory: numbers the lines, encodes them, and hands them to the thread that has the files.
+"""The writer of one directory: numbers the lines, encodes them, and gives them to the thread that writes the files.
 
-Theory of operation. Events collect in ``events``, a plain list that the hot path appends to. 512 of them, or a quarter
-of a second, are one chunk: numbered, encoded and handed over. A line gets its number only then, so an event that is
-dropped leaves no hole in the numbers: it is counted by the ``drop`` line in front of the next chunk. What is bounded
-is what was handed over and is not written yet, in lines and bytes; the loop never waits for a disk.
+Events collect in ``events``, a plain list that the hot path appends to. A chunk is 512 of them, or what a quarter of a
+second brings. Only when a chunk is numbered, encoded and handed over do its lines get numbers, so a dropped event
+leaves no gap in them: the ``drop`` line in front of the next chunk counts it. The bound is on what was handed over and
+is not written yet, in lines and in bytes; the event loop never waits for a disk.
 
-Rotation is decided here too, by bytes and age, because the first line of a segment needs a number like every other.
+Rotation by size and age is decided here too, because the first line of a segment needs a number like any other.
 """
 
 from __future__ import annotations
@@ -14,28 +14,56 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic_ns, time_ns
 from typing import Final
 
 import msgspec
 
 from gateway.journal import schema
-from gateway.journal.clock import Clock
 from gateway.journal.files import Files
 from gateway.journal.segments import SegmentName
 
 BATCH: Final = 512
 """Events that are written together."""
 
-_PENDING: Final = 65_536
-_PENDING_OCTETS: Final = 32 << 20
+_MAX_PENDING: Final = 65_536
+_MAX_PENDING_BYTES: Final = 32 << 20
 _MICROSECONDS: Final = 1_000_000
+
+
+class Clock:
+    """The journal's clock, in microseconds. It is read once per batch of bytes, whose events share one time.
+
+    ``now`` is monotonic, as of the last ``tick``; ``now + offset`` is the time since the epoch, UTC. Whoever needs the
+    time between two batches ticks first.
+    """
+
+    __slots__ = ("now", "offset")
+
+    def __init__(self) -> None:
+        self.now = self.offset = 0
+        self.adjust()
+
+    def tick(self) -> None:
+        """Read the clock. HOT: once per read."""
+        self.now = monotonic_ns() // 1000
+
+    def adjust(self) -> None:
+        """Follow corrections of the machine's time."""
+        self.now = monotonic_ns() // 1000
+        self.offset = time_ns() // 1000 - self.now
+
+    @property
+    def time(self) -> int:
+        """Since the epoch, UTC, as of the last ``tick``."""
+        return self.now + self.offset
 
 
 @dataclass(frozen=True, slots=True)
 class WriterSettings:
-    """Where and how: ``rotate_bytes`` bytes and ``rotate_after`` seconds to a segment, kept for ``retain`` seconds.
+    """Where and how to write. ``gateway`` is the gateway's version, ``configuration`` a digest of its configuration.
 
-    ``gateway`` is the version that writes, ``configuration`` a digest of what it was told.
+    A segment holds ``rotate_bytes`` bytes or ``rotate_after`` seconds, and is kept for ``retain`` seconds.
     """
 
     directory: Path
@@ -52,47 +80,43 @@ class Writer:
 
     Args:
         settings: where and how.
-        clock: of all journals.
+        clock: shared by all writers of the gateway.
         process: the process id, part of the files' names.
-        pending: lines handed over and not written, at the most.
+        pending: most lines that may be handed over and not written.
     """
 
-    def __init__(self, settings: WriterSettings, clock: Clock, process: int, pending: int = _PENDING) -> None:
+    def __init__(self, settings: WriterSettings, clock: Clock, process: int, pending: int = _MAX_PENDING) -> None:
         self.boot = secrets.token_hex(8)
-        # The hot path appends here and calls ``flush`` when BATCH have collected.
+        # The hot path appends here and calls ``flush`` when there are BATCH of them.
         self.events: list[schema.Line] = []
         self.clock = clock
+        self.lines = 0
+        """Lines that were given a number."""
         self.dropped = 0
+        self._unreported = 0
         self._sessions = 0
+        self._segments = 0
+        # When the open segment began, on the clock; None without one.
+        self._begun: int | None = None
+        self._segment_bytes = 0
         self._settings = settings
         self._process = process
-        self._most = pending
+        self._max_pending = pending
         self._encoder = msgspec.json.Encoder()
-        self._number = 0
-        self._segment = -1
-        self._segment_bytes = 0
-        self._since: int | None = None
-        self._unreported = 0
-        self._handed = self._handed_octets = 0
         self._files = Files(settings.directory, settings.node, settings.retain)
 
     def start(self) -> None:
         """Make the directory and start writing.
 
         Raises:
-            OSError: when nothing can be written there.
+            OSError: when the directory cannot be written.
         """
         self._files.start()
 
     @property
-    def lines(self) -> int:
-        """Lines that were given a number."""
-        return self._number
-
-    @property
     def pending(self) -> int:
         """Lines handed over and not written yet."""
-        return self._handed - self._files.written
+        return self._files.pending
 
     def next_session(self) -> int:
         """The number of a new session."""
@@ -100,72 +124,63 @@ class Writer:
         return self._sessions
 
     def put(self, event: schema.Line) -> None:
-        """Write one event, soon.
-
-        Args:
-            event: with any number; it gets its own.
-        """
+        """Write one event soon. Its number is set then."""
         self.events.append(event)
         if len(self.events) >= BATCH:
             self.flush()
 
     def flush(self) -> None:
         """Hand over what has collected. Called for every full batch, and a few times a second."""
-        events = self.events
+        events, files = self.events, self._files
         if not events:
             self._finish_when_old()
             return
-        files = self._files
-        if self.pending + len(events) > self._most or self._handed_octets - files.written_octets > _PENDING_OCTETS:
+        if files.pending + len(events) > self._max_pending or files.pending_bytes > _MAX_PENDING_BYTES:
             self.dropped += len(events)
             self._unreported += len(events)
             events.clear()
             return
         lines = [*self._before(events[0].t), *events]
-        # Cleared and not replaced, since accounts hold on to the list.
+        # Cleared and not replaced, since the counters of sessions keep a reference to the list.
         events.clear()
-        number = self._number
-        for line in lines:
+        for number, line in enumerate(lines, self.lines):
             line.q = number
-            number += 1
-        self._number = number
-        octets = self._encoder.encode_lines(lines)
-        self._files.write(octets, len(lines))
-        self._handed += len(lines)
-        self._handed_octets += len(octets)
-        self._segment_bytes += len(octets)
+        self.lines += len(lines)
+        data = self._encoder.encode_lines(lines)
+        files.write(data, len(lines))
+        self._segment_bytes += len(data)
         if self._segment_bytes >= self._settings.rotate_bytes:
             self._finish_segment()
         else:
             self._finish_when_old()
 
     def _before(self, at: int) -> Iterator[schema.Line]:
-        """What has to stand in front of a chunk whose first event happened then."""
-        if self._since is None:
-            self._since = self.clock.now
-            self._segment += 1
+        """The lines in front of a chunk whose first event happened at ``at``."""
+        if self._begun is None:
+            self._begun = self.clock.now
             self._segment_bytes = 0
             settings = self._settings
-            name = SegmentName("gateway", settings.node, self.boot, self._process, self._segment)
+            name = SegmentName("gateway", settings.node, self.boot, self._process, self._segments)
+            self._segments += 1
             self._files.begin(name, at)
-            yield schema.Open(
+            yield schema.OpenLine(
                 at, 0, schema.VERSION, name.node, name.boot, name.pid, name.impl, settings.gateway,
                 name.number, settings.configuration,
             )  # fmt: skip
         if self._unreported:
             unreported, self._unreported = self._unreported, 0
-            yield schema.Drop(at, 0, unreported)
+            yield schema.DropLine(at, 0, unreported)
 
     def _finish_when_old(self) -> None:
-        if self._since is not None and self.clock.now - self._since >= self._settings.rotate_after * _MICROSECONDS:
+        if self._begun is not None and self.clock.now - self._begun >= self._settings.rotate_after * _MICROSECONDS:
             self._finish_segment()
 
     def _finish_segment(self) -> None:
-        self._since = None
+        self._begun = None
         self._files.finish()
 
     def close(self, within: float = 5.0) -> bool:
-        """Write the last line and everything before it, and finish the segment.
+        """Write everything and the last line, and finish the segment.
 
         Args:
             within: seconds to wait for the disk.
@@ -174,8 +189,8 @@ class Writer:
             Whether everything was written.
         """
         self.clock.tick()
-        self.events.append(schema.Close(self.clock.time, 0))
+        self.events.append(schema.CloseLine(self.clock.time, 0))
         self.flush()
-        if self._since is not None:
+        if self._begun is not None:
             self._finish_segment()
         return self._files.close(within)

@@ -7,7 +7,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from gateway.journal.features import FEATURES
+from gateway.journal.schema import FEATURES
 from gateway.pipeline.rollup import SLOT, day_of, rounded_down, whole
 
 _TOTALS = ("frames_in", "frames_out", "bytes_in", "bytes_out", "unacked", "max_unacked")

@@ -1,1 +1,1 @@
-"""The workshop: sockets, clocks, TLS, aio-pika and back-pressure around the pure rooms."""
+"""The asyncio shell around the sans-I/O core: sockets, timers, TLS, aio-pika, back-pressure."""

@@ -1,30 +1,27 @@
-"""GatewayStats of a running gateway, by virtual host: what its sessions did since it started.
+"""What the sessions of a running gateway did, by virtual host.
 
-Theory of operation. Nobody counts here while messages flow. A session has its own counts (``gateway.session.traffic``),
-which are added to the totals of its virtual host once, when it ends; whoever asks in between gets a copy of the totals
-with the living sessions added. Only what is rare is noted as it happens: beginnings and ends, ERRORs, holds, and a
-sample of the broker's confirms.
+Nothing is counted here for each message. A session has its own counters (`gateway.session.traffic`), which are added
+to those of its virtual host when it ends. Until then, whoever asks gets a copy of those with the living sessions added
+(`gateway.admin.stats_snapshot`). Only rare events are counted here as they happen: beginnings and ends of sessions,
+ERRORs, holds, and a sample of the broker's confirms.
 
-Virtual hosts are named by their keys in the configuration, so there are no more of them than it has: a name that was
-passed through is ``*``, and who never logged in is counted under the empty name.
+Virtual hosts are named by their keys in the configuration, which bounds their number. Any other name counts as ``*``,
+and a connection that never logged in under the empty name.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from gateway.config import PASS_THROUGH
 from gateway.journal.histogram import bucket_of, percentile
-from gateway.session.destinations import KIND_NAMES, Kind
-from gateway.session.traffic import DeliveryCount
-
-if TYPE_CHECKING:
-    from gateway.server.client.connection_stats import ConnectionStats
-
+from gateway.session.destinations import Kind
+from gateway.session.session import Session
+from gateway.session.traffic import TrafficCounter
 
 NOT_LOGGED_IN: Final = ""
 """Stands for the virtual host of connections that never logged in."""
@@ -35,19 +32,21 @@ LATENCY_BOUNDS: Final = (
 )  # fmt: skip
 """Upper bounds of the histogram of confirm latencies, in microseconds."""
 
+TrafficByKind = defaultdict[Kind, TrafficCounter]
 
-class Latencies:
-    """How long the broker took to confirm, by a sample of messages."""
+
+class ConfirmLatencies:
+    """How long the broker took to confirm, for a sample of messages."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(LATENCY_BOUNDS) + 1)
         self.sum = 0
-        # Finer, and only of the last one or two minutes.
+        # Finer buckets, of the current minute and of the one before.
         self._recent: Counter[int] = Counter()
         self._before: Counter[int] = Counter()
 
     def add(self, microseconds: int) -> None:
-        """Take note of one message."""
+        """Count one message."""
         self.counts[bisect_left(LATENCY_BOUNDS, microseconds)] += 1
         self.sum += microseconds
         self._recent[bucket_of(microseconds)] += 1
@@ -63,98 +62,78 @@ class Latencies:
 
 
 @dataclass(slots=True)
-class Totals:
-    """What sessions did, summed up. Dictionaries are by command, or by kind of destination."""
+class Stats:
+    """The sums of some sessions. ``published`` and ``delivered`` are by kind of destination."""
 
-    commands: defaultdict[bytes, int] = field(default_factory=lambda: defaultdict(int))
-    sends: int = 0
+    frames_received: Counter[bytes] = field(default_factory=Counter)
+    """By command."""
     connected: int = 0
     receipts: int = 0
     errors: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
-    published: defaultdict[Kind, int] = field(default_factory=lambda: defaultdict(int))
-    published_bytes: defaultdict[Kind, int] = field(default_factory=lambda: defaultdict(int))
     confirmed: int = 0
     rejected: int = 0
     returned: int = 0
-    delivered: defaultdict[Kind, int] = field(default_factory=lambda: defaultdict(int))
-    delivered_bytes: defaultdict[Kind, int] = field(default_factory=lambda: defaultdict(int))
-    redelivered: int = 0
-    acknowledged: int = 0
-    requeued: int = 0
-    discarded: int = 0
+    published: TrafficByKind = field(default_factory=lambda: defaultdict(TrafficCounter))
+    delivered: TrafficByKind = field(default_factory=lambda: defaultdict(TrafficCounter))
 
-    def add(self, stats: ConnectionStats) -> None:
-        """Add one session. There may be thousands, so this is done with few calls."""
-        session = stats.session
-        self.bytes_in += stats.bytes_in
-        self.bytes_out += stats.bytes_out
-        self.confirmed += session.confirmed
-        self.rejected += session.rejected
-        self.returned += session.returned
-        self.receipts += session.receipts_sent
-        self.errors += session.errors_sent
-        sends = session.frames_received
-        for command, count in session.commands.items():
-            self.commands[command] += count
-            sends -= count
-        self.sends += sends
-        self.connected += stats.is_greeted
-        for send in session.sends.all:
-            self.published[send.kind] += send.messages
-            self.published_bytes[send.kind] += send.octets
-        for past in session.subscriptions.past.all:
-            self._add_deliveries(past)
+    def add(self, session: Session) -> None:
+        """Add what one session counted."""
+        traffic = session.traffic
+        self.receipts += traffic.receipts_sent
+        self.errors += traffic.errors_sent
+        self.confirmed += traffic.confirmed
+        self.rejected += traffic.rejected
+        self.returned += traffic.returned
+        self.frames_received.update(traffic.commands)
+        # A session does not count SEND by name: it is every frame that is left.
+        self.frames_received[b"SEND"] += traffic.frames_received - sum(traffic.commands.values())
+        for (_, kind), counter in traffic.sends.items():
+            self.published[kind].add(counter)
+        for (_, kind), counter in session.subscriptions.past.items():
+            self.delivered[kind].add(counter)
         for subscription in session.subscriptions.all:
-            living = DeliveryCount(subscription.address, subscription.kind)
-            living.add(subscription)
-            self._add_deliveries(living)
-
-    def _add_deliveries(self, count: DeliveryCount) -> None:
-        self.delivered[count.kind] += count.messages
-        self.delivered_bytes[count.kind] += count.octets
-        self.redelivered += count.redelivered
-        self.acknowledged += count.acknowledged
-        self.requeued += count.requeued
-        self.discarded += count.discarded
+            self.delivered[subscription.kind].add(subscription.stats)
 
     @property
-    def frames_received(self) -> dict[str, int]:
-        """Frames of clients, by command."""
-        counts = {command.decode(): count for command, count in self.commands.items()}
-        return {"SEND": self.sends, **counts} if self.sends else counts
+    def traffic(self) -> TrafficCounter:
+        """The sum over all kinds of destinations."""
+        total = TrafficCounter()
+        for counter in (*self.published.values(), *self.delivered.values()):
+            total.add(counter)
+        return total
 
     @property
     def frames_sent(self) -> dict[str, int]:
         """Frames to clients, by command."""
         counts = {
             "CONNECTED": self.connected,
-            "MESSAGE": sum(self.delivered.values()),
+            "MESSAGE": self.traffic.delivered,
             "RECEIPT": self.receipts,
             "ERROR": self.errors,
         }
         return {command: count for command, count in counts.items() if count}
 
-    def copy(self) -> Totals:
-        """The same, to add to."""
-        twin = Totals()
-        for name in self.__slots__:
-            value = getattr(self, name)
-            setattr(twin, name, value.copy() if isinstance(value, defaultdict) else value)
-        return twin
+    def copy(self) -> Stats:
+        """The same counts, to add to."""
+        return replace(
+            self,
+            frames_received=self.frames_received.copy(),
+            published=_copied(self.published),
+            delivered=_copied(self.delivered),
+        )
 
 
-def by_kind(counts: Mapping[Kind, int]) -> dict[str, int]:
-    """Counts by the words of figures for kinds of destinations."""
-    return {KIND_NAMES[kind]: count for kind, count in counts.items()}
+def _copied(counters: TrafficByKind) -> TrafficByKind:
+    return defaultdict(TrafficCounter, {kind: replace(counter) for kind, counter in counters.items()})
 
 
 class VirtualHostStats:
-    """What is known of one virtual host beyond its living sessions."""
+    """What is known of one virtual host, without its living sessions."""
 
     def __init__(self) -> None:
-        self.totals = Totals()
+        self.totals = Stats()
         self.started: Counter[tuple[str, str]] = Counter()
         """Sessions, by version and transport."""
         self.ended: Counter[str] = Counter()
@@ -163,12 +142,12 @@ class VirtualHostStats:
         """ERROR frames, by code."""
         self.holds: Counter[str] = Counter()
         """Holds that have begun, by reason."""
-        self.latencies = Latencies()
+        self.latencies = ConfirmLatencies()
         self.links_opened = self.links_lost = 0
 
 
 class GatewayStats:
-    """GatewayStats of a gateway.
+    """The stats of all virtual hosts of a gateway.
 
     Args:
         names: keys of the configured virtual hosts.
@@ -179,22 +158,22 @@ class GatewayStats:
         self.hosts: dict[str, VirtualHostStats] = {name: VirtualHostStats() for name in (*names, NOT_LOGGED_IN)}
 
     def label(self, virtual_host: str) -> str:
-        """What a virtual host counts as, by its name."""
+        """The name under which a virtual host is counted."""
         return virtual_host if virtual_host in self._names else PASS_THROUGH
 
     def host(self, label: str) -> VirtualHostStats:
-        """The figures of a virtual host, by its label."""
+        """The stats of a virtual host, by its label."""
         return self.hosts[label]
 
-    def past(self) -> dict[str, Totals]:
-        """Totals by virtual host of the sessions that have ended, to add the living ones to.
+    def past(self) -> dict[str, Stats]:
+        """A copy of the totals by virtual host, to add the living sessions to.
 
-        Who has not logged in yet is counted when that is decided: counters may not go down.
+        A session that has not logged in is not added before it does: a counter must not move from one label to another.
         """
         return {label: host.totals.copy() for label, host in self.hosts.items()}
 
     def confirm_latency(self, share: float) -> float | None:
-        """What a share of the broker's confirms did not exceed lately, in seconds; None if there were none."""
+        """A percentile of the recent confirm latencies, in seconds; None without any."""
         counts: Counter[int] = Counter()
         for host in self.hosts.values():
             counts += host.latencies.recent
@@ -202,6 +181,6 @@ class GatewayStats:
         return None if found is None else found / 1e6
 
     def minute_passed(self) -> None:
-        """Called about once a minute."""
+        """Forget old latencies. Called about once a minute."""
         for host in self.hosts.values():
             host.latencies.minute_passed()

@@ -1,5 +1,6 @@
 """The meaning of a STOMP session: frames to broker operations, broker events to frames.
 
-This room is pure and the only one that knows both languages. Frames, events and the time enter as arguments; bytes
-for the client, bytes for the broker and operations (``ops``) leave as results. It owns no socket, clock, task or log.
+The package is sans-I/O, and the only one that knows both STOMP and AMQP. Frames, events and the time enter as
+arguments; bytes for the client, bytes for the broker and operations (``ops``) leave as results. It has no socket,
+clock, task or log.
 """

@@ -1,4 +1,4 @@
-"""SEND, translated: what a head of SEND means on the broker, worked out once and kept on the head."""
+"""SEND in AMQP: what a header block of SEND means on the broker, worked out once and kept on the block."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from gateway.amqp.codec import Publication, encode_publish
 from gateway.amqp.properties import LONGEST_SHORT_STRING, encode_around_table
 from gateway.errors import StompError
 from gateway.session import error_frames
-from gateway.session.arguments import queue_arguments
 from gateway.session.destination_rules import NO_DESTINATION_RULES, DestinationRules
 from gateway.session.destinations import TEMP_QUEUE, Destination, Kind, not_for, parse
-from gateway.session.observer import SendCounter
-from gateway.session.publisher import Publisher
-from gateway.session.queues import QueueRules, QueueSpec, sent_queue
-from gateway.session.traffic import SendCount
+from gateway.session.queues import QueueRules, QueueSpec, queue_arguments, sent_queue
+from gateway.session.traffic import SendCounter, TrafficCounter
 from gateway.session.translate import properties_of_send, table_of_send
 from gateway.stomp.frame import RECEIPT, Frame
 from gateway.stomp.headers import read_boolean
@@ -27,36 +24,19 @@ _NO_RULES: Final = QueueRules()
 class CachedPublish:
     """Everything about a SEND but its body and its volatile headers.
 
+    It has more attributes than other classes because every SEND reads them from here, and nothing is worked out twice.
+
     Args:
-        headers: of the frame, trimmed where the version demands it.
-        volatile: names of the headers whose values belong to the single frame.
-        topic_exchange: the virtual host's default topic exchange.
+        volatile: names of the headers whose values differ from frame to frame.
         trims: whether values lose their leading spaces, as in STOMP 1.0.
-        rules: how queues must look on the broker.
-        destinations: what the client may send where.
 
     Raises:
-        StompError: when the headers make no sense, or hold what AMQP cannot carry, or the destination is denied.
+        StompError: when a header is missing, invalid or too long for AMQP, or the destination is denied.
     """
 
     __slots__ = (
-        "_gaps",
-        "_headers",
-        "_trims",
-        "_volatile",
-        "count",
-        "counter",
-        "destination",
-        "exchange",
-        "is_plain",
-        "kind",
-        "mandatory",
-        "publication",
-        "queue",
-        "reply_queue",
-        "routing_key",
-        "temp_queue",
-        "transaction",
+        "_gaps", "_headers", "_trims", "_volatile", "counter", "destination", "exchange", "is_plain", "kind",
+        "mandatory", "publication", "queue", "reply_queue", "routing_key", "temp_queue", "traffic", "transaction",
     )  # fmt: skip
 
     def __init__(
@@ -76,15 +56,15 @@ class CachedPublish:
             raise error_frames.missing_destination(b"SEND")
         admission = destinations.for_send(text)
         if admission.asked.kind is Kind.TEMP_QUEUE:
-            queue_arguments(headers)  # the adapter looks at them first
+            queue_arguments(headers)  # RabbitMQ's adapter checks them first
             raise not_for(b"SEND", text)
-        # The client's own; what follows is about the one that a rule may have put in its place.
+        # As the client wrote it. A rule may mean another destination; exchange, routing key and queue are that one's.
         self.destination = text
         self.kind = admission.asked.kind
         parsed = admission.destination
-        # Who counts its messages: a witness, and a count that all plans of the session with this destination share.
+        # The observer's counter, and the one that all blocks of the session with this destination share.
         self.counter: SendCounter | None = None
-        self.count = SendCount(text, self.kind)
+        self.traffic = TrafficCounter()
         self.exchange, self.routing_key = parsed.route(topic_exchange)
         for name in (self.exchange, self.routing_key):
             if len(name) > LONGEST_SHORT_STRING:
@@ -100,7 +80,7 @@ class CachedPublish:
         # Made by ``build`` once the publishing channel is known and everything the message needs is there.
         self.publication: Publication | None = None
         self.reply_queue: bytes | None = None
-        # Looked at anew each time: its transaction may have ended, its reply queue may have gone.
+        # A transaction may have ended, and a reply queue may be gone; so these are checked for every frame.
         self.is_plain = self.transaction is None and self.temp_queue is None
         self._gaps = _NO_VALUES
         self._trims = trims
@@ -113,39 +93,33 @@ class CachedPublish:
     def _queue(destination: Destination, headers: Mapping[bytes, bytes], rules: QueueRules) -> QueueSpec | None:
         if destination.kind is Kind.QUEUE:
             return sent_queue(destination, headers, rules)
-        # Nothing is declared, but a number that is none is an error all the same.
-        queue_arguments(headers)
+        queue_arguments(headers)  # nothing is declared, but a malformed argument is an error
         return None
 
-    def build(self, publisher: Publisher, reply_queue: bytes | None) -> Publication:
-        """Encode what all messages of this plan share.
+    def build(self, channel: int, frame_max: int, reply_queue: bytes | None) -> Publication:
+        """Encode what all messages with this header block share.
 
-        Args:
-            publisher: whose channel is open.
-            reply_queue: name of the temporary queue when ``temp_queue`` asks for one.
+        ``reply_queue`` is the name of the temporary queue when ``temp_queue`` asks for one.
         """
         self.reply_queue = reply_queue
         properties = properties_of_send(self._headers, reply_queue or self._headers.get(b"reply-to"))
         table, self._gaps = table_of_send(self._headers, self._volatile)
         before, behind = encode_around_table(properties)
-        method = encode_publish(publisher.channel, self.exchange, self.routing_key, mandatory=self.mandatory)
-        self.publication = Publication(publisher.channel, publisher.frame_max, method, before, table, behind)
+        method = encode_publish(channel, self.exchange, self.routing_key, mandatory=self.mandatory)
+        self.publication = Publication(channel, frame_max, method, before, table, behind)
         return self.publication
 
     def check(self, receipt: bytes | None, frame: Frame) -> None:
-        """See whether a frame that is kept for later can be published at all.
+        """Check that a frame kept by a transaction can be published later.
 
         Raises:
-            CodecError: when its headers do not fit into AMQP.
+            CodecError: when AMQP cannot carry its headers.
         """
         if self.publication is not None:
             self.publication.encode(b"", self.values(receipt, frame))
 
     def values(self, receipt: bytes | None, frame: Frame) -> tuple[bytes, ...]:
-        """What stands in the gaps of the headers table for one frame.
-
-        HOT.
-        """
+        """The values for the gaps in the headers table: the volatile headers of one frame. HOT: once per SEND."""
         gaps = self._gaps
         if not gaps:
             return _NO_VALUES
@@ -158,7 +132,7 @@ class CachedPublish:
 
 
 def _temp_queue(headers: Mapping[bytes, bytes]) -> bytes | None:
-    """The reply-to of a SEND if it names a temporary queue; one that is no destination at all is an error."""
+    """The reply-to of a SEND if it names a temporary queue; an invalid destination is an error."""
     reply_to = headers.get(b"reply-to")
     if not reply_to:
         return None

@@ -1,183 +1,158 @@
-"""What the parts of a session share: its state, what it says to the client, and the operation under way.
+"""What the parts of a session share: its state, its holds, its output to the client, and the operation under way.
 
-Each part (``login``, ``sender``, ``session`` itself) handles its own frames and events, and does through here what all
-of them do: answer, hold the frames behind, ask the broker for something, fail.
+Each part of a session (``connect``, ``publish``, ``commit``, ``subscribe``, ``acknowledge``, ``token_renewal``,
+``disconnect``) handles its own commands and events. What all of them do goes through here: answer, hold the frames
+behind, ask the broker, fail.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
+from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CloseReason, StompError
 from gateway.session import error_frames, ops
-from gateway.session.connecting import trim
+from gateway.session.delivery_ledger import AckMode
+from gateway.session.destination_rules import NO_DESTINATION_RULES
 from gateway.session.observer import SessionObserver
-from gateway.session.queues import QueueSpec
-from gateway.session.settings import Settings
-from gateway.session.subscription import AckMode, Subscription
-from gateway.session.subscriptions import Subscriptions
-from gateway.session.traffic import COMMANDS, OTHER, Sends
+from gateway.session.queues import DeclaredQueues, QueueRules, QueueSpec
+from gateway.session.subscription import Subscription, Subscriptions
+from gateway.session.traffic import SessionTraffic
 from gateway.session.transitions import MOVES, State
 from gateway.stomp.encoder import encode_receipt
 from gateway.stomp.frame import Frame
+from gateway.stomp.headers import trim_values
 
-# Until a client has logged in there is no virtual host, and nothing that would look at its settings.
-NO_SETTINGS: Final = Settings("")
-
-NO_TURN_LIMIT: Final = 1 << 62
-"""As many frames at one go as there are."""
+NO_SETTINGS: Final = VirtualHost(name="")
+"""Stands in until the client has logged in to a virtual host."""
 
 
 class Hold(Enum):
     """Why a session does not read."""
 
-    # It is looked up for every confirm, and the hash of Enum is written in Python.
+    # Looked up for every confirm, and the hash of Enum is written in Python.
     __hash__ = object.__hash__
 
     OPERATION = "operation"
-    """The broker is carrying out what the frame in front needs."""
+    """The broker carries out what the frame in front needs."""
     COMMIT = "commit"
     """A COMMIT waits for confirms."""
     CONFIRM_WINDOW = "confirm-window"
-    """As much as may be is published and not confirmed."""
+    """Too much is published and not confirmed."""
     LINK_WRITE = "link-write"
     """The broker does not take bytes as fast as clients send them."""
     BROKER_BLOCKED = "broker-blocked"
     """The broker has a memory or disk alarm, and the client has sent since."""
     RATE_LIMIT = "rate-limit"
-    """The user, or the address, sends more than it may, and is in debt."""
+    """The user, or the address, has sent more than its rate allows."""
     CLIENT_WRITE = "client-write"
-    """Far too much waits to be written to the client."""
+    """Far too many bytes wait to be written to the client."""
     STOPPING = "stopping"
     """The gateway is stopping; the frame under way is the last one."""
 
 
 class SessionContext:
-    """The common ground of a session's parts.
+    """The state that the parts of one session share, for them to read.
+
+    It has more attributes than other classes because everything that two parts need is here, and nowhere twice.
 
     Args:
-        identity: value of the session header, unguessable.
-        strict: whether every ERROR closes before the client has named a virtual host.
+        strict: whether every ERROR closes the connection, until a virtual host is known.
     """
+
+    __slots__ = (
+        "_frame", "_retries", "_taken", "client_writable", "close_reason", "declared_queues", "destination_rules",
+        "holds", "identity", "login", "observer", "operation", "output", "queue_rules", "settings", "state", "strict",
+        "subscriptions", "traffic", "trims_values", "unlogged_errors", "version",
+    )  # fmt: skip
 
     def __init__(self, identity: bytes, *, strict: bool) -> None:
         self.identity = identity
         self.state = State.CONNECTING
         self.holds: set[Hold] = set()
         self.output: list[bytes] = []
-        # What went wrong since the owner last looked, for its log.
-        self.complaints: list[StompError] = []
+        self.traffic = SessionTraffic()
+        self.subscriptions = Subscriptions(self.output)
+        self.declared_queues = DeclaredQueues()
+        self.observer: SessionObserver | None = None
         self.close_reason: CloseReason | None = None
+        # The ERRORs sent since the server last took them for its log.
+        self.unlogged_errors: list[StompError] = []
+        # Known from CONNECT, or from its outcome.
         self.version = b"1.0"
+        self.trims_values = False  # STOMP 1.0 ignores leading spaces in header values
         self.login: bytes | None = None
         self.settings = NO_SETTINGS
         self.strict = strict
-        # Who looks on, from the login on; ``observe`` is the owner's, and finds one.
-        self.observer: SessionObserver | None = None
-        self.observe: Callable[[], SessionObserver | None] = lambda: None
-        # What there was to count: frames in all and, but for SEND, by command; messages sent and the broker's answers.
-        self.frames_received = 0
-        # Frames that are carried out at one go, so that the owner can do something else in between; and whether there
-        # were so many in the last one, so that there may be more.
-        self.max_frames_per_turn = NO_TURN_LIMIT
-        self.reached_turn_limit = False
-        self.commands: dict[bytes, int] = {}
-        self.receipts_sent = 0
-        self.errors_sent = 0
-        self.sends = Sends()
-        self.confirmed = self.rejected = self.returned = 0
-        # STOMP 1.0 means header values without their leading spaces.
-        self.trims = False
-        self.subscriptions = Subscriptions(identity, self.output)
+        self.queue_rules = QueueRules()
+        self.destination_rules = NO_DESTINATION_RULES
+        # Whether the client takes messages about as fast as they come. The server knows.
+        self.client_writable = True
+        # The operation under way, and the frame that asked for it.
         self.operation: ops.Operation | None = None
         self._taken: ops.Operation | None = None
-        # Whether the client takes its messages about as fast as they come; the owner knows.
-        self.client_writable = True
-        # The frame whose operation is under way, and whether it is to be looked at again once that is done.
-        self.waiting: Frame | None = None
-        self.again = False
+        self._frame: Frame | None = None
+        self._retries = False
 
     # Frames.
 
     def headers(self, frame: Frame) -> Mapping[bytes, bytes]:
-        """A frame's headers as the version means them."""
-        return trim(frame.headers) if self.trims else frame.headers
+        """A frame's headers as the version reads them."""
+        return trim_values(frame.headers) if self.trims_values else frame.headers
 
-    def receipt_of(self, frame: Frame) -> bytes | None:
-        """A frame's receipt header as the version means it."""
-        receipt = frame.receipt
-        return receipt.lstrip(b" ") if receipt is not None and self.trims else receipt
+    def receipt_of(self, frame: Frame | None) -> bytes | None:
+        """A frame's receipt header as the version reads it."""
+        receipt = None if frame is None else frame.receipt
+        return receipt.lstrip(b" ") if receipt is not None and self.trims_values else receipt
 
-    def note_command(self, command: bytes) -> None:
-        """Count a frame of the client by its command, unless it is a SEND: those are all the others."""
-        name = command if command in COMMANDS else OTHER
-        self.commands[name] = self.commands.get(name, 0) + 1
-
-    def send_receipt(self, frame: Frame) -> None:
-        """Answer a frame that asks for it."""
+    def send_receipt(self, frame: Frame | None) -> None:
+        """Answer a frame with RECEIPT if it asks for one."""
         receipt = self.receipt_of(frame)
         if receipt is not None:
             self.output.append(encode_receipt(receipt))
-            self.receipts_sent += 1
+            self.traffic.receipts_sent += 1
 
-    def new_subscription(self, tag: bytes, identifier: bytes | None, mode: AckMode) -> Subscription:
-        """A subscription of this session, not yet known to anybody.
+    def settle_if_writable(self) -> None:
+        """Settle what was delivered under ack:auto, unless the client is slow: then it goes back to its queue."""
+        if self.client_writable:
+            self.subscriptions.settle_auto_acks()
 
-        Args:
-            tag: its identity in the session.
-            identifier: the client's own; None where it gave none.
-            mode: how its messages are acknowledged.
+    # Operations.
+
+    def ask(self, operation: ops.Operation, frame: Frame | None, *, retry: bool = False) -> None:
+        """Ask the broker for an operation, and hold the frames behind.
+
+        With ``retry`` the frame is carried out anew once the operation is done.
         """
-        window = self.settings.auto_ack_window
+        self.operation = operation
+        self._frame = frame
+        self._retries = retry
+        self.holds.add(Hold.OPERATION)
+
+    def new_subscription(
+        self, tag: bytes, identifier: bytes | None, mode: AckMode, destination: bytes = b""
+    ) -> Subscription:
+        """A subscription that has no consumer yet; without destination for the queue behind a reply-to."""
         return Subscription(
             tag,
             identifier,
             mode,
             self.identity,
+            destination=destination,
             shows_ack=self.version == b"1.2",
-            window=window,
+            window=self.settings.auto_ack_window,
             base=self.subscriptions.base,
         )
 
-    def used(self, feature: str) -> None:
-        """Let the witness know of a feature in use.
-
-        Args:
-            feature: its name in the journal.
-        """
+    def ask_to_subscribe(
+        self, operation: ops.Subscribe, queue: QueueSpec | None, frame: Frame, *, retry: bool = False
+    ) -> None:
+        """Ask for a subscription whose messages the observer counts; ``queue`` as for `SessionObserver.subscribing`."""
         if self.observer is not None:
-            self.observer.used(feature)
-
-    def observed(self, operation: ops.Subscribe, queue: QueueSpec | None) -> ops.Subscribe:
-        """The same operation, the messages of whose subscription are counted; ``queue`` as for `SessionObserver`."""
-        if self.observer is not None:
-            operation.subscription.counter = self.observer.subscribing(operation, queue)
-        return operation
-
-    def settle_taken(self) -> None:
-        """Settle what ack:auto delivered, unless the client is behind: then it goes back to its queue."""
-        if self.client_writable:
-            self.subscriptions.settle_auto()
-
-    # Operations.
-
-    def ask(self, operation: ops.Operation, frame: Frame | None, *, again: bool = False) -> None:
-        """Ask the owner for an operation; the frame waits, and is looked at again afterwards if it says so."""
-        self.operation = operation
-        self.waiting = frame
-        self.again = again
-        self.holds.add(Hold.OPERATION)
-
-    def answered(self) -> Frame | None:
-        """The operation is done. The frame that waited for it, unless ``run`` will look at it again."""
-        self.operation = None
-        self.holds.discard(Hold.OPERATION)
-        if self.again:
-            return None
-        frame, self.waiting = self.waiting, None
-        return frame
+            operation.subscription.set_counter(self.observer.subscribing(operation, queue))
+        self.ask(operation, frame, retry=retry)
 
     def take_operation(self) -> ops.Operation | None:
         """The operation to carry out, handed out once."""
@@ -187,36 +162,56 @@ class SessionContext:
         self._taken = operation
         return operation
 
+    def operation_done(self) -> Frame | None:
+        """End the operation. The frame that asked for it, or None if that frame is to be carried out anew."""
+        self.operation = None
+        self.holds.discard(Hold.OPERATION)
+        if self._retries:
+            return None
+        frame, self._frame = self._frame, None
+        return frame
+
+    def operation_failed(self) -> Frame | None:
+        """End an operation that failed. The frame that asked for it, which is not carried out anew."""
+        self._retries = False
+        return self.operation_done()
+
+    @property
+    def must_retry(self) -> bool:
+        """Whether a frame is to be carried out anew, now or once its operation is done."""
+        return self._retries
+
+    def take_retry(self) -> Frame | None:
+        """The frame to carry out anew."""
+        self._retries = False
+        frame, self._frame = self._frame, None
+        return frame
+
     # The end.
 
-    def fail(self, error: StompError, receipt: bytes | None) -> None:
-        """Tell the client what is wrong, and end if the error says so.
-
-        Args:
-            error: what is wrong.
-            receipt: of the frame that caused it.
-        """
+    def fail(self, error: StompError, receipt: bytes | None = None) -> None:
+        """Send an ERROR, and close the session if the error demands it."""
         if self.state is State.CLOSED:
             return
         if error.close is None and self.strict:
             error = error_frames.closed_for(error, CloseReason.PROTOCOL_ERROR)
         self.output.append(error_frames.encode_error(error, receipt))
-        self.errors_sent += 1
-        self.complaints.append(error)
+        self.traffic.errors_sent += 1
+        self.unlogged_errors.append(error)
         if error.close is not None:
-            self.end(error.close)
+            self.close(error.close)
 
-    def end(self, reason: CloseReason) -> None:
-        """End once: nothing more is said, and what is delivered from now on reaches nobody."""
+    def close(self, reason: CloseReason) -> None:
+        """Close the session, once. Deliveries that still arrive are thrown away."""
         if self.state is not State.CLOSED:
             self.close_reason = reason
-            self.waiting = None
-            self.again = False
-            self.subscriptions.silence()
+            self._frame = None
+            self._retries = False
+            self.subscriptions.stop_deliveries()
             self.move(State.CLOSED)
 
     def move(self, state: State) -> None:
-        """The one place where the state changes."""
+        """Change the state. Nothing else does."""
         if state not in MOVES[self.state]:
             raise AssertionError(f"no way from {self.state} to {state}")
         self.state = state

@@ -1,7 +1,8 @@
-"""Destination rules: what an operator lets one login do where, and what other destination is meant by one.
+"""Destination rules: which destinations an operator allows to a login, and which of them mean another one.
 
-They are looked at once for each head of SEND and each SUBSCRIBE. A destination is looked at as it is spelt canonically,
-and then under the plain name of the queue or the topic that it means, so that no spelling goes round a rule.
+They are applied once for each header block of SEND and for each SUBSCRIBE. They are matched with the canonical text of
+a destination, and then with the plain name of the queue or topic that it means. So no way to write a destination goes
+round a rule.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from gateway.config.rules import DestinationRule
+from gateway.config.virtual_host import VirtualHost
 from gateway.errors import StompError
 from gateway.patterns import Pattern
 from gateway.session import error_frames
-from gateway.session.arguments import Argument
-from gateway.session.destinations import Destination, Kind, parse, spellings
-from gateway.session.settings import DestinationRule, Settings
+from gateway.session.destinations import Destination, Kind, canonical_texts, parse
+from gateway.session.queues import Argument
 
 LOGIN: Final = b"{login}"
 _DEAD_LETTER_EXCHANGE: Final = "x-dead-letter-exchange"
@@ -24,19 +26,18 @@ _SPECIAL: Final = re.compile(rb"[^A-Za-z0-9_@+=~-]")
 
 
 def spelled_login(login: bytes) -> bytes:
-    """A login as it stands in a destination: every byte that could mean something there is ``%XX``.
+    """A login as patterns spell it: every byte with a meaning in destinations becomes ``%XX``.
 
-    Dots are among them, since they separate the words of a topic and, by custom, those of a queue's name: without that,
-    the login ``a.b`` would have what begins with ``a.`` in common with the login ``a``.
+    Dots too, since they separate the words of a topic and, by custom, of a queue's name. Otherwise the login ``a.b``
+    would share all destinations that begin with ``a.`` with the login ``a``.
     """
     return _SPECIAL.sub(lambda found: b"%%%02X" % found[0][0], login)
 
 
 class Admission(NamedTuple):
-    """What the rules make of a destination that they let pass.
+    """A destination that the rules allow.
 
-    ``asked`` is what the client named, ``destination`` what is meant by it, and ``rule`` the one that decided; None
-    where none fits.
+    ``asked`` is what the client named, ``destination`` what it means, and ``rule`` the first that matched, if any.
     """
 
     asked: Destination
@@ -45,16 +46,11 @@ class Admission(NamedTuple):
 
 
 class DestinationRules:
-    """The rules of a virtual host for one login.
-
-    Args:
-        settings: of the virtual host.
-        login: the client's.
-    """
+    """The rules of a virtual host for one login."""
 
     __slots__ = ("_login", "_send", "_subscribe", "_topic_exchange")
 
-    def __init__(self, settings: Settings, login: bytes) -> None:
+    def __init__(self, settings: VirtualHost, login: bytes) -> None:
         self._login = login
         self._topic_exchange = settings.default_topic_exchange
         rules = [_Bound(rule, login) for rule in settings.destination_rules if _concerns(rule.logins, login)]
@@ -65,7 +61,7 @@ class DestinationRules:
         """What a SEND to a destination means.
 
         Raises:
-            StompError: it is no destination, or denied.
+            StompError: when it is invalid or denied.
         """
         return self._admission(b"SEND", text, self._send)
 
@@ -73,27 +69,27 @@ class DestinationRules:
         """What a SUBSCRIBE to a destination means.
 
         Raises:
-            StompError: it is no destination, or denied.
+            StompError: when it is invalid or denied.
         """
         return self._admission(b"SUBSCRIBE", text, self._subscribe)
 
     def check_queue(self, name: bytes) -> None:
-        """See whether a client may name a queue itself, by x-queue-name: as if it subscribed to ``/queue/<name>``.
+        """Check whether a client may use x-queue-name, as if it subscribed to ``/queue/<name>``.
 
         Raises:
-            StompError: that is denied, or another destination is meant by it.
+            StompError: when a rule denies that, or means another destination by it.
         """
         self._check(b"SUBSCRIBE", Destination(Kind.QUEUE, name), self._subscribe)
 
     def check_dead_letters(self, headers: Mapping[bytes, bytes], arguments: Mapping[str, Argument]) -> None:
-        """See whether a queue may hand on what it drops: as if the client sent there.
+        """Check whether a client may send to the dead-letter exchange that it declares a queue with.
 
         Args:
-            headers: of the frame that declares the queue; where they say nothing of it, it is not the client's doing.
+            headers: of the frame that declares the queue. An exchange that only the operator's arguments name is fine.
             arguments: of the queue, the client's with the operator's below them.
 
         Raises:
-            StompError: that is denied, or another destination is meant by it.
+            StompError: when a rule denies that, or means another destination by it.
         """
         exchange = arguments.get(_DEAD_LETTER_EXCHANGE)
         if exchange is None or not any(name.encode() in headers for name in (_DEAD_LETTER_EXCHANGE, _DEAD_LETTER_KEY)):
@@ -103,11 +99,11 @@ class DestinationRules:
         self._check(b"SEND", goal, self._send)
 
     def _check(self, command: bytes, destination: Destination, rules: tuple[_Bound, ...]) -> None:
-        """See whether a destination that a client means without naming it so is its to use, and means itself."""
+        """Check a destination that a client uses without naming it: it must be allowed, and not mean another one."""
         if not rules:
             return
-        canonical = spellings(destination, self._topic_exchange)
-        bound, _ = _first_that_fits(rules, canonical)
+        canonical = canonical_texts(destination, self._topic_exchange)
+        bound, _ = _first_match(rules, canonical)
         if bound is not None and (bound.rule.denies or bound.to is not None):
             raise error_frames.destination_denied(command, canonical[0], self._login)
 
@@ -115,14 +111,14 @@ class DestinationRules:
         asked = parse(text)
         if not rules or asked.kind is Kind.TEMP_QUEUE:
             return Admission(asked, asked)
-        bound, stood_for = _first_that_fits(rules, spellings(asked, self._topic_exchange))
+        bound, wildcards = _first_match(rules, canonical_texts(asked, self._topic_exchange))
         if bound is None:
             return Admission(asked, asked)
         if bound.rule.denies:
             raise error_frames.destination_denied(command, text, self._login)
         if bound.to is None:
             return Admission(asked, asked, bound.rule)
-        return Admission(asked, _rewritten(text, bound.to.filled(stood_for)), bound.rule)
+        return Admission(asked, _rewrite(text, bound.to.filled(wildcards)), bound.rule)
 
 
 class _Bound:
@@ -132,7 +128,7 @@ class _Bound:
 
     def __init__(self, rule: DestinationRule, login: bytes) -> None:
         self.rule = rule
-        self.pattern = _bind(rule.pattern, login)
+        self.pattern = _bind(rule.destination, login)
         self.to = None if rule.to is None else _bind(rule.to, login)
 
 
@@ -146,16 +142,16 @@ def _concerns(logins: tuple[Pattern, ...], login: bytes) -> bool:
     return not logins or any(pattern.match(login) is not None for pattern in logins)
 
 
-def _first_that_fits(rules: Iterable[_Bound], canonical: tuple[bytes, ...]) -> tuple[_Bound | None, tuple[bytes, ...]]:
+def _first_match(rules: Iterable[_Bound], canonical: tuple[bytes, ...]) -> tuple[_Bound | None, tuple[bytes, ...]]:
     for bound in rules:
         for text in canonical:
-            stood_for = bound.pattern.match(text)
-            if stood_for is not None:
-                return bound, stood_for
+            wildcards = bound.pattern.match(text)
+            if wildcards is not None:
+                return bound, wildcards
     return None, ()
 
 
-def _rewritten(text: bytes, other: bytes) -> Destination:
+def _rewrite(text: bytes, other: bytes) -> Destination:
     try:
         destination = parse(other)
     except StompError as error:
@@ -165,5 +161,5 @@ def _rewritten(text: bytes, other: bytes) -> Destination:
     return destination
 
 
-NO_DESTINATION_RULES: Final = DestinationRules(Settings(""), b"")
-"""All is allowed."""
+NO_DESTINATION_RULES: Final = DestinationRules(VirtualHost(name=""), b"")
+"""Every destination is allowed."""

@@ -44,7 +44,7 @@ KIND_NAMES: Final = {
     Kind.REPLY_QUEUE: "reply-queue",
     Kind.TEMP_QUEUE: "temp-queue",
 }
-"""The words of figures and features for the kinds: their prefixes, written with a hyphen."""
+"""The kinds as metrics and the journal name them: their prefixes, written with a hyphen."""
 
 _PREFIXES: Final = (
     (b"/queue", Kind.QUEUE),
@@ -66,7 +66,7 @@ _STARTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A destination, read.
+    """A destination, parsed.
 
     ``name`` is the queue, the topic's routing key or the exchange; ``key`` the routing key of an exchange destination,
     empty otherwise. Bytes, unescaped.
@@ -95,13 +95,7 @@ class Destination:
 
 
 def parse(text: bytes) -> Destination:
-    """Read a destination header.
-
-    Args:
-        text: the header's value, unescaped as a header.
-
-    Returns:
-        The destination.
+    """Parse a destination header.
 
     Raises:
         StompError: "Invalid destination" or "Unknown destination"; the connection stays open.
@@ -139,12 +133,10 @@ def _invalid(kind: Kind, rest: bytes) -> StompError:
     return StompError("Invalid destination", b"'%b' is not a valid %b destination\n" % (rest, kind.value))
 
 
-def spellings(destination: Destination, topic_exchange: bytes) -> tuple[bytes, ...]:
-    """The texts under which an operator may speak of a destination: its own, then that of what it means.
+def canonical_texts(destination: Destination, topic_exchange: bytes) -> tuple[bytes, ...]:
+    """The texts that an operator's patterns are matched with: the destination's own, then that of what it means.
 
-    Args:
-        destination: read, so that all ways to write the same are one.
-        topic_exchange: the virtual host's default topic exchange.
+    For example ``/amq/queue/a`` also means ``/queue/a``, and ``/exchange/amq.topic/b`` also means ``/topic/b``.
     """
     name = _without_slashes(destination.name)
     kind = destination.kind
@@ -155,7 +147,7 @@ def spellings(destination: Destination, topic_exchange: bytes) -> tuple[bytes, .
     exchange, _ = destination.route(topic_exchange)
     own_ones = [b"/exchange/%b/%b" % (each, key) for each in dict.fromkeys((name, _without_slashes(exchange)))]
     if not key:
-        # A slash behind the exchange means nothing to a client, but to a pattern.
+        # A slash behind the exchange makes no difference to the destination, but it does to a pattern.
         own_ones = [each for own in own_ones for each in (own[:-1], own)]
     return (*own_ones, _STARTS[Kind.TOPIC] + key) if exchange == topic_exchange else tuple(own_ones)
 
@@ -177,13 +169,8 @@ def _escape(part: bytes) -> bytes:
     return _SHOWN_ESCAPED.sub(lambda found: b"%%%02X" % found[0][0], part)
 
 
-def show(exchange: bytes, routing_key: bytes) -> bytes:
-    """The destination header of a MESSAGE, made from where the message came from and not from what was subscribed to.
-
-    Args:
-        exchange: the delivery's exchange.
-        routing_key: the delivery's routing key.
-    """
+def message_destination(exchange: bytes, routing_key: bytes) -> bytes:
+    """The destination header of a MESSAGE. It tells where the message came from, not what was subscribed to."""
     key = _escape(routing_key)
     if not exchange:
         return b"/queue/" + key
@@ -193,22 +180,17 @@ def show(exchange: bytes, routing_key: bytes) -> bytes:
     return b"/exchange/%b/%b" % (name, key) if key else b"/exchange/" + name
 
 
-def show_reply_to(reply_to: bytes) -> bytes:
-    """The reply-to header of a MESSAGE: what is no destination is taken for the name of a queue."""
+def message_reply_to(reply_to: bytes) -> bytes:
+    """The reply-to header of a MESSAGE: a text that is no destination is taken for the name of a queue."""
     return reply_to if reply_to.startswith(_ROUTABLE) else REPLY_QUEUE + reply_to
 
 
 def durable_queue_name(routing_key: bytes, subscription_id: bytes, *, next_release: bool = False) -> bytes:
     """The queue name of a durable topic subscription, the one that RabbitMQ's adapter computes.
 
-    It hashes the pair of routing key and id in Erlang's external term format. The exchange and the virtual host play no
-    part. Every released version takes both for lists of bytes; the next one takes them for binaries, and so does not
-    find the queues of any before.
-
-    Args:
-        routing_key: bytes, unescaped.
-        subscription_id: the id header, bytes.
-        next_release: whether to compute the name of the next version.
+    It is a hash of routing key and id in Erlang's external term format; exchange and virtual host play no part. Every
+    released version encodes the two as lists of bytes. The next one encodes them as binaries (``next_release``), and so
+    does not find the queues of earlier versions.
     """
     encoded = _erlang_binary if next_release else _erlang_string
     term = b"\x83h\x02" + encoded(routing_key) + encoded(subscription_id)
@@ -224,19 +206,19 @@ def subscription_queue_name(digest: bytes) -> bytes:
 _LONGEST_ERLANG_STRING: Final = 0xFFFF
 
 
-def _erlang_binary(octets: bytes) -> bytes:
+def _erlang_binary(text: bytes) -> bytes:
     """A binary in the external term format: BINARY_EXT."""
-    return b"m" + len(octets).to_bytes(4, "big") + octets
+    return b"m" + len(text).to_bytes(4, "big") + text
 
 
-def _erlang_string(octets: bytes) -> bytes:
+def _erlang_string(text: bytes) -> bytes:
     """A list of bytes in the external term format: NIL_EXT, STRING_EXT, or for a long one LIST_EXT."""
-    size = len(octets)
+    size = len(text)
     if not size:
         return b"j"
     if size <= _LONGEST_ERLANG_STRING:
-        return b"k" + size.to_bytes(2, "big") + octets
+        return b"k" + size.to_bytes(2, "big") + text
     elements = bytearray(2 * size)
     elements[0::2] = b"a" * size
-    elements[1::2] = octets
+    elements[1::2] = text
     return b"l" + size.to_bytes(4, "big") + bytes(elements) + b"j"

@@ -1,12 +1,12 @@
-"""The words of ERROR frames, equal to those of RabbitMQ's adapter wherever it has some."""
+"""The texts of ERROR frames, equal to those of RabbitMQ's adapter wherever it has one."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
+from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CloseReason, StompError
-from gateway.session.settings import Settings
 from gateway.stomp.encoder import encode
 
 SUPPORTED_VERSIONS: Final = "1.0,1.1,1.2"
@@ -46,32 +46,40 @@ _AMQP_NAMES: Final = {
     541: "internal_error",
 }
 
-
+# RabbitMQ's words for what it refuses because of an expired token.
+_TOKEN_EXPIRED: Final = "token has expired"  # noqa: S105 - no password
 # What RabbitMQ writes in front of a reply text: the error's name in capitals.
 _NAME_IN_TEXT: Final = re.compile(r"[A-Z]+(?:_[A-Z]+)* - ")
-# RabbitMQ's adapter asks for the permission to read a topic before everything else, and answers without that name.
+# RabbitMQ's adapter checks the permission to read a topic itself, and answers without the error's name.
 _TOPIC_REFUSED: Final = re.compile(r"ACCESS_REFUSED - (?=(?:read )?access to topic )")
 
 
-def broker_error(code: int, text: str, settings: Settings) -> StompError:
-    """An error of the broker that closed a channel: its name as message, its text as body. Ends the session."""
+def broker_error(
+    code: int, text: str, settings: VirtualHost, close: CloseReason = CloseReason.BROKER_ERROR
+) -> StompError:
+    """An error of the broker that closed a channel or a link: its name as message, its text as body. Ends the session.
+
+    If the broker refuses because the session's token has expired, this is the error for that.
+    """
+    if settings.token_renewal and _TOKEN_EXPIRED in text:
+        return token_expired()
     if settings.next_release:
         text = _NAME_IN_TEXT.sub("", text, count=1) if _NAME_IN_TEXT.match(text) else text
-    return StompError(_AMQP_NAMES.get(code, "broker_error"), text, close=CloseReason.BROKER_ERROR)
+    return StompError(_AMQP_NAMES.get(code, "broker_error"), text, close=close)
 
 
-def topic_refused(code: int, text: str, settings: Settings) -> StompError:
-    """The broker's refusal of a subscription to a topic; not always about the permission to read it."""
+def topic_refused(code: int, text: str, settings: VirtualHost) -> StompError:
+    """The broker's refusal of a subscription to a topic, for whatever reason."""
     return broker_error(code, _TOPIC_REFUSED.sub("", text), settings)
 
 
-def unknown_delivery_tag(tag: int, settings: Settings) -> StompError:
-    """The broker's answer to an acknowledgement of nothing, given without asking it."""
+def unknown_delivery_tag(tag: int, settings: VirtualHost) -> StompError:
+    """The broker's answer to an acknowledgement of an unknown delivery, given without asking it."""
     return broker_error(_PRECONDITION_FAILED, f"PRECONDITION_FAILED - unknown delivery tag {tag}", settings)
 
 
 def processing_error() -> StompError:
-    """A header whose value makes no sense, in the adapter's terse words."""
+    """A header with an invalid value, in the terse words of RabbitMQ's adapter."""
     return StompError("Processing error", "Processing error")
 
 
@@ -85,56 +93,44 @@ def bad_connect(body: str | bytes) -> StompError:
     return StompError("Bad CONNECT", body)
 
 
-def access_refused(login: bytes, settings: Settings) -> StompError:
-    """A login that the broker does not accept, or a certificate's name that stands for nobody."""
+def access_refused(login: bytes, settings: VirtualHost) -> StompError:
+    """A login that the broker refuses, or a name in a certificate that has no user."""
     return bad_connect(b"Access refused for user '%b'%b" % (login, b"" if settings.next_release else b"\n"))
 
 
 def virtual_host_denied(name: bytes) -> StompError:
-    """A virtual host that is not there, is full, or is not the user's."""
+    """A virtual host that does not exist, is full, or denies the user."""
     return bad_connect(b"Virtual host '%b' access denied" % name)
 
 
-def login_failed(code: int, text: str, login: bytes, settings: Settings) -> StompError:
-    """The broker's refusal of connection.start-ok (403), of connection.open (530), or of anything else.
-
-    Args:
-        code: reply code.
-        text: reply text.
-        login: who wanted to log in.
-        settings: of the virtual host.
-    """
+def login_failed(code: int, text: str, login: bytes, settings: VirtualHost) -> StompError:
+    """The broker's refusal of connection.start-ok (403), of connection.open (530), or of anything else."""
     if code == _ACCESS_REFUSED:
         return access_refused(login, settings)
     if code == _NOT_ALLOWED:
-        return virtual_host_denied(settings.virtual_host.encode())
+        return virtual_host_denied(settings.name.encode())
     return bad_connect(text)
 
 
 def token_refused(text: str) -> StompError:
-    """The broker does not take another token; the session goes on with the one it has."""
+    """The broker refuses a new token; the session goes on with the old one."""
     return StompError("Token refused", f"The token was not accepted: {text}\n")
 
 
 def token_expired() -> StompError:
-    """The session's token is past its time."""
+    """The session's token has expired."""
     body = "The token that you logged in with, or sent since, has expired; connect again with another.\n"
     return StompError("Token expired", body, close=CloseReason.TOKEN_EXPIRED)
 
 
 def broker_unreachable() -> StompError:
-    """No broker answers; the client has to connect anew, perhaps to another gateway."""
+    """No broker answers; the client has to connect again, perhaps to another gateway."""
     body = "The message broker cannot be reached; try again later.\n"
     return StompError("Upstream unavailable", body, close=CloseReason.BROKER_ERROR)
 
 
 def too_many_sessions(whose: str, limit: int) -> StompError:
-    """A login beyond what the virtual host allows.
-
-    Args:
-        whose: sessions, for people.
-        limit: how many there may be.
-    """
+    """A login beyond a limit; ``whose`` names the user, address or virtual host that has it."""
     body = f"{whose} has {limit} sessions, as many as are allowed; close one, or try again later.\n"
     return StompError("Session limit reached", body, close=CloseReason.SESSION_LIMIT)
 
@@ -145,7 +141,7 @@ def not_connected() -> StompError:
 
 
 def already_connected() -> StompError:
-    """A second CONNECT. The adapter closes without a word."""
+    """A second CONNECT. RabbitMQ's adapter closes without an ERROR."""
     return StompError("Illegal command", "You are already connected.", close=CloseReason.PROTOCOL_ERROR)
 
 
@@ -165,7 +161,7 @@ def missing_header(command: bytes, name: bytes) -> StompError:
 
 
 def invalid_ack_id(command: bytes, name: bytes) -> StompError:
-    """ACK or NACK whose identifier is not one of ours."""
+    """ACK or NACK with a malformed identifier."""
     return StompError("Invalid header", b'"%b" must include a valid "%b" header\n' % (command, name))
 
 
@@ -194,7 +190,7 @@ def not_text(name: bytes) -> StompError:
 
 
 def forbidden_message_id() -> StompError:
-    """SEND with the header that only the server may set."""
+    """SEND with the header that only servers set."""
     return StompError("Invalid header", "'message-id' is not allowed on 'SEND'.\n")
 
 
@@ -210,7 +206,7 @@ def duplicate_subscription(tag: bytes) -> StompError:
 
 
 def missing_subscription_name() -> StompError:
-    """UNSUBSCRIBE that names nothing."""
+    """UNSUBSCRIBE without id and destination."""
     return StompError("Missing destination or id", "UNSUBSCRIBE must include a 'destination' or 'id' header")
 
 
@@ -220,28 +216,28 @@ def temporary_unsubscribe() -> StompError:
 
 
 def no_subscription(description: bytes) -> StompError:
-    """UNSUBSCRIBE of something unknown; ``description`` is for example ``id='x'``."""
+    """UNSUBSCRIBE of an unknown subscription; ``description`` is for example ``id='x'``."""
     template = b"UNSUBSCRIBE must refer to an existing subscription.\nSubscription to %b not found.\n"
     return StompError("No subscription found", _with_term(template, description))
 
 
 def message_without_subscription(ack_id: bytes) -> StompError:
-    """ACK or NACK whose subscription is not there, or of another session."""
+    """ACK or NACK of an ended subscription, or of another session's."""
     return StompError("Subscription not found", _with_term(b"Message with id %b has no subscription", ack_id))
 
 
 def stream_takes_nothing_back(destination: bytes) -> StompError:
-    """NACK of a message of a stream, which the broker is not asked about: it would close the whole link."""
+    """NACK of a message of a stream. The broker is not asked: it would close the whole link."""
     body = b"NOT_IMPLEMENTED - a stream takes no message back: NACK is not possible for '%b'" % destination[:255]
     return StompError(_AMQP_NAMES[_NOT_IMPLEMENTED], body, close=CloseReason.BROKER_ERROR)
 
 
 def subscription_cancelled(description: bytes | None, subscription: bytes) -> StompError:
-    """The broker cancelled a consumer, because its queue went away for instance.
+    """The broker cancelled a consumer, because its queue was deleted for instance.
 
     Args:
-        description: for example ``id='x'``; None for the queue of a reply-to, which nobody subscribed to by a frame.
-        subscription: value of the ERROR's header of that name.
+        description: for example ``id='x'``; None for the queue behind a reply-to.
+        subscription: the ERROR's header of that name.
     """
     template = b"The server has canceled a subscription.\nNo more messages will be delivered for %b.\n"
     body = template % b"undefined" if description is None else _with_term(template, description)
@@ -269,13 +265,13 @@ def transaction_too_large(limit: int, unit: str) -> StompError:
 
 
 def transaction_too_old(identifier: bytes) -> StompError:
-    """A transaction that was left open for too long; it is gone."""
+    """A transaction that was open for too long; it is aborted."""
     body = b'Transaction "%b" was open for too long and has been aborted.\n' % identifier[:255]
     return StompError("Transaction expired", body)
 
 
 def destination_denied(command: bytes, text: bytes, login: bytes) -> StompError:
-    """A destination that a rule of the operator's denies. Worded and carried out as a refusal by the broker is."""
+    """A destination that an operator's rule denies, in the form of a refusal by the broker."""
     body = b"ACCESS_REFUSED - a destination rule of the gateway denies %b to '%b' for user '%b'" % (
         command,
         text[:LONGEST_NAME],
@@ -285,7 +281,7 @@ def destination_denied(command: bytes, text: bytes, login: bytes) -> StompError:
 
 
 def impossible_rewrite(text: bytes, other: bytes) -> StompError:
-    """A destination that a rule of the operator's turns into something that is none."""
+    """A destination that an operator's rule turns into an invalid one."""
     body = b"A destination rule of the gateway turns '%b' into '%b', which is not a valid destination.\n" % (
         text[:LONGEST_NAME],
         other[:LONGEST_NAME],
@@ -299,78 +295,66 @@ def rejected(destination: bytes) -> StompError:
 
 
 def commit_rejected() -> StompError:
-    """A COMMIT of which the broker rejected a message."""
+    """A COMMIT with a message that the broker rejected."""
     body = "The broker did not accept every message of the transaction; nothing was acknowledged.\n"
     return StompError("Message rejected", body)
 
 
 def unroutable(destination: bytes, text: bytes) -> StompError:
-    """A mandatory message that reached no queue.
-
-    Args:
-        destination: the client's.
-        text: the broker's reply text.
-    """
+    """A mandatory message that reached no queue; ``text`` is the broker's."""
     body = b"No queue gets the message for '%b': %b\n" % (destination[:255], text)
     return StompError("Unroutable message", body)
 
 
 def commit_unroutable() -> StompError:
-    """A COMMIT of which a mandatory message reached no queue."""
+    """A COMMIT with a mandatory message that reached no queue."""
     body = "A message of the transaction reached no queue; nothing was acknowledged.\n"
     return StompError("Unroutable message", body)
 
 
 def malformed(reason: str) -> StompError:
-    """Bytes that are no frame, or too many of them."""
+    """Bytes that break the grammar of STOMP or a limit."""
     return StompError("Malformed frame", f"{reason}\n", close=CloseReason.MALFORMED_FRAME)
 
 
 def closing(message: str, body: str, reason: CloseReason) -> StompError:
-    """The gateway ends a session on its own counter."""
+    """The gateway closes a session for its own reasons."""
     return StompError(message, body, close=reason)
 
 
 def closed_for(error: StompError, reason: CloseReason) -> StompError:
-    """The same error, but the connection closes."""
+    """The same error, but it closes the connection."""
     return StompError(error.message, error.body, reason, error.subscription)
 
 
-def _with_term(template: bytes, octets: bytes) -> bytes:
-    """A text in which bytes stand as Erlang prints them, in place of its ``%b``."""
+def _with_term(template: bytes, term: bytes) -> bytes:
+    """A text with bytes as Erlang prints them in place of its ``%b``."""
     before = template.partition(b"%b")[0].rpartition(b"\n")[2]
-    return template % _as_erlang(octets, len(before) + 1)
+    return template % _as_erlang(term, len(before) + 1)
 
 
-def _as_erlang(octets: bytes, indent: int) -> bytes:
-    """Bytes as Erlang prints a list of them: as text in quotes, or as numbers where one of them is no Latin-1 text.
+def _as_erlang(term: bytes, indent: int) -> bytes:
+    """Bytes as Erlang prints a list of them: as text in quotes, or as numbers if one of them is not printable Latin-1.
 
-    Args:
-        octets: what to print.
-        indent: of further lines, in columns; a list that is long has several.
+    A long list takes several lines, indented by this many columns.
     """
-    if not octets:
+    if not term:
         return b"[]"
-    if all(octet in _ERLANG_ESCAPES or 32 <= octet <= 126 or octet >= 160 for octet in octets):  # noqa: PLR2004
-        return b'"%b"' % b"".join([_ERLANG_ESCAPES.get(octet) or bytes([octet]) for octet in octets])
+    if all(each in _ERLANG_ESCAPES or 32 <= each <= 126 or each >= 160 for each in term):  # noqa: PLR2004
+        return b'"%b"' % b"".join([_ERLANG_ESCAPES.get(each) or bytes([each]) for each in term])
     lines = [""]
-    for octet in octets:
-        if len(lines[-1]) + len(f"{octet},") > _LINE - indent:
+    for each in term:
+        if len(lines[-1]) + len(f"{each},") > _LINE - indent:
             lines.append("")
-        lines[-1] += f"{octet},"
+        lines[-1] += f"{each},"
     numbers = ("\n" + " " * indent).join(lines)[:-1]
     return f"[{numbers}]".encode()
 
 
 def encode_error(error: StompError, receipt: bytes | None) -> bytes:
-    """Encode the ERROR frame for an error (STOMP 1.2, "ERROR").
+    """Encode the ERROR frame for an error, and for the receipt header of its cause (STOMP 1.2, "ERROR").
 
-    Args:
-        error: what went wrong.
-        receipt: the receipt header of the frame that caused it, None where there is none.
-
-    Returns:
-        The frame's bytes. The version header names all versions whatever was negotiated, as the adapter's does.
+    The version header names all versions, whatever was negotiated, as the one of RabbitMQ's adapter does.
     """
     headers = [
         (b"message", error.message.encode()),

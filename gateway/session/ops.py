@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gateway.session.arguments import Argument
-from gateway.session.queues import QueueSpec
-from gateway.session.settings import Settings
+from gateway.config.virtual_host import VirtualHost
+from gateway.session.queues import Argument, QueueSpec
 from gateway.session.subscription import Subscription
 
 
@@ -22,13 +21,13 @@ class Login:
     Answered by LoggedIn, LoginFailed, BrokerUnreachable or SessionRefused.
     """
 
-    settings: Settings
+    settings: VirtualHost
     login: bytes
     passcode: bytes
 
     def __repr__(self) -> str:
         # The passcode stays out of every log and traceback.
-        return f"Login({self.settings.virtual_host!r}, {self.login!r})"
+        return f"Login({self.settings.name!r}, {self.login!r})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class Subscribe:
 
     ``queue`` is declared when given; ``queue_name`` is consumed (empty: the declared one). ``binding`` is the exchange
     and the routing key, or None. ``arguments`` are those of basic.consume. ``prefetch`` 0 asks for no limit.
-    ``is_stream`` says that the queue is a stream, as far as the client or the operator asks for one.
+    ``is_stream``: the client or the operator asks for a stream.
     """
 
     subscription: Subscription
@@ -61,9 +60,10 @@ class Subscribe:
 
     @property
     def needs_pausable_link(self) -> bool:
-        """Whether reading from the broker may have to pause for it: nothing else keeps its messages from piling up.
+        """Whether reading from the broker may have to pause for it.
 
-        That is so without a limit, and with a stream, which does not take back what a slow client cannot take.
+        Nothing else bounds its messages when there is no prefetch, or when the queue is a stream: a stream takes
+        nothing back when the client is slow.
         """
         return not self.prefetch or self.is_stream
 
@@ -99,7 +99,7 @@ Operation = Login | PreparePublisher | Subscribe | Unsubscribe | RenewToken | Cl
 
 @dataclass(frozen=True, slots=True)
 class LoggedIn:
-    """The broker accepted the login. ``broker_version`` is its version, as far as it is made of numbers."""
+    """The broker accepted the login. ``broker_version`` is its version, in numbers; empty when it does not tell."""
 
     broker_version: tuple[int, ...] = ()
 
@@ -114,12 +114,12 @@ class LoginFailed:
 
 @dataclass(frozen=True, slots=True)
 class BrokerUnreachable:
-    """The broker could not be asked about the login. Trying again on this connection makes no sense."""
+    """The broker could not be asked about the login. The client has to connect again."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRefused:
-    """There are as many sessions as there may be: whose, for people, and how many."""
+    """There are as many sessions as allowed. ``whose`` names the user, address or virtual host, ``limit`` how many."""
 
     whose: str
     limit: int
@@ -177,10 +177,7 @@ class OperationFailed:
 
 @dataclass(frozen=True, slots=True)
 class ChannelClosed:
-    """The broker closed a channel of the session on its own counter.
-
-    ``publishing`` tells the publishing channel from a subscription's.
-    """
+    """The broker closed the publishing channel of the session, or a subscription's, without being asked."""
 
     code: int
     text: str
@@ -196,25 +193,13 @@ class ConsumerCancelled:
 
 @dataclass(frozen=True, slots=True)
 class LinkLost:
-    """An AMQP connection of the session ended. ``text`` is the broker's, or a sentence of ours; fit for the client."""
+    """An AMQP connection of the session ended. ``text`` is the broker's or the gateway's, fit for the client."""
 
     code: int
     text: str
 
 
 Event = (
-    LoggedIn
-    | LoginFailed
-    | BrokerUnreachable
-    | SessionRefused
-    | PublisherPrepared
-    | Subscribed
-    | Unsubscribed
-    | TokenRenewed
-    | TokenRefused
-    | UpstreamClosed
-    | OperationFailed
-    | ChannelClosed
-    | ConsumerCancelled
-    | LinkLost
-)
+    LoggedIn | LoginFailed | BrokerUnreachable | SessionRefused | PublisherPrepared | Subscribed | Unsubscribed
+    | TokenRenewed | TokenRefused | UpstreamClosed | OperationFailed | ChannelClosed | ConsumerCancelled | LinkLost
+)  # fmt: skip

@@ -1,16 +1,64 @@
-"""Queue declarations: which queue a destination needs, with which flags and arguments."""
+"""Queues: which queue a destination needs, declared with which flags and arguments.
+
+Arguments come from the client's headers, typed as AMQP's tables want them; below them lie those that an operator wants.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
 
+from gateway.amqp.properties import LONGEST_SHORT_STRING
+from gateway.config.rules import QueueArguments
+from gateway.config.virtual_host import VirtualHost
 from gateway.session import error_frames
-from gateway.session.arguments import Argument, queue_arguments
-from gateway.session.destinations import Destination, Kind, durable_queue_name, spellings
-from gateway.session.queue_defaults import REPLICATED, TYPE, with_defaults
-from gateway.session.settings import QueueArgumentDefaults, Settings
-from gateway.stomp.headers import read_boolean
+from gateway.session.destinations import Destination, Kind, canonical_texts, durable_queue_name
+from gateway.stomp.headers import read_boolean, read_integer
+
+Argument = str | int | datetime | list[str]
+"""A value in an AMQP table: a long string, an integer or a boolean, a timestamp in whole seconds, an array."""
+
+_TEXT_ARGUMENTS: Final = (b"x-dead-letter-exchange", b"x-dead-letter-routing-key", b"x-queue-type", b"x-max-age")
+# A long-long-int of AMQP's tables.
+_NUMBER_BOUND: Final = 1 << 63
+_NUMBER_ARGUMENTS: Final = (
+    b"x-expires",
+    b"x-max-length",
+    b"x-max-length-bytes",
+    b"x-max-priority",
+    b"x-message-ttl",
+    b"x-stream-max-segment-size-bytes",
+    b"x-stream-filter-size-bytes",
+)
+QUEUE_ARGUMENTS: Final = frozenset((*_TEXT_ARGUMENTS, *_NUMBER_ARGUMENTS))
+"""The headers that become arguments of queue.declare."""
+# How a stream's offset begins; anything else in x-stream-offset is ignored, as in RabbitMQ's adapter.
+_OFFSET_WORDS: Final = (b"first", b"last", b"next")
+_OFFSET: Final = b"offset="
+_TIMESTAMP: Final = b"timestamp="
+_END_OF_TIME: Final = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp())
+# RabbitMQ crashes over other texts, and closes the link, with all sessions that share it.
+_AGE: Final = re.compile(r"[0-9]+[YMDhms]")
+
+QUEUE_TYPE: Final = "x-queue-type"
+REPLICATED_TYPES: Final = ("quorum", "stream")
+"""Types of queues that must be durable, not exclusive and not auto-delete."""
+_CLASSIC: Final = "classic"
+
+# What every queue knows, and what a stream does: RabbitMQ refuses an argument that a queue's type does not know.
+_COMMON: Final = frozenset(
+    (
+        "x-expires", "x-message-ttl", "x-max-length", "x-max-length-bytes", "x-overflow", "x-dead-letter-exchange",
+        "x-dead-letter-routing-key", "x-single-active-consumer",
+    )
+)  # fmt: skip
+_COMMON_TO_STREAMS: Final = frozenset(("x-max-length-bytes",))
+
+# A session that replies to ever new queues does not remember them all.
+_REMEMBERED_QUEUES: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,51 +76,56 @@ class QueueSpec:
 class QueueRules:
     """How queues must look on a broker beyond what a client asks for.
 
-    ``exclusive`` says that the queue of a subscription that is not durable belongs to its session alone. ``replicated``
-    says that quorum queues and streams are always declared durable and not exclusive, as the broker wants them.
-    ``streams_take_nack`` says that the broker bears a basic.nack for a message of a stream. ``defaults`` are arguments
-    that the operator wants.
+    ``exclusive``: the queue of a subscription that is not durable belongs to its session. ``replicated``: quorum queues
+    and streams are always declared durable and not exclusive, as the broker demands. ``streams_take_nack``: the broker
+    accepts a basic.nack for a message of a stream. ``defaults``: arguments that the operator wants.
     """
 
     exclusive: bool = False
     replicated: bool = False
     streams_take_nack: bool = False
-    defaults: tuple[QueueArgumentDefaults, ...] = ()
+    defaults: tuple[QueueArguments, ...] = ()
 
     @classmethod
-    def of(cls, broker_version: tuple[int, ...], settings: Settings) -> QueueRules:
-        """The rules for a broker.
-
-        Args:
-            broker_version: RabbitMQ's, as numbers; empty when it does not say.
-            settings: of the virtual host.
-        """
-        # From 4.3 on RabbitMQ refuses queues that are neither durable nor exclusive.
+    def of(cls, broker_version: tuple[int, ...], settings: VirtualHost) -> QueueRules:
+        """The rules for a broker. Its version is in numbers, and empty when it does not tell."""
+        # RabbitMQ 4.3 and later refuse queues that are neither durable nor exclusive.
         is_new = broker_version >= (4, 3)
         exclusive = settings.exclusive_queues
-        return cls(is_new if exclusive is None else exclusive, is_new, is_new, settings.queue_defaults)
+        return cls(is_new if exclusive is None else exclusive, is_new, is_new, settings.queue_arguments)
 
-    def spellings(self, destination: Destination, topic_exchange: bytes = b"") -> tuple[bytes, ...]:
-        """The texts that ``defaults`` may speak of; none where there are no defaults, which is the common case."""
-        return spellings(destination, topic_exchange) if self.defaults else ()
+    def canonical_texts(self, destination: Destination, topic_exchange: bytes = b"") -> tuple[bytes, ...]:
+        """The texts that the patterns of ``defaults`` are matched with; empty where there are no defaults."""
+        return canonical_texts(destination, topic_exchange) if self.defaults else ()
 
 
-def name_for_broker(header: bytes, octets: bytes) -> str:
+class DeclaredQueues:
+    """The queues that a session has declared, and need not declare again. Beyond many, the oldest is forgotten."""
+
+    __slots__ = ("_names",)
+
+    def __init__(self) -> None:
+        self._names: dict[str, None] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def add(self, name: str) -> None:
+        """Remember a queue."""
+        if len(self._names) >= _REMEMBERED_QUEUES:
+            del self._names[next(iter(self._names))]
+        self._names[name] = None
+
+
+def name_for_broker(header: bytes, name: bytes) -> str:
     """A name or key for a broker operation, checked for what AMQP can carry.
-
-    Args:
-        header: the header to name in the error.
-        octets: the name.
 
     Raises:
         StompError: when it has more than 255 bytes or is not UTF-8.
     """
-    if len(octets) > 255:  # noqa: PLR2004 - AMQP's short string
-        raise error_frames.too_long(header, len(octets))
-    try:
-        return octets.decode()
-    except UnicodeDecodeError as error:
-        raise error_frames.not_text(header) from error
+    if len(name) > LONGEST_SHORT_STRING:
+        raise error_frames.too_long(header, len(name))
+    return _text(header, name)
 
 
 def sent_queue(destination: Destination, headers: Mapping[bytes, bytes], rules: QueueRules) -> QueueSpec:
@@ -83,7 +136,7 @@ def sent_queue(destination: Destination, headers: Mapping[bytes, bytes], rules: 
     """
     durable = _flag(headers, (b"durable",))
     name = name_for_broker(b"destination", destination.name)
-    canonical = rules.spellings(destination)
+    canonical = rules.canonical_texts(destination)
     return _spec(name, headers, True if durable is None else durable, {}, rules, canonical)
 
 
@@ -91,52 +144,41 @@ def subscribed_queue(
     destination: Destination,
     headers: Mapping[bytes, bytes],
     fallback: bytes,
-    settings: Settings,
+    settings: VirtualHost,
     rules: QueueRules,
 ) -> QueueSpec | None:
     """The queue that a SUBSCRIBE declares, or None where it only consumes.
 
-    Args:
-        destination: where to subscribe.
-        headers: the frame's.
-        fallback: queue name for a topic subscription that is not durable.
-        settings: of the virtual host.
-        rules: how queues must look on its broker.
+    ``fallback`` is the name of the queue for a topic subscription that is not durable.
     """
     if destination.kind in (Kind.AMQ_QUEUE, Kind.REPLY_QUEUE):
-        # Nothing is declared, but a number that is none is an error all the same.
-        queue_arguments(headers)
+        queue_arguments(headers)  # nothing is declared, but a malformed argument is an error
         return None
     durable = _flag(headers, (b"durable", b"persistent"))
     if destination.kind is Kind.QUEUE:
         durable = True if durable is None else durable
-        canonical = rules.spellings(destination, settings.default_topic_exchange)
+        canonical = rules.canonical_texts(destination, settings.default_topic_exchange)
         return _spec(name_for_broker(b"destination", destination.name), headers, durable, {}, rules, canonical)
     durable = durable or False
     defaults = {b"exclusive": rules.exclusive and not durable, b"auto-delete": True}
     name = subscription_queue(destination, headers, fallback, settings)
     if b"x-queue-name" in headers:
-        # Whatever it is bound to: several destinations may share it, and a SEND may declare it.
+        # Several destinations may share the queue, and a SEND may declare it: only its name counts.
         destination = Destination(Kind.QUEUE, name)
-    canonical = rules.spellings(destination, settings.default_topic_exchange)
+    canonical = rules.canonical_texts(destination, settings.default_topic_exchange)
     return _spec(name_for_broker(b"x-queue-name", name), headers, durable, defaults, rules, canonical)
 
 
 def temporary_queue(identifier: bytes, rules: QueueRules) -> QueueSpec:
-    """The queue behind ``/temp-queue/<id>`` in a reply-to: the broker names it, and one session alone reads it.
-
-    Args:
-        identifier: the destination.
-        rules: how queues must look on the broker.
-    """
+    """The queue behind ``/temp-queue/<id>`` in a reply-to: the broker names it, and only one session reads it."""
     arguments = with_defaults({}, rules.defaults, (identifier,), may_be_replicated=False)
     return QueueSpec("", exclusive=True, auto_delete=True, arguments=arguments)
 
 
 def subscription_queue(
-    destination: Destination, headers: Mapping[bytes, bytes], fallback: bytes, settings: Settings
+    destination: Destination, headers: Mapping[bytes, bytes], fallback: bytes, settings: VirtualHost
 ) -> bytes:
-    """The name of a topic subscription's queue: the client's own, the durable one, or the fallback."""
+    """The name of a topic subscription's queue: what x-queue-name asks for, the durable one, or the fallback."""
     own = headers.get(b"x-queue-name")
     if own is not None:
         return own
@@ -147,12 +189,12 @@ def subscription_queue(
 
 
 def is_durable(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a subscription is meant to outlive its session, in either of the two spellings."""
+    """Whether a subscription shall outlive its session, by either of its two headers."""
     return read_boolean(headers.get(b"durable")) is True or read_boolean(headers.get(b"persistent")) is True
 
 
 def _flag(headers: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> bool | None:
-    """The last of several spellings of one flag; an unreadable one is an error."""
+    """The last of several headers for one flag; an invalid value is an error."""
     value = None
     for name, text in headers.items():
         if name in names:
@@ -175,7 +217,7 @@ def _spec(
         return explicit if explicit is not None else defaults.get(flag, not durable)
 
     arguments = queue_arguments(headers)
-    is_replicated = rules.replicated and arguments.get(TYPE) in REPLICATED
+    is_replicated = rules.replicated and arguments.get(QUEUE_TYPE) in REPLICATED_TYPES
     outlives = durable or is_replicated
     exclusive = chosen(b"exclusive") and not is_replicated
     auto_delete = chosen(b"auto-delete")
@@ -187,3 +229,113 @@ def _spec(
         auto_delete=auto_delete,
         arguments=with_defaults(arguments, rules.defaults, canonical, may_be_replicated=may_be_replicated),
     )
+
+
+# Arguments.
+
+
+def queue_arguments(headers: Mapping[bytes, bytes]) -> dict[str, Argument]:
+    """The headers that become arguments of queue.declare, typed.
+
+    Raises:
+        StompError: "Processing error" for a malformed number or age, "Invalid header" for a text that is not UTF-8.
+    """
+    arguments: dict[str, Argument] = {}
+    for name in _TEXT_ARGUMENTS:
+        if name in headers:
+            arguments[name.decode()] = _text(name, headers[name].strip(b" "))
+    if not _AGE.fullmatch(str(arguments.get("x-max-age", "1s"))):
+        raise error_frames.processing_error()
+    for name in _NUMBER_ARGUMENTS:
+        if name in headers:
+            arguments[name.decode()] = _number(headers[name])
+    return arguments
+
+
+def consumer_arguments(headers: Mapping[bytes, bytes]) -> dict[str, Argument]:
+    """The headers of SUBSCRIBE that become arguments of basic.consume, typed.
+
+    Raises:
+        StompError: "Processing error" for a malformed number, "Invalid header" for a text that is not UTF-8.
+    """
+    arguments: dict[str, Argument] = {}
+    offset = _stream_offset(headers.get(b"x-stream-offset", b""))
+    if offset is not None:
+        arguments["x-stream-offset"] = offset
+    if b"x-stream-filter" in headers:
+        name = b"x-stream-filter"
+        arguments["x-stream-filter"] = [_text(name, each) for each in headers[name].split(b",")]
+    unfiltered = read_boolean(headers.get(b"x-stream-match-unfiltered"))
+    if unfiltered is not None:
+        arguments["x-stream-match-unfiltered"] = unfiltered
+    if b"x-priority" in headers:
+        arguments["x-priority"] = _number(headers[b"x-priority"])
+    return arguments
+
+
+def _stream_offset(text: bytes) -> Argument | None:
+    if text in _OFFSET_WORDS:
+        return text.decode()
+    if text.startswith(_OFFSET):
+        return _number(_bare(text[len(_OFFSET) :]))
+    if text.startswith(_TIMESTAMP):
+        seconds = _number(_bare(text[len(_TIMESTAMP) :]))
+        # AMQP has no times before 1970, and no library writes those after 9999. No stream has such messages.
+        return datetime.fromtimestamp(min(max(seconds, 0), _END_OF_TIME), UTC)
+    return None
+
+
+def _bare(number: bytes) -> bytes:
+    """A number of an offset. Other numbers may have spaces around them, these may not."""
+    if number != number.strip(b" "):
+        raise error_frames.processing_error()
+    return number
+
+
+def _text(name: bytes, value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise error_frames.not_text(name) from error
+
+
+def _number(text: bytes) -> int:
+    number = read_integer(text)
+    if number is None or not -_NUMBER_BOUND <= number < _NUMBER_BOUND:
+        raise error_frames.processing_error()
+    return number
+
+
+def with_defaults(
+    own: Mapping[str, Argument],
+    defaults: tuple[QueueArguments, ...],
+    canonical: tuple[bytes, ...],
+    *,
+    may_be_replicated: bool,
+) -> Mapping[str, Argument]:
+    """A client's own arguments, and below them those of the first entry that fits.
+
+    The queue may become of another type than the entry means, because the client names a type or because the queue
+    cannot be replicated. It takes only the arguments that all types know then; the broker would refuse the others.
+
+    The entries' patterns are matched with the ``canonical`` texts of the destination. A queue ``may_be_replicated`` if
+    it is durable, not exclusive and not auto-delete.
+    """
+    wanted = _first_that_fits(defaults, canonical)
+    if not wanted:
+        return own
+    meant = wanted.get(QUEUE_TYPE, _CLASSIC)
+    becomes = own.get(QUEUE_TYPE, meant)
+    if becomes in REPLICATED_TYPES and QUEUE_TYPE not in own and not may_be_replicated:
+        becomes = _CLASSIC
+    if becomes != meant:
+        common = _COMMON_TO_STREAMS if becomes == "stream" else _COMMON
+        wanted = {name: value for name, value in wanted.items() if name in common}
+    return {**wanted, **own}
+
+
+def _first_that_fits(defaults: tuple[QueueArguments, ...], canonical: tuple[bytes, ...]) -> Mapping[str, str | int]:
+    for entry in defaults:
+        if any(entry.destination.match(text) is not None for text in canonical):
+            return entry.arguments
+    return {}

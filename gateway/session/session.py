@@ -1,400 +1,414 @@
-"""One STOMP session: frames, deliveries and events in; bytes for client and broker, and operations, out.
+"""One STOMP session: frames, deliveries and events in; bytes for the client and the broker, and operations, out.
 
-The owner (``gateway.server``) feeds it and carries out what it asks:
+`Session` is all that the server talks to. The work is done by its parts, which share one `SessionContext`::
 
-* in: ``run`` with the decoder that holds the client's bytes; ``confirm`` and ``Subscription.deliver`` from the broker;
-  ``handle`` for events; ``set_blocked``; ``time_passed``;
-* out: ``output`` for the client, ``publisher.output`` and ``subscriptions.take_settling`` for the broker, and
-  ``take_operation``; all collected per batch and never waiting for anything;
-* questions: ``state``, ``wants_read``, ``holds``, ``close_reason``.
+    Session ─┬─ ConnectHandler      CONNECT, STOMP
+             ├─ Publisher           SEND ── CachedPublish, PublisherConfirms
+             ├─ TransactionHandler  BEGIN, COMMIT, ABORT ── OpenTransactions
+             ├─ SubscribeHandler    SUBSCRIBE, UNSUBSCRIBE
+             ├─ AckHandler          ACK, NACK
+             ├─ TokenHandler        TOKEN
+             └─ DisconnectHandler   DISCONNECT
+                 each with the one SessionContext ── Subscriptions ── Subscription ── DeliveryLedger
 
-Frames take effect in order. A frame that needs something from the broker first (a channel, a queue) asks for one
-operation and is looked at again afterwards; the frames behind it wait in the decoder, because the session is *held*. A
-hold is a named reason not to read, so a stalled client can be explained by looking at ``holds``.
+`COMMANDS`, at the end of this file, maps state and command to the part that carries it out.
+
+The server feeds a session and carries out what it asks for:
+
+* in: ``run`` with the decoder that holds the client's bytes; ``confirm``, ``message_returned`` and
+  ``Subscription.deliver`` from the broker; ``handle`` for events; ``hold`` and ``release``; ``time_passed``;
+* out: ``output`` for the client, ``take_publishes`` and ``take_settlements`` for the broker, ``take_operation``, and
+  ``take_errors`` for the log. All are collected per batch, and none of them waits for anything;
+* questions: ``state``, ``wants_read``, ``holds``, ``close_reason`` and the like.
+
+Frames take effect in order. A frame that first needs something from the broker (a channel, a queue) asks for one
+operation. The frames behind it wait in the decoder meanwhile, because the session is *held*. A hold is a named reason
+not to read, so ``holds`` explains why a client stalls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from gateway.amqp.splitter import Return
-from gateway.errors import CloseReason, CodecError, FrameError, StompError, TlsOctetsError
+from gateway.config.virtual_host import FindVirtualHost, VirtualHost
+from gateway.errors import CloseReason, CodecError, FrameError, StompError, TlsHandshakeError
 from gateway.session import error_frames, ops
-from gateway.session.authentication import Authentication
-from gateway.session.context import Hold, SessionContext
-from gateway.session.destination_rules import DestinationRules
-from gateway.session.publisher import Publisher
-from gateway.session.queues import QueueRules
-from gateway.session.renewal import Renewal
-from gateway.session.sender import Sender, octets
-from gateway.session.settings import Resolve
-from gateway.session.subscriber import Subscriber
-from gateway.session.transitions import HANDLERS, READING, State
-from gateway.stomp.decoder import Decoder, Limits
+from gateway.session.acknowledge import AckHandler
+from gateway.session.commit import TransactionHandler
+from gateway.session.connect import ClientFacts, ConnectHandler
+from gateway.session.context import NO_SETTINGS, Hold, SessionContext
+from gateway.session.disconnect import DisconnectHandler
+from gateway.session.observer import SessionObserver
+from gateway.session.publish import Publisher
+from gateway.session.subscribe import SubscribeHandler
+from gateway.session.subscription import Subscription
+from gateway.session.token_renewal import TokenHandler
+from gateway.session.transactions import OpenTransactions
+from gateway.session.transitions import READING, State
+from gateway.stomp.decoder import Decoder, FrameLimits
 from gateway.stomp.frame import Frame
-from gateway.stomp.headers import read_boolean
 from gateway.stomp.heartbeat import Heartbeats
+
+NO_TURN_LIMIT: Final = 1 << 62
+"""A turn may take all frames that there are."""
 
 _TOPIC: Final = b"/topic/"
 
 
-class Session(SessionContext):
-    """One STOMP conversation.
+class Session:
+    """One STOMP session.
 
     Args:
-        identity: value of the session header, unguessable.
-        server: value of the server header.
-        resolve: finds the settings of a virtual host.
-        limits: of the decoder; widened once the client has logged in.
+        limits: of the decoder; raised once the client has logged in.
         now: seconds on the clock of ``time_passed``.
     """
 
-    def __init__(self, identity: bytes, server: bytes, resolve: Resolve, limits: Limits, now: float = 0.0) -> None:
+    __slots__ = (
+        "_acknowledgements", "_connect", "_context", "_disconnect", "_limits", "_open_transactions", "_publisher",
+        "_subscriber", "_tokens", "_transactions", "confirms", "holds", "identity", "max_frames_per_turn", "output",
+        "reached_turn_limit", "subscriptions", "traffic",
+    )  # fmt: skip
+
+    def __init__(
+        self, identity: bytes, server: bytes, resolve: FindVirtualHost, limits: FrameLimits, now: float = 0.0
+    ) -> None:
         default = resolve(None)
-        super().__init__(identity, strict=default is not None and default.strict)
-        self.authentication = Authentication(self, server, resolve)
-        self.sender = Sender(self)
-        self.subscriber = Subscriber(self, self.sender)
-        self.renewal = Renewal(self)
+        context = SessionContext(identity, strict=default is not None and default.strict)
+        self._context = context
         self._limits = limits
-        self._now = now
-        self._on_drained: Callable[[], None] | None = None
-        self._stopping: Callable[[], None] | None = None
+        # For the server to read; only ``output`` it empties.
+        self.identity = identity
+        self.output = context.output
+        self.holds = context.holds
+        self.subscriptions = context.subscriptions
+        self.traffic = context.traffic
+        # Frames that one call of ``run`` takes at most, and whether the last call took so many.
+        self.max_frames_per_turn = NO_TURN_LIMIT
+        self.reached_turn_limit = False
+
+        self._open_transactions = OpenTransactions(NO_SETTINGS.transactions)
+        self._connect = ConnectHandler(context, server, resolve)
+        self._publisher = Publisher(context, self._open_transactions)
+        self.confirms = self._publisher.confirms
+        self._transactions = TransactionHandler(context, self._open_transactions, self._publisher, now)
+        self._subscriber = SubscribeHandler(context)
+        self._acknowledgements = AckHandler(context, self._open_transactions)
+        self._tokens = TokenHandler(context)
+        self._disconnect = DisconnectHandler(context, self._publisher.confirms, self._transactions)
+
+    # Questions.
 
     @property
-    def publisher(self) -> Publisher:
-        """What is published, for the broker."""
-        return self.sender.publisher
-
-    @property
-    def heartbeats(self) -> Heartbeats:
-        """What was agreed on."""
-        return self.authentication.heartbeats
+    def state(self) -> State:
+        """Where the session is in its life."""
+        return self._context.state
 
     @property
     def wants_read(self) -> bool:
-        """Whether frames of the client would be looked at now."""
-        return not self.holds and self.state in READING
+        """Whether ``run`` would take frames of the client now."""
+        return not self.holds and self._context.state in READING
+
+    @property
+    def close_reason(self) -> CloseReason | None:
+        """Why the session is closed; None before."""
+        return self._context.close_reason
+
+    @property
+    def settings(self) -> VirtualHost:
+        """Of its virtual host; without a name before the login."""
+        return self._context.settings
+
+    @property
+    def login(self) -> bytes | None:
+        """The user's name; None before the login."""
+        return self._context.login
+
+    @property
+    def version(self) -> bytes:
+        """The version of STOMP that was agreed on."""
+        return self._context.version
+
+    @property
+    def heartbeats(self) -> Heartbeats:
+        """The heart-beats that were agreed on."""
+        return self._connect.heartbeats
+
+    @property
+    def certificate_name(self) -> str | None:
+        """The name in the client's certificate, where that may stand in for a login."""
+        return self._connect.client.certificate_name
+
+    @property
+    def has_confirms(self) -> bool:
+        """Whether the broker confirms what the session publishes."""
+        return self._publisher.has_confirms
+
+    @property
+    def open_transactions(self) -> int:
+        """Transactions that are open."""
+        return len(self._open_transactions)
+
+    @property
+    def has_auto_acks(self) -> bool:
+        """Whether deliveries under ack:auto wait to be settled."""
+        return bool(self.subscriptions.auto_acks.subscriptions)
+
+    @property
+    def client_writable(self) -> bool:
+        """Whether the client takes messages about as fast as they come."""
+        return self._context.client_writable
+
+    def token_expired(self, now: float) -> bool:
+        """Whether the client's token has expired. ``now`` is in seconds since the epoch."""
+        return self.state is State.CONNECTED and self._tokens.has_expired(now)
+
+    # What the server knows.
+
+    def set_client(self, client: ClientFacts, observe: Callable[[], SessionObserver | None] = lambda: None) -> None:
+        """Note what the server knows of the client.
+
+        Args:
+            client: known before its first frame.
+            observe: called when it has logged in; makes the observer of the session.
+        """
+        self._connect.set_client(client, observe)
+
+    def set_max_frames_per_turn(self, frames: int) -> None:
+        """Bound the frames that one call of ``run`` takes, so that the server can do something else in between."""
+        self.max_frames_per_turn = frames
+
+    def set_client_writable(self, writable: bool) -> None:
+        """Note whether the client takes messages about as fast as they come."""
+        self._context.client_writable = writable
+
+    def set_blocked(self, blocked: bool) -> None:
+        """Note a broker alarm, or its end. During an alarm the client is held after its next SEND."""
+        self._publisher.set_blocked(blocked)
+
+    def hold(self, reason: Hold) -> None:
+        """Do not read the client until the reason is released."""
+        self.holds.add(reason)
+
+    def release(self, reason: Hold) -> None:
+        """Take a reason not to read away."""
+        self.holds.discard(reason)
+
+    def time_passed(self, now: float) -> None:
+        """Note the time, and drop transactions that were open for too long.
+
+        Args:
+            now: seconds on any clock that only goes forward.
+        """
+        self._transactions.time_passed(now)
 
     # Frames from the client.
 
     def run(self, decoder: Decoder) -> None:
-        """Carry out the client's frames until the decoder has no more, or the session is held, or has made its stride.
+        """Carry out the client's frames until there are no more, or the session is held, or the turn is over.
 
-        HOT: the loop of every message to the broker.
-
-        Args:
-            decoder: holds what the client sent.
+        HOT: the loop of every frame.
         """
-        holds = self.holds
-        if self.again and not holds - {Hold.STOPPING}:
-            self.again = False
-            waiting, self.waiting = self.waiting, None
-            if waiting is not None:
-                self._carry_out(waiting, is_new=False)
-            self._drain_when_idle()
+        context, holds = self._context, self.holds
+        if context.must_retry and not holds - {Hold.STOPPING}:
+            frame = context.take_retry()
+            if frame is not None:
+                self._carry_out(frame)
+            self._disconnect.advance()
         received = 0
-        max_frames_per_turn = self.max_frames_per_turn
+        max_frames = self.max_frames_per_turn
         try:
-            while not holds and self.state in READING and received < max_frames_per_turn:
+            while not holds and context.state in READING and received < max_frames:
                 frame = decoder.next_frame()
                 if frame is None:
                     return
                 received += 1
+                command = frame.header_block.command
+                if command != b"SEND":
+                    context.traffic.note_command(command)
                 self._carry_out(frame)
         except FrameError as error:
             self.malformed(error)
         finally:
-            self.frames_received += received
-            self.reached_turn_limit = received >= max_frames_per_turn
+            context.traffic.frames_received += received
+            self.reached_turn_limit = received >= max_frames
 
     def malformed(self, error: FrameError) -> None:
-        """Tell the client what is wrong with its bytes, and end."""
-        if isinstance(error, TlsOctetsError) and self.login is None:
-            # It waits for a handshake, and would take an ERROR for a broken one.
-            self.end(CloseReason.TLS_ON_PLAIN_PORT)
+        """Tell the client what is wrong with its bytes, and close."""
+        if isinstance(error, TlsHandshakeError) and self.login is None:
+            # The client waits for a TLS handshake, and would not understand an ERROR.
+            self._context.close(CloseReason.TLS_ON_PLAIN_PORT)
         else:
-            self.fail(error_frames.malformed(str(error)), None)
+            self._context.fail(error_frames.malformed(str(error)))
 
-    def _carry_out(self, frame: Frame, *, is_new: bool = True) -> None:
-        command = frame.head.command
+    def _carry_out(self, frame: Frame) -> None:
+        """HOT: once per frame. One look-up in the state table, one call."""
+        context = self._context
         try:
-            if command == b"SEND" and self.state is State.CONNECTED:
-                # The table says the same, at the price of a look-up for each message.
-                self.sender.send(frame)
-                return
-            if is_new and command != b"SEND":
-                self.note_command(command)
-            name = HANDLERS.get((self.state, command))
-            if name is not None:
-                handler: Callable[[Frame], None] = getattr(self, name)
-                handler(frame)
-            elif self.state is State.CONNECTING:
-                self.authentication.connect_implicitly(frame)
+            handler = COMMANDS[context.state].get(frame.header_block.command)
+            if handler is None:
+                self._unknown_command(frame)
             else:
-                raise error_frames.bad_command(command)
+                handler(self, frame)
         except StompError as error:
-            self.fail(error, self.receipt_of(frame))
+            context.fail(error, context.receipt_of(frame))
         except CodecError as error:
-            self.fail(error_frames.not_for_amqp(str(error)), self.receipt_of(frame))
+            context.fail(error_frames.not_for_amqp(str(error)), context.receipt_of(frame))
 
-    # CONNECT.
+    def _unknown_command(self, frame: Frame) -> None:
+        if self._context.state is not State.CONNECTING:
+            raise error_frames.bad_command(frame.command)
+        self._connect.connect_implicitly(frame)
 
-    def _on_connect(self, frame: Frame) -> None:
-        self.authentication.connect(frame)
-
-    def _on_second_connect(self, frame: Frame) -> None:
-        raise error_frames.already_connected()
-
-    def _on_logged_in(self, event: ops.LoggedIn) -> None:
-        operation = self.operation
-        if self.authentication.accepted():
-            if isinstance(operation, ops.Login):
-                self.renewal.start(operation.passcode)
-            settings = self.settings
-            rules = QueueRules.of(event.broker_version, settings)
-            destinations = DestinationRules(settings, self.login or b"")
-            self.sender.start(rules, destinations)
-            self.subscriber.start(rules, destinations)
-            self.subscriptions.streams_take_nack = rules.streams_take_nack
-            self._limits.frame = settings.max_frame_size
-
-    def _on_login_failed(self, event: ops.LoginFailed) -> None:
-        self.authentication.failed(event)
-
-    def _on_broker_unreachable(self, event: ops.BrokerUnreachable) -> None:
-        self.authentication.impossible()
-
-    def _on_session_refused(self, event: ops.SessionRefused) -> None:
-        self.authentication.refused(error_frames.too_many_sessions(event.whose, event.limit))
-
-    # SEND and transactions.
-
-    def _on_send(self, frame: Frame) -> None:
-        self.sender.send(frame)
-
-    def _on_begin(self, frame: Frame) -> None:
-        self.sender.begin(frame, self._now)
-
-    def _on_abort(self, frame: Frame) -> None:
-        self.sender.abort(frame)
-
-    def _on_commit(self, frame: Frame) -> None:
-        self.sender.commit(frame)
-
-    def _on_publisher_prepared(self, event: ops.PublisherPrepared) -> None:
-        self.sender.prepared(event)
-
-    def set_blocked(self, blocked: bool) -> None:
-        """Take note of an alarm on the broker: the next SEND is the last one until it is over."""
-        self.sender.set_blocked(blocked)
+    # Confirms and events from the broker.
 
     def confirm(self, sequence: int, multiple: bool, accepted: bool) -> None:
         """Take the broker's basic.ack or basic.nack of published messages.
 
         HOT: once per confirm of the broker, which mostly means many messages.
-
-        Args:
-            sequence: publish sequence number.
-            multiple: whether all before it are meant too.
-            accepted: ack or nack.
         """
-        if self.state is State.CLOSED:
+        if self._context.state is State.CLOSED:
             return
-        self.sender.confirm(sequence, multiple, accepted)
-        if self._stopping is not None:
-            self._drain_when_idle()
-        if self._on_drained is not None:
-            self._close_upstream_when_quiet()
+        self._publisher.confirm(sequence, multiple, accepted)
+        if self._disconnect.is_waiting:
+            self._disconnect.advance()
 
-    def take_return(self, returned: Return) -> None:
-        """Take a mandatory message that the broker gave back; its confirm follows.
+    def message_returned(self, returned: Return) -> None:
+        """Take a mandatory message that the broker returned; its confirm follows."""
+        if self._context.state is not State.CLOSED:
+            self._publisher.message_returned(returned)
 
-        Args:
-            returned: the broker's basic.return.
-        """
-        if self.state is not State.CLOSED:
-            self.sender.take_return(returned)
-
-    # TOKEN.
-
-    def _on_token(self, frame: Frame) -> None:
-        self.renewal.renew(frame)
-
-    def _on_token_renewed(self, event: ops.TokenRenewed) -> None:
-        self.renewal.renewed()
-
-    def _on_token_refused(self, event: ops.TokenRefused) -> None:
-        self.renewal.refused(event)
-
-    # SUBSCRIBE and UNSUBSCRIBE.
-
-    def _on_subscribe(self, frame: Frame) -> None:
-        self.subscriber.subscribe(frame)
-
-    def _on_subscribed(self, event: ops.Subscribed) -> None:
-        self.subscriber.subscribed(event)
-
-    def _on_unsubscribe(self, frame: Frame) -> None:
-        self.subscriber.unsubscribe(frame)
-
-    def _on_unsubscribed(self, event: ops.Unsubscribed) -> None:
-        self.subscriber.unsubscribed()
-
-    def _on_consumer_cancelled(self, event: ops.ConsumerCancelled) -> None:
-        self.subscriber.cancelled(event)
-
-    # ACK and NACK.
-
-    def _on_ack(self, frame: Frame) -> None:
-        """HOT: acknowledgements in the order of delivery cost a look-up each, and one AMQP frame per batch."""
-        self._settle(frame, self.headers(frame), None)
-
-    def _on_nack(self, frame: Frame) -> None:
-        headers = self.headers(frame)
-        requeue = read_boolean(headers.get(b"requeue"))
-        self._settle(frame, headers, self.settings.default_nack_requeue if requeue is None else requeue)
-
-    def _settle(self, frame: Frame, headers: Mapping[bytes, bytes], requeue: bool | None) -> None:
-        name = b"id" if self.version == b"1.2" else b"message-id"
-        settlement = self.subscriptions.settlement(frame.head.command, name, headers.get(name), requeue)
-        transaction = headers.get(b"transaction")
-        if transaction is not None:
-            self.sender.transactions.join(transaction, octets(frame)).settlements.append(settlement)
-        elif settlement.is_outstanding:
-            self.subscriptions.settle(settlement)
-        else:
-            # As with the plugin, where the broker finds out only after the receipt is on its way.
-            self.send_receipt(frame)
-            self.fail(error_frames.unknown_delivery_tag(settlement.number, self.settings), None)
+    def handle(self, event: ops.Event) -> None:
+        """Take the answer to an operation, or what happened at the broker."""
+        if self._context.state is State.CLOSED:
             return
-        if frame.receipt is not None:
-            self.send_receipt(frame)
+        _EVENTS[type(event)](self, event)
+        self._disconnect.advance()
+
+    def _logged_in(self, event: ops.LoggedIn) -> None:
+        operation = self._context.operation
+        if self._connect.logged_in(event):
+            settings = self.settings
+            if isinstance(operation, ops.Login):
+                self._tokens.logged_in(operation.passcode)
+            self._publisher.confirms.set_limits(settings)
+            self._open_transactions.set_limits(settings.transactions)
+            self._limits.frame = settings.max_frame_size
+
+    def _operation_failed(self, event: ops.OperationFailed) -> None:
+        context, operation = self._context, self._context.operation
+        receipt = context.receipt_of(context.operation_failed())
+        if isinstance(operation, ops.PreparePublisher) and "exchange '" in event.text:
+            # Perhaps an earlier message closed the channel, and not this operation.
+            receipt = self._publisher.confirms.receipt_of_failure(event.text) or receipt
+        is_topic = isinstance(operation, ops.Subscribe) and operation.subscription.destination.startswith(_TOPIC)
+        refusal = error_frames.topic_refused if is_topic else error_frames.broker_error
+        context.fail(refusal(event.code, event.text, self.settings), receipt)
+
+    def _channel_closed(self, event: ops.ChannelClosed) -> None:
+        context, receipt = self._context, None
+        if event.publishing and self._transactions.committing is not None:
+            receipt = context.receipt_of(self._transactions.committing)
+        elif event.publishing:
+            receipt = self._publisher.confirms.receipt_of_failure(event.text)
+        context.fail(error_frames.broker_error(event.code, event.text, self.settings), receipt)
+
+    def _link_lost(self, event: ops.LinkLost) -> None:
+        self._context.fail(error_frames.broker_error(event.code, event.text, self.settings, CloseReason.LINK_LOST))
+
+    # What the server carries out.
+
+    def take_publishes(self) -> bytes:
+        """The AMQP frames for the publishing channel since the last call."""
+        return self._publisher.take_output()
+
+    def take_settlements(self) -> list[tuple[Subscription, bytes]]:
+        """The AMQP frames that settle deliveries, by subscription, since the last call."""
+        return self.subscriptions.take_settlements()
+
+    def take_operation(self) -> ops.Operation | None:
+        """The operation to carry out, handed out once."""
+        return self._context.take_operation()
+
+    def take_errors(self) -> list[StompError]:
+        """The ERRORs sent since the last call."""
+        context = self._context
+        if not context.unlogged_errors:
+            return []
+        errors, context.unlogged_errors = context.unlogged_errors, []
+        return errors
+
+    # Automatic acknowledgement and the end of deliveries.
+
+    def settle_auto_acks(self) -> None:
+        """Settle what was delivered under ack:auto, once the kernel has its bytes."""
+        self.subscriptions.settle_auto_acks()
+
+    def take_urgency(self) -> bool:
+        """Whether so much waits to be settled under ack:auto that it should not wait any longer. Answers yes once."""
+        auto_acks = self.subscriptions.auto_acks
+        is_urgent, auto_acks.is_urgent = auto_acks.is_urgent, False
+        return is_urgent
+
+    def stop_deliveries(self) -> None:
+        """Throw messages away from now on: the client's connection is gone."""
+        self.subscriptions.stop_deliveries()
 
     # The end.
 
-    def _on_disconnect(self, frame: Frame) -> None:
-        def on_drained() -> None:
-            self.send_receipt(frame)
-            self.end(CloseReason.DISCONNECT)
-
-        self._drain(on_drained)
-
     def shut_down(self) -> None:
-        """The gateway is stopping: read nothing more, wait for confirms, tell the client, end."""
-
-        def on_drained() -> None:
-            text = "The gateway is stopping; connect again.\n"
-            self.fail(error_frames.closing("Shutting down", text, CloseReason.SHUTDOWN), None)
-
-        if self.state is State.CONNECTED:
-            self.holds.add(Hold.STOPPING)
-            self._stopping = on_drained
-            self._drain_when_idle()
-        elif self.state in (State.CONNECTING, State.AUTHENTICATING):
-            on_drained()
-
-    def _drain_when_idle(self) -> None:
-        """Start to drain for the gateway's end once the frame under way is done."""
-        idle = self.operation is None and not self.again and not self.sender.commits
-        if self._stopping is not None and idle and self.state is State.CONNECTED:
-            self._drain(self._stopping)
-
-    def _drain(self, on_drained: Callable[[], None]) -> None:
-        """Wait for what is unconfirmed and under way, close the channels, then say good-bye."""
-        self.settle_taken()
-        self.move(State.DRAINING)
-        self._on_drained = on_drained
-        self._close_upstream_when_quiet()
-
-    def _close_upstream_when_quiet(self) -> None:
-        if self._on_drained is not None and self.operation is None and not self.publisher.unconfirmed:
-            self.subscriptions.silence()
-            self.ask(ops.CloseUpstream(), None)
-
-    def _on_upstream_closed(self, event: ops.UpstreamClosed) -> None:
-        on_drained, self._on_drained = self._on_drained, None
-        if on_drained is not None:
-            on_drained()
-
-    def end(self, reason: CloseReason) -> None:
-        """End once: nothing more is said or asked."""
-        self._on_drained = None
-        super().end(reason)
+        """The gateway is stopping: read nothing more, wait for confirms, tell the client, close."""
+        self._disconnect.shut_down()
 
     def close(self, error: StompError) -> None:
-        """End the session with an ERROR that says why, for reasons that the owner knows."""
-        self.fail(error, None)
+        """Close the session with an ERROR, for a reason that the server knows."""
+        self._context.fail(error)
 
     def client_gone(self) -> None:
         """The client's connection is gone."""
-        self.end(CloseReason.CLIENT_GONE)
-
-    # Events.
-
-    def handle(self, event: ops.Event) -> None:
-        """Take the answer to an operation, or what happened at the broker.
-
-        Args:
-            event: one of ``gateway.session.ops``.
-        """
-        if self.state is State.CLOSED:
-            return
-        handler: Callable[[ops.Event], None] = getattr(self, _EVENT_HANDLERS[type(event)])
-        handler(event)
-        self._drain_when_idle()
-        self._close_upstream_when_quiet()
-
-    def _on_operation_failed(self, event: ops.OperationFailed) -> None:
-        operation = self.operation
-        self.again = False
-        frame = self.answered()
-        receipt = None if frame is None else self.receipt_of(frame)
-        if isinstance(operation, ops.PreparePublisher) and "exchange '" in event.text:
-            # Perhaps an earlier message closed the channel, and not what was asked for now.
-            receipt = self.publisher.receipt_of_failure(event.text) or receipt
-        is_topic = isinstance(operation, ops.Subscribe) and operation.subscription.destination.startswith(_TOPIC)
-        refused = error_frames.topic_refused if is_topic else error_frames.broker_error
-        self._fail_for(event.text, refused(event.code, event.text, self.settings), receipt)
-
-    def _on_channel_closed(self, event: ops.ChannelClosed) -> None:
-        receipt = self.sender.receipt_of_failure(event.text) if event.publishing else None
-        self._fail_for(event.text, error_frames.broker_error(event.code, event.text, self.settings), receipt)
-
-    def _on_link_lost(self, event: ops.LinkLost) -> None:
-        error = error_frames.broker_error(event.code, event.text, self.settings)
-        self._fail_for(event.text, error_frames.closed_for(error, CloseReason.LINK_LOST), None)
-
-    def _fail_for(self, text: str, error: StompError, receipt: bytes | None) -> None:
-        """The broker said so: tell the client, in the words for it if its token has expired."""
-        self.fail(error_frames.token_expired() if self.renewal.was_cause(text) else error, receipt)
-
-    def time_passed(self, now: float) -> None:
-        """Take note of the time, and forget transactions that were left open for too long.
-
-        Args:
-            now: seconds on any clock that only goes forward.
-        """
-        self._now = now
-        if self.state is State.CONNECTED:
-            for identifier in self.sender.transactions.expire(now):
-                self.fail(error_frames.transaction_too_old(identifier), None)
+        self._context.close(CloseReason.CLIENT_GONE)
 
 
-_EVENT_HANDLERS: Final = {
-    ops.LoggedIn: "_on_logged_in",
-    ops.LoginFailed: "_on_login_failed",
-    ops.BrokerUnreachable: "_on_broker_unreachable",
-    ops.SessionRefused: "_on_session_refused",
-    ops.PublisherPrepared: "_on_publisher_prepared",
-    ops.Subscribed: "_on_subscribed",
-    ops.Unsubscribed: "_on_unsubscribed",
-    ops.TokenRenewed: "_on_token_renewed",
-    ops.TokenRefused: "_on_token_refused",
-    ops.UpstreamClosed: "_on_upstream_closed",
-    ops.OperationFailed: "_on_operation_failed",
-    ops.ChannelClosed: "_on_channel_closed",
-    ops.ConsumerCancelled: "_on_consumer_cancelled",
-    ops.LinkLost: "_on_link_lost",
+COMMANDS: Final[dict[State, dict[bytes, Callable[[Session, Frame], None]]]] = {
+    State.CONNECTING: {
+        b"CONNECT": lambda session, frame: session._connect.connect(frame),
+        b"STOMP": lambda session, frame: session._connect.connect(frame),
+    },
+    State.CONNECTED: {
+        b"CONNECT": lambda session, frame: session._connect.connect_again(frame),
+        b"STOMP": lambda session, frame: session._connect.connect_again(frame),
+        b"SEND": lambda session, frame: session._publisher.send(frame),
+        b"SUBSCRIBE": lambda session, frame: session._subscriber.subscribe(frame),
+        b"UNSUBSCRIBE": lambda session, frame: session._subscriber.unsubscribe(frame),
+        b"ACK": lambda session, frame: session._acknowledgements.ack(frame),
+        b"NACK": lambda session, frame: session._acknowledgements.nack(frame),
+        b"BEGIN": lambda session, frame: session._transactions.begin(frame),
+        b"COMMIT": lambda session, frame: session._transactions.commit(frame),
+        b"ABORT": lambda session, frame: session._transactions.abort(frame),
+        b"TOKEN": lambda session, frame: session._tokens.renew(frame),
+        b"DISCONNECT": lambda session, frame: session._disconnect.disconnect(frame),
+    },
 }
+"""The state table: what carries a command out in a state. See ``transitions``.
+
+One table for all sessions, because methods bound to each session would take more memory than the rest of it.
+"""
+
+_EVENTS: Final[dict[type[ops.Event], Callable[[Session, Any], None]]] = {
+    ops.LoggedIn: lambda session, event: session._logged_in(event),
+    ops.LoginFailed: lambda session, event: session._connect.login_failed(event),
+    ops.BrokerUnreachable: lambda session, event: session._connect.broker_unreachable(event),
+    ops.SessionRefused: lambda session, event: session._connect.session_refused(event),
+    ops.PublisherPrepared: lambda session, event: session._publisher.prepared(event),
+    ops.Subscribed: lambda session, event: session._subscriber.subscribed(event),
+    ops.Unsubscribed: lambda session, event: session._subscriber.unsubscribed(event),
+    ops.ConsumerCancelled: lambda session, event: session._subscriber.cancelled(event),
+    ops.TokenRenewed: lambda session, event: session._tokens.renewed(event),
+    ops.TokenRefused: lambda session, event: session._tokens.refused(event),
+    ops.OperationFailed: lambda session, event: session._operation_failed(event),
+    ops.ChannelClosed: lambda session, event: session._channel_closed(event),
+    ops.LinkLost: lambda session, event: session._link_lost(event),
+    ops.UpstreamClosed: lambda session, event: session._disconnect.upstream_closed(event),
+}
+"""What takes each event of the broker."""

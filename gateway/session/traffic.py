@@ -1,116 +1,142 @@
-"""What a session has sent and delivered so far: plain counts, for whoever asks now and then.
+"""What a session has sent and delivered: plain counters for metrics, the API, `top` and the journal.
 
-Nobody is told of anything here. A message costs two additions on the way in; on the way out `Subscription.figures`
-knows already, and what a subscription brought is kept here when it ends.
+Every message is counted once. A SEND costs two additions (`Publisher.publish`). A delivery costs nothing here:
+`Subscription.stats` is computed from what the subscription keeps anyway, and is added to the session's counters when
+the subscription ends. Everything that a reader is shown is a sum, or a difference, of `TrafficCounter`.
+
+`SendCounter` and `DeliveryCounter` are what an observer of the session (the journal) wants to be called for each
+message. Without an observer they cost one comparison per message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from dataclasses import dataclass, fields
+from typing import Final, Protocol
 
 from gateway.session.destinations import Kind
-
-if TYPE_CHECKING:
-    from gateway.session.subscription import Subscription
 
 COMMANDS: Final = frozenset((
     b"CONNECT", b"STOMP", b"SEND", b"SUBSCRIBE", b"UNSUBSCRIBE", b"ACK", b"NACK", b"BEGIN", b"COMMIT", b"ABORT",
     b"DISCONNECT", b"TOKEN",
 ))  # fmt: skip
-"""The commands that are counted by name; clients may make up any number of others."""
+"""The commands that are counted by name; a client may invent any number of others."""
 
 OTHER: Final = b"other"
-"""Stands for all commands, or destinations, beyond those that are counted by name."""
+"""Stands for all commands, or destinations, that are not counted by name."""
 
 # Destinations of one session that are counted by name.
-_REMEMBERED: Final = 1024
+_MAX_DESTINATIONS: Final = 1024
 
 
-class SendCount:
-    """Messages that a session sent to one destination, and the bytes of their bodies."""
+@dataclass(slots=True)
+class TrafficCounter:
+    """Messages, and bytes of their bodies, of a subscription, a destination, or anything larger.
 
-    __slots__ = ("destination", "kind", "messages", "octets")
+    ``outstanding`` messages were delivered and are not settled. The others became ``acknowledged``, ``requeued`` or
+    ``discarded``.
+    """
 
-    def __init__(self, destination: bytes, kind: Kind) -> None:
-        self.destination = destination
-        self.kind = kind
-        self.messages = 0
-        self.octets = 0
+    published: int = 0
+    published_bytes: int = 0
+    delivered: int = 0
+    delivered_bytes: int = 0
+    redelivered: int = 0
+    outstanding: int = 0
+    acknowledged: int = 0
+    requeued: int = 0
+    discarded: int = 0
+
+    def add(self, other: TrafficCounter) -> None:
+        """Add every count of another counter."""
+        for name in _COUNTS:
+            count = getattr(other, name)
+            if count:
+                setattr(self, name, getattr(self, name) + count)
+
+    def since(self, earlier: TrafficCounter) -> TrafficCounter:
+        """What was counted since a copy of this counter was made."""
+        return TrafficCounter(*[getattr(self, name) - getattr(earlier, name) for name in _COUNTS])
 
 
-class DeliveryCount:
-    """Messages that subscriptions to one destination brought, bytes of bodies, and what became of them."""
+_COUNTS: Final = tuple(field.name for field in fields(TrafficCounter))
+
+
+class TrafficByDestination(dict[tuple[bytes, Kind], TrafficCounter]):
+    """A counter for each destination. Beyond 1024 of them, further ones share a counter for each kind."""
+
+    __slots__ = ()
+
+    def counter(self, destination: bytes, kind: Kind) -> TrafficCounter:
+        """The counter of a destination."""
+        key = (destination, kind)
+        if key not in self and len(self) >= _MAX_DESTINATIONS:
+            key = (OTHER, kind)
+        return self.setdefault(key, TrafficCounter())
+
+
+class SendCounter(Protocol):
+    """Called for each message of one kind of SEND. HOT."""
+
+    def sent(self, size: int, receipt: bool, /) -> object:
+        """Count a message that was published.
+
+        Args:
+            size: bytes of its body.
+            receipt: whether its frame asked for a receipt.
+
+        Returns:
+            What ``confirmed`` is called with, for example the time; None if it need not be called.
+        """
+
+    def confirmed(self, sent_at: object, accepted: bool, /) -> None:
+        """Count the broker's answer to a message.
+
+        Args:
+            sent_at: what ``sent`` returned for it.
+            accepted: ack or nack.
+        """
+
+
+class DeliveryCounter(Protocol):
+    """Called for each message of one subscription, which counts its messages itself (`Subscription.stats`). HOT."""
+
+    def delivered(self, tag: int, redelivered: bool, size: int, /) -> None:
+        """Note a message that goes to the client.
+
+        Args:
+            tag: delivery tag.
+            redelivered: the broker's flag.
+            size: bytes of its body.
+        """
+
+    def settled(self, tag: int, count: int, requeue: bool | None, /) -> None:
+        """Note that the client acknowledged or refused messages.
+
+        Args:
+            tag: of the last one; with ``count`` above 1 it means all outstanding ones before it too.
+            count: how many.
+            requeue: None for an ACK; for a NACK whether they return to their queue.
+        """
+
+
+class SessionTraffic:
+    """What one session received, sent and had confirmed.
+
+    ``commands`` counts frames by command, except SEND: what remains of ``frames_received`` were SENDs.
+    """
 
     __slots__ = (
-        "acknowledged", "destination", "discarded", "kind", "messages", "octets", "redelivered", "requeued",
-        "subscriptions",
+        "commands", "confirmed", "errors_sent", "frames_received", "receipts_sent", "rejected", "returned", "sends",
     )  # fmt: skip
 
-    def __init__(self, destination: bytes, kind: Kind) -> None:
-        self.destination = destination
-        self.kind = kind
-        self.messages = self.octets = self.redelivered = 0
-        self.acknowledged = self.requeued = self.discarded = 0
-        # Those that are active.
-        self.subscriptions = 0
-
-    def add(self, subscription: Subscription) -> None:
-        """Add what a subscription brought."""
-        stats = subscription.stats
-        self.messages += stats.delivered
-        self.octets += stats.octets
-        self.redelivered += stats.redelivered
-        self.acknowledged += stats.acknowledged
-        self.requeued += stats.requeued
-        self.discarded += stats.discarded
-
-
-CountT = TypeVar("CountT", SendCount, DeliveryCount)
-
-
-class _ByDestination(Generic[CountT]):
-    """One count for each destination; of very many the later ones are counted together, by kind."""
-
-    __slots__ = ("_by_destination", "_new")
-
-    def __init__(self, new: Callable[[bytes, Kind], CountT]) -> None:
-        self._new: Callable[[bytes, Kind], CountT] = new
-        self._by_destination: dict[bytes | Kind, CountT] = {}
-
-    def count(self, destination: bytes, kind: Kind) -> CountT:
-        """The count for a destination."""
-        known = self._by_destination.get(destination)
-        if known is not None:
-            return known
-        key: bytes | Kind = destination
-        if len(self._by_destination) >= _REMEMBERED:
-            key, destination = kind, OTHER
-        return self._by_destination.setdefault(key, self._new(destination, kind))
-
-    @property
-    def all(self) -> Iterable[CountT]:
-        """Every count there is."""
-        return self._by_destination.values()
-
-
-class Sends(_ByDestination[SendCount]):
-    """What a session sent, by destination; a count is shared by all plans that send there."""
-
-    __slots__ = ()
-
     def __init__(self) -> None:
-        super().__init__(SendCount)
+        self.frames_received = 0
+        self.commands: dict[bytes, int] = {}
+        self.receipts_sent = self.errors_sent = 0
+        self.sends = TrafficByDestination()
+        self.confirmed = self.rejected = self.returned = 0
 
-
-class Deliveries(_ByDestination[DeliveryCount]):
-    """What subscriptions brought that have ended, by destination."""
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        super().__init__(DeliveryCount)
-
-    def ended(self, subscription: Subscription) -> None:
-        """A subscription has ended: keep what it brought."""
-        self.count(subscription.address, subscription.kind).add(subscription)
+    def note_command(self, command: bytes) -> None:
+        """Count a frame that is not a SEND."""
+        name = command if command in COMMANDS else OTHER
+        self.commands[name] = self.commands.get(name, 0) + 1

@@ -1,17 +1,17 @@
-"""The state machine of a session, as one table.
+"""The states of a session, and the ways between them.
 
-Theory of operation. A session is in one of five states, and ``Session`` changes it in one place only.
+Theory of operation. A session is in one of five states, and only `SessionContext.move` changes it.
 
-* CONNECTING: the client has said nothing yet, or its CONNECT was refused; it may try again.
-* AUTHENTICATING: the broker is being asked. No frame is looked at; they wait where they are.
-* CONNECTED: the session proper.
-* DRAINING: the client said DISCONNECT, or the gateway is stopping. Nothing more is read; confirms are waited for and
-  receipts still go out.
-* CLOSED: the last frame is on its way. Whatever comes is thrown away.
+* CONNECTING: the client has sent nothing yet, or its CONNECT was refused and it may try again.
+* AUTHENTICATING: the broker checks the login. Frames wait in the decoder.
+* CONNECTED: every command has its handler.
+* DRAINING: the client sent DISCONNECT, or the gateway stops. No frame is read any more; the session waits for confirms
+  and still sends receipts.
+* CLOSED: the last frame is written. All further input is discarded.
 
-``HANDLERS`` maps a state and a command to the name of the ``Session`` method that carries it out. A cell that is
-absent is a protocol error: before CONNECT every other command is "Illegal command", after it every unknown one is "Bad
-command". In the three states in which nothing is read no command has a cell.
+What a command does in a state is in the table of ``session.py``. A cell that is absent there is a protocol error:
+before CONNECT every other command is "Illegal command", after it every unknown one is "Bad command". In the three
+states in which no frame is read, no command has a cell.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Final
 class State(Enum):
     """Where a session is in its life."""
 
-    # It is looked up for every message, and the hash of Enum is written in Python.
+    # Looked up for every frame, and the hash of Enum is written in Python.
     __hash__ = object.__hash__
 
     CONNECTING = "connecting"
@@ -34,26 +34,9 @@ class State(Enum):
 
 
 READING: Final = frozenset((State.CONNECTING, State.CONNECTED))
-"""States in which frames are looked at."""
+"""The states in which frames are read."""
 
-HANDLERS: Final = {
-    (State.CONNECTING, b"CONNECT"): "_on_connect",
-    (State.CONNECTING, b"STOMP"): "_on_connect",
-    (State.CONNECTED, b"CONNECT"): "_on_second_connect",
-    (State.CONNECTED, b"STOMP"): "_on_second_connect",
-    (State.CONNECTED, b"SEND"): "_on_send",
-    (State.CONNECTED, b"SUBSCRIBE"): "_on_subscribe",
-    (State.CONNECTED, b"UNSUBSCRIBE"): "_on_unsubscribe",
-    (State.CONNECTED, b"ACK"): "_on_ack",
-    (State.CONNECTED, b"NACK"): "_on_nack",
-    (State.CONNECTED, b"BEGIN"): "_on_begin",
-    (State.CONNECTED, b"COMMIT"): "_on_commit",
-    (State.CONNECTED, b"ABORT"): "_on_abort",
-    (State.CONNECTED, b"TOKEN"): "_on_token",
-    (State.CONNECTED, b"DISCONNECT"): "_on_disconnect",
-}
-
-# Where a session may go from each state. Everything may end.
+# From each state to the states that may follow. Every state may end in CLOSED.
 MOVES: Final = {
     State.CONNECTING: frozenset((State.AUTHENTICATING, State.DRAINING, State.CLOSED)),
     State.AUTHENTICATING: frozenset((State.CONNECTING, State.CONNECTED, State.DRAINING, State.CLOSED)),

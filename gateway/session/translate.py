@@ -1,6 +1,6 @@
 """STOMP headers to AMQP properties, and back.
 
-Both translations are made once per block of headers and kept: a SEND's on its head, a MESSAGE's with its subscription.
+Both are done once per block of headers and cached: for SEND in `CachedPublish`, for MESSAGE in its `Subscription`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 from gateway.amqp import properties as amqp
 from gateway.amqp.properties import LONGEST_SHORT_STRING, Properties
 from gateway.session import error_frames
-from gateway.session.destinations import show_reply_to
+from gateway.session.destinations import message_reply_to
 from gateway.stomp.encoder import encode_headers
 from gateway.stomp.headers import read_boolean, read_integer
 
@@ -31,20 +31,18 @@ _TEXTS: Final = {
 _NUMBERS: Final = {b"priority": ("priority", 0xFF), b"timestamp": ("timestamp", 0xFFFF_FFFF_FFFF_FFFF)}
 _OTHERS: Final = frozenset((b"destination", b"reply-to", b"persistent"))
 
-# Headers of a MESSAGE that the gateway itself writes. A message's own header of such a name is dropped: no publisher
-# may forge what a client acknowledges by.
+# Headers of a MESSAGE that the gateway itself writes. A message's own header of such a name is dropped, so that no
+# publisher can forge the header that a client acknowledges with.
 _OWN: Final = frozenset((b"subscription", b"destination", b"message-id", b"redelivered", b"ack", b"content-length"))
 
 
 def properties_of_send(headers: Mapping[bytes, bytes], reply_to: bytes | None) -> Properties:
-    """The AMQP properties that a SEND's headers ask for, all but the headers table.
+    """The AMQP properties that a SEND's headers ask for, without the headers table.
 
-    Args:
-        headers: of the SEND.
-        reply_to: what to put there, the header's own value or the name of a temporary queue.
+    ``reply_to`` is the header's own value, or the name of a temporary queue.
 
     Raises:
-        StompError: for a priority or timestamp that is no number, or a text too long for AMQP.
+        StompError: for a malformed priority or timestamp, or a text too long for AMQP.
     """
     found = Properties(reply_to=reply_to)
     if reply_to is not None and len(reply_to) > LONGEST_SHORT_STRING:
@@ -73,13 +71,11 @@ def table_of_send(
 ) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
     """The headers table of a SEND: every header that is no property, as a long string, last header first.
 
-    Args:
-        headers: of the SEND.
-        gaps: names of headers whose value belongs to the single message.
+    The values of ``gaps`` differ from message to message and are left out.
 
     Returns:
-        The table's bytes cut at the gaps, each piece but the last ending where a length and a value follow; and the
-        names of the gaps in the order of the table.
+        The table's bytes cut at the gaps: behind each piece but the last, a length and a value follow. And the names of
+        the gaps in the order of the table.
 
     Raises:
         StompError: for a name that is too long for AMQP.
@@ -102,14 +98,7 @@ def table_of_send(
 
 
 def message_headers(properties: Properties) -> bytes:
-    """The header lines of a MESSAGE that come from the message's properties and headers table.
-
-    Args:
-        properties: as decoded.
-
-    Returns:
-        Encoded lines: the table's entries in its order, then the properties.
-    """
+    """The encoded header lines of a MESSAGE for the headers table, in its order, and then for the properties."""
     lines = _property_lines(properties)
     taken = _OWN.union(name for name, _ in lines)
     table: list[tuple[bytes, bytes]] = []
@@ -130,7 +119,7 @@ def _property_lines(found: Properties) -> list[tuple[bytes, bytes]]:
         (b"timestamp", None if found.timestamp is None else b"%d" % found.timestamp),
         (b"amqp-message-id", found.message_id),
         (b"expiration", found.expiration),
-        (b"reply-to", None if found.reply_to is None else show_reply_to(found.reply_to)),
+        (b"reply-to", None if found.reply_to is None else message_reply_to(found.reply_to)),
         (b"correlation-id", found.correlation_id),
         (b"priority", None if found.priority is None else b"%d" % found.priority),
         (b"persistent", persistent),

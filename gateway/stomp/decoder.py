@@ -1,7 +1,7 @@
 """Bytes to frames, for any split of the byte stream (STOMP 1.2, "Augmented BNF"; one grammar for all versions).
 
 How it works. ``feed`` takes what the socket gave, ``next_frame`` hands out one frame after the other until it needs
-more. Whole frames are read straight from the chunk they came in. The rest of a chunk is *parked* in a growing buffer
+more. Whole frames are read straight from the chunk they came in. The rest of a chunk is kept in a growing buffer,
 together with what is known about it, so that no byte is searched twice however small the pieces are:
 
 * the header lines so far were read one by one (a bad line is an error at once, not at the end of the frame);
@@ -22,24 +22,24 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from gateway.errors import FrameError, TlsOctetsError
+from gateway.errors import FrameError, TlsHandshakeError
 from gateway.stomp.frame import CONTENT_LENGTH, RECEIPT, Frame, HeaderBlock
 from gateway.stomp.headers import printable, read_integer, split_line
 
 # Between frames any number of NUL, LF and CR LF may stand: heart-beats, and the line's end that may follow a frame.
 # Possessive, since a flood of them would otherwise cost a hundred bytes of matcher state for each.
 _BETWEEN_FRAMES: Final = re.compile(rb"(?:[\n\0]++|\r\n)*+")
-_END_OF_HEAD: Final = re.compile(rb"\n\r?\n")
+_END_OF_BLOCK: Final = re.compile(rb"\n\r?\n")
 _CARRIAGE_RETURN: Final = 0x0D
 _LINE_FEED: Final = 0x0A
 _FIRST_OF_SEND: Final = ord("S")
 # What a TLS handshake begins with (RFC 8446, 5.1). No command does.
 _FIRST_OF_TLS: Final = 0x16
 
-# A connection remembers this many header blocks of this size at most: enough for a producer that serves some dozens of
-# destinations, and small beside the connection itself.
-_REMEMBERED: Final = 64
-_REMEMBERED_OCTETS: Final = 2048
+# So many header blocks are cached for each connection, none larger than this: enough for a producer that sends to some
+# dozens of destinations, and small beside the connection itself.
+_CACHED_BLOCKS: Final = 64
+_LARGEST_CACHED_BLOCK: Final = 2048
 
 # Digits of a length that the fast path reads; more are longer than any frame, or zeros that the slow path may judge.
 _LONGEST_LENGTH: Final = 9
@@ -49,7 +49,7 @@ _LENGTH_LINE: Final = b"\ncontent-length:"
 
 
 @dataclass(slots=True)
-class Limits:
+class FrameLimits:
     """What a client may send, in bytes and in numbers.
 
     ``frame`` bounds a whole frame, ``headers`` the distinct headers in it, ``header`` each name and each value. They
@@ -62,12 +62,12 @@ class Limits:
 
 
 @dataclass(slots=True, repr=False)
-class _Parked:
+class _PartialFrame:
     """What is known about the frame whose first part lies in ``buffer``. No repr: it may hold a passcode."""
 
     buffer: bytearray
-    line: int = 0  # where the line of the head starts that is not complete yet
-    searched: int = 0  # bytes before this hold no end of that line, or no NUL once the head is complete
+    line: int = 0  # where the header line starts that is not complete yet
+    searched: int = 0  # bytes before this hold no end of that line, or no NUL once the header block is complete
     needed: int = 0  # size at which the frame is complete; 0 while unknown
     in_body: bool = False
     command: bytes = b""
@@ -78,47 +78,47 @@ class Decoder:
     """Reads the frames of one client.
 
     Args:
-        limits: bounds, shared with the owner, who may raise them between frames.
+        limits: may be raised between frames.
     """
 
-    __slots__ = ("_blocks", "_chunk", "_heads", "_parked", "_position", "limits")
+    __slots__ = ("_chunk", "_header_blocks", "_partial", "_position", "_sized_blocks", "limits")
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self.limits = limits or Limits()
+    def __init__(self, limits: FrameLimits | None = None) -> None:
+        self.limits = limits or FrameLimits()
         self._chunk = b""
         self._position = 0
-        self._parked: _Parked | None = None
-        # Heads by their block without the values of receipt and content-length; and the same once more by the block
-        # with its content-length, next to the length's text and number.
-        self._heads: dict[bytes, HeaderBlock] = {}
-        self._blocks: dict[bytes, tuple[HeaderBlock, bytes | None, int]] = {}
+        self._partial: _PartialFrame | None = None
+        # Header blocks by their bytes without the values of receipt and content-length; and once more by the bytes with
+        # content-length, next to the length's text and number.
+        self._header_blocks: dict[bytes, HeaderBlock] = {}
+        self._sized_blocks: dict[bytes, tuple[HeaderBlock, bytes | None, int]] = {}
 
     @property
     def buffered(self) -> int:
         """Bytes received that belong to no frame handed out yet."""
         waiting = len(self._chunk) - self._position
-        return waiting + (len(self._parked.buffer) if self._parked else 0)
+        return waiting + (len(self._partial.buffer) if self._partial else 0)
 
-    def feed(self, octets: bytes) -> None:
+    def feed(self, data: bytes) -> None:
         """Take bytes from the client.
 
         Args:
-            octets: what one read of the socket gave, any length.
+            data: what one read of the socket gave, any length.
 
         Raises:
             FrameError: when the frame that is arriving is malformed already, or exceeds a limit.
         """
-        parked = self._parked
-        if parked is None:
+        partial = self._partial
+        if partial is None:
             # Frames may be waiting while the owner does not ask for them; normally nothing is left here.
             left = len(self._chunk) - self._position
-            self._chunk = self._chunk[self._position :] + octets if left else octets
+            self._chunk = self._chunk[self._position :] + data if left else data
             self._position = 0
             return
-        parked.buffer += octets
-        if self._is_complete(parked):
-            self._chunk, self._position, self._parked = bytes(parked.buffer), 0, None
-        elif len(parked.buffer) > self.limits.frame:
+        partial.buffer += data
+        if self._is_complete(partial):
+            self._chunk, self._position, self._partial = bytes(partial.buffer), 0, None
+        elif len(partial.buffer) > self.limits.frame:
             raise self._too_large()
 
     def next_frame(self) -> Frame | None:  # noqa: PLR0911 - hot: in one piece, since every call costs
@@ -136,7 +136,7 @@ class Decoder:
         chunk = self._chunk
         start = self._position
         size = len(chunk)
-        if start < size and chunk[start] == _LINE_FEED:  # most clients send one behind each frame
+        if start < size and chunk[start] == _LINE_FEED:  # most clients send one after each frame
             start += 1
         if start < size and chunk[start] <= _FIRST_OF_TLS:
             start = self._between_frames(start)
@@ -146,7 +146,7 @@ class Decoder:
         if chunk[start] != _FIRST_OF_SEND:
             return self._slow_frame(start)
         # The search is bounded, or lines that end in CR LF would cost a search of the whole chunk for each frame.
-        end = chunk.find(b"\n\n", start, start + _REMEMBERED_OCTETS)
+        end = chunk.find(b"\n\n", start, start + _LARGEST_CACHED_BLOCK)
         if end < 0:
             return self._slow_frame(start)
         block = chunk[start:end]
@@ -156,79 +156,80 @@ class Decoder:
             block, receipt = _cut(block, at + len(_RECEIPT_LINE))
             if b"\\" in receipt or b"\r" in receipt or len(receipt) > self.limits.header:
                 return self._slow_frame(start)
-        known = self._blocks.get(block) or self._recall(block)
+        known = self._sized_blocks.get(block) or self._look_up(block)
         if known is None:
             return self._slow_frame(start)
-        head, length, body_size = known
+        header_block, length, body_size = known
         body = end + 2
         stop = chunk.find(b"\0", body) if length is None else body + body_size
         if not 0 < stop < size or chunk[stop] or stop - start >= self.limits.frame:
             return self._slow_frame(start)
         self._position = stop + 1
-        return Frame(head, chunk[body:stop], receipt, length)
+        return Frame(header_block, chunk[body:stop], receipt, length)
 
     def _between_frames(self, start: int) -> int:
         """Where the next frame begins, or the end of the chunk."""
         found = _BETWEEN_FRAMES.match(self._chunk, start)
         start = found.end() if found else start
         if start < len(self._chunk) and self._chunk[start] == _FIRST_OF_TLS:
-            raise TlsOctetsError("TLS is not spoken on this port")
+            raise TlsHandshakeError("TLS is not spoken on this port")
         return start
 
-    def _recall(self, block: bytes) -> tuple[HeaderBlock, bytes | None, int] | None:
-        """Look up a block without its receipt: head, text of the length, size of the body; None when unknown."""
+    def _look_up(self, block: bytes) -> tuple[HeaderBlock, bytes | None, int] | None:
+        """Look up a block without its receipt: the header block, the length's text, and the size of the body."""
         at = block.find(_LENGTH_LINE)
         if at < 0:
-            head, length = self._heads.get(block), None
+            header_block, length = self._header_blocks.get(block), None
         else:
             key, length = _cut(block, at + len(_LENGTH_LINE))
-            head = self._heads.get(key) if length.isdigit() and len(length) <= _LONGEST_LENGTH else None
-        if head is None:
+            header_block = self._header_blocks.get(key) if length.isdigit() and len(length) <= _LONGEST_LENGTH else None
+        if header_block is None:
             return None
-        if len(self._blocks) >= _REMEMBERED:
-            self._blocks.clear()
-        known = self._blocks[block] = (head, length, int(length or 0))
+        if len(self._sized_blocks) >= _CACHED_BLOCKS:
+            self._sized_blocks.clear()
+        known = self._sized_blocks[block] = (header_block, length, int(length or 0))
         return known
 
-    def _remember(self, block: bytes, head: HeaderBlock) -> None:
-        """Keep the head of a SEND for the next one with the same block."""
+    def _cache(self, block: bytes, header_block: HeaderBlock) -> None:
+        """Keep the header block of a SEND for the next one with the same bytes."""
         for line in (_RECEIPT_LINE, _LENGTH_LINE):
             at = block.find(line)
             if at >= 0:
                 block, _ = _cut(block, at + len(line))
-        if len(block) > _REMEMBERED_OCTETS:
+        if len(block) > _LARGEST_CACHED_BLOCK:
             return
-        if len(self._heads) >= _REMEMBERED:
-            self._heads.clear()
-        self._heads[block] = head
+        if len(self._header_blocks) >= _CACHED_BLOCKS:
+            self._header_blocks.clear()
+        self._header_blocks[block] = header_block
 
     # The slow path: it defines the grammar.
 
     def _slow_frame(self, start: int) -> Frame | None:
         chunk = self._chunk
-        found = _END_OF_HEAD.search(chunk, start)
+        found = _END_OF_BLOCK.search(chunk, start)
         if found is None:
-            self._park(start)
+            self._keep_partial(start)
             return None
         block = chunk[start : found.start()]
-        head = self._read_head(block)
+        header_block = self._read_block(block)
         body = found.end()
-        length = _content_length(head.command, head.headers)
+        length = _content_length(header_block.command, header_block.headers)
         stop = chunk.find(b"\0", body) if length is None else body + length
         if stop - start >= self.limits.frame:
             raise self._too_large()
         if stop < 0 or stop >= len(chunk):
-            self._park(start)
+            self._keep_partial(start)
             return None
         if chunk[stop]:
             raise FrameError("content-length is shorter than the body: no NUL where the body should end")
         self._position = stop + 1
-        if head.command != b"SEND":
-            return Frame(head, b"", head.headers.get(RECEIPT))
-        self._remember(block, head)
-        return Frame(head, chunk[body:stop], head.headers.get(RECEIPT), head.headers.get(CONTENT_LENGTH))
+        if header_block.command != b"SEND":
+            return Frame(header_block, b"", header_block.headers.get(RECEIPT))
+        self._cache(block, header_block)
+        headers = header_block.headers
+        return Frame(header_block, chunk[body:stop], headers.get(RECEIPT), headers.get(CONTENT_LENGTH))
 
-    def _read_head(self, block: bytes) -> HeaderBlock:
+    def _read_block(self, block: bytes) -> HeaderBlock:
         lines = block.split(b"\n")
         command = _command(lines[0])
         headers: dict[bytes, bytes] = {}
@@ -238,7 +239,7 @@ class Decoder:
         return HeaderBlock(command, headers, tuple(volatile))
 
     def _read_header(self, line: bytes, headers: dict[bytes, bytes]) -> None:
-        """Add the header of a line, unless there is one of that name."""
+        """Add the header of a line, unless it repeats a name."""
         name, value = split_line(line)
         limits = self.limits
         if len(name) > limits.header or len(value) > limits.header:
@@ -250,52 +251,52 @@ class Decoder:
 
     # Frames that arrive in pieces.
 
-    def _park(self, start: int) -> None:
-        """Set aside an incomplete frame."""
+    def _keep_partial(self, start: int) -> None:
+        """Keep the first part of a frame until more of it arrives."""
         rest = self._chunk[start:]
         if rest == b"\r":
             # Perhaps half of a line's end between frames; the next byte tells.
             self._chunk, self._position = rest, 0
             return
         self._chunk, self._position = b"", 0
-        self._parked = _Parked(bytearray(rest))
-        self._is_complete(self._parked)  # it is not; this takes note of what has arrived
+        self._partial = _PartialFrame(bytearray(rest))
+        self._is_complete(self._partial)  # it is not; this notes what has arrived
         if len(rest) > self.limits.frame:
             raise self._too_large()
 
-    def _is_complete(self, parked: _Parked) -> bool:
-        if not parked.in_body and not self._head_arrived(parked):
+    def _is_complete(self, partial: _PartialFrame) -> bool:
+        if not partial.in_body and not self._block_arrived(partial):
             return False
-        if parked.needed:
-            return len(parked.buffer) >= parked.needed
-        if parked.buffer.find(b"\0", parked.searched) >= 0:
+        if partial.needed:
+            return len(partial.buffer) >= partial.needed
+        if partial.buffer.find(b"\0", partial.searched) >= 0:
             return True
-        parked.searched = len(parked.buffer)
+        partial.searched = len(partial.buffer)
         return False
 
-    def _head_arrived(self, parked: _Parked) -> bool:
-        """Read the lines of the head that are complete by now; True once the blank line was among them."""
-        buffer = parked.buffer
-        while (end := buffer.find(b"\n", parked.searched)) >= 0:
-            line = bytes(buffer[parked.line : end])
-            if not parked.line:
-                parked.command = _command(line)
+    def _block_arrived(self, partial: _PartialFrame) -> bool:
+        """Read the header lines that are complete by now; True once the blank line is among them."""
+        buffer = partial.buffer
+        while (end := buffer.find(b"\n", partial.searched)) >= 0:
+            line = bytes(buffer[partial.line : end])
+            if not partial.line:
+                partial.command = _command(line)
             elif line in (b"", b"\r"):
-                length = _content_length(parked.command, parked.headers)
-                parked.needed = 0 if length is None else end + 1 + length + 1
-                if parked.needed > self.limits.frame:
+                length = _content_length(partial.command, partial.headers)
+                partial.needed = 0 if length is None else end + 1 + length + 1
+                if partial.needed > self.limits.frame:
                     raise self._too_large()
-                parked.in_body = True
-                parked.searched = end + 1
-                parked.headers.clear()
+                partial.in_body = True
+                partial.searched = end + 1
+                partial.headers.clear()
                 return True
             else:
-                self._read_header(line, parked.headers)
-            parked.line = parked.searched = end + 1
-        if not parked.line and len(buffer) > 1 and buffer[0] == _CARRIAGE_RETURN:
-            # Between frames, and nothing says that a line feed will ever come to tell so.
+                self._read_header(line, partial.headers)
+            partial.line = partial.searched = end + 1
+        if not partial.line and len(buffer) > 1 and buffer[0] == _CARRIAGE_RETURN:
+            # Between frames a line feed may still follow, but an endless wait for it must not hide the mistake.
             raise FrameError("a carriage return that is not followed by a line feed in a command")
-        parked.searched = len(buffer)
+        partial.searched = len(buffer)
         return False
 
     def _too_large(self) -> FrameError:
@@ -319,7 +320,7 @@ def _command(line: bytes) -> bytes:
 
 
 def _content_length(command: bytes, headers: dict[bytes, bytes]) -> int | None:
-    """The body's length as the head states it. RabbitMQ's adapter looks at it on SEND only, and so do we."""
+    """The body's length as the header_block states it. RabbitMQ's adapter looks at it on SEND only, and so do we."""
     text = headers.get(CONTENT_LENGTH) if command == b"SEND" else None
     if text is None:
         return None

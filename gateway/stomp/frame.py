@@ -1,9 +1,8 @@
 """A STOMP frame as the decoder hands it on.
 
-A frame is split into what repeats and what does not. A producer sends the same header block over and over, with only
-the receipt and the length changing, so the decoder parses such a block once and shares its
-``HeaderBlock`` between frames.
-Whoever translates a head may leave the result in ``HeaderBlock.plan`` and find it there when the block comes again.
+A frame is split into what repeats and what does not. A producer sends the same header block over and over, and only
+the receipt and the length change. So the decoder parses such a block once and shares its `HeaderBlock` between frames.
+The session keeps what it means in AMQP in ``HeaderBlock.cached_publish``, and finds it when the block comes again.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ CLIENT_COMMANDS: Final = (
     b"COMMIT",
     b"ABORT",
     b"DISCONNECT",
-    b"TOKEN",  # no command of STOMP's: an extension of the gateway's
+    b"TOKEN",  # an extension of the gateway
 )
 
 RECEIPT: Final = b"receipt"
@@ -32,22 +31,22 @@ CONTENT_LENGTH: Final = b"content-length"
 
 
 class HeaderBlock:
-    """Command and headers of a frame, shared by all frames whose header block is the same.
+    """Command and headers of a frame, shared by all frames with the same header block.
 
     ``headers`` maps unescaped names to unescaped values, bytes as received, in the order of arrival; of a repeated
     name only the first counts (STOMP 1.2, "Repeated Header Entries"). Headers named in ``volatile`` keep their place
-    but not their value, which belongs to the single frame.
+    but not their value, which differs from frame to frame.
 
-    ``plan`` belongs to the session: its translation of this head, or None as long as there is none.
+    ``cached_publish`` belongs to the session; None until it has one.
     """
 
-    __slots__ = ("command", "headers", "plan", "volatile")
+    __slots__ = ("cached_publish", "command", "headers", "volatile")
 
     def __init__(self, command: bytes, headers: dict[bytes, bytes], volatile: tuple[bytes, ...] = ()) -> None:
         self.command = command
         self.headers = headers
         self.volatile = volatile
-        self.plan: object = None
+        self.cached_publish: object = None
 
 
 class Frame:
@@ -57,12 +56,12 @@ class Frame:
     frame has none. ``body`` is empty on every command but SEND.
     """
 
-    __slots__ = ("body", "head", "length", "receipt")
+    __slots__ = ("body", "header_block", "length", "receipt")
 
     def __init__(
-        self, head: HeaderBlock, body: bytes = b"", receipt: bytes | None = None, length: bytes | None = None
+        self, header_block: HeaderBlock, body: bytes = b"", receipt: bytes | None = None, length: bytes | None = None
     ) -> None:
-        self.head = head
+        self.header_block = header_block
         self.body = body
         self.receipt = receipt
         self.length = length
@@ -70,14 +69,14 @@ class Frame:
     @property
     def command(self) -> bytes:
         """The command's bytes as received, for example ``b"SEND"``."""
-        return self.head.command
+        return self.header_block.command
 
     @property
     def headers(self) -> dict[bytes, bytes]:
-        """All headers with the values of this very frame."""
-        if not self.head.volatile:
-            return self.head.headers
-        headers = dict(self.head.headers)
+        """All headers with the values of this frame."""
+        if not self.header_block.volatile:
+            return self.header_block.headers
+        headers = dict(self.header_block.headers)
         if self.receipt is not None:
             headers[RECEIPT] = self.receipt
         if self.length is not None:
@@ -86,4 +85,5 @@ class Frame:
 
     def __repr__(self) -> str:
         # Header values stay out: they may hold a passcode.
-        return f"<Frame {printable(self.command)} with {len(self.head.headers)} headers, {len(self.body)} octets>"
+        headers = len(self.header_block.headers)
+        return f"<Frame {printable(self.command)} with {headers} headers, {len(self.body)} bytes>"

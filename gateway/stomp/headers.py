@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from gateway.errors import FrameError
@@ -15,7 +16,8 @@ _ESCAPE: Final = re.compile(rb"\\.?", re.DOTALL)
 _SPECIAL: Final = re.compile(rb"[\\:\n\r]")
 _INTEGER: Final = re.compile(rb"[+-]?[0-9]+")
 
-# RabbitMQ's adapter reads numbers of any length. Reading one takes the square of its length, so there has to be an end.
+# RabbitMQ's adapter reads numbers of any length. The time to read one grows with the square of its length, so there
+# must be a limit.
 _LONGEST_INTEGER: Final = 1000
 
 _TRUE: Final = (b"true", b"True")
@@ -23,25 +25,12 @@ _FALSE: Final = (b"false", b"False")
 
 
 def escape(value: bytes) -> bytes:
-    """Encode a header name or value for the wire.
-
-    Args:
-        value: bytes of a name or a value.
-
-    Returns:
-        The bytes with colon, backslash, LF and CR replaced by their escapes.
-    """
+    """Encode a header name or value for the wire: colon, backslash, LF and CR become escapes."""
     return _SPECIAL.sub(lambda found: _ENCODED[found[0]], value)
 
 
 def unescape(value: bytes) -> bytes:
     """Decode the escapes of a header name or value.
-
-    Args:
-        value: bytes as received, without the line's end.
-
-    Returns:
-        The decoded bytes.
 
     Raises:
         FrameError: for any escape that STOMP 1.2 does not define ("Undefined escape sequences ... MUST be treated as a
@@ -69,8 +58,8 @@ def split_line(line: bytes) -> tuple[bytes, bytes]:
         Name and value, unescaped. Either may be empty; nothing is trimmed.
 
     Raises:
-        FrameError: when there is no colon, a carriage return inside, or an undefined escape. The text shows a header's
-            name at the most: what a client put on a line of its own by mistake may be part of a passcode.
+        FrameError: when there is no colon, a carriage return inside, or an undefined escape. The text shows at most a
+            header's name: a line without a colon may be part of a passcode.
     """
     if b"\r" in line:
         line = line.removesuffix(b"\r")
@@ -87,15 +76,13 @@ def split_line(line: bytes) -> tuple[bytes, bytes]:
         raise FrameError(f"{error} in header {printable(name)}") from None
 
 
+def trim_values(headers: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """Headers as STOMP 1.0 reads them: without leading spaces in the values."""
+    return {name: value.lstrip(b" ") for name, value in headers.items()}
+
+
 def read_boolean(value: bytes | None) -> bool | None:
-    """Read a boolean header.
-
-    Args:
-        value: the header's value, or None when the header is absent.
-
-    Returns:
-        True or False for exactly ``true``, ``True``, ``false``, ``False``; None for everything else.
-    """
+    """Read a boolean header: exactly ``true``, ``True``, ``false`` or ``False``; None for everything else."""
     if value in _TRUE:
         return True
     if value in _FALSE:
@@ -104,28 +91,13 @@ def read_boolean(value: bytes | None) -> bool | None:
 
 
 def read_integer(value: bytes) -> int | None:
-    """Read a decimal integer header; surrounding spaces and a sign are allowed.
-
-    Args:
-        value: the header's value.
-
-    Returns:
-        The number, or None when the value is not one.
-    """
+    """Read a decimal integer header; spaces around it and a sign are allowed. None when it is malformed."""
     text = value.strip(b" ")
     return int(text) if _INTEGER.fullmatch(text) and len(text) <= _LONGEST_INTEGER else None
 
 
-def printable(octets: bytes, longest: int = 64) -> str:
-    """Show bytes from a client inside an error text: quoted, cut, without control characters.
-
-    Args:
-        octets: anything.
-        longest: bytes shown at the most.
-
-    Returns:
-        A short quoted text.
-    """
-    shown = octets[:longest].decode("utf-8", "backslashreplace")
+def printable(raw: bytes, longest: int = 64) -> str:
+    """Bytes from a client for an error text: quoted, cut after ``longest`` bytes, without control characters."""
+    shown = raw[:longest].decode("utf-8", "backslashreplace")
     text = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown)
-    return f"'{text}{'...' if len(octets) > longest else ''}'"
+    return f"'{text}{'...' if len(raw) > longest else ''}'"

@@ -1,6 +1,6 @@
 """Heart-beats: what was agreed, when to send one, when a silent peer counts as gone (STOMP 1.2, "Heart-beating").
 
-Arithmetic only. Whoever owns the clock calls ``HeartbeatMonitor.tick`` once per interval and sends the LF itself.
+Arithmetic only. The server owns the clock: it calls ``HeartbeatMonitor.tick`` once per interval and sends the LFs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 _HEADER: Final = re.compile(rb"([+-]?[0-9]{1,18}),([+-]?[0-9]{1,18})")
 
-# RabbitMQ's adapter closes at the second check in a row without an byte: two to three intervals after the last one.
+# RabbitMQ's adapter closes at the second check in a row without a byte: two to three intervals after the last one.
 SILENT_INTERVALS: Final = 2
 
 
@@ -53,7 +53,7 @@ def _whole_seconds(milliseconds: int) -> int:
 
 
 class HeartbeatMonitor:
-    """Decides when a peer that promised to speak counts as gone."""
+    """Decides when a silent peer that promised heart-beats counts as gone."""
 
     __slots__ = ("_silent",)
 
@@ -61,7 +61,7 @@ class HeartbeatMonitor:
         self._silent = 0
 
     def tick(self, *, heard: bool) -> bool:
-        """Take note of one interval.
+        """Count one interval.
 
         Args:
             heard: whether any byte arrived since the tick before.

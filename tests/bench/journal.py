@@ -22,9 +22,8 @@ from pathlib import Path
 from deploy.local import broker as local
 from deploy.local.address import Address
 from deploy.local.ports import LOOPBACK, free_ports
-from gateway.journal.clock import Clock
-from gateway.journal.schema import Send
-from gateway.journal.writer import BATCH, Writer, WriterSettings
+from gateway.journal.schema import SendLine
+from gateway.journal.writer import BATCH, Clock, Writer, WriterSettings
 from tests.bench.broker import Broker
 from tests.bench.environment import Environment, Sample, Side, raise_descriptor_limit
 from tests.bench.rows import MEASURES
@@ -70,7 +69,7 @@ def _writer_cost() -> float:
         writer.start()
         before = _cpu()
         for number in range(_WRITER_EVENTS):
-            line = Send(clock.time, 0, 17, "/", "app1", "/queue/orders", "queue", number, 256, 4, True, False, True)
+            line = SendLine(clock.time, 0, 17, "/", "app1", "/queue/orders", "queue", number, 256, 4, True, False, True)
             writer.events.append(line)
             if len(writer.events) >= BATCH:
                 clock.tick()

@@ -23,7 +23,11 @@ import pamqp.header
 from gateway.amqp.codec import Publication, encode_ack, encode_publish
 from gateway.amqp.properties import Properties, decode, encode_around_table
 from gateway.amqp.splitter import Sink, Splitter
-from gateway.stomp.decoder import Decoder
+from gateway.config.virtual_host import ConfirmWindow, VirtualHost
+from gateway.session import ops
+from gateway.session.session import Session
+from gateway.session.subscription import Subscription
+from gateway.stomp.decoder import Decoder, FrameLimits
 from gateway.stomp.encoder import encode_receipt
 from tests.bench import payload
 
@@ -162,6 +166,99 @@ def _delivery(tag: int) -> bytes:
     return b"".join(pamqp.frame.marshal(part, 3) for part in (method, header, pamqp.body.ContentBody(body)))
 
 
+class _Conversation:
+    """A session that is logged in, and the decoder that feeds it."""
+
+    def __init__(self) -> None:
+        limits = FrameLimits()
+        settings = VirtualHost(name="/", confirm_window=ConfirmWindow(messages=1 << 60, bytes=1 << 60))
+        self.session = Session(b"session-x", b"server", lambda _: settings, limits)
+        self._decoder = Decoder(limits)
+        self.say(b"CONNECT\naccept-version:1.2\nhost:/\nlogin:a\npasscode:b\n\n\0")
+        self.answer(ops.LoggedIn())
+
+    def say(self, frames: bytes) -> None:
+        self._decoder.feed(frames)
+        self.session.run(self._decoder)
+
+    def answer(self, event: ops.Event) -> None:
+        self.session.handle(event)
+        self.session.run(self._decoder)
+        self.session.output.clear()
+
+    def subscribe(self, mode: bytes) -> Subscription:
+        self.say(b"SUBSCRIBE\nid:0\ndestination:/queue/q\nack:%b\n\n\0" % mode)
+        operation = self.session.take_operation()
+        if not isinstance(operation, ops.Subscribe):
+            raise AssertionError("the session did not ask to subscribe")
+        self.answer(ops.Subscribed(operation.subscription, 3, "q"))
+        return operation.subscription
+
+
+def _send() -> Callable[[], object]:
+    conversation, frames = _Conversation(), payload.sends("/topic/orders", _BATCH)
+    conversation.say(frames)
+    conversation.answer(ops.PublisherPrepared(3, _FRAME_MAX, confirms=False))
+
+    def run() -> bytes:
+        conversation.say(frames)
+        return conversation.session.take_publishes()
+
+    return run
+
+
+def _send_and_confirm() -> Callable[[], object]:
+    conversation, frames = _Conversation(), payload.confirmed_sends("/topic/orders", _BATCH)[0]
+    session = conversation.session
+    conversation.say(frames)
+    conversation.answer(ops.PublisherPrepared(3, _FRAME_MAX, confirms=True))
+
+    def run() -> int:
+        conversation.say(frames)
+        session.take_publishes()
+        session.confirm(session.confirms.last_sequence, True, True)
+        receipts = len(session.output)
+        session.output.clear()
+        return receipts
+
+    run()
+    if run() != _BATCH:
+        raise AssertionError("not every SEND had its RECEIPT")
+    return run
+
+
+def _deliver() -> Callable[[], object]:
+    conversation = _Conversation()
+    session, subscription = conversation.session, conversation.subscribe(b"auto")
+    body, tags = payload.body(42), iter(range(1, 1 << 60))
+
+    def run() -> object:
+        for _ in range(_BATCH):
+            subscription.deliver(next(tags), False, b"\0\1q", b"\0\0", body)
+        session.output.clear()
+        session.settle_auto_acks()
+        return session.take_settlements()
+
+    return run
+
+
+def _acknowledge() -> Callable[[], object]:
+    conversation = _Conversation()
+    subscription, tags = conversation.subscribe(b"client-individual"), iter(range(1, 1 << 60))
+
+    def run() -> object:
+        frames = []
+        for _ in range(_BATCH):
+            tag = next(tags)
+            subscription.deliver(tag, False, b"\0\1q", b"\0\0", b"")
+            frames.append(b"ACK\nid:T_0@@session-x@@%d\n\n\0" % tag)
+        conversation.session.output.clear()
+        conversation.say(b"".join(frames))
+        return conversation.session.take_settlements()
+
+    return run
+
+
 BENCHES: dict[str, Bench] = {
     "stomp: decode SEND": Bench(_decode_sends, _BATCH),
     "stomp: decode SEND with receipt": Bench(_decode_confirmed_sends, _BATCH),
@@ -174,6 +271,10 @@ BENCHES: dict[str, Bench] = {
     "amqp: split deliver": Bench(_split_deliveries, _BATCH),
     "amqp: split deliver (pamqp)": Bench(_split_deliveries_with_pamqp, _BATCH),
     "amqp: decode properties": Bench(_decode_properties),
+    "session: SEND": Bench(_send, _BATCH),
+    "session: SEND, and confirm": Bench(_send_and_confirm, _BATCH),
+    "session: deliver": Bench(_deliver, _BATCH),
+    "session: deliver, and ACK": Bench(_acknowledge, _BATCH),
 }
 """Name to benchmark. Lines marked (pamqp) do the same with pamqp, for comparison."""
 

@@ -23,19 +23,19 @@ BODY = b"x" * 4096
 
 
 class Alarm:
-    """The memory alarm of a broker, rung by hand."""
+    """The memory alarm of a broker, set and cleared by hand."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    async def ring(self) -> None:
-        # The alarm's own handler in the broker, so that it stays until it is taken back.
-        await self._tell("set_alarm({{resource_limit, memory, node()}, []})")
+    async def set(self) -> None:
+        # The alarm's own handler in the broker, so that it stays until it is cleared.
+        await self._call("set_alarm({{resource_limit, memory, node()}, []})")
 
-    async def end(self) -> None:
-        await self._tell("clear_alarm({resource_limit, memory, node()})")
+    async def clear(self) -> None:
+        await self._call("clear_alarm({resource_limit, memory, node()})")
 
-    async def _tell(self, call: str) -> None:
+    async def _call(self, call: str) -> None:
         await asyncio.to_thread(self._broker.ctl, "eval", f"rabbit_alarm:{call}.")
 
 
@@ -50,7 +50,7 @@ def control(broker: Broker) -> Broker:
 def alarm(control: Broker) -> Iterator[Alarm]:
     alarm = Alarm(control)
     yield alarm
-    asyncio.run(alarm.end())
+    asyncio.run(alarm.clear())
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ async def test_a_publisher_waits_and_consumers_go_on(
         for number in range(20):
             sender.write("SEND", b"%d" % number, destination=destination)
         await sender.ask("SEND", b"20", destination=destination)
-        await alarm.ring()
+        await alarm.set()
         sender.write("SEND", b"during", destination=destination, receipt="after the alarm")
         sender.write("SEND", b"after", destination=destination, receipt="later still")
         # Another session subscribes, receives, acknowledges and leaves, in the midst of the alarm.
@@ -82,7 +82,7 @@ async def test_a_publisher_waits_and_consumers_go_on(
         await consumer.disconnect()
         with pytest.raises(TimeoutError):
             await sender.receive(seconds=1)
-        await alarm.end()
+        await alarm.clear()
         assert {(await sender.expect("RECEIPT"))["receipt-id"] for _ in range(2)} == {"after the alarm", "later still"}
         assert await amqp.count(queue) == 2
         await sender.disconnect()
@@ -95,7 +95,7 @@ async def test_a_session_that_sends_and_subscribes_still_acknowledges(
     async with StompClient.logged_in(process.address) as client, within(60):
         for number in range(10):
             await client.ask("SEND", b"%d" % number, destination=destination)
-        await alarm.ring()
+        await alarm.set()
         await client.ask("SUBSCRIBE", id="a", ack="client-individual", prefetch_count="1", destination=destination)
         for number in range(10):
             message = await client.expect("MESSAGE", b"%d" % number)
@@ -112,7 +112,7 @@ async def test_a_session_that_begins_during_an_alarm_consumes_and_is_held_when_i
     async with StompClient.logged_in(process.address) as earlier, within(60):
         for number in range(3):
             await earlier.ask("SEND", b"%d" % number, destination=destination)
-        await alarm.ring()
+        await alarm.set()
         earlier.write("SEND", b"", destination="/topic/nobody")
         async with StompClient.logged_in(process.address) as client:
             await client.ask("SUBSCRIBE", id="a", ack="client", prefetch_count="10", destination=destination)
@@ -122,7 +122,7 @@ async def test_a_session_that_begins_during_an_alarm_consumes_and_is_held_when_i
             client.write("ACK", id=messages[2]["ack"], receipt="behind")
             with pytest.raises(TimeoutError):
                 await client.receive(seconds=0.5)
-            await alarm.end()
+            await alarm.clear()
             # All in order, and the session goes on as any other.
             frames = [await client.receive() for _ in range(3)]
             assert {frame.headers.get("receipt-id") for frame in frames} == {"sent", "behind", None}
@@ -138,7 +138,7 @@ async def test_a_fast_writer_is_held_during_an_alarm(
     destination = f"/queue/{queue}"
     async with StompClient.logged_in(process.address) as client, within(90):
         await client.ask("SEND", b"first", destination=destination)
-        await alarm.ring()
+        await alarm.set()
         before = process.memory
         client.writer.transport.set_write_buffer_limits(high=0)
         frame = encoded("SEND", BODY, destination=destination)
@@ -153,7 +153,7 @@ async def test_a_fast_writer_is_held_during_an_alarm(
                 break
             assert written < 10_000, "the gateway takes everything during an alarm"
         assert process.memory - before < 20 * MIB
-        await alarm.end()
+        await alarm.clear()
         await client.ask("SEND", b"last", destination=destination)
         assert await amqp.count(queue) == written + 2
         await client.disconnect()
@@ -165,12 +165,12 @@ async def test_a_client_that_goes_during_an_alarm_has_sent_what_it_sent(
     destination = f"/queue/{queue}"
     async with StompClient.logged_in(process.address) as client, within(60):
         await client.ask("SEND", b"first", destination=destination)
-        await alarm.ring()
+        await alarm.set()
         for _ in range(100):
             client.write("SEND", BODY, destination=destination)
         client.hang_up()
         await client.writer.wait_closed()
-    await alarm.end()
+    await alarm.clear()
     await until(lambda: amqp.count(queue), lambda count: count == 101)
 
 
@@ -178,7 +178,7 @@ async def test_heart_beats_of_a_held_client_are_not_missed(process: GatewayProce
     destination = f"/queue/{queue}"
     async with StompClient.logged_in(process.address, heart_beat="1000,1000") as client, within(60):
         await client.ask("SEND", b"first", destination=destination)
-        await alarm.ring()
+        await alarm.set()
         client.write("SEND", b"x", destination=destination, receipt="r")
         # The broker tells of its alarm when it is published to; the next message is the last one that is read.
         assert await client.reader.readexactly(1) == b"\n"
@@ -186,7 +186,7 @@ async def test_heart_beats_of_a_held_client_are_not_missed(process: GatewayProce
         client.write("BEGIN", transaction="behind", receipt="t")
         # Nobody reads this client now, so its silence proves nothing; the gateway's own heart-beats go on.
         assert await client.reader.readexactly(10) == b"\n" * 10
-        await alarm.end()
+        await alarm.clear()
         assert {(await client.expect("RECEIPT"))["receipt-id"] for _ in range(3)} == {"r", "s", "t"}
         client.write("DISCONNECT", receipt="end")
         await client.expect("RECEIPT", receipt_id="end")
@@ -200,7 +200,7 @@ async def test_temporary_and_exclusive_queues_end_with_their_session_even_during
             "SUBSCRIBE", id="a", destination=f"/queue/{queue}", durable="false", exclusive="true", auto_delete="false"
         )
         await client.ask("SEND", b"first", destination="/topic/nobody")
-        await alarm.ring()
+        await alarm.set()
         client.write("SEND", b"during", destination="/topic/nobody")
     await until_queue_gone(amqp, queue)
 
@@ -209,7 +209,7 @@ async def test_the_gateway_stops_during_an_alarm(control: Broker, queue: str, al
     with gateway_process(configuration(control.amqp_url, drain_timeout=1)) as process:
         async with StompClient.logged_in(process.address) as client, within(60):
             await client.ask("SEND", b"first", destination=f"/queue/{queue}")
-            await alarm.ring()
+            await alarm.set()
             client.write("SEND", b"during", destination=f"/queue/{queue}", receipt="r")
             with pytest.raises(TimeoutError):
                 await client.receive(seconds=0.5)

@@ -49,13 +49,9 @@ class SteppedBridge(ModelBridge):
 
     def write(self) -> None:
         """Write what the session has for the broker, as the owner does after each batch."""
-        publisher = self._session.publisher
-        if publisher.output and self._publishing is not None:
-            octets = b"".join(publisher.output)
-            publisher.output.clear()
-            self._publishing.write(octets)
-        for subscription in self._session.subscriptions.take_settling():
-            settlements = subscription.take_settlements()
+        if self._publishing is not None:
+            self._publishing.write(self._session.take_publishes())
+        for subscription, settlements in self._session.take_settlements():
             channel = self._consuming.get(subscription)
             if channel is not None:
                 channel.write(settlements)
@@ -93,8 +89,8 @@ class SteppedBridge(ModelBridge):
         for subscription, channel in list(self._consuming.items()):
             channel._deliver = subscription.drop_for_requeue if sheds else subscription.deliver
             if not sheds:
-                subscription.requeue_dropped()
-                channel.write(subscription.take_settlements())
+                subscription.ledger.requeue_dropped()
+                channel.write(subscription.ledger.take_frames())
 
     @property
     def is_idle(self) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from gateway.config.virtual_host import FindVirtualHost, VirtualHost
 from gateway.errors import CloseReason, FrameError
 from gateway.session import ops
+from gateway.session.connect import ClientFacts
 from gateway.session.context import Hold
 from gateway.session.session import Session
-from gateway.session.settings import Resolve, Settings
 from gateway.session.transitions import READING, State
-from gateway.stomp.decoder import Decoder, Limits
+from gateway.stomp.decoder import Decoder, FrameLimits
 from gateway.stomp.frame import Frame
 from tests.fuzz.bridge import SteppedBridge
 from tests.fuzz.hearing import Hearing
@@ -19,9 +20,9 @@ from tests.support.model_broker import ModelBroker
 
 SERVER: Final = b"stomp-gateway/0"
 
-# Blocks of headers that are remembered, "this many" in gateway/stomp/decoder.py and gateway/session/subscription.py.
-_REMEMBERED_BLOCKS: Final = 64
-_REMEMBERED_HEADS: Final = 128
+# Header blocks that are cached, see gateway/stomp/decoder.py and gateway/session/subscription.py.
+_CACHED_BLOCKS: Final = 64
+_CACHED_HEADERS: Final = 128
 
 # A session ends so without an ERROR.
 _QUIET_ENDS: Final = (CloseReason.DISCONNECT, CloseReason.CLIENT_GONE, CloseReason.TLS_ON_PLAIN_PORT)
@@ -30,7 +31,7 @@ _QUIET_ENDS: Final = (CloseReason.DISCONNECT, CloseReason.CLIENT_GONE, CloseReas
 class _WatchedDecoder(Decoder):
     """A decoder that tells which receipts are asked for."""
 
-    def __init__(self, limits: Limits, hearing: Hearing) -> None:
+    def __init__(self, limits: FrameLimits, hearing: Hearing) -> None:
         super().__init__(limits)
         self._hearing = hearing
 
@@ -57,8 +58,8 @@ class Client:
         self,
         broker: ModelBroker,
         number: int,
-        resolve: Resolve,
-        limits: Limits,
+        resolve: FindVirtualHost,
+        limits: FrameLimits,
         read: int,
         *,
         implicit_connect: bool = False,
@@ -68,7 +69,7 @@ class Client:
         self._hearing = Hearing(needs_connect=not implicit_connect)
         self._decoder = _WatchedDecoder(limits, self._hearing)
         self.session = Session(b"session-%022d" % number, SERVER, resolve, limits)
-        self.session.authentication.implicit_connect = implicit_connect
+        self.session.set_client(ClientFacts(implicit_connect=implicit_connect))
         self.bridge = SteppedBridge(self.session, broker)
         # What the client has sent and nobody has read; it fills the socket's buffers and not the gateway.
         self._sent = bytearray()
@@ -120,10 +121,9 @@ class Client:
         busy = bool(session.output)
         self._hearing.hear(b"".join(session.output))
         session.output.clear()
-        session.complaints.clear()
-        unsettled = session.subscriptions.unsettled
-        if unsettled.waiting and session.client_writable and (settles or unsettled.urgent):
-            session.subscriptions.settle_auto()
+        session.take_errors()
+        if session.has_auto_acks and session.client_writable and (settles or session.take_urgency()):
+            session.settle_auto_acks()
             self.bridge.write()
             self._check_ledgers()
         if session.state is State.CLOSED:
@@ -139,49 +139,51 @@ class Client:
         demand(session.wants_read == (not session.holds and session.state in READING), "a hold is a hold")
         # While the session is held, or its client's frames wait, a read may lie in front of what is unfinished.
         demand(self._decoder.buffered <= self._limits.frame + self._read_size, "undecoded octets are bounded")
-        blocks = max(len(self._decoder._heads), len(self._decoder._blocks))
-        demand(blocks <= _REMEMBERED_BLOCKS, "the decoder's memory is bounded")
+        blocks = max(len(self._decoder._header_blocks), len(self._decoder._sized_blocks))
+        demand(blocks <= _CACHED_BLOCKS, "the decoder's memory is bounded")
         if session.state not in (State.CONNECTING, State.AUTHENTICATING):
             self._check_bounds(session.settings)
         self._check_subscriptions()
 
-    def _check_bounds(self, settings: Settings) -> None:
+    def _check_bounds(self, settings: VirtualHost) -> None:
         session = self.session
         limits = settings.transactions
-        transactions = session.sender.transactions
-        demand(len(transactions._open) <= limits.max_open, "open transactions are bounded")
-        kept = list(transactions._open.values())
+        transactions = session._open_transactions
+        demand(len(transactions) <= limits.max_open, "open transactions are bounded")
+        kept = list(transactions._by_name.values())
         demand(all(each.actions <= limits.max_actions for each in kept), "a transaction's actions are bounded")
-        demand(transactions._bytes == sum(each.bytes for each in kept), "the octets of transactions are counted")
-        demand(transactions._bytes <= limits.max_bytes, "the octets of transactions are bounded")
+        demand(
+            transactions._kept_bytes == sum(each.kept_bytes for each in kept), "the octets of transactions are counted"
+        )
+        demand(transactions._kept_bytes <= limits.max_bytes, "the octets of transactions are bounded")
         # A COMMIT publishes past the window, and so does the frame that fills it.
-        publisher = session.publisher
-        demand(publisher.unconfirmed <= settings.confirm_messages + limits.max_actions, "unconfirmed is bounded")
-        octets = settings.confirm_bytes + settings.max_frame_size + limits.max_bytes
-        demand(publisher.unconfirmed_bytes <= octets, "unconfirmed octets are bounded")
-        account = sum(size for _, _, size, *_ in publisher._unconfirmed.values())
-        demand(publisher.unconfirmed_bytes == account, "unconfirmed octets are counted")
-        demand(not publisher.is_full or Hold.CONFIRM_WINDOW in session.holds or session.state is not State.CONNECTED
+        publisher, window = session._publisher, session.confirms
+        demand(len(window) <= settings.confirm_window.messages + limits.max_actions, "unconfirmed is bounded")
+        octets = settings.confirm_window.bytes + settings.max_frame_size + limits.max_bytes
+        demand(window.unconfirmed_bytes <= octets, "unconfirmed octets are bounded")
+        account = sum(size for _, _, size, *_ in window._unconfirmed.values())
+        demand(window.unconfirmed_bytes == account, "unconfirmed octets are counted")
+        demand(not window.is_full or Hold.CONFIRM_WINDOW in session.holds or session.state is not State.CONNECTED
                or Hold.COMMIT in session.holds or Hold.OPERATION in session.holds, "a full window holds")  # fmt: skip
-        demand(not publisher.output, "nothing waits to be published")
+        demand(not publisher._output, "nothing waits to be published")
 
     def _check_subscriptions(self) -> None:
         subscriptions = self.session.subscriptions
         known = set(subscriptions._by_tag.values())
         if self.bridge.is_idle:
             demand(known == self.bridge.consuming.keys(), "each subscription has its channel, and each channel its own")
-        waiting = subscriptions.unsettled.waiting
+        waiting = subscriptions.auto_acks.subscriptions
         demand(len(waiting) == len(set(waiting)), "a subscription waits once to be settled")
         demand(known.issuperset(waiting), "nothing waits to be settled but what is there")
-        demand(not subscriptions._settling, "no settlement is left behind")
+        demand(not subscriptions._to_settle, "no settlement is left behind")
         demand(len(subscriptions.temp_queues) <= len(known), "reply queues are subscriptions")
         for subscription in known:
-            demand(len(subscription._heads) <= _REMEMBERED_HEADS, "remembered heads are bounded")
+            demand(len(subscription._header_cache) <= _CACHED_HEADERS, "remembered heads are bounded")
 
     def _check_ledgers(self) -> None:
         """Delivered is settled and outstanding: what the session thinks is out is what the broker has out."""
         for subscription, channel in self.bridge.consuming.items():
-            there, here = len(channel.unacked), subscription.outstanding
+            there, here = len(channel.unacked), subscription.ledger.outstanding
             demand(there == here, f"delivered = settled + outstanding: {here}, and {there} at the broker")
 
     # The end.
@@ -213,6 +215,6 @@ class Client:
         session.run(self._decoder)
         session.malformed(FrameError("anything"))
         session.client_gone()
-        came = session.output or session.publisher.output or session.complaints or session.take_operation()
-        demand(not came, f"after the end nothing comes: {came}")
+        came = (*session.output, session.take_publishes(), *session.take_errors(), session.take_operation())
+        demand(not any(came), f"after the end nothing comes: {came}")
         demand(session.state is State.CLOSED, "the end is the end")

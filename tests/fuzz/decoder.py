@@ -6,15 +6,19 @@ from collections.abc import Iterable
 from typing import Final
 
 from gateway.errors import FrameError
-from gateway.stomp.decoder import Decoder, Limits
+from gateway.stomp.decoder import Decoder, FrameLimits
 from gateway.stomp.frame import Frame
 from tests.fuzz.script import Event, read_script
 from tests.fuzz.violation import demand
 
 # Roomy limits, and such as an input can reach.
-LIMITS: Final = (Limits(), Limits(frame=200, headers=4, header=40), Limits(frame=60, headers=3, header=12))
+LIMITS: Final = (
+    FrameLimits(),
+    FrameLimits(frame=200, headers=4, header=40),
+    FrameLimits(frame=60, headers=3, header=12),
+)
 
-# Header blocks that a decoder may remember; "A connection remembers this many" in gateway/stomp/decoder.py.
+# Header blocks that a decoder caches; ``_CACHED_BLOCKS`` in gateway/stomp/decoder.py.
 _REMEMBERED: Final = 64
 
 # Reading byte by byte shows the most, and costs the most.
@@ -45,14 +49,14 @@ def check_decoder(octets: bytes) -> None:
         _compare(_read([stream[at : at + 1] for at in range(len(stream))], limits), whole, limits)
 
 
-def _compare(split: tuple[list[Found], str | None], whole: tuple[list[Found], str | None], limits: Limits) -> None:
+def _compare(split: tuple[list[Found], str | None], whole: tuple[list[Found], str | None], limits: FrameLimits) -> None:
     demand(split[0] == whole[0], f"any split gives the same frames: {split} and not {whole}")
     # Of two violations in one frame, the pieces may show the one or the other first when a limit is among them.
     same = split[1] == whole[1] if limits is LIMITS[0] else (split[1] is None) == (whole[1] is None)
     demand(same, f"any split gives the same error: {split} and not {whole}")
 
 
-def _read(pieces: Iterable[bytes], limits: Limits, *, forgetful: bool = False) -> tuple[list[Found], str | None]:
+def _read(pieces: Iterable[bytes], limits: FrameLimits, *, forgetful: bool = False) -> tuple[list[Found], str | None]:
     decoder = Decoder(limits)
     frames: list[Found] = []
     try:
@@ -62,7 +66,10 @@ def _read(pieces: Iterable[bytes], limits: Limits, *, forgetful: bool = False) -
             while (frame := _next(decoder, forgetful)) is not None:
                 frames.append(_found(frame, limits))
             demand(decoder.buffered <= limits.frame, "what is left over is less than a frame")
-            demand(max(len(decoder._heads), len(decoder._blocks)) <= _REMEMBERED, "the memory of blocks is bounded")
+            demand(
+                max(len(decoder._header_blocks), len(decoder._sized_blocks)) <= _REMEMBERED,
+                "the memory of blocks is bounded",
+            )
     except FrameError as error:
         demand(bool(str(error)), "an error says what is wrong")
         return frames, str(error)
@@ -71,12 +78,12 @@ def _read(pieces: Iterable[bytes], limits: Limits, *, forgetful: bool = False) -
 
 def _next(decoder: Decoder, forgetful: bool) -> Frame | None:
     if forgetful:
-        decoder._heads.clear()
-        decoder._blocks.clear()
+        decoder._header_blocks.clear()
+        decoder._sized_blocks.clear()
     return decoder.next_frame()
 
 
-def _found(frame: Frame, limits: Limits) -> Found:
+def _found(frame: Frame, limits: FrameLimits) -> Found:
     headers = frame.headers
     demand(len(headers) <= limits.headers, "no frame has more headers than it may")
     longest = max((len(each) for pair in headers.items() for each in pair), default=0)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final
 
 from pamqp import commands
 
+from gateway.config.virtual_host import ConfirmWindow, TransactionLimits, VirtualHost
 from gateway.session import ops
 from gateway.session.context import Hold
-from gateway.session.settings import Settings, TransactionLimits
-from gateway.stomp.decoder import Limits
+from gateway.stomp.decoder import FrameLimits
 from tests.fuzz.client import Client
 from tests.fuzz.script import Event, read_script
 from tests.fuzz.violation import demand
@@ -19,16 +18,15 @@ from tests.support.model_broker import Message, ModelBroker, write_properties
 
 # What a virtual host may want, each without the others.
 _FLAVOURS: Final = (
-    Settings("/"),
-    Settings("/", strict=True),  # here CONNECT may be left out, too
-    Settings("/", next_release=True, hide_server_info=True, default_nack_requeue=False),
-    Settings("/", exclusive_queues=True),
+    VirtualHost(name="/"),
+    VirtualHost(name="/", conformance="strict"),  # here CONNECT may be left out, too
+    VirtualHost(name="/", compatibility="next", hide_server_info=True, default_nack_requeue=False),
+    VirtualHost(name="/", subscription_queues="exclusive"),
 )
 # Limits that an input can reach.
 _TIGHT: Final[dict[str, Any]] = dict(
     max_frame_size=600,
-    confirm_messages=4,
-    confirm_bytes=200,
+    confirm_window=ConfirmWindow(messages=4, bytes=200),
     auto_ack_window=4,
     transactions=TransactionLimits(max_open=2, max_actions=3, max_bytes=400, max_age=60.0),
 )
@@ -88,9 +86,9 @@ def check_session(octets: bytes) -> None:
 class _Stage:
     """The broker, and the clients that there are."""
 
-    def __init__(self, flavour: Settings, *, tight: bool) -> None:
+    def __init__(self, flavour: VirtualHost, *, tight: bool) -> None:
         self._tight = tight
-        self._settings = replace(flavour, **_TIGHT) if tight else flavour
+        self._settings = flavour.model_copy(update=_TIGHT) if tight else flavour
         self._broker = ModelBroker()
         self._broker.declare("q", durable=True)
         self._broker.declare("full", durable=True, arguments={"x-max-length": 0, "x-overflow": "reject-publish"})
@@ -125,7 +123,7 @@ class _Stage:
     def _client(self) -> Client:
         client = self._clients.get(self._speaking)
         if client is None:
-            limits = Limits(frame=300, headers=8, header=100) if self._tight else Limits(frame=64 * 1024)
+            limits = FrameLimits(frame=300, headers=8, header=100) if self._tight else FrameLimits(frame=64 * 1024)
             read = 100 if self._tight else _LONGEST_READ
             client = Client(
                 self._broker, next(self._numbers), self._resolve, limits, read, implicit_connect=self._settings.strict
@@ -133,7 +131,7 @@ class _Stage:
             self._clients[self._speaking] = client
         return client
 
-    def _resolve(self, host: str | None) -> Settings | None:
+    def _resolve(self, host: str | None) -> VirtualHost | None:
         return self._settings if host in (None, "/") else None
 
     def _go_on(self) -> None:
@@ -192,20 +190,20 @@ class _Stage:
         client = self._client()
         if client.is_over:
             return
-        client.session.client_writable = not argument & 1
+        client.session.set_client_writable(not argument & 1)
         if argument & 1 and argument > 127:
             client.bridge.drop_for_requeue(True)
-            client.session.holds.add(Hold.CLIENT_WRITE)
+            client.session.hold(Hold.CLIENT_WRITE)
         elif not argument & 1:
-            client.session.holds.discard(Hold.CLIENT_WRITE)
+            client.session.release(Hold.CLIENT_WRITE)
             client.bridge.drop_for_requeue(False)
 
     def settle(self, _: int) -> None:
         self._client().turn(settles=True)
 
     def hold(self, argument: int) -> None:
-        holds = self._client().session.holds
-        (holds.add if argument & 1 else holds.discard)(Hold.LINK_WRITE)
+        session = self._client().session
+        (session.hold if argument & 1 else session.release)(Hold.LINK_WRITE)
 
     def alarm(self, argument: int) -> None:
         self._client().session.set_blocked(bool(argument & 1))

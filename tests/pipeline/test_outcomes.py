@@ -356,7 +356,7 @@ def test_the_pipeline_says_which_extra_is_missing() -> None:
     program = """
 import argparse, sys
 sys.modules["pyspark"] = None
-from gateway.pipeline.command import add_pipeline
+from gateway.cli.pipeline_commands import add_pipeline
 from gateway.errors import UsageError
 parser = argparse.ArgumentParser()
 add_pipeline(parser.add_subparsers())

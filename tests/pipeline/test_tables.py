@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from gateway.journal.features import FEATURES
+from gateway.journal.schema import FEATURES
 from gateway.pipeline.ingest import IngestOptions, ingest
 from gateway.pipeline.lake import DAY_TABLES, Lake
 from gateway.pipeline.progress import Progress

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 
 from gateway.errors import FrameError
-from gateway.stomp.decoder import Decoder, Limits
+from gateway.stomp.decoder import Decoder, FrameLimits
 from gateway.stomp.frame import Frame
 from gateway.stomp.headers import escape
 
@@ -52,12 +52,12 @@ class Reader:
 
     def _next_frame(self) -> Frame | None:
         if self.forgetful:
-            self.decoder._heads.clear()
-            self.decoder._blocks.clear()
+            self.decoder._header_blocks.clear()
+            self.decoder._sized_blocks.clear()
         return self.decoder.next_frame()
 
 
-def read(pieces: Iterable[bytes], limits: Limits | None = None) -> Reading:
+def read(pieces: Iterable[bytes], limits: FrameLimits | None = None) -> Reading:
     """What a new decoder makes of the pieces."""
     return Reader(Decoder(limits)).read(pieces)
 

@@ -2,7 +2,7 @@ from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from gateway.errors import FrameError
-from gateway.stomp.decoder import Decoder, Limits
+from gateway.stomp.decoder import Decoder, FrameLimits
 from tests.property.cuts import cut, one_by_one, points
 from tests.property.stomp_streams import (
     Reader,
@@ -16,7 +16,7 @@ from tests.property.stomp_streams import (
     streams,
 )
 
-SMALL = Limits(frame=60, headers=3, header=12)
+SMALL = FrameLimits(frame=60, headers=3, header=12)
 
 
 @given(streams, points)
@@ -40,14 +40,14 @@ def test_limits_hold_alike_for_any_split_of_the_stream(stream: bytes, at: list[i
 
 @given(
     st.lists(producers(), min_size=1, max_size=3).map(b"".join),
-    st.sampled_from([Limits(), Limits(header=15), Limits(frame=45), SMALL]),
+    st.sampled_from([FrameLimits(), FrameLimits(header=15), FrameLimits(frame=45), SMALL]),
 )
-@example(b"SEND\nreceipt:1\n\n\0SEND\nreceipt:1234567890\n\n\0", Limits(header=9))
-@example(b"SEND\nreceipt:1\n\n\0SEND\nreceipt:2\n\n1234567890\0", Limits(frame=26))
-@example(b"SEND\ncontent-length:1\n\nb\0SEND\ncontent-length:x1\n\nb\0", Limits())
-@example(b"SEND\ncontent-length:1\n\nb\0SEND\ncontent-length:00000000000000000000001\n\nb\0", Limits())
-@example(b"SEND\ncontent-length:1\n\nb\0SEND\ncontent-length:0\n\nb\0", Limits())
-def test_remembered_header_blocks_mean_what_the_slow_path_reads(stream: bytes, limits: Limits) -> None:
+@example(b"SEND\nreceipt:1\n\n\0SEND\nreceipt:1234567890\n\n\0", FrameLimits(header=9))
+@example(b"SEND\nreceipt:1\n\n\0SEND\nreceipt:2\n\n1234567890\0", FrameLimits(frame=26))
+@example(b"SEND\ncontent-length:1\n\nb\0SEND\ncontent-length:x1\n\nb\0", FrameLimits())
+@example(b"SEND\ncontent-length:1\n\nb\0SEND\ncontent-length:00000000000000000000001\n\nb\0", FrameLimits())
+@example(b"SEND\ncontent-length:1\n\nb\0SEND\ncontent-length:0\n\nb\0", FrameLimits())
+def test_remembered_header_blocks_mean_what_the_slow_path_reads(stream: bytes, limits: FrameLimits) -> None:
     slow = Reader(Decoder(limits), forgetful=True).read([stream])
     event(f"frames: {min(len(slow.frames), 5)}, error: {slow.error is not None}")
     assert read([stream], limits) == slow
@@ -62,14 +62,14 @@ def test_a_decoder_with_memories_reads_any_stream_like_a_new_one(first: bytes, a
     assert experienced.read([again + last]) == read([again + last])
 
 
-@given(st.binary(max_size=300) | nonsense, st.sampled_from([Limits(), SMALL]), points)
-def test_any_octets_give_frames_or_a_frame_error(stream: bytes, limits: Limits, at: list[int]) -> None:
+@given(st.binary(max_size=300) | nonsense, st.sampled_from([FrameLimits(), SMALL]), points)
+def test_any_octets_give_frames_or_a_frame_error(stream: bytes, limits: FrameLimits, at: list[int]) -> None:
     assert read(cut(stream, at), limits).error != ""
 
 
 @given(streams | st.binary(max_size=400), st.integers(1, 50), st.integers(20, 200))
 def test_octets_of_an_unfinished_frame_stay_within_the_limit(stream: bytes, step: int, limit: int) -> None:
-    decoder = Decoder(Limits(frame=limit))
+    decoder = Decoder(FrameLimits(frame=limit))
     try:
         for at in range(0, len(stream), step):
             decoder.feed(stream[at : at + step])
@@ -84,7 +84,7 @@ def test_octets_of_an_unfinished_frame_stay_within_the_limit(stream: bytes, step
 @given(octets, points)
 def test_a_body_that_never_ends_is_refused_at_the_limit(filling: bytes, at: list[int]) -> None:
     endless = (filling.replace(b"\0", b"") or b".") * 200
-    reading = read([b"SEND\n\n", *cut(endless, at)], Limits(frame=200))
+    reading = read([b"SEND\n\n", *cut(endless, at)], FrameLimits(frame=200))
     assert reading.frames == []
     assert reading.error == "the frame is larger than 200 octets"
 
@@ -96,17 +96,17 @@ def test_repeated_names_never_exhaust_the_limit_of_headers(
     lines = [b"h%d:%d" % (number, number) for number in range(max(1, len(headers)))]
     repeated = [lines[number % len(lines)] + b"-again" for number in repeats]
     stream = lay_out(b"SEND", lines + repeated, b"\n", b"")
-    reading = read(one_by_one(stream) if byte_by_byte else [stream], Limits(headers=len(lines)))
+    reading = read(one_by_one(stream) if byte_by_byte else [stream], FrameLimits(headers=len(lines)))
     assert reading.error is None
     ((_, found, _, _),) = reading.frames
     assert found == {b"h%d" % number: b"%d" % number for number in range(len(lines))}
     one_more = lay_out(b"SEND", [*lines, b"one-more:1"], b"\n", b"")
-    assert read([one_more], Limits(headers=len(lines))).error == f"more than {len(lines)} headers"
+    assert read([one_more], FrameLimits(headers=len(lines))).error == f"more than {len(lines)} headers"
 
 
 @given(between_frames.flatmap(lambda start: st.lists(between_frames, max_size=30).map(lambda rest: [start, *rest])))
 def test_heart_beats_are_no_frames_and_leave_nothing_behind(beats: list[bytes]) -> None:
-    decoder = Decoder(Limits(frame=5))
+    decoder = Decoder(FrameLimits(frame=5))
     for beat in beats:
         for octet in one_by_one(beat):
             decoder.feed(octet)

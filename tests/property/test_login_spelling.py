@@ -5,14 +5,20 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.config.rules import DestinationRule
+from gateway.config.virtual_host import VirtualHost
 from gateway.patterns import Pattern
 from gateway.session.destination_rules import DestinationRules, spelled_login
 from gateway.session.destinations import parse
-from gateway.session.settings import DestinationRule, Settings
 
 LOGINS = st.one_of(st.binary(max_size=20), st.text("a./%*#{}", max_size=6).map(str.encode))
 NAMES = st.text("ab.%*#", min_size=1, max_size=6).map(str.encode)
-RULES = Settings("/", destination_rules=(DestinationRule(Pattern(b"/topic/*"), to=Pattern(b"/topic/{login}.*")),))
+RULES = VirtualHost(
+    name="/",
+    destination_rules=(
+        DestinationRule(action="rewrite", destination=Pattern(b"/topic/*"), to=Pattern(b"/topic/{login}.*")),
+    ),
+)
 
 
 @given(one=LOGINS, other=LOGINS)

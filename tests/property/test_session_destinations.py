@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import StompError
 from gateway.parity.amqp_broker import subscription_queue
-from gateway.session.destinations import Destination, Kind, durable_queue_name, parse, show
+from gateway.session.destinations import Destination, Kind, durable_queue_name, message_destination, parse
 from tests.property.amqp_frames import texts
 
 names = st.binary(min_size=1, max_size=40)
@@ -45,20 +45,20 @@ def _read(text: bytes) -> Destination | StompError:
 @example("a/b//c")
 def test_what_a_message_shows_can_be_sent_to(name: str) -> None:
     queue = name.encode()
-    assert parse(show(b"", queue)) == Destination(Kind.QUEUE, queue)
-    assert parse(show(b"amq.topic", queue)) == Destination(Kind.TOPIC, queue)
+    assert parse(message_destination(b"", queue)) == Destination(Kind.QUEUE, queue)
+    assert parse(message_destination(b"amq.topic", queue)) == Destination(Kind.TOPIC, queue)
 
 
 @given(readable.filter(lambda name: name != "amq.topic"), readable)
 def test_what_a_message_shows_of_an_exchange_can_be_sent_to(exchange: str, key: str) -> None:
-    found = parse(show(exchange.encode(), key.encode()))
+    found = parse(message_destination(exchange.encode(), key.encode()))
     assert found.route(b"amq.topic") == (exchange.encode(), key.encode())
-    assert parse(show(exchange.encode(), b"")).route(b"amq.topic") == (exchange.encode(), b"")
+    assert parse(message_destination(exchange.encode(), b"")).route(b"amq.topic") == (exchange.encode(), b"")
 
 
 @given(st.binary(max_size=255), st.binary(max_size=255))
 def test_showing_loses_nothing_and_leaves_no_octet_that_needs_care(exchange: bytes, key: bytes) -> None:
-    shown = show(exchange, key)
+    shown = message_destination(exchange, key)
     assert all(32 <= octet <= 127 for octet in shown)
     kind, *parts = shown.split(b"/")[1:]
     expected = {b"queue": [key], b"topic": [key], b"exchange": [exchange, *([key] if key else [])]}[kind]

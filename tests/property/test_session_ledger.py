@@ -9,8 +9,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from gateway.session.subscription import AckMode, Subscription
-from gateway.session.subscriptions import Subscriptions
+from gateway.config.virtual_host import TransactionLimits
+from gateway.session.acknowledge import AckHandler
+from gateway.session.context import SessionContext
+from gateway.session.delivery_ledger import AckMode
+from gateway.session.subscription import Subscription
+from gateway.session.transactions import OpenTransactions
 from tests.support.playbook import NO_PROPERTIES, TO_QUEUE
 from tests.support.unacked import Unacked
 
@@ -24,10 +28,12 @@ class Ledger(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.output: list[bytes] = []
-        self.subscriptions = Subscriptions(SESSION, self.output)
+        context = SessionContext(SESSION, strict=False)
+        self.acknowledgements = AckHandler(context, OpenTransactions(TransactionLimits()))
+        self.output = context.output
+        self.subscriptions = context.subscriptions
         self.subscription = Subscription(b"T_1", b"1", self.mode, SESSION, window=8)
-        self.subscription.channel = 1
+        self.subscription.set_channel(1)
         self.subscriptions.add(self.subscription, "q")
         self.subscriptions.start(self.subscription)
         self.broker = Unacked()
@@ -58,8 +64,8 @@ class Ledger(RuleBasedStateMachine):
 
     @rule()
     def flush(self) -> None:
-        for settled in self.subscriptions.take_settling():
-            self.broker.apply(settled.take_settlements())
+        for _, frames in self.subscriptions.take_settlements():
+            self.broker.apply(frames)
 
     # The client's connection.
 
@@ -70,20 +76,20 @@ class Ledger(RuleBasedStateMachine):
     @rule()
     def catch_up(self) -> None:
         self.shedding = False
-        self.subscription.requeue_dropped()
+        self.subscription.ledger.requeue_dropped()
         if self.mode is AckMode.AUTO and self.drop_for_requeue:
             # What went out before is settled with what comes back.
             self.acked.update(self.held)
             self.held.clear()
         self.given_back |= self.drop_for_requeue
         self.drop_for_requeue.clear()
-        self.broker.apply(self.subscription.take_settlements())
+        self.broker.apply(self.subscription.ledger.take_frames())
 
     # The client.
 
     def settle(self, tag: int, requeue: bool | None) -> None:
         """What ACK and NACK do; the client counts for itself what it means."""
-        settlement = self.subscriptions.settlement(b"ACK", b"id", b"T_1@@%b@@%d" % (SESSION, tag), requeue)
+        settlement = self.acknowledgements.find_settlement(b"ACK", b"id", b"T_1@@%b@@%d" % (SESSION, tag), requeue)
         meant = self._meant(tag)
         assert settlement.is_outstanding is (bool(meant) or tag == 0)
         if settlement.is_outstanding:
@@ -113,11 +119,11 @@ class Ledger(RuleBasedStateMachine):
     @rule(tag=st.integers(1, 40))
     def acknowledge_what_is_not_there(self, tag: int) -> None:
         if tag not in self.held and tag not in self.drop_for_requeue:
-            assert not self.subscription.holds(tag)
+            assert not self.subscription.ledger.is_outstanding(tag)
 
     @rule()
     def settle_auto(self) -> None:
-        self.subscriptions.settle_auto()
+        self.subscriptions.settle_auto_acks()
         if self.mode is AckMode.AUTO and not self.drop_for_requeue:
             self.acked.update(self.held)
             self.held.clear()
@@ -126,12 +132,14 @@ class Ledger(RuleBasedStateMachine):
 
     @invariant()
     def delivered_is_settled_plus_outstanding(self) -> None:
-        assert self.subscription.outstanding == len(self.held) + len(self.drop_for_requeue)
+        assert self.subscription.ledger.outstanding == len(self.held) + len(self.drop_for_requeue)
 
     @invariant()
     def what_the_client_holds_is_what_it_may_settle(self) -> None:
         possible = [
-            tag for tag in range(1, self.last + 2) if self.subscription.holds(tag) and tag not in self.drop_for_requeue
+            tag
+            for tag in range(1, self.last + 2)
+            if self.subscription.ledger.is_outstanding(tag) and tag not in self.drop_for_requeue
         ]
         assert possible == self.held
 
@@ -172,7 +180,7 @@ class GuessingLedger(Ledger):
     @rule()
     def acknowledge_what_was_shed(self) -> None:
         for tag in self.drop_for_requeue:
-            assert not self.subscription.holds(tag)
+            assert not self.subscription.ledger.is_outstanding(tag)
 
 
 STEPS = settings(stateful_step_count=40)
@@ -195,6 +203,6 @@ def test_the_accounts_agree_when_the_client_guesses() -> None:
 def test_the_accounts_agree_where_the_floor_rises_over_what_is_outstanding(
     ledger: type[Ledger], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.session.subscription._AHEAD", 1)
-    monkeypatch.setattr("gateway.session.subscription._RATIO", 0)
+    monkeypatch.setattr("gateway.session.delivery_ledger._MOST_OUT_OF_ORDER", 1)
+    monkeypatch.setattr("gateway.session.delivery_ledger._RATIO", 0)
     run_state_machine_as_test(ledger, settings=STEPS)

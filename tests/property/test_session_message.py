@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from pamqp import commands
 
 from gateway.parity import FrameReader, ServerFrame
-from gateway.session.destinations import show, show_reply_to
-from gateway.session.subscription import AckMode, Subscription
+from gateway.session.delivery_ledger import AckMode
+from gateway.session.destinations import message_destination, message_reply_to
+from gateway.session.subscription import Subscription
 from gateway.stomp.encoder import encode
 from gateway.stomp.headers import unescape
 from tests.property.amqp_frames import hand_made, properties, string_tables, tables, texts
@@ -38,7 +39,7 @@ def property_lines(given: commands.Basic.Properties) -> list[tuple[bytes, bytes]
         (b"app-id", own.app_id), (b"user-id", own.user_id), (b"type", own.type),
         (b"timestamp", None if own.timestamp is None else str(own.timestamp).encode()),
         (b"amqp-message-id", own.message_id), (b"expiration", own.expiration),
-        (b"reply-to", None if own.reply_to is None else show_reply_to(own.reply_to)),
+        (b"reply-to", None if own.reply_to is None else message_reply_to(own.reply_to)),
         (b"correlation-id", own.correlation_id),
         (b"priority", None if own.priority is None else str(own.priority).encode()),
         (b"persistent", None if mode is None else b"true" if mode == 2 else str(mode).encode()),
@@ -53,9 +54,9 @@ def slowly(
 ) -> bytes:  # fmt: skip
     """The slow twin: every header written down, and encoded by the encoder of all other frames."""
     message_id = b"%b@@%b@@%d" % (subscription.tag, SESSION, tag)
-    headers = [] if subscription.subscription is None else [(b"subscription", subscription.subscription)]
+    headers = [] if subscription.identifier is None else [(b"subscription", subscription.identifier)]
     headers += [
-        (b"destination", show(*route)), (b"message-id", message_id),
+        (b"destination", message_destination(*route)), (b"message-id", message_id),
         (b"redelivered", b"true" if redelivered else b"false"),
     ]  # fmt: skip
     if shows_ack:
@@ -130,7 +131,7 @@ def test_what_the_server_says_cannot_be_forged(
     message_id = b"T_1@@%b@@7" % SESSION
     said = {
         b"subscription": [b"1"],
-        b"destination": [show(exchange, key)],
+        b"destination": [message_destination(exchange, key)],
         b"message-id": [message_id],
         b"redelivered": [b"false"],
         b"ack": [] if mode is AckMode.AUTO else [message_id],

@@ -6,13 +6,16 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from gateway.config.virtual_host import VirtualHost
 from gateway.session import ops
 from gateway.session.context import Hold
-from gateway.session.settings import Settings
-from gateway.session.transitions import HANDLERS, MOVES, READING, State
+from gateway.session.session import COMMANDS as TABLE
+from gateway.session.transitions import MOVES, READING, State
 from gateway.stomp.frame import CLIENT_COMMANDS
 from tests.property.session_frames import COMMANDS, frames
 from tests.support.playbook import FRAME_MAX, PUBLISHING, Playbook, deliver
+
+HANDLERS = {(state, command): handler for state, row in TABLE.items() for command, handler in row.items()}
 
 
 def reach(state: State) -> Playbook:
@@ -137,7 +140,7 @@ def _cancel(choice: int) -> Step:
 
 def _set_hold(on: bool) -> Step:
     def step(play: Playbook, _: list[ops.Subscribe]) -> None:
-        (play.session.holds.add if on else play.session.holds.discard)(Hold.LINK_WRITE)
+        (play.session.hold if on else play.session.release)(Hold.LINK_WRITE)
         play.session.set_blocked(on)
         play.go_on()
 
@@ -153,12 +156,12 @@ _sometimes = (
         lambda given: lambda play, _: play.confirm(given[0], multiple=given[1], accepted=given[2])
     )
     | st.tuples(st.sampled_from(["", "amq.topic", "e"]), st.sampled_from(["q", "a.*", "k"]), _receipts).map(
-        lambda given: lambda play, _: play.requeue_dropped(given[0], given[1], receipt=given[2])
+        lambda given: lambda play, _: play.return_message(given[0], given[1], receipt=given[2])
     )
     | _numbers.map(_cancel)
     | st.booleans().map(_set_hold)
     | st.sampled_from([1.0, 500.0, 5000.0]).map(lambda now: lambda play, _: play.session.time_passed(now))
-    | st.just(lambda play, _: play.session.subscriptions.settle_auto())
+    | st.just(lambda play, _: play.session.settle_auto_acks())
 )
 _rarely = (
     st.booleans().map(
@@ -181,7 +184,7 @@ _lives = st.tuples(
 @given(_lives)
 def test_a_session_never_raises_and_only_moves_as_it_may(life: tuple[bool, list[Step], list[Step]]) -> None:
     connected, steps, end = life
-    play = Playbook(Settings("/", token_renewal=True))
+    play = Playbook(VirtualHost(name="/", token_renewal=True))
     if connected:
         play.connect()
     subscribed: list[ops.Subscribe] = []

@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that misbehaves when told to, before the gateway or between it and the broker."""
+"""A TCP proxy on loopback that misbehaves on demand, before the gateway or between it and the broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SMALL_BUFFER: Final = 64 * 1024
 
 
 class Direction(Enum):
-    """Which way bytes go: ``UP`` from who dialled the proxy to the server behind it, ``DOWN`` back."""
+    """Which way bytes go: ``UP`` from the proxy's client to the server behind it, ``DOWN`` back."""
 
     UP = "up"
     DOWN = "down"
@@ -86,9 +86,9 @@ class ChaosProxy:
         """Let everything through again, in order and complete."""
         self._gates[direction].open.set()
 
-    def cut_after(self, octets: int, direction: Direction = Direction.UP) -> None:
+    def cut_after(self, size: int, direction: Direction = Direction.UP) -> None:
         """Let exactly so many more bytes through that way, then reset every connection."""
-        self._gates[direction].left = octets
+        self._gates[direction].left = size
 
     def half_close(self, direction: Direction) -> None:
         """End the stream that way on every connection; the other way stays open."""
@@ -139,18 +139,18 @@ class ChaosProxy:
         with contextlib.suppress(ConnectionError):
             while True:
                 await gate.open.wait()
-                octets = await reader.read(_CHUNK)
+                data = await reader.read(_CHUNK)
                 # A stall that began while we were reading holds for these bytes too.
                 await gate.open.wait()
-                if not octets:
+                if not data:
                     if writer.can_write_eof():
                         writer.write_eof()
                     return
                 if gate.left is not None:
-                    octets = octets[: gate.left]
-                    gate.left -= len(octets)
-                writer.write(octets)
-                gate.passed += len(octets)
+                    data = data[: gate.left]
+                    gate.left -= len(data)
+                writer.write(data)
+                gate.passed += len(data)
                 await writer.drain()
                 if gate.left == 0:
                     gate.left = None

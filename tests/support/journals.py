@@ -73,8 +73,8 @@ class JournalMaker:
             self._finish(pending, number, made)
         return made
 
-    def _open(self, segment: int, t: int) -> j.Open:
-        return j.Open(t, 0, j.VERSION, self._node, self._boot, 4711, "gateway", "0.1.0", segment)
+    def _open(self, segment: int, t: int) -> j.OpenLine:
+        return j.OpenLine(t, 0, j.VERSION, self._node, self._boot, 4711, "gateway", "0.1.0", segment)
 
     def _finish(self, pending: list[j.Line], number: int, made: Made) -> int:
         for line in pending:
@@ -103,53 +103,57 @@ class JournalMaker:
                 yield line
             clock += self._random.randrange(max(1, self._span * 20 // max(wanted, 20)))
         if self._random.random() < 0.5:
-            yield j.Drop(clock, 0, self._random.randrange(1, 100))
+            yield j.DropLine(clock, 0, self._random.randrange(1, 100))
         if close:
-            yield j.Close(clock + SECOND, 0)
+            yield j.CloseLine(clock + SECOND, 0)
 
     def _session(self, c: int, t: int) -> Iterator[j.Line]:
         chance = self._random
         if chance.random() < 0.05:
-            yield j.Err(t, 0, "bad-connect", vh="/", ip="192.0.2.9")
+            yield j.ErrorLine(t, 0, "bad-connect", vh="/", ip="192.0.2.9")
             return
         vh = chance.choice(("/", "/", "orders"))
         u = chance.choice(("app1", "app2", "reports", "søren"))
         ver = chance.choice(("1.0", "1.1", "1.2", "1.2"))
         began = t
-        yield j.Conn(t, 0, c, vh, u, "192.0.2.1", chance.random() < 0.3, ver, "0,0", chance.randrange(200, 90_000))
-        yield j.Use(t, 0, c, vh, u, chance.choice(("receipt", "transaction", "nack", "temp-queue")), ver)
+        yield j.ConnectLine(
+            t, 0, c, vh, u, "192.0.2.1", chance.random() < 0.3, ver, "0,0", chance.randrange(200, 90_000)
+        )
+        yield j.UseLine(t, 0, c, vh, u, chance.choice(("receipt", "transaction", "nack", "temp-queue")), ver)
         body = self._summary if chance.random() < 0.4 else self._messages
         unacked = 0
         for line in body(c, vh, u, t):
             t = max(t, line.t)
-            if isinstance(line, j.Unsub):
+            if isinstance(line, j.UnsubscribeLine):
                 unacked = line.n
             yield line
         if chance.random() < 0.1:
-            yield j.Err(t, 0, chance.choice(("not_found", "processing-error")), c, vh, u)
+            yield j.ErrorLine(t, 0, chance.choice(("not_found", "processing-error")), c, vh, u)
         if chance.random() < 0.1:
-            yield j.Blk(t, 0, c, vh, u, "confirm-window", chance.randrange(2_000_000))
+            yield j.HoldLine(t, 0, c, vh, u, "confirm-window", chance.randrange(2_000_000))
         t += chance.randrange(SECOND)
         if chance.random() < 0.9:
-            totals = j.Totals(chance.randrange(100), chance.randrange(100), 5000, 6000, unacked, unacked + 3, t - began)
-            yield j.End(t, 0, c, vh, u, chance.choice(("disconnect", "client-gone", "link-lost")), totals)
+            totals = j.SessionTotals(
+                chance.randrange(100), chance.randrange(100), 5000, 6000, unacked, unacked + 3, t - began
+            )
+            yield j.EndLine(t, 0, c, vh, u, chance.choice(("disconnect", "client-gone", "link-lost")), totals)
 
     def _destination(self) -> tuple[str, str]:
         kind = self._random.choice(("queue", "queue", "topic", "exchange", "amqq", "reply"))
         prefix = {"queue": "/queue/", "topic": "/topic/", "exchange": "/exchange/e/", "amqq": "/amq/queue/"}
         return ("/reply-queue/*" if kind == "reply" else f"{prefix[kind]}d{self._random.randrange(8)}"), kind
 
-    def _subscription(self, c: int, vh: str, u: str, t: int) -> j.Sub:
+    def _subscription(self, c: int, vh: str, u: str, t: int) -> j.SubscribeLine:
         chance = self._random
         durable = chance.random() < 0.3
         d, dk = (f"/topic/d{chance.randrange(8)}", "topic") if durable else self._destination()
         am = chance.choice(("auto", "client", "client-individual"))
         name = f"stomp-subscription-{chance.randrange(6)}" if durable else None
-        return j.Sub(t, 0, c, vh, u, d, dk, str(chance.randrange(3)), am, 50, durable, False, False, name)
+        return j.SubscribeLine(t, 0, c, vh, u, d, dk, str(chance.randrange(3)), am, 50, durable, False, False, name)
 
-    def _unsub(self, sub: j.Sub, t: int, unacked: int) -> j.Unsub:
+    def _unsub(self, sub: j.SubscribeLine, t: int, unacked: int) -> j.UnsubscribeLine:
         code = self._random.choice(("unsubscribe", "deleted", "cancelled", "end", "end", "end"))
-        return j.Unsub(t, 0, sub.c, sub.vh, sub.u, sub.d, sub.dk, sub.s, code, unacked, sub.sn)
+        return j.UnsubscribeLine(t, 0, sub.c, sub.vh, sub.u, sub.d, sub.dk, sub.s, code, unacked, sub.sn)
 
     def _messages(self, c: int, vh: str, u: str, t: int) -> Iterator[j.Line]:
         """A session at level message."""
@@ -161,11 +165,13 @@ class JournalMaker:
             t += chance.randrange(400_000)
             d, dk = self._destination()
             w = 4.0 if chance.random() < 0.1 else None
-            yield j.Send(t, 0, c, vh, u, d, dk, m, chance.randrange(2000), 3, True, False, True, w)
+            yield j.SendLine(t, 0, c, vh, u, d, dk, m, chance.randrange(2000), 3, True, False, True, w)
             rejected = "rejected" if chance.random() < 0.02 else None
-            yield j.Conf(t + 900, 0, c, vh, u, d, dk, m, chance.randrange(50_000), rejected, w)
+            yield j.ConfirmLine(t + 900, 0, c, vh, u, d, dk, m, chance.randrange(50_000), rejected, w)
             again = chance.random() < 0.1
-            yield j.Dlv(t + 950, 0, c, vh, u, sub.d, sub.dk, sub.s, sub.am, m, chance.randrange(2000), again, sub.sn)
+            yield j.DeliveryLine(
+                t + 950, 0, c, vh, u, sub.d, sub.dk, sub.s, sub.am, m, chance.randrange(2000), again, sub.sn
+            )
             if sub.am == "auto":
                 continue
             outstanding += 1
@@ -173,10 +179,10 @@ class JournalMaker:
             took = chance.randrange(1, 3_000_000)
             about = (c, vh, u, sub.d, sub.dk, sub.s, sub.am, m)
             if fate < 0.7:
-                yield j.Ack(t + took, 0, *about, outstanding, took if fate < 0.65 else None, sub.sn)
+                yield j.AckLine(t + took, 0, *about, outstanding, took if fate < 0.65 else None, sub.sn)
                 outstanding = 0
             elif fate < 0.8:
-                yield j.Nack(t + took, 0, *about, "requeue" if fate < 0.75 else "discard", 1, took, sub.sn)
+                yield j.NackLine(t + took, 0, *about, "requeue" if fate < 0.75 else "discard", 1, took, sub.sn)
                 outstanding -= 1
         yield self._unsub(sub, t, outstanding)
 
@@ -192,14 +198,14 @@ class JournalMaker:
             sent = chance.randrange(1, 500)
             confirmed = chance.randrange(sent + 1)
             done = {"send": sent, "send_bytes": sent * 100, "conf": confirmed, "rejected": 1}
-            yield j.Stat(t, 0, c, vh, u, d, dk, done, self._histogram("conf", confirmed // 2))
+            yield j.StatLine(t, 0, c, vh, u, d, dk, done, self._histogram("conf", confirmed // 2))
             got = chance.randrange(1, 500)
             counts = {"dlv": got, "dlv_bytes": got * 90, "redelivered": chance.randrange(got)}
             acked = 0 if sub.am == "auto" else chance.randrange(got)
             if acked:
                 counts |= {"ack": acked, "requeue": 2, "discard": 1}
                 unacked += max(0, got - acked - 3)
-            yield j.Stat(
+            yield j.StatLine(
                 t, 0, c, vh, u, sub.d, sub.dk, counts, self._histogram("ack", acked) or None, sub.s, sub.sn, sub.am
             )
         yield self._unsub(sub, t, unacked)

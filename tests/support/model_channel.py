@@ -50,7 +50,7 @@ class Channel:
         cancelled: Callable[[], None] = _nobody,
     ) -> None:
         self.number = number
-        # Takes mandatory messages that reach no queue, as ``Session.take_return`` does.
+        # Takes mandatory messages that reach no queue, as ``Session.message_returned`` does.
         self.returned: Returned = _nobody
         self.confirms = False
         self.unacked: dict[int, tuple[Queue, Place]] = {}

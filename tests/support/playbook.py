@@ -13,14 +13,14 @@ from typing import Any
 from pamqp import body, commands, frame, header
 
 from gateway.amqp.splitter import Return
+from gateway.config.virtual_host import VirtualHost
 from gateway.errors import FrameError
 from gateway.parity import FrameReader, ServerFrame
 from gateway.session import ops
 from gateway.session.session import Session
-from gateway.session.settings import Settings
 from gateway.session.subscription import Subscription
 from gateway.session.transitions import State
-from gateway.stomp.decoder import Decoder, Limits
+from gateway.stomp.decoder import Decoder, FrameLimits
 
 IDENTITY = b"session-of-the-playbook"
 PUBLISHING = 1
@@ -79,12 +79,12 @@ class Playbook:
         other: settings of another virtual host.
     """
 
-    def __init__(self, settings: Settings | None = None, now: float = 0.0, other: Settings | None = None) -> None:
-        default = settings or Settings("/")
+    def __init__(self, settings: VirtualHost | None = None, now: float = 0.0, other: VirtualHost | None = None) -> None:
+        default = settings or VirtualHost(name="/")
         known = {"/": default}
         if other is not None:
-            known[other.virtual_host] = other
-        limits = Limits()
+            known[other.name] = other
+        limits = FrameLimits()
         self.session = Session(
             IDENTITY, b"stomp-gateway/0", lambda host: known.get("/" if host is None else host), limits, now
         )
@@ -116,11 +116,13 @@ class Playbook:
         self.session.confirm(sequence, multiple, accepted)
         self.session.run(self._decoder)
 
-    def give_back(self, exchange: str, routing_key: str, *, size: int = 0, receipt: str | None = None) -> None:
+    def return_message(self, exchange: str, routing_key: str, *, size: int = 0, receipt: str | None = None) -> None:
         """The broker returns a mandatory message, which bears this receipt."""
         headers = b"" if receipt is None else b"\x07receiptS" + len(receipt).to_bytes(4, "big") + receipt.encode()
         properties = b"\x20\0" + len(headers).to_bytes(4, "big") + headers
-        self.session.take_return(Return(312, b"NO_ROUTE", exchange.encode(), routing_key.encode(), properties, size))
+        self.session.message_returned(
+            Return(312, b"NO_ROUTE", exchange.encode(), routing_key.encode(), properties, size)
+        )
         self.session.run(self._decoder)
 
     def go_on(self) -> None:
@@ -146,10 +148,8 @@ class Playbook:
 
     def published(self) -> list[str]:
         """The messages for the broker since the last look."""
-        octets = b"".join(self.session.publisher.output)
-        self.session.publisher.output.clear()
         words = []
-        for channel, found in amqp_frames(octets):
+        for channel, found in amqp_frames(self.session.take_publishes()):
             assert channel == PUBLISHING
             if isinstance(found, commands.Basic.Publish):
                 mandatory = "mandatory " if found.mandatory else ""
@@ -162,8 +162,7 @@ class Playbook:
 
     def settled(self) -> list[str]:
         """The settlements for the broker since the last look, of all subscriptions."""
-        taken = [each.take_settlements() for each in self.session.subscriptions.take_settling()]
-        return settlements_in_words(b"".join(taken))
+        return settlements_in_words(b"".join(settlements for _, settlements in self.session.take_settlements()))
 
     def finish(self) -> None:
         """Nothing may be left that nobody expected."""
@@ -198,9 +197,10 @@ class Playbook:
     def subscribed(self, operation: ops.Subscribe) -> Subscription:
         """Let the broker agree to a subscription."""
         subscription = operation.subscription
-        subscription.channel = next(self._channels)
+        channel = next(self._channels)
+        subscription.set_channel(channel)
         name = operation.queue_name or "amq.gen-1"
-        self.broker(ops.Subscribed(subscription, subscription.channel, name))
+        self.broker(ops.Subscribed(subscription, channel, name))
         return subscription
 
     def state(self) -> State:

@@ -12,8 +12,8 @@ from math import cos, log, pi
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gateway.journal.features import FEATURES
 from gateway.journal.histogram import bucket_of, percentile
+from gateway.journal.schema import FEATURES
 from gateway.pipeline.lake import WHOLE_TABLES, Lake
 
 START = datetime(2026, 11, 21, 10, tzinfo=UTC)

@@ -13,15 +13,16 @@ from functools import partial
 from typing import Final
 
 from gateway.amqp.splitter import Return
+from gateway.config.virtual_host import FindVirtualHost, VirtualHost
 from gateway.errors import FrameError
 from gateway.parity import Closed, FrameReader, Received, SilenceError
 from gateway.session import ops
+from gateway.session.connect import ClientFacts
 from gateway.session.queues import QueueSpec
 from gateway.session.session import Session
-from gateway.session.settings import Resolve, Settings
 from gateway.session.subscription import Subscription
 from gateway.session.transitions import State
-from gateway.stomp.decoder import Decoder, Limits
+from gateway.stomp.decoder import Decoder, FrameLimits
 from tests.support.model_broker import ModelBroker, RefusalError
 from tests.support.model_channel import Channel
 
@@ -29,10 +30,10 @@ SERVER = b"stomp-gateway/0"
 FRAME_MAX = 131_072
 PASSCODES = {b"guest": b"guest"}
 
-SETTINGS = Settings("/")
+SETTINGS = VirtualHost(name="/")
 
 
-def resolve(host: str | None) -> Settings | None:
+def resolve(host: str | None) -> VirtualHost | None:
     """The one virtual host that there is."""
     return SETTINGS if host in (None, "/") else None
 
@@ -48,7 +49,7 @@ class Premises:
         elsewhere: the models of further virtual hosts.
     """
 
-    resolve: Resolve = resolve
+    resolve: FindVirtualHost = resolve
     passcodes: Mapping[bytes, bytes] = field(default_factory=lambda: PASSCODES)
     implicit_connect: bool = False
     elsewhere: Mapping[str, ModelBroker] = field(default_factory=dict)
@@ -84,15 +85,13 @@ class ModelBridge:
             Whether there was anything.
         """
         session = self._session
-        publisher = session.publisher
-        busy = bool(publisher.output)
-        if publisher.output and self._publishing is not None:
-            octets = b"".join(publisher.output)
-            publisher.output.clear()
-            self._publishing.write(octets)
-        for subscription in session.subscriptions.take_settling():
+        busy = False
+        if self._publishing is not None:
+            publishes = session.take_publishes()
+            busy = bool(publishes)
+            self._publishing.write(publishes)
+        for subscription, settlements in session.take_settlements():
             busy = True
-            settlements = subscription.take_settlements()
             channel = self._consuming.get(subscription)
             if channel is not None:
                 channel.write(settlements)
@@ -122,7 +121,7 @@ class ModelBridge:
         if isinstance(operation, ops.Login):
             if self._premises.passcodes.get(operation.login) == operation.passcode:
                 self._user = operation.login.decode()
-                self._broker = self._premises.elsewhere.get(operation.settings.virtual_host, self._broker)
+                self._broker = self._premises.elsewhere.get(operation.settings.name, self._broker)
                 return ops.LoggedIn()
             return ops.LoginFailed(403, "ACCESS_REFUSED - Login was refused")
         if isinstance(operation, ops.PreparePublisher):
@@ -163,7 +162,7 @@ class ModelBridge:
             closed=partial(self._closed, publishing=False),
             cancelled=lambda: self._heard.append(lambda: self._cancelled(subscription)),
         )
-        subscription.channel = channel.number
+        subscription.set_channel(channel.number)
         existed = made is not None and made.name in self._broker.queues
         name = operation.queue_name if made is None else self._declare(made)
         try:
@@ -201,7 +200,7 @@ class ModelBridge:
         self._heard.append(lambda: self._session.confirm(sequence, multiple, accepted))
 
     def _returned(self, returned: Return) -> None:
-        self._heard.append(lambda: self._session.take_return(returned))
+        self._heard.append(lambda: self._session.message_returned(returned))
 
     def _closed(self, refusal: RefusalError, *, publishing: bool) -> None:
         self._heard.append(lambda: self._session.handle(ops.ChannelClosed(refusal.code, refusal.text, publishing)))
@@ -217,9 +216,9 @@ class _Client:
     """One client: its session, and what the session has said."""
 
     def __init__(self, broker: ModelBroker, premises: Premises, number: int) -> None:
-        limits = Limits(frame=64 * 1024)
+        limits = FrameLimits(frame=64 * 1024)
         self.session = Session(b"session-%022d" % number, SERVER, premises.resolve, limits)
-        self.session.authentication.implicit_connect = premises.implicit_connect
+        self.session.set_client(ClientFacts(implicit_connect=premises.implicit_connect))
         self.decoder = Decoder(limits)
         self.bridge = ModelBridge(self.session, broker, premises)
         self.frames = FrameReader()
@@ -242,7 +241,7 @@ class _Client:
         busy = bool(session.output)
         self.frames.feed(b"".join(session.output))
         session.output.clear()
-        session.subscriptions.settle_auto()
+        session.settle_auto_acks()
         busy |= self.bridge.flush()
         if session.state is State.CLOSED and not busy:
             self._over = True

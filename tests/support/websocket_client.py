@@ -99,7 +99,7 @@ class WebSocketClient:
         )
         client = cls(reader, writer, protocol)
         try:
-            await client._shake_hands(headers or {})
+            await client._handshake(headers or {})
             yield client
         finally:
             writer.transport.abort()
@@ -116,7 +116,7 @@ class WebSocketClient:
             await client.connect(**(frame or {}))
             yield client
 
-    async def _shake_hands(self, headers: Mapping[str, str]) -> None:
+    async def _handshake(self, headers: Mapping[str, str]) -> None:
         request = self.protocol.connect()
         request.headers.update(headers)
         self.protocol.send_request(request)
@@ -134,9 +134,9 @@ class WebSocketClient:
 
     # Out.
 
-    def send(self, octets: bytes, *, binary: bool = False) -> None:
+    def send(self, data: bytes, *, binary: bool = False) -> None:
         """Send a message."""
-        (self.protocol.send_binary if binary else self.protocol.send_text)(octets)
+        (self.protocol.send_binary if binary else self.protocol.send_text)(data)
         self.flush()
 
     def write(self, command: str, body: bytes = b"", /, **headers: str) -> None:
@@ -150,9 +150,9 @@ class WebSocketClient:
 
     def flush(self) -> None:
         """Send what the library has prepared."""
-        for octets in self.protocol.data_to_send():
-            if octets and not self.writer.is_closing():
-                self.writer.write(octets)
+        for data in self.protocol.data_to_send():
+            if data and not self.writer.is_closing():
+                self.writer.write(data)
 
     async def connect(self, **headers: str) -> Frame:
         """Log in, and return CONNECTED."""
@@ -168,15 +168,15 @@ class WebSocketClient:
     # In.
 
     async def _read(self) -> bool:
-        octets = b""
+        data = b""
         with contextlib.suppress(ConnectionError):
-            octets = await self.reader.read(_READ)
-        if octets:
-            self.protocol.receive_data(octets)
+            data = await self.reader.read(_READ)
+        if data:
+            self.protocol.receive_data(data)
         else:
             self.protocol.receive_eof()
         self.flush()
-        return bool(octets)
+        return bool(data)
 
     async def piece(self) -> Piece:
         """The next frame of WebSocket, whatever it is.

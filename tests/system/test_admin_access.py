@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.config.admin import DEFAULT_ADDRESS
+from gateway.config.listener_settings import DEFAULT_ADMIN_ADDRESS
 from tests.support.admin import AdminClient
 from tests.support.certificates import Authority, Identity
 from tests.support.deadline import until, within
@@ -199,14 +199,14 @@ async def test_a_default_admin_port_that_is_taken_is_only_a_warning(broker_url: 
     with contextlib.ExitStack() as stack:
         taken = stack.enter_context(socket.socket())
         with contextlib.suppress(OSError):  # another program uses it already
-            taken.bind((DEFAULT_ADDRESS.host, DEFAULT_ADDRESS.port))
+            taken.bind((DEFAULT_ADMIN_ADDRESS.host, DEFAULT_ADMIN_ADDRESS.port))
             taken.listen()
         process = stack.enter_context(gateway_process(document))
         async with StompClient.logged_in(process.address) as client:
             await client.ask("SEND", b"x", destination="/topic/admin")
         # The log says so a moment after the first client can connect.
         [line] = await process.until_logged("no admin listener")
-        assert line["address"] == str(DEFAULT_ADDRESS)
+        assert line["address"] == str(DEFAULT_ADMIN_ADDRESS)
         assert line["level"] == "warning"
 
 

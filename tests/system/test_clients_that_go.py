@@ -67,7 +67,7 @@ async def test_a_client_that_leaves_while_a_token_is_checked(
                 await asyncio.sleep(0.01)
             slow.write("TOKEN", token=passcode)
             client = await held(gateway, Hold.OPERATION)
-            while not any(link._updating for link in gateway.link_registry.links):  # noqa: ASYNC110 - as above
+            while not any(link._secret_updates for link in gateway.pool.links):  # noqa: ASYNC110 - as above
                 await asyncio.sleep(0.01)
             if ends != "gone":
                 client.close_by_operator("")

@@ -10,8 +10,8 @@ from gateway.config import VirtualHost
 from gateway.parity import AmqpBroker, BrokerMessage
 from gateway.server.broker.broker_errors import UpstreamError
 from gateway.server.broker.channel import LinkChannel
-from gateway.server.broker.client_properties import ClientProperties
-from gateway.server.broker.link import Credentials, Link
+from gateway.server.broker.connector import Credentials, open_link
+from gateway.server.broker.link import ClientProperties, Link
 from gateway.session.queues import QueueSpec
 from tests.support.gateway import parsed
 
@@ -27,12 +27,11 @@ def _virtual_host(broker_url: str) -> VirtualHost:
 async def _open(broker_url: str) -> Link:
     parts = urlsplit(broker_url)
     credentials = Credentials(unquote(parts.username or "guest"), unquote(parts.password or "guest"))
-    return await Link.open(_virtual_host(broker_url), credentials, ClientProperties("test", "/", credentials.login))
+    return await open_link(_virtual_host(broker_url), credentials, ClientProperties("test", "/", credentials.login))
 
 
 async def _channel(link: Link) -> LinkChannel:
-    link.reserve()
-    return await link.channel()
+    return await LinkChannel.open(link)
 
 
 class _Listener:
@@ -63,8 +62,8 @@ async def test_a_session_whose_channel_the_broker_closed_does_not_discard_delive
         second = await _channel(link)
         assert second.number == first.number
         listener = _Listener()
-        second.tap(Sink(listener.deliver, listener.confirm, listener))
-        first.silence(None)
+        second.set_sink(Sink(listener.deliver, listener.confirm, listener))
+        first.discard(None)
         first.write(b"and writes something that must be discarded")
         await second.declare(QueueSpec(queue, auto_delete=True))
         await second.bind(queue, "amq.topic", queue)

@@ -127,11 +127,11 @@ async def test_the_log_has_the_reason_and_the_peer(broker_url: str) -> None:
         assert len(process.logged(REFUSED)) == len(headers)
 
 
-async def test_a_header_may_come_octet_by_octet(gateway: GatewayProcess) -> None:
+async def test_a_header_may_come_byte_by_byte(gateway: GatewayProcess) -> None:
     async with StompClient.dialled(gateway.address) as client, within():
         client.writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for octet in LINE:
-            client.writer.write(bytes((octet,)))
+        for byte in LINE:
+            client.writer.write(bytes((byte,)))
             await asyncio.sleep(0)
         await client.connect()
         await client.disconnect()

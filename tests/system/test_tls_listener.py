@@ -172,8 +172,8 @@ async def test_nothing_is_lost_under_auto_when_the_gateway_stops_before_a_slow_c
                 assert await process.exit_code(12) == ExitCode.OK
                 received = b""
                 with contextlib.suppress(OSError):
-                    while octets := slow.recv(1 << 20):
-                        received += octets
+                    while data := slow.recv(1 << 20):
+                        received += data
     missing = {body for body in bodies if body + b"\0\n" not in received}
     while (message := await amqp.take(queue)) is not None:
         missing.discard(message.body)
@@ -263,14 +263,14 @@ async def test_a_client_that_does_not_trust_the_gateway_is_logged(gateway: Gatew
 # Clients that do no TLS handshake.
 
 
-@pytest.mark.parametrize("octets", [b"CONNECT\n\n\0", b"STOMP\n\n\0", b"GET / HTTP/1.1\r\n\r\n", b"\n\n\n\n\n\n\n\n"])
+@pytest.mark.parametrize("data", [b"CONNECT\n\n\0", b"STOMP\n\n\0", b"GET / HTTP/1.1\r\n\r\n", b"\n\n\n\n\n\n\n\n"])
 async def test_a_client_without_tls_is_closed_and_others_go_on(
-    gateway: GatewayProcess, files: Files, octets: bytes
+    gateway: GatewayProcess, files: Files, data: bytes
 ) -> None:
     before = len(gateway.logged(FAILED))
     async with StompClient.logged_in(gateway.address, tls=files.client()) as client, within():
         async with StompClient.dialled(gateway.address) as plain:
-            plain.writer.write(octets)
+            plain.writer.write(data)
             with contextlib.suppress(ConnectionError):
                 # A TLS alert may come; no frame does.
                 assert b"ERROR" not in await plain.reader.read()
@@ -307,9 +307,9 @@ async def test_tls_on_a_plain_port_is_closed_with_a_hint_in_the_log(broker_url: 
         assert not process.logged("error sent")
 
 
-def plain_answer(address: Address, octets: bytes) -> bytes:
+def plain_answer(address: Address, data: bytes) -> bytes:
     with socket.create_connection(address, PATIENCE) as client:
-        client.sendall(octets)
+        client.sendall(data)
         answer = b""
         while received := client.recv(4096):
             answer += received

@@ -201,11 +201,11 @@ async def test_a_link_that_is_lost_while_it_learns_of_a_token(gateway: Gateway, 
     """The AMQP library would wait for its answer for ever."""
     async with StompClient.logged_in(gateway.addresses[0], login="app", passcode=issuer.token()) as client, within():
         await client.ask("SEND", destination="/topic/nobody")
-        (link,) = gateway.link_registry.links
+        (link,) = gateway.pool.links
         updating = asyncio.ensure_future(link.update_secret(issuer.token()))
         await asyncio.sleep(0)
-        assert link._transport is not None
-        link._transport.abort()
+        assert link._tap is not None
+        link._tap.transport.abort()
         # Not by the end of this test's patience, which would come out as the same error.
         done, _ = await asyncio.wait([updating], timeout=PATIENCE / 2)
         assert done == {updating}

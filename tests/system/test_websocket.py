@@ -99,8 +99,8 @@ async def test_text_and_binary_and_fragments_are_the_same_stream(plain: Address,
         # One byte to a fragment, umlauts and all, and a ping between them.
         text = encoded("SEND", body, destination=f"/queue/{queue}") * 2
         client.protocol.send_text(text[:1], fin=False)
-        for octet in text[1:-1]:
-            client.protocol.send_continuation(bytes([octet]), fin=False)
+        for byte in text[1:-1]:
+            client.protocol.send_continuation(bytes([byte]), fin=False)
         client.protocol.send_ping(b"there?")
         client.protocol.send_continuation(text[-1:], fin=True)
         client.flush()
@@ -193,16 +193,16 @@ async def test_a_close_frame_does_not_overtake_the_frames_before_it(plain: Addre
 
 
 @pytest.mark.parametrize(
-    ("octets", "message", "code"),
+    ("data", "message", "code"),
     [
         (b"SEND\nnonsense\n\n\0", "Malformed frame", 1007),
         (encoded("CONNECT", accept_version="1.2"), "Illegal command", 1002),
         (encoded("SUBSCRIBE", id="0", destination="/amq/queue/no-such-queue"), "not_found", 1000),
     ],
 )
-async def test_the_error_comes_before_the_close_frame(plain: Address, octets: bytes, message: str, code: int) -> None:
+async def test_the_error_comes_before_the_close_frame(plain: Address, data: bytes, message: str, code: int) -> None:
     async with WebSocketClient.logged_in(plain) as client:
-        client.send(octets)
+        client.send(data)
         await client.expect("ERROR", message=message)
         assert await client.closed() == code
 
@@ -232,9 +232,9 @@ VIOLATIONS = {
 
 @pytest.mark.parametrize("name", VIOLATIONS)
 async def test_violations_of_websocket_are_told_and_closed(plain: Address, name: str) -> None:
-    octets, code = VIOLATIONS[name]
+    data, code = VIOLATIONS[name]
     async with WebSocketClient.logged_in(plain) as client:
-        client.writer.write(octets)
+        client.writer.write(data)
         await client.expect("ERROR", message="Malformed frame")
         assert await client.closed() == code
 
@@ -244,8 +244,8 @@ async def test_the_limit_of_messages_is_lower_before_the_login(gateway: Gateway,
     limit, small = 1024 + 4096, gateway.address["small"]
     for size, code in ((limit, None), (limit + 1, 1009)):
         async with WebSocketClient.dialled(small) as client:
-            octets = b"\n" * size
-            pieces = [octets[begin : begin + size // fragments] for begin in range(0, size, size // fragments)]
+            data = b"\n" * size
+            pieces = [data[begin : begin + size // fragments] for begin in range(0, size, size // fragments)]
             client.protocol.send_text(pieces[0], fin=len(pieces) == 1)
             for piece in pieces[1:]:
                 client.protocol.send_continuation(piece, fin=piece is pieces[-1])
@@ -365,7 +365,7 @@ async def test_tcp_connections_beyond_the_limit_are_closed_at_once(gateway: Gate
             return False
 
     for _ in range(5):
-        async with StompClient.dialled(crowded, preface=b"nonsense of more than 15 octets\r\n") as stranger:
+        async with StompClient.dialled(crowded, preface=b"nonsense of more than 15 bytes\r\n") as stranger:
             await stranger.closed()
     async with (
         StompClient.dialled(crowded, preface=preface),
@@ -488,7 +488,7 @@ def test_the_error_reaches_a_client_that_is_still_sending(gateway: Gateway) -> N
         )
         client.sendall(b"\x82\xff" + (1 << 30).to_bytes(8) + bytes(4) + bytes(300_000))
         seen = b""
-        while octets := client.recv(65536):
-            seen += octets
+        while data := client.recv(65536):
+            seen += data
         assert b"message:Malformed frame" in seen
         assert b"\x88" in seen[seen.index(b"message:Malformed frame") :]

@@ -318,11 +318,11 @@ async def test_tls_on_a_plain_port_is_logged(servers: Servers) -> None:
 
 async def test_frames_right_behind_the_request_are_read(servers: Servers) -> None:
     """A client must not send them before the answer, but a proxy may have merged them with the request."""
-    octets = encoded("CONNECT", accept_version="1.2", host="/", login="guest", passcode="guest")
+    data = encoded("CONNECT", accept_version="1.2", host="/", login="guest", passcode="guest")
     async with within(), StompClient.dialled(servers.plain) as client:
         head = "".join(f"{name}: {value}\r\n" for name, value in UPGRADE.items())
         client.writer.write(
-            f"GET /ws HTTP/1.1\r\n{head}\r\n".encode() + bytes((0x82, 0x80 | len(octets), 0, 0, 0, 0)) + octets
+            f"GET /ws HTTP/1.1\r\n{head}\r\n".encode() + bytes((0x82, 0x80 | len(data), 0, 0, 0, 0)) + data
         )
         await client.reader.readuntil(b"\r\n\r\n")
         assert await client.reader.readexactly(2) is not None
@@ -341,8 +341,8 @@ async def test_plugin_and_gateway_take_a_stream_cut_anywhere_and_send_a_frame_in
     stream += encoded("SUBSCRIBE", id="0", destination=destination) + b"\n\n"
     stream += encoded("SEND", b"a\0b\n", destination=destination) * 2 + encoded("BEGIN", transaction="t", receipt="r")
     async with WebSocketClient.dialled(getattr(servers, which)) as client:
-        for position, octet in enumerate(stream):
-            client.send(bytes([octet]), binary=position % 2 == 0)
+        for position, byte in enumerate(stream):
+            client.send(bytes([byte]), binary=position % 2 == 0)
         await client.expect("CONNECTED")
         seen = sorted([(frame := await client.receive()).command + frame.body.decode() for _ in range(3)])
         assert seen == ["MESSAGEa\0b\n", "MESSAGEa\0b\n", "RECEIPT"]

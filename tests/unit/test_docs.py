@@ -11,11 +11,11 @@ import pytest
 
 from deploy.local import address
 from gateway.config import parse
+from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CloseReason, ExitCode
 from gateway.parity import read_transcript
 from gateway.session import error_frames
 from gateway.session.context import Hold
-from gateway.session.settings import Settings
 from tests.bench.targets import ROWS
 
 ROOT = Path(__file__).parents[2]
@@ -144,7 +144,7 @@ def test_every_violation_of_the_grammar_is_in_the_contract() -> None:
 
 def test_every_name_of_an_amqp_error_is_in_the_contract() -> None:
     page = BEHAVIOUR.read_text("utf-8")
-    names = {error_frames.broker_error(code, "", Settings("/")).message for code in range(300, 600)}
+    names = {error_frames.broker_error(code, "", VirtualHost(name="/")).message for code in range(300, 600)}
     assert not sorted(name for name in names if f"`{name}`" not in page)
 
 
@@ -235,6 +235,6 @@ def test_every_word_of_the_glossary_is_used() -> None:
     words = {word.lower() for word in re.findall(r"\*\*([^*]+)\*\*", glossary.read_text("utf-8"))}
     sources = [*PAGES, *(ROOT / "gateway").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
     text = "\n".join(path.read_text("utf-8").lower() for path in sources if path not in (glossary, Path(__file__)))
-    text = re.sub(r"\s+", " ", text)
+    text = re.sub(r"[\s_]+", " ", text)
     assert words
     assert not sorted(word for word in words if not re.search(rf"\b{re.escape(word)}", text))

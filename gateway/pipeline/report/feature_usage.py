@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-from gateway.journal.features import FEATURES
+from gateway.journal.schema import FEATURES
 from gateway.pipeline.report.elements import MOST_ROWS, ReportSection, name_cell, paragraph
 from gateway.pipeline.report.lake_tables import LakeTables, text, time, whole_number
 from gateway.pipeline.report.markup import Markup, joined, name_of, named, shortened, tag

@@ -1,1 +1,1 @@
-"""The broker side: AMQP connections, their channels, and what sessions ask of them."""
+"""The broker side: AMQP connections, their channels, and the queues that sessions declare on them."""

@@ -11,7 +11,7 @@ ACCESS_REFUSED: Final = 403
 """Reply code of a login or an operation that the user has no right to."""
 
 CONNECTION_FORCED: Final = 320
-"""Reply code of a connection that was closed for reasons of the broker's, or for none that we know."""
+"""Reply code of a connection that the broker closed for its own reasons, or for an unknown reason."""
 
 
 class UpstreamError(GatewayError):
@@ -24,7 +24,7 @@ class UpstreamError(GatewayError):
 
 
 class LinkDownError(UpstreamError):
-    """The AMQP connection is gone, or none could be had. ``detail`` is for the log, not for clients."""
+    """The AMQP connection is gone, or could not be opened. ``detail`` is for the log, not for clients."""
 
     def __init__(self, code: int, text: str, detail: str = "") -> None:
         super().__init__(code, text)
@@ -32,7 +32,7 @@ class LinkDownError(UpstreamError):
 
 
 def interrupted(error: BaseException) -> BaseException:
-    """The library cancels whoever waits for an answer that will not come; that is no cancellation of ours."""
+    """The error to raise for a broken call: the AMQP library cancels calls when their answer will not come."""
     task = asyncio.current_task()
     if isinstance(error, asyncio.CancelledError) and (task is None or not task.cancelling()):
         return LinkDownError(CONNECTION_FORCED, "CONNECTION_FORCED - the broker did not answer")

@@ -3,58 +3,75 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
 
 from aio_pika.abc import AbstractChannel
-from aiormq.channel import Channel as UnderlayChannel
+from aiormq.channel import Channel as AiormqChannel
 from aiormq.exceptions import AMQPError
 from pamqp import commands
 from pamqp.base import Frame
 
 from gateway.amqp.splitter import Sink
 from gateway.server.broker.broker_errors import UpstreamError, interrupted
-from gateway.server.broker.unchecked_methods import BasicConsume, QueueBind, QueueDeclare, QueueDelete
-from gateway.session.arguments import Argument
-from gateway.session.queues import QueueSpec
-
-if TYPE_CHECKING:
-    from gateway.server.broker.link import Link
+from gateway.server.broker.link import Link
+from gateway.session.queues import Argument, QueueSpec
 
 
 class LinkChannel:
-    """A channel of a link, for one purpose of one session: publishing, or one subscription.
+    """A channel of a link, for one purpose of one session: publishing, one subscription, or declarations.
 
-    Args:
-        link: the link.
-        channel: aio-pika's.
-        underlay: the AMQP library's own, whose methods are AMQP's.
+    ``channel`` is aio-pika's, ``aiormq_channel`` that of the library beneath it, whose methods are AMQP's.
     """
 
-    def __init__(self, link: Link, channel: AbstractChannel, underlay: UnderlayChannel) -> None:
+    def __init__(self, link: Link, channel: AbstractChannel, aiormq_channel: AiormqChannel) -> None:
         self.link = link
-        self.number = underlay.number
+        self.number = aiormq_channel.number
         self.write = link.write
-        self._consumer_tag = f"s{underlay.number}"
+        # Why the broker closed it.
         self.closed: UpstreamError | None = None
         self.on_closed: Callable[[UpstreamError], None] | None = None
         self.on_cancelled: Callable[[], None] | None = None
+        self._consumer_tag = f"s{aiormq_channel.number}"
         self._channel = channel
-        self._underlay = underlay
-        self._busy = False
+        self._aiormq_channel = aiormq_channel
+        self._awaits_reply = False
 
-    def tap(self, sink: Sink) -> None:
+    @classmethod
+    async def open(cls, link: Link) -> LinkChannel:
+        """Open a channel.
+
+        Raises:
+            LinkDownError: when the connection is gone.
+            UpstreamError: when the broker allows no further channel.
+        """
+        channel = cls(link, *await link.open_channel())
+        link.add_channel(channel)
+        return channel
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(cls, link: Link) -> AsyncIterator[LinkChannel]:
+        """A channel that is closed at the end of the block: the broker closes one with each refusal."""
+        channel = await cls.open(link)
+        try:
+            yield channel
+        finally:
+            await channel.close()
+
+    def set_sink(self, sink: Sink) -> None:
         """Send the channel's deliveries and confirms to a sink."""
-        self.link.listen(self, sink)
+        self.link.register_sink(self, sink)
 
-    def silence(self, owner: object) -> None:
-        """Throw away what still arrives; the broker takes it back when the channel closes."""
+    def discard(self, owner: object) -> None:
+        """Throw away what still arrives; the broker requeues it when the channel closes."""
         self.on_closed = self.on_cancelled = None
-        self.link.listen(self, Sink(_discard_delivery, _discard_confirm, owner))
+        self.set_sink(Sink(ignore_delivery, ignore_confirm, owner))
 
     async def declare(self, queue: QueueSpec) -> str:
         """Declare a queue (queue.declare); its name, which the broker chose if the one asked for is empty."""
-        method = QueueDeclare(
+        method = _QueueDeclare(
             queue=queue.name,
             durable=queue.durable,
             exclusive=queue.exclusive,
@@ -64,21 +81,21 @@ class LinkChannel:
         answer = await self._call(method)
         return str(answer.queue)
 
-    async def look_for(self, queue: str) -> None:
-        """Ask whether a queue is there (queue.declare, passive); the broker refuses if it is not."""
-        await self._call(QueueDeclare(queue=queue, passive=True))
+    async def declare_passive(self, queue: str) -> None:
+        """Ask whether a queue exists (queue.declare, passive); the broker refuses if it does not."""
+        await self._call(_QueueDeclare(queue=queue, passive=True))
 
     async def bind(self, queue: str, exchange: str, routing_key: str) -> None:
         """Bind a queue to an exchange (queue.bind)."""
-        await self._call(QueueBind(queue=queue, exchange=exchange, routing_key=routing_key))
+        await self._call(_QueueBind(queue=queue, exchange=exchange, routing_key=routing_key))
 
     async def consume(self, queue: str, prefetch: int, arguments: Mapping[str, Argument]) -> None:
         """Start a consumer (basic.qos, basic.consume); its messages go to the sink of the channel."""
         if prefetch:
             await self._call(commands.Basic.Qos(prefetch_count=prefetch))
-        # Known to the library, so that it answers when the broker cancels the consumer.
-        self._underlay.consumers[self._consumer_tag] = _never_called
-        method = BasicConsume(queue=queue, consumer_tag=self._consumer_tag, arguments=_table(arguments))
+        # The library must know the consumer, or it would not answer when the broker cancels it.
+        self._aiormq_channel.consumers[self._consumer_tag] = _never_called
+        method = _BasicConsume(queue=queue, consumer_tag=self._consumer_tag, arguments=_table(arguments))
         await self._call(method)
 
     async def cancel(self) -> None:
@@ -92,50 +109,77 @@ class LinkChannel:
     async def delete_queue(self, queue: str, *, if_idle: bool = False) -> None:
         """Delete a queue (queue.delete); one that does not exist is no error.
 
-        Args:
-            queue: its name.
-            if_idle: only if nobody consumes it and it is empty; the broker refuses otherwise.
+        With ``if_idle`` the broker refuses if the queue has a consumer or a message.
         """
-        await self._call(QueueDelete(queue=queue, if_unused=if_idle, if_empty=if_idle))
+        await self._call(_QueueDelete(queue=queue, if_unused=if_idle, if_empty=if_idle))
 
     async def close(self) -> None:
-        """Close the channel; everything sent on it before is handled by the broker first."""
+        """Close the channel; the broker first handles everything that was sent on it."""
         self.on_closed = self.on_cancelled = None
-        self.write = _discard_octets
+        self.write = _discard
         try:
-            if self.closed is None and self.link.end is None:
+            if self.closed is None and self.link.closed is None:
                 await self._channel.close()
         except (AMQPError, OSError, RuntimeError, asyncio.CancelledError):
-            # Closed by the broker at the same moment: that is what was wanted.
+            # The broker closed it at the same moment.
             pass
         finally:
-            self.link.channel_gone(self)
+            self.link.remove_channel(self)
 
     async def _call(self, method: Frame) -> Any:  # noqa: ANN401 - each method has its own answer
         """Send a method and wait for its answer."""
-        self._busy = True
+        self._awaits_reply = True
         try:
-            answer = await self._underlay.rpc(method)
+            answer = await self._aiormq_channel.rpc(method)
         except (AMQPError, OSError, RuntimeError, asyncio.CancelledError) as error:
-            if self.link.end is not None:
-                raise self.link.end from error
-            if self.closed is not None:
-                raise self.closed from error
-            raise interrupted(error) from error
+            raise self.link.closed or self.closed or interrupted(error) from error
         finally:
-            self._busy = False
+            self._awaits_reply = False
         if self.closed is not None:
-            # Closed right behind the answer, before anybody could look at it.
+            # The broker closed the channel right behind the answer.
             raise self.closed
         return answer
 
+    # Called by the link.
+
     def broker_closed(self, refusal: UpstreamError) -> None:
-        """The broker closed the channel. Whoever waits for an answer gets the refusal, else the channel's owner."""
+        """The broker closed the channel: the refusal goes to the call that waits for an answer, or to the owner."""
         self.closed = refusal
         # Its number may soon be another session's.
-        self.write = _discard_octets
-        if not self._busy and self.on_closed is not None:
+        self.write = _discard
+        if not self._awaits_reply and self.on_closed is not None:
             self.on_closed(refusal)
+
+    def broker_cancelled(self) -> None:
+        """The broker cancelled the consumer."""
+        if self.on_cancelled is not None:
+            self.on_cancelled()
+
+
+# pamqp refuses every name outside the narrow alphabet of AMQP 0-9-1. RabbitMQ takes any UTF-8, and STOMP clients use
+# it: spaces, percent signs and umlauts are in real queue names. So the broker is left to judge names
+# (docs/adr/0009-names-are-for-the-broker-to-judge.md).
+
+
+class _AnyName:
+    def validate(self) -> None:
+        """Check nothing."""
+
+
+class _QueueDeclare(_AnyName, commands.Queue.Declare):
+    pass
+
+
+class _QueueBind(_AnyName, commands.Queue.Bind):
+    pass
+
+
+class _QueueDelete(_AnyName, commands.Queue.Delete):
+    pass
+
+
+class _BasicConsume(_AnyName, commands.Basic.Consume):
+    pass
 
 
 def _table(arguments: Mapping[str, Argument]) -> dict[str, Any]:
@@ -143,16 +187,16 @@ def _table(arguments: Mapping[str, Argument]) -> dict[str, Any]:
     return dict(arguments)
 
 
-def _discard_octets(octets: bytes) -> None:
-    """What a session still has for a channel that is closed."""
+def _discard(data: bytes) -> None:
+    """The channel is closed."""
 
 
-def _discard_delivery(tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
-    """For a channel that is about to close."""
+def ignore_delivery(tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
+    """For a sink that gets no deliveries, or throws them away."""
 
 
-def _discard_confirm(sequence: int, multiple: bool, accepted: bool) -> None:
-    """For a channel that is about to close."""
+def ignore_confirm(sequence: int, multiple: bool, accepted: bool) -> None:
+    """For a sink that gets no confirms, or throws them away."""
 
 
 async def _never_called(message: object) -> None:

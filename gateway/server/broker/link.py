@@ -1,220 +1,190 @@
 """A link: one AMQP connection, opened as a client and used by one session or by many.
 
-Control goes through aio-pika: dialling, login, channels, declarations, consumers, heart-beats. Data goes through the
-tap: ``LinkChannel.write`` puts encoded frames on the wire, and deliveries and confirms arrive at the channel's sink.
+Control goes through aio-pika: login, channels, declarations, consumers, heart-beats. Data goes through the tap:
+``Link.write`` puts encoded frames on the wire, and deliveries and confirms arrive at the sink of their channel.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import re
+import platform
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
-from urllib.parse import quote
+from typing import Final, NamedTuple, Protocol
 
 import aio_pika
 import pamqp.frame
-from aiormq.channel import Channel as UnderlayChannel
-from aiormq.connection import Connection as AmqpConnection
+from aio_pika.abc import AbstractChannel
+from aiormq.channel import Channel as AiormqChannel
 from aiormq.exceptions import AMQPError
 from pamqp import commands
-from yarl import URL
 
+from gateway import __version__
 from gateway.amqp.codec import CANCEL, CHANNEL_CLOSE, CONNECTION_BLOCKED, CONNECTION_CLOSE, CONNECTION_UNBLOCKED
 from gateway.amqp.splitter import Sink, Splitter
-from gateway.config import BrokerUrl, Upstream, VirtualHost
-from gateway.server.broker.broker_errors import (
-    ACCESS_REFUSED,
-    CONNECTION_FORCED,
-    LinkDownError,
-    UpstreamError,
-    interrupted,
-)
-from gateway.server.broker.channel import LinkChannel
-from gateway.server.broker.client_properties import ClientProperties
-from gateway.server.broker.tap import Tap, TapFactory
-from gateway.server.listen.tls import broker_tls_context
-
-if TYPE_CHECKING:
-    from gateway.server.broker.exclusive_queues import ExclusiveQueues
-
-# Bytes waiting for the broker above which the clients of a link are held. The kernel's own buffers come on top.
-_HIGH_WATER: Final = 1 << 20
+from gateway.config import BrokerUrl
+from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError, UpstreamError, interrupted
+from gateway.server.broker.tap import Tap
 
 # How long a broker may take to answer connection.close, in seconds.
-_CLOSE_WITHIN: Final = 3.0
+_CLOSE_TIMEOUT: Final = 3.0
+
+# The longest name that a client chose, in bytes of a connection's properties. A login may be long, and RabbitMQ closes
+# the connection over a frame of more than 4096 bytes before the login: at least 3000 of them are for the credentials.
+_LONGEST_NAME: Final = 80
+
+_PRODUCT: Final = {
+    "product": "stomp-gateway",
+    "version": __version__,
+    "platform": f"{platform.python_implementation()} {platform.python_version()}",
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
-    """What a client logs in with. The passcode never shows."""
+class ClientProperties:
+    """What a link says of itself to the broker, so that RabbitMQ's own pages show what it is for.
 
+    ``purpose`` is ``publish``, ``consume``, ``own`` or ``login``; ``node`` is the gateway's name. ``client`` and
+    ``session`` are set only for links that serve one session.
+    """
+
+    purpose: str
+    virtual_host: str
     login: str
-    passcode: str
+    node: str = ""
+    client: str = ""
+    session: str = ""
 
     @property
-    def octets(self) -> int:
-        """What both take on the wire."""
-        return len(self.login.encode()) + len(self.passcode.encode())
+    def connection_name(self) -> str:
+        """The name that the broker shows beside the connection."""
+        words = (self.purpose, _shortened(self.virtual_host), _shortened(self.login), self.client, self.session)
+        return " ".join(("stomp-gateway", *filter(None, words)))
 
-    def __repr__(self) -> str:
-        return f"Credentials({self.login!r})"
+    def as_table(self) -> dict[str, str]:
+        """AMQP's table of client-properties (connection.start-ok)."""
+        optional = {
+            "information": f"STOMP gateway on {_shortened(self.node)}",
+            "gateway_node": _shortened(self.node),
+            "gateway_virtual_host": _shortened(self.virtual_host),
+            "gateway_purpose": self.purpose,
+            "stomp_client": self.client,
+            # The broker shows the user of a shared link anyway.
+            "stomp_login": _shortened(self.login) if self.session else "",
+            "stomp_session": self.session,
+        }
+        return {**_PRODUCT, "connection_name": self.connection_name, **{k: v for k, v in optional.items() if v}}
 
 
-# RabbitMQ takes AMQP frames of 4096 bytes before the login, or of 8192, unless configured otherwise, and hangs up on
-# longer ones. Some of it goes to what the gateway says of itself.
-_SHORT_LOGIN: Final = 3000
-
-
-# The AMQP library drops its answer to the broker's channel.close when ten frames wait to be written, and then uses the
-# number of a channel that is still closing for the broker: that costs the whole link. What it writes is bounded by the
-# operations under way, of which each session has one.
-AmqpConnection.FRAME_BUFFER_SIZE = 0
+def _shortened(text: str) -> str:
+    return text.encode()[:_LONGEST_NAME].decode(errors="ignore")
 
 
 class LinkUser(Protocol):
-    """Who uses a link: the bridge of a session."""
+    """The bridge of a session that uses a link."""
 
     def flush_batch(self) -> None:
         """Data for the session arrived; the batch is over."""
 
-    def link_paused(self, link: Link) -> None:
-        """The link takes no more bytes for now."""
-
-    def link_resumed(self, link: Link) -> None:
-        """The link takes bytes again."""
-
-    def link_blocked(self, link: Link) -> None:
-        """The broker's alarm began or ended; see ``Link.blocked``."""
+    def link_changed(self, link: Link) -> None:
+        """``Link.blocked`` or ``Link.paused`` has changed."""
 
     def link_lost(self, link: Link) -> None:
-        """The link is gone; see ``Link.end``."""
+        """The link is gone; see ``Link.closed``."""
 
 
-class OnEnd(Protocol):
-    """Who counts the links."""
+class ChannelCallbacks(Protocol):
+    """A channel that was opened on a link."""
 
-    def __call__(self, link: Link, *, lost: bool) -> None:
-        """A link has ended, by itself or because it was closed."""
+    number: int
+
+    def broker_closed(self, refusal: UpstreamError) -> None:
+        """The broker sent channel.close."""
+
+    def broker_cancelled(self) -> None:
+        """The broker sent basic.cancel."""
 
 
-NOWHERE: Final = BrokerUrl("amqp", "", 0)
-"""Where a link leads before it is opened."""
+class QueueOwner(Protocol):
+    """A session that owns an exclusive queue of a link."""
+
+    async def settled(self, queue: str) -> bool:
+        """Wait for a declaration or a deletion that is under way; whether there was one."""
+
+    def forget(self, queue: str) -> None:
+        """The queue is gone."""
 
 
-def _nothing() -> None:
-    pass
+class Tuning(NamedTuple):
+    """What broker and gateway agreed on when the connection was opened."""
+
+    frame_max: int = 0
+    """The largest AMQP frame in bytes; 0 for no limit."""
+    channel_max: int = 0xFFFF
+    broker_version: tuple[int, ...] = ()
+    """As numbers; empty where it is not made of any."""
 
 
 class Link:
-    """One AMQP connection.
+    """One AMQP connection; ``open_link`` opens it. ``on_read`` is called before anything from the broker is handled."""
 
-    Args:
-        nameplate: what the broker shows of the connection.
-        batch_begins: called before anything that the broker sent reaches a session.
-    """
-
-    def __init__(self, client_properties: ClientProperties, batch_begins: Callable[[], None] = _nothing) -> None:
+    def __init__(self, client_properties: ClientProperties, broker: BrokerUrl, on_read: Callable[[], None]) -> None:
         self.client_properties = client_properties
-        # What it is used for now, and where it leads.
+        self.broker = broker
+        # What the link is used for now: a link that was opened to check a login may serve publishers later.
         self.purpose = client_properties.purpose
-        self.broker = NOWHERE
+        # Microseconds since the epoch.
         self.opened_at = 0
-        # Told once when it ends, and whether that was unasked for.
-        self.on_end: OnEnd | None = None
-        self._is_closing = False
-        self.batch_begins = batch_begins
-        self.splitter = Splitter(self._watched)
-        self.end: LinkDownError | None = None
-        self.broker_version: tuple[int, ...] = ()
+        self.on_read = on_read
+        # Called once, when the link has closed.
+        self.on_closed: Callable[[Link], None] | None = None
+        # Whether the gateway closed it; else it was lost.
+        self.is_closing = False
+        # Why it is closed.
+        self.closed: LinkDownError | None = None
+        self.tuning = Tuning()
+        self.splitter = Splitter(self._control_frame)
+        # Whether the broker has an alarm, and whether the link's write buffer is full.
         self.blocked = False
         self.paused = False
-        self.users: dict[LinkUser, int] = {}
-        # Queues that belong to one session, though to AMQP they belong to the connection.
-        self.exclusive_queues: dict[str, ExclusiveQueues] = {}
-        self._channels: dict[int, LinkChannel] = {}
-        self._opening = 0
-        self._updating: set[asyncio.Task[object]] = set()
+        # How many channels each session has here.
+        self.users: Counter[LinkUser] = Counter()
+        # To AMQP an exclusive queue belongs to the connection; here each belongs to one session.
+        self.exclusive_queues: dict[str, QueueOwner] = {}
+        self._channels: dict[int, ChannelCallbacks] = {}
+        self._channels_opening = 0
+        self._secret_updates: set[asyncio.Task[object]] = set()
         self._connection: aio_pika.Connection | None = None
-        self._transport: asyncio.Transport | None = None
         self._tap: Tap | None = None
-        self._frame_max = 0
-        self._channel_max = 0
 
-    @classmethod
-    async def open(
-        cls,
-        virtual_host: VirtualHost,
-        credentials: Credentials,
-        client_properties: ClientProperties,
-        batch_begins: Callable[[], None] = _nothing,
-    ) -> Link:
-        """Open a connection to the first broker of the virtual host that answers.
-
-        Args:
-            virtual_host: says where the brokers are.
-            credentials: the client's.
-            client_properties: what the broker shows of the connection.
-            batch_begins: called before anything that the broker sent reaches a session.
-
-        Raises:
-            UpstreamError: when a broker refused the login or the virtual host.
-            LinkDownError: when no broker answered.
-        """
-        upstream = virtual_host.upstream
-        failures = []
-        for broker in upstream.urls:
-            link = cls(client_properties, batch_begins)
-            link.broker = broker
-            url = _url(broker, credentials, virtual_host)
-            try:
-                await asyncio.wait_for(link._dial(url, upstream), upstream.connect_timeout)
-            except (TimeoutError, OSError, AMQPError, RuntimeError, LinkDownError) as error:
-                if isinstance(link.end, UpstreamError) and link.end.code != CONNECTION_FORCED:
-                    raise UpstreamError(link.end.code, link.end.text) from None
-                if _hung_up(error) and credentials.octets > _SHORT_LOGIN:
-                    text = f"the broker hung up on a login of {credentials.octets} octets; see its initial_frame_max"
-                    raise UpstreamError(ACCESS_REFUSED, f"ACCESS_REFUSED - {text}") from None
-                failures.append(f"{broker}: {_cause(error, upstream.connect_timeout)}")
-                continue
-            return link
-        raise LinkDownError(CONNECTION_FORCED, "no broker answers", "; ".join(failures))
-
-    async def _dial(self, url: URL, upstream: Upstream) -> None:
-        context = broker_tls_context(upstream.tls) if url.scheme == "amqps" else None
-        connection = aio_pika.Connection(
-            url, ssl_context=context, client_properties={**self.client_properties.client_properties}
-        )
-        factory = TapFactory(self, _HIGH_WATER)
-        connection.kwargs["transport_factory"] = factory
-        try:
-            await connection.connect()
-        except BaseException:
-            if factory.transport is not None:
-                factory.transport.abort()
-            raise
+    def opened(self, connection: aio_pika.Connection, tap: Tap, tuning: Tuning) -> None:
+        """The broker accepted the login and the virtual host."""
         self._connection = connection
-        self._transport = factory.transport
-        self._tap = factory.tap
-        underlay = connection.transport.connection if connection.transport else None
-        if underlay is None:
-            raise LinkDownError(CONNECTION_FORCED, "the connection was closed at once")
-        tune = underlay.connection_tune
-        self._frame_max = tune.frame_max
-        self.broker_version = _version(underlay.server_properties.get("version"))
-        self._channel_max = tune.channel_max or 0xFFFF
-
-    @property
-    def frame_max(self) -> int:
-        """The largest AMQP frame in bytes that broker and gateway agreed upon; 0 for no limit."""
-        return self._frame_max
+        self._tap = tap
+        self.tuning = tuning
 
     @property
     def virtual_host(self) -> str:
-        """The virtual host that it was opened for, by its STOMP name."""
+        """The STOMP name of the virtual host that it was opened for."""
         return self.client_properties.virtual_host
+
+    @property
+    def write_buffer(self) -> int:
+        """Bytes that wait to be written to the broker."""
+        return 0 if self._tap is None else self._tap.transport.get_write_buffer_size()
+
+    # Users and channels.
+
+    def add_user(self, user: LinkUser) -> None:
+        """A session has opened a channel."""
+        self.users[user] += 1
+
+    def remove_user(self, user: LinkUser) -> None:
+        """A session closes a channel."""
+        self.users[user] -= 1
+        if self.users[user] <= 0:
+            del self.users[user]
 
     @property
     def channels(self) -> int:
@@ -222,197 +192,159 @@ class Link:
         return len(self._channels)
 
     @property
-    def write_buffer(self) -> int:
-        """Bytes that wait to be written to the broker."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
-
-    @property
     def has_room(self) -> bool:
         """Whether another channel can be opened."""
-        return self.end is None and len(self._channels) + self._opening < self._channel_max
+        return self.closed is None and len(self._channels) + self._channels_opening < self.tuning.channel_max
 
-    def reserve(self) -> None:
-        """Count a channel that is about to be opened, so that nobody takes its place."""
-        self._opening += 1
-
-    async def channel(self) -> LinkChannel:
-        """Open a channel; ``reserve`` was called for it.
+    async def open_channel(self) -> tuple[AbstractChannel, AiormqChannel]:
+        """Open an AMQP channel, counted from the moment of the call. ``LinkChannel.open`` makes use of it.
 
         Raises:
             LinkDownError: when the connection is gone.
             UpstreamError: when the broker allows no further channel.
         """
+        self._channels_opening += 1
         try:
-            if self._connection is None or self.end is not None:
-                raise self.end or LinkDownError(CONNECTION_FORCED, "the connection is closed")
-            channel = self._connection.channel(publisher_confirms=False)
+            channel = self._open_connection().channel(publisher_confirms=False)
             await channel.initialize()
-            underlay = await channel.get_underlay_channel()
-            if not isinstance(underlay, UnderlayChannel):
-                raise TypeError(f"the AMQP library gave a {type(underlay).__name__}")
-            opened = LinkChannel(self, channel, underlay)
+            aiormq_channel = await channel.get_underlay_channel()
+            if not isinstance(aiormq_channel, AiormqChannel):
+                raise TypeError(f"the AMQP library gave a {type(aiormq_channel).__name__}")
         except (AMQPError, OSError, RuntimeError, asyncio.CancelledError) as error:
-            if self.end is not None:
-                raise self.end from error
-            raise interrupted(error) from error
+            raise self._cause(error) from error
         finally:
-            self._opening -= 1
-        self._channels[opened.number] = opened
-        self.splitter.unregister(opened.number)
-        return opened
+            self._channels_opening -= 1
+        return channel, aiormq_channel
 
-    def listen(self, channel: LinkChannel, sink: Sink) -> None:
-        """Send a channel's deliveries and confirms to a sink, unless its number is another's by now.
+    def add_channel(self, channel: ChannelCallbacks) -> None:
+        """A channel is open."""
+        self._channels[channel.number] = channel
+        self.splitter.unregister(channel.number)
 
-        The broker may close a channel at any time, and its number is used again before all who held it know.
+    def register_sink(self, channel: ChannelCallbacks, sink: Sink) -> None:
+        """Send a channel's deliveries and confirms to a sink, unless its number belongs to another channel by now.
+
+        The broker may close a channel at any time, and its number is used again before all its holders know.
         """
         if self._channels.get(channel.number) is channel:
             self.splitter.register(channel.number, sink)
 
-    def channel_gone(self, channel: LinkChannel) -> None:
-        """A channel is closed; its number may be used again, and may be in use again already."""
+    def remove_channel(self, channel: ChannelCallbacks) -> None:
+        """A channel is closed; its number may be in use again already."""
         if self._channels.get(channel.number) is channel:
             del self._channels[channel.number]
             self.splitter.unregister(channel.number)
 
-    def write(self, octets: bytes) -> None:
+    def _open_connection(self) -> aio_pika.Connection:
+        if self._connection is None or self.closed is not None:
+            raise self.closed or LinkDownError(CONNECTION_FORCED, "the connection is closed")
+        return self._connection
+
+    def _cause(self, error: BaseException) -> BaseException:
+        return self.closed or interrupted(error)
+
+    # The socket.
+
+    def write(self, data: bytes) -> None:
         """Put whole AMQP frames on the wire."""
-        if self._transport is not None and self.end is None:
-            self._transport.write(octets)
+        if self._tap is not None and self.closed is None:
+            self._tap.transport.write(data)
 
     def pause_reading(self) -> None:
-        """Stop reading from the broker, for a link that serves one slow session alone."""
-        if self._transport is not None and self.end is None and self._transport.is_reading():
-            self._transport.pause_reading()
+        """Stop reading from the broker, for a link that serves only one slow session."""
+        if self._tap is not None and self.closed is None and self._tap.transport.is_reading():
+            self._tap.transport.pause_reading()
 
     def resume_reading(self) -> None:
         """Read from the broker again."""
-        if self._transport is not None and self.end is None and not self._transport.is_reading():
-            self._transport.resume_reading()
+        if self._tap is not None and self.closed is None and not self._tap.transport.is_reading():
+            self._tap.transport.resume_reading()
 
-    def show_life(self) -> None:
-        """While reading is paused the AMQP library hears nothing; let it not take the connection for dead."""
-        if self._tap is not None and self.end is None:
-            self._tap.show_life()
+    def feed_heartbeat(self) -> None:
+        """Show the AMQP library a heart-beat while reading is paused, or it would take the connection for dead."""
+        if self._tap is not None and self.closed is None:
+            self._tap.feed_heartbeat()
 
     async def update_secret(self, passcode: str) -> None:
-        """Let the broker know of another passcode (connection.update-secret), and wait until it has taken it.
+        """Send another passcode (connection.update-secret), and wait until the broker has accepted it.
 
         Raises:
-            LinkDownError: the connection is gone; RabbitMQ closes it over a passcode that it does not take.
+            LinkDownError: the connection is gone; RabbitMQ closes it over a passcode that it does not accept.
         """
-        transport = None if self._connection is None else self._connection.transport
-        if transport is None or self.end is not None:
-            raise self.end or LinkDownError(CONNECTION_FORCED, "the connection is closed")
-        updating = asyncio.ensure_future(transport.connection.update_secret(passcode, reason="renewed by the client"))
-        # The library would wait for ever for the answer of a connection that is gone.
-        self._updating.add(updating)
+        transport = self._open_connection().transport
+        if transport is None:
+            raise LinkDownError(CONNECTION_FORCED, "the connection is closed")
+        update = asyncio.ensure_future(transport.connection.update_secret(passcode, reason="renewed by the client"))
+        # If the connection is lost, the library would wait for the answer for ever.
+        self._secret_updates.add(update)
         try:
-            await updating
+            await update
         except (AMQPError, OSError, RuntimeError, asyncio.CancelledError) as error:
-            if self.end is not None:
-                raise self.end from error
-            raise interrupted(error) from error
+            raise self._cause(error) from error
         finally:
-            self._updating.discard(updating)
+            self._secret_updates.discard(update)
 
     async def close(self) -> None:
         """Close the connection in an orderly way."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
-        self._is_closing = True
+        self.is_closing = True
         self.resume_reading()
         try:
-            await asyncio.wait_for(connection.close(), _CLOSE_WITHIN)
+            await asyncio.wait_for(connection.close(), _CLOSE_TIMEOUT)
         except (TimeoutError, AMQPError, OSError, RuntimeError):
-            # A broker that does not read or answer: the socket's end says the same.
+            # The broker does not read or answer; the socket is closed all the same.
             pass
         finally:
-            if self._transport is not None:
-                self._transport.abort()
+            if self._tap is not None:
+                self._tap.transport.abort()
 
-    # What the tap tells.
+    # Called by the tap.
 
     def batch_done(self) -> None:
         """Let the sessions that got data write it out, once per read."""
         touched = self.splitter.touched
         self.splitter.touched = set()
-        for tenant in touched:
-            tenant.flush_batch()  # type: ignore[attr-defined]  # owners of sinks are tenants
+        for user in touched:
+            user.flush_batch()  # type: ignore[attr-defined]  # owners of sinks are link users
 
-    def writing_paused(self) -> None:
-        """Hold the clients that publish here."""
-        self.paused = True
-        for tenant in tuple(self.users):
-            tenant.link_paused(self)
-
-    def writing_resumed(self) -> None:
-        """Release them."""
-        self.paused = False
-        for tenant in tuple(self.users):
-            tenant.link_resumed(self)
+    def set_paused(self, paused: bool) -> None:
+        """Hold or release the clients that publish here."""
+        self.paused = paused
+        for user in tuple(self.users):
+            user.link_changed(self)
 
     def connection_lost(self) -> None:
-        """The socket is closed: tell everybody once."""
-        if self.end is None:
-            self.end = LinkDownError(CONNECTION_FORCED, "CONNECTION_FORCED - the connection to the broker was lost")
-        for updating in self._updating:
-            updating.cancel()
-        for tenant in tuple(self.users):
-            tenant.link_lost(self)
+        """The socket is closed."""
+        if self.closed is None:
+            self.closed = LinkDownError(CONNECTION_FORCED, "CONNECTION_FORCED - the connection to the broker was lost")
+        for update in self._secret_updates:
+            update.cancel()
+        for user in tuple(self.users):
+            user.link_lost(self)
         self.users.clear()
-        on_end, self.on_end = self.on_end, None
-        if on_end is not None:
-            on_end(self, lost=not self._is_closing)
+        on_closed, self.on_closed = self.on_closed, None
+        if on_closed is not None:
+            on_closed(self)
 
-    def _watched(self, channel: int, method: int, octets: bytes) -> None:
+    def _control_frame(self, channel: int, method: int, data: bytes) -> None:
+        """The broker sent one of these; the AMQP library sees it afterwards."""
         if method in (CONNECTION_BLOCKED, CONNECTION_UNBLOCKED):
             self.blocked = method == CONNECTION_BLOCKED
-            for tenant in tuple(self.users):
-                tenant.link_blocked(self)
+            for user in tuple(self.users):
+                user.link_changed(self)
         elif method == CONNECTION_CLOSE:
-            self.end = LinkDownError(*_reply(octets))
+            self.closed = LinkDownError(*_reply(data))
         elif method == CHANNEL_CLOSE and channel in self._channels:
-            self._channels[channel].broker_closed(UpstreamError(*_reply(octets)))
+            self._channels[channel].broker_closed(UpstreamError(*_reply(data)))
         elif method == CANCEL and channel in self._channels:
-            cancelled = self._channels[channel].on_cancelled
-            if cancelled is not None:
-                cancelled()
+            self._channels[channel].broker_cancelled()
 
 
-def _url(broker: BrokerUrl, credentials: Credentials, virtual_host: VirtualHost) -> URL:
-    """The URL that the AMQP library wants; it never leaves this module, because it holds the passcode."""
-    parts = {
-        "user": quote(credentials.login, safe=""),
-        "password": quote(credentials.passcode, safe=""),
-        "path": "/" + quote(virtual_host.amqp_vhost, safe=""),
-        "query_string": f"heartbeat={int(virtual_host.upstream.heartbeat)}",
-    }
-    return URL.build(scheme=broker.scheme, host=broker.host, port=broker.port, encoded=True, **parts)
-
-
-def _version(text: object) -> tuple[int, ...]:
-    """RabbitMQ's version as numbers, as far as it is made of them."""
-    found = re.match(r"[0-9]+(?:\.[0-9]+)*", text.decode() if isinstance(text, bytes) else str(text))
-    return tuple(map(int, found[0].split("."))) if found else ()
-
-
-def _hung_up(error: BaseException) -> bool:
-    return any(isinstance(each, OSError) and each.errno == errno.ECONNRESET for each in (error, error.__cause__))
-
-
-def _cause(error: BaseException, timeout: float) -> str:
-    """Why a broker could not be reached, in the words of whoever noticed."""
-    if isinstance(error, TimeoutError) and not error.args:
-        return f"no answer within {timeout:g} seconds"
-    cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
-    return str(cause) or type(cause).__name__
-
-
-def _reply(octets: bytes) -> tuple[int, str]:
+def _reply(data: bytes) -> tuple[int, str]:
     """Reply code and text of connection.close or channel.close."""
-    _, _, frame = pamqp.frame.unmarshal(octets)
+    _, _, frame = pamqp.frame.unmarshal(data)
     if isinstance(frame, commands.Connection.Close | commands.Channel.Close):
         return int(frame.reply_code or 0), str(frame.reply_text or "")
     return 0, ""

@@ -1,11 +1,11 @@
-"""Which links there are, and who may use them.
+"""The open links of a gateway, and the sessions that may use them.
 
-Sessions that log in to the same virtual host with the same login and passcode share links (``links: shared``), or have
-links of their own (``links: dedicated``). A ``LinkLease`` is what a session holds on to either way.
+Sessions that log in to the same virtual host with the same login and passcode share links (``links: shared``), or each
+has links of its own (``links: dedicated``). ``LinkPool.log_in`` gives a session its ``LoginLinks`` either way.
 
-Sharing must not weaken the broker's judgement. A login is trusted without asking only when a link for it is open and
-the very same credentials were accepted less than ``login_cache`` seconds ago; otherwise the broker is asked again,
-over a connection of its own, before the session is let in. Passcodes are compared by keyed digests and in
+Sharing must not weaken the broker's access control. A login is accepted without asking the broker only while a link
+for it is open and the same credentials were accepted less than ``login_cache`` seconds ago. Otherwise the broker is
+asked again, over a connection of its own, before the session may begin. Passcodes are compared by keyed hashes and in
 constant time.
 """
 
@@ -18,282 +18,260 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from gateway.config import VirtualHost
-from gateway.server.broker.broker_errors import LinkDownError
+from gateway.journal.journal import Journal
+from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError
 from gateway.server.broker.channel import LinkChannel
-from gateway.server.broker.client_properties import ClientProperties
-from gateway.server.broker.link import Credentials, Link
-from gateway.server.broker.link_registry import LinkRegistry
-from gateway.server.broker.queue_declare import TakenQueues
+from gateway.server.broker.connector import Credentials, open_link
+from gateway.server.broker.link import ClientProperties, Link
+from gateway.server.broker.queue_declare import QueueConflictLog
+from gateway.server.stats import GatewayStats
 
-# A shared link that nobody uses is kept this long, in seconds: clients that connect, send and go come back.
-_LINGER: Final = 60.0
-
-OpenLink = Callable[[VirtualHost, Credentials, str, str, str], Awaitable[Link]]
-"""Opens a link for a purpose; the last two name client and session, where it is for one only."""
+# An unused shared link is kept this long, in seconds: clients that connect, send and leave come back.
+_IDLE_TIMEOUT: Final = 60.0
 
 _PUBLISH: Final = "publish"
 _CONSUME: Final = "consume"
 
+OpenLink = Callable[[VirtualHost, Credentials, str, str, str], Awaitable[Link]]
+"""Opens a link for a purpose; the last two name client and session of a link that serves only one session."""
+
 
 class LoginLinks:
-    """The links of one login to one virtual host.
+    """The links of one login to one virtual host; ``client`` and ``session`` name the user of dedicated links."""
 
-    Args:
-        virtual_host: says where the brokers are.
-        credentials: the login's.
-        open_link: opens one for a purpose.
-    """
-
-    def __init__(self, virtual_host: VirtualHost, credentials: Credentials, open_link: OpenLink) -> None:
+    def __init__(
+        self,
+        virtual_host: VirtualHost,
+        credentials: Credentials,
+        open_link: OpenLink,
+        client: str = "",
+        session: str = "",
+    ) -> None:
         self.virtual_host = virtual_host
-        self.users = 0
+        self.is_dedicated = bool(session)
+        # How many sessions use the links, and since when none does.
+        self.sessions = 0
         self.idle_since = 0.0
         self._credentials = credentials
         self._open_link = open_link
+        self._client = client
+        self._session = session
         self._links: dict[str, list[Link]] = {_PUBLISH: [], _CONSUME: []}
-        # A connection opened to ask about a login, not yet used for anything.
-        self._spare: Link | None = None
+        # A link that was opened to check the login and is not used yet.
+        self._unused: Link | None = None
         self._opening: dict[str, asyncio.Future[Link]] = {}
 
     @property
     def broker_version(self) -> tuple[int, ...]:
         """The broker's, as numbers; empty while there is no link."""
-        return next((link.broker_version for link in self.all), ())
+        return next((link.tuning.broker_version for link in self.all), ())
 
     @property
     def all(self) -> list[Link]:
         """Every open link."""
         links = [*self._links[_PUBLISH], *self._links[_CONSUME]]
-        if self._spare is not None:
-            links.append(self._spare)
-        return [link for link in links if link.end is None]
+        if self._unused is not None:
+            links.append(self._unused)
+        return [link for link in links if link.closed is None]
 
-    async def ask_broker(self) -> None:
+    async def check_login(self) -> None:
         """Open a connection to learn whether the broker accepts the login; keep it if it is the first.
 
         Raises:
-            UpstreamError: when the broker refuses.
-            LinkDownError: when none can be reached.
+            UpstreamError: the broker refuses.
+            LinkDownError: no broker can be reached.
         """
-        link = await self._open("login")
+        link = await self._open("login", self._client, self._session)
         if self.all:
             await link.close()
         else:
-            self._spare = link
+            self._unused = link
 
-    async def ask_about(self, passcode: str) -> None:
+    async def check_passcode(self, passcode: str) -> None:
         """Open a connection to learn whether the broker accepts another passcode, and close it again.
 
         Raises:
-            UpstreamError: when the broker refuses.
-            LinkDownError: when none can be reached.
+            UpstreamError: the broker refuses.
+            LinkDownError: no broker can be reached.
         """
         credentials = Credentials(self._credentials.login, passcode)
-        link = await self._open_link(self.virtual_host, credentials, "login", "", "")
+        link = await self._open_link(self.virtual_host, credentials, "login", self._client, self._session)
         await link.close()
 
-    async def renew(self, passcode: str) -> None:
+    async def update_secret(self, passcode: str) -> None:
         """Use another passcode from now on, on every open link too.
 
         Raises:
-            LinkDownError: a link is gone meanwhile.
+            LinkDownError: a link was lost meanwhile.
         """
         self._credentials = Credentials(self._credentials.login, passcode)
         await asyncio.gather(*(link.update_secret(passcode) for link in self.all))
 
     async def publishing_channel(self) -> LinkChannel:
         """A channel on a link that serves publishers."""
-        return await self._channel(_PUBLISH)
+        return await LinkChannel.open(await self._link_with_room(_PUBLISH))
 
     async def consuming_channel(self) -> LinkChannel:
         """A channel on a link that serves subscriptions."""
-        return await self._channel(_CONSUME)
+        return await LinkChannel.open(await self._link_with_room(_CONSUME))
 
     async def open_pausable(self, client: str, session: str) -> Link:
-        """A link that belongs to one session, whose reading may pause for it.
-
-        Args:
-            client: names the client.
-            session: the session's identity.
-        """
+        """A link that serves only one session, whose reading may pause for it."""
         return await self._open("own", client, session)
 
-    async def _channel(self, purpose: str) -> LinkChannel:
-        link = await self._with_room(purpose)
-        link.reserve()
-        return await link.channel()
-
-    async def _with_room(self, purpose: str) -> Link:
+    async def _link_with_room(self, purpose: str) -> Link:
         """A link with room for one more channel; many sessions that need a new one wait for the same."""
         links = self._links[purpose]
-        links[:] = [link for link in links if link.end is None]
+        links[:] = [link for link in links if link.closed is None]
         for link in links:
             if link.has_room:
                 return link
         opening = self._opening.get(purpose)
         if opening is not None:
             await asyncio.shield(opening)
-            return await self._with_room(purpose)
-        spare, self._spare = self._spare, None
-        if spare is not None and spare.end is None:
-            spare.purpose = purpose
-            links.append(spare)
-            return spare
+            return await self._link_with_room(purpose)
+        unused, self._unused = self._unused, None
+        if unused is not None and unused.closed is None:
+            unused.purpose = purpose
+            links.append(unused)
+            return unused
         self._opening[purpose] = opening = asyncio.get_running_loop().create_future()
         try:
-            link = await self._open(purpose)
+            link = await self._open(purpose, self._client, self._session)
             links.append(link)
             opening.set_result(link)
         except BaseException as error:
-            opening.set_exception(
-                error if isinstance(error, LinkDownError) else LinkDownError(320, "the broker refused a link")
-            )
-            # Nobody may be waiting; that is no reason for a complaint.
+            is_down = isinstance(error, LinkDownError)
+            opening.set_exception(error if is_down else LinkDownError(CONNECTION_FORCED, "the broker refused a link"))
+            # Without this, asyncio would complain when no other session waits.
             opening.exception()
             raise
         finally:
             del self._opening[purpose]
         return link
 
-    async def _open(self, purpose: str, client: str = "", session: str = "") -> Link:
+    async def _open(self, purpose: str, client: str, session: str) -> Link:
         return await self._open_link(self.virtual_host, self._credentials, purpose, client, session)
 
     async def close(self) -> None:
         """Close every link."""
-        links, self._links, spare = self.all, {_PUBLISH: [], _CONSUME: []}, self._spare
-        self._spare = None
-        if spare is not None and spare not in links:
-            links.append(spare)
+        links, self._links, self._unused = self.all, {_PUBLISH: [], _CONSUME: []}, None
         await asyncio.gather(*(link.close() for link in links))
 
 
 class _SharedLogin:
     """One set of credentials that the broker accepted, and the links that its sessions share."""
 
-    def __init__(self, digest: bytes, links: LoginLinks) -> None:
-        self.digest = digest
+    def __init__(self, passcode_hash: bytes, links: LoginLinks) -> None:
+        self.passcode_hash = passcode_hash
         self.links = links
-        self.accepted = -1.0
-        self.asking: asyncio.Task[None] | None = None
-
-
-class LinkLease:
-    """A session's hold on its links. ``release`` it when the session is over."""
-
-    def __init__(self, links: LoginLinks, release: Callable[[LinkLease], None]) -> None:
-        self.links = links
-        self._release = release
-
-    def release(self) -> None:
-        """The session needs the links no longer."""
-        self._release(self)
+        self.accepted_at = -1.0
+        self.check: asyncio.Task[None] | None = None
 
 
 class LinkPool:
-    """All links of a gateway.
+    """All links of a gateway; ``node`` is the gateway's name, for the broker's pages.
 
-    Args:
-        clock: seconds, only going forward.
-        spawn: starts a background task and keeps hold of it.
-        batch_begins: called before anything that a broker sent reaches a session.
-        inventory: is told of every link.
-        node: the gateway's name, for the broker's pages.
+    ``clock`` gives seconds, only going forward; ``spawn`` starts a background task and keeps a reference to it. The
+    journal's clock is read whenever a broker has sent something.
     """
 
     def __init__(
         self,
         clock: Callable[[], float],
         spawn: Callable[..., object],
-        batch_begins: Callable[[], None],
-        link_registry: LinkRegistry,
+        journal: Journal,
+        stats: GatewayStats,
         node: str,
     ) -> None:
+        # Every open link.
+        self.links: set[Link] = set()
+        self.queue_conflicts = QueueConflictLog()
         self._clock = clock
-        self._batch_begins = batch_begins
-        self._inventory = link_registry
-        self._node = node
         self._spawn = spawn
+        self._journal = journal
+        self._stats = stats
+        self._node = node
         self._key = secrets.token_bytes(32)
         self._shared: dict[tuple[str, str], list[_SharedLogin]] = {}
-        # Queues of all sessions that are not what they asked for.
-        self.taken_queues = TakenQueues()
 
     async def _open(
         self, virtual_host: VirtualHost, credentials: Credentials, purpose: str, client: str, session: str
     ) -> Link:
         client_properties = ClientProperties(purpose, virtual_host.name, credentials.login, self._node, client, session)
-        link = await Link.open(virtual_host, credentials, client_properties, self._batch_begins)
-        self._inventory.opened(link)
+        link = await open_link(virtual_host, credentials, client_properties, self._journal.clock.tick)
+        link.opened_at = self._journal.clock.time
+        self._stats.host(self._stats.label(link.virtual_host)).links_opened += 1
+        if link.closed is None:
+            self.links.add(link)
+            link.on_closed = self._link_closed
+        else:
+            self._link_closed(link)
         return link
 
-    async def log_in(self, virtual_host: VirtualHost, credentials: Credentials, client: str, session: str) -> LinkLease:
-        """Let the broker decide on a login, and hand out links.
+    def _link_closed(self, link: Link) -> None:
+        self.links.discard(link)
+        if not link.is_closing:
+            self._stats.host(self._stats.label(link.virtual_host)).links_lost += 1
 
-        Args:
-            virtual_host: which the client asked for.
-            credentials: the client's own.
-            client: names the client, for dedicated links.
-            session: its identity, for the same.
+    async def log_in(
+        self, virtual_host: VirtualHost, credentials: Credentials, client: str, session: str
+    ) -> LoginLinks:
+        """Let the broker decide on a login; the session's links, to be given back with ``release``.
 
         Raises:
-            UpstreamError: when the broker refuses the login or the virtual host.
-            LinkDownError: when no broker can be reached.
+            UpstreamError: the broker refuses the login or the virtual host.
+            LinkDownError: no broker can be reached.
         """
         if virtual_host.links == "dedicated":
+            links = LoginLinks(virtual_host, credentials, self._open, client, session)
+            await links.check_login()
+            return links
+        shared = self._shared_login(virtual_host, credentials)
+        if not self._is_cached(shared):
+            if shared.check is None:
+                shared.check = asyncio.ensure_future(self._check(shared))
+            await asyncio.shield(shared.check)
+        shared.links.sessions += 1
+        return shared.links
 
-            async def open_dedicated(
-                virtual_host: VirtualHost, credentials: Credentials, purpose: str, _client: str, _session: str
-            ) -> Link:
-                return await self._open(virtual_host, credentials, purpose, client, session)
+    def release(self, links: LoginLinks) -> None:
+        """A session does not need its links any more."""
+        if links.is_dedicated:
+            self._spawn(links.close())
+        else:
+            links.sessions -= 1
+            links.idle_since = self._clock()
 
-            links = LoginLinks(virtual_host, credentials, open_dedicated)
-            await links.ask_broker()
-            return LinkLease(links, self._release_dedicated)
-        shared = self._find(virtual_host, credentials)
-        if not self._is_trusted(shared):
-            if shared.asking is None:
-                shared.asking = asyncio.ensure_future(self._ask(shared))
-            await asyncio.shield(shared.asking)
-        shared.links.users += 1
-        return LinkLease(shared.links, self._release_shared)
-
-    def _find(self, virtual_host: VirtualHost, credentials: Credentials) -> _SharedLogin:
-        digest = hmac.digest(self._key, credentials.passcode.encode(), "sha256")
+    def _shared_login(self, virtual_host: VirtualHost, credentials: Credentials) -> _SharedLogin:
+        passcode_hash = hmac.digest(self._key, credentials.passcode.encode(), "sha256")
         candidates = self._shared.setdefault((virtual_host.name, credentials.login), [])
         for candidate in candidates:
-            if hmac.compare_digest(candidate.digest, digest):
+            if hmac.compare_digest(candidate.passcode_hash, passcode_hash):
                 return candidate
-        links = LoginLinks(virtual_host, credentials, self._open)
-        candidates.append(candidate := _SharedLogin(digest, links))
-        return candidate
+        candidates.append(created := _SharedLogin(passcode_hash, LoginLinks(virtual_host, credentials, self._open)))
+        return created
 
-    def _is_trusted(self, shared: _SharedLogin) -> bool:
-        age = self._clock() - shared.accepted
-        return shared.accepted >= 0 and age < shared.links.virtual_host.login_cache and bool(shared.links.all)
+    def _is_cached(self, shared: _SharedLogin) -> bool:
+        age = self._clock() - shared.accepted_at
+        return shared.accepted_at >= 0 and age < shared.links.virtual_host.login_cache and bool(shared.links.all)
 
-    async def _ask(self, shared: _SharedLogin) -> None:
+    async def _check(self, shared: _SharedLogin) -> None:
         """Ask the broker; sessions that log in at the same moment with the same credentials wait for one answer."""
         try:
-            await shared.links.ask_broker()
-            shared.accepted = shared.links.idle_since = self._clock()
+            await shared.links.check_login()
+            shared.accepted_at = shared.links.idle_since = self._clock()
         except BaseException:
-            # Wrong passcodes must not pile up; sessions that were let in before keep their links.
-            shared.accepted = -1.0
-            shared.links.idle_since = -_LINGER
+            # Wrong passcodes must not accumulate; sessions that logged in before keep their links.
+            shared.accepted_at = -1.0
+            shared.links.idle_since = -_IDLE_TIMEOUT
             raise
         finally:
-            shared.asking = None
+            shared.check = None
             self.close_idle()
 
-    def _release_shared(self, lease: LinkLease) -> None:
-        lease.links.users -= 1
-        lease.links.idle_since = self._clock()
-
-    def _release_dedicated(self, lease: LinkLease) -> None:
-        self._spawn(lease.links.close())
-
     def close_idle(self) -> None:
-        """Close the shared links that nobody has used for a while."""
+        """Close the shared links that no session has used for a while."""
         now = self._clock()
         for key, logins in list(self._shared.items()):
             for login in [each for each in logins if self._is_idle(each, now)]:
@@ -304,7 +282,7 @@ class LinkPool:
 
     @staticmethod
     def _is_idle(login: _SharedLogin, now: float) -> bool:
-        return not login.links.users and login.asking is None and now - login.links.idle_since > _LINGER
+        return not login.links.sessions and login.check is None and now - login.links.idle_since > _IDLE_TIMEOUT
 
     async def close(self) -> None:
         """Close every shared link."""

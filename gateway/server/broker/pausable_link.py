@@ -1,69 +1,70 @@
-"""The link that a session has for itself: the one place where reading from the broker may pause for one client."""
+"""A link that serves one session only: the one place where reading from the broker may pause for a client."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from gateway.server.broker.channel import LinkChannel
-    from gateway.server.broker.link import Link
-    from gateway.server.broker.link_pool import LoginLinks
+from gateway.server.broker.channel import LinkChannel
+from gateway.server.broker.link import Link
+from gateway.server.broker.link_pool import LoginLinks
 
 
 class PausableLink:
-    """A session's own link, opened when a subscription first needs it, and read as fast as the client takes it.
+    """Opened when a subscription first needs it, and read only as fast as the client takes its messages.
 
-    Args:
-        client: names the client.
-        session: the session's identity.
+    ``consuming`` is a live view of the session's channels for subscriptions; some of them may be on this link.
     """
 
-    def __init__(self, client: str, session: str) -> None:
+    def __init__(self, client: str, session: str, consuming: Iterable[LinkChannel]) -> None:
         # None until a subscription needs it.
-        self.link: Link | None = None
-        # Whether the client takes what comes. One that is gone takes everything: it is thrown away.
-        self.client_writable = True
-        self.client_gone = False
+        self._link: Link | None = None
+        self._client_writable = True
+        self._client_gone = False
         self._client = client
         self._session = session
+        self._consuming = consuming
 
     async def opened(self, links: LoginLinks) -> Link:
-        """The link, opened anew if it is not there. The answers to what is asked there now are read."""
-        if self.link is None or self.link.end is not None:
-            self.link = await links.open_pausable(self._client, self._session)
-        self.link.resume_reading()
-        return self.link
+        """The link, opened anew if it is closed. It is read now, for the answers to what is asked there."""
+        if self._link is None or self._link.closed is not None:
+            self._link = await links.open_pausable(self._client, self._session)
+        self._link.resume_reading()
+        return self._link
 
     def has(self, channel: LinkChannel) -> bool:
         """Whether a channel is on this link."""
-        return channel.link is self.link
+        return channel.link is self._link
 
-    def match(self, consuming: Iterable[LinkChannel]) -> None:
-        """Read, or pause, as the client does.
+    def set_client_writable(self, writable: bool) -> None:
+        """Whether the client takes its messages."""
+        self._client_writable = writable
+        self.read_or_pause()
 
-        Args:
-            consuming: the channels of the session's subscriptions. Where there are none, nothing comes in masses.
-        """
-        if self.link is None:
+    def set_client_gone(self) -> None:
+        """Deliveries are thrown away from now on, so the link need not pause any more."""
+        self._client_gone = True
+        self.read_or_pause()
+
+    def read_or_pause(self) -> None:
+        """Pause if the client does not take its messages and one of its subscriptions is here; else read."""
+        if self._link is None:
             return
-        if self.client_writable or self.client_gone or not any(map(self.has, consuming)):
-            self.link.resume_reading()
+        if self._client_writable or self._client_gone or not any(map(self.has, self._consuming)):
+            self._link.resume_reading()
         else:
-            self.link.pause_reading()
+            self._link.pause_reading()
 
     def time_passed(self) -> None:
         """Called about once a second: the AMQP library must not take a paused link for dead."""
-        if self.link is not None and not self.client_writable:
-            self.link.show_life()
+        if self._link is not None and not self._client_writable:
+            self._link.feed_heartbeat()
 
     async def update_secret(self, passcode: str) -> None:
-        """Let the broker know of another passcode. A paused link answers when the client has caught up, or is gone."""
-        if self.link is not None and self.link.end is None:
-            await self.link.update_secret(passcode)
+        """Send another passcode. A paused link answers when the client has caught up, or is gone."""
+        if self._link is not None and self._link.closed is None:
+            await self._link.update_secret(passcode)
 
     async def close(self) -> None:
         """Close the link."""
-        if self.link is not None:
-            await self.link.close()
+        if self._link is not None:
+            await self._link.close()

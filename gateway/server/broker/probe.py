@@ -1,8 +1,9 @@
 """Trying a broker, for `stomp-gateway check`: how far does a connection get, and why no further?
 
-The handshake is walked step by step with pamqp's frames on a plain stream, and not with aio-pika, because the answer
-wanted here is the step that failed: aio-pika shows one exception for the whole, needs credentials to begin, and writes
-to the log on its own. (AMQP 0-9-1, 2.2.4: protocol header, start, start-ok, tune, tune-ok, open, open-ok, close.)
+The handshake is walked with pamqp's frames on a plain stream and not with aio-pika, because the answer wanted here is
+the step that failed. aio-pika reports one exception for all steps, cannot stop at the broker's greeting or after the
+login, and shows neither the greeting nor the text of a refusal. (AMQP 0-9-1, 2.2.4: protocol header, start, start-ok,
+tune, tune-ok, open, open-ok, close.)
 """
 
 from __future__ import annotations
@@ -13,24 +14,23 @@ import errno
 import os
 import socket
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from pamqp import base, commands, common, exceptions, frame, header, heartbeat
 
-from gateway.config import BrokerUrl, Tls, User, VirtualHost
-from gateway.config.model import PASS_THROUGH
-from gateway.server.listen.tls import broker_tls_context
+from gateway.amqp.codec import FRAME_HEADER, HEARTBEAT, METHOD
+from gateway.config import PASS_THROUGH, BrokerUrl, UpstreamTls, User, VirtualHost
+from gateway.server.broker.broker_errors import ACCESS_REFUSED
+from gateway.server.tls_contexts import broker_tls_context
 
-_FRAME_HEADER = 7  # type, channel and size of an AMQP frame (4.2.3)
-_MAX_HANDSHAKE_FRAME = 1 << 20
-_ACCESS_REFUSED = 403
-_END = 1.0  # seconds that a cut connection may take to be gone
-_CLIENT_PROPERTIES: common.FieldTable = {
+_MAX_HANDSHAKE_FRAME: Final = 1 << 20
+_ABORT_TIMEOUT: Final = 1.0
+_CLIENT_PROPERTIES: Final[common.FieldTable] = {
     "product": "stomp-gateway",
     "information": "stomp-gateway check",
-    # With it the broker says that it refuses a login, instead of closing without a word.
+    # With this the broker answers a refused login with connection.close, and does not only close the socket.
     "capabilities": {"authentication_failure_close": True},
 }
 
@@ -38,66 +38,78 @@ MethodT = TypeVar("MethodT", bound=base.Frame)
 
 
 @dataclass(frozen=True)
-class Target:
-    """One thing to try. Equal targets are tried once."""
+class ProbeTarget:
+    """One thing to try. Equal targets are tried once.
+
+    ``connect_timeout`` is in seconds, for all steps together. Without a ``user`` only the handshake up to the broker's
+    greeting is tried, and without an ``amqp_vhost`` only the steps up to the login.
+    """
 
     url: BrokerUrl
-    tls: Tls
+    tls: UpstreamTls
     connect_timeout: float
-    """Seconds for the whole attempt."""
     user: User | None
-    """Whom to log in as; None tries the handshake up to the broker's greeting."""
     amqp_vhost: str | None
-    """The virtual host to open; None stops after the login."""
 
 
 @dataclass
-class Report:
-    """What an attempt found."""
+class ProbeReport:
+    """What came of one target: which virtual hosts of the gateway need it, and each step with its finding, in order."""
 
-    target: Target
-    names: list[str] = field(default_factory=list)
-    """The gateway's virtual hosts that need this target."""
+    target: ProbeTarget
+    virtual_hosts: list[str] = field(default_factory=list)
     steps: list[tuple[str, str]] = field(default_factory=list)
-    """What was tried and how it went, in order."""
     usable: bool = False
-    """Whether everything that was tried went well."""
 
 
 class _StepFailed(Exception):  # noqa: N818 - it ends an attempt as planned, and never leaves this module
-    """The attempt ends with this sentence for the current step."""
+    """The attempt ends with this text for the current step."""
 
 
-async def probe(virtual_hosts: Iterable[VirtualHost]) -> list[Report]:
-    """Try every upstream URL of every virtual host, the same one once.
-
-    Args:
-        virtual_hosts: resolved ones; the entry for unknown hosts is tried up to the login.
+async def probe(virtual_hosts: Iterable[VirtualHost]) -> list[ProbeReport]:
+    """Try every upstream URL of every resolved virtual host, the same one once.
 
     Returns:
         A report for each distinct target, in the order of the configuration.
     """
-    reports: dict[Target, Report] = {}
+    reports: dict[ProbeTarget, ProbeReport] = {}
     for virtual_host in virtual_hosts:
         for target in _targets(virtual_host):
-            reports.setdefault(target, Report(target)).names.append(virtual_host.name)
+            reports.setdefault(target, ProbeReport(target)).virtual_hosts.append(virtual_host.name)
     await asyncio.gather(*(_Attempt(report).run() for report in reports.values()))
     return list(reports.values())
 
 
-def _targets(virtual_host: VirtualHost) -> Iterable[Target]:
-    upstream = virtual_host.upstream
-    amqp_vhost = None if virtual_host.amqp_vhost == PASS_THROUGH else virtual_host.amqp_vhost
-    if virtual_host.default_user is None:
-        amqp_vhost = None
+def report_lines(reports: Sequence[ProbeReport]) -> Iterator[str]:
+    """Each report as a paragraph of aligned lines. No line holds a passcode."""
+    width = max((len(step) for report in reports for step, _ in report.steps), default=0)
+    for report in reports:
+        plural = "" if len(report.virtual_hosts) == 1 else "s"
+        yield ""
+        yield f"{report.target.url} for virtual host{plural} {', '.join(report.virtual_hosts)}"
+        for step, finding in report.steps:
+            yield f"  {step:<{width}}  {finding}"
+
+
+def unserved(reports: Sequence[ProbeReport]) -> list[str]:
+    """The virtual hosts that none of their upstreams can serve, in the order of the configuration."""
+    served = {name for report in reports if report.usable for name in report.virtual_hosts}
+    names = dict.fromkeys(name for report in reports for name in report.virtual_hosts)
+    return [name for name in names if name not in served]
+
+
+def _targets(virtual_host: VirtualHost) -> Iterator[ProbeTarget]:
+    upstream, user = virtual_host.upstream, virtual_host.default_user
+    is_named_by_clients = user is None or virtual_host.amqp_vhost == PASS_THROUGH
+    amqp_vhost = None if is_named_by_clients else virtual_host.amqp_vhost
     for url in dict.fromkeys(upstream.urls):
-        yield Target(url, upstream.tls, upstream.connect_timeout, virtual_host.default_user, amqp_vhost)
+        yield ProbeTarget(url, upstream.tls, upstream.connect_timeout, user, amqp_vhost)
 
 
 class _Attempt:
-    """One connection, from the first packet to the virtual host."""
+    """One connection, from TCP to the virtual host."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: ProbeReport) -> None:
         self._report = report
         self._target = report.target
         self._step = "reachable"
@@ -105,10 +117,10 @@ class _Attempt:
         self._writer: asyncio.StreamWriter | None = None
 
     async def run(self) -> None:
-        """Fill in the report; never raises for what a broker does or fails to do."""
+        """Fill in the report; whatever the broker does is a finding, and raises nothing."""
         try:
             async with asyncio.timeout(self._target.connect_timeout):
-                await self._walk()
+                await self._take_steps()
             self._report.usable = True
         except _StepFailed as failure:
             self._note(f"no: {failure}")
@@ -121,21 +133,21 @@ class _Attempt:
             self._note("no: what answers there does not speak AMQP 0-9-1")
         finally:
             if self._writer is not None:
-                await _ended(self._writer)
+                await _abort(self._writer)
 
     def _note(self, finding: str) -> None:
         self._report.steps.append((self._step, finding))
 
-    async def _walk(self) -> None:
+    async def _take_steps(self) -> None:
         await self._connect()
         await self._greet()
+        self._step = "login"
         if self._target.user is None:
-            self._step = "login"
             self._note("not tried: there is no default_user, so clients bring their own")
             return
         tune = await self._log_in(self._target.user)
+        self._step = "virtual host"
         if self._target.amqp_vhost is None:
-            self._step = "virtual host"
             self._note("not tried: clients name it")
             return
         await self._open(tune, self._target.amqp_vhost)
@@ -149,16 +161,17 @@ class _Attempt:
         self._note("yes")
         self._step = "TLS"
         if url.tls:
-            await self._secure(self._writer)
+            await self._start_tls(self._writer)
         else:
             self._note("not used")
 
-    async def _secure(self, writer: asyncio.StreamWriter) -> None:
+    async def _start_tls(self, writer: asyncio.StreamWriter) -> None:
         try:
             context = broker_tls_context(self._target.tls)
         except OSError as error:
-            # Changed since the configuration was read, which tries them out.
-            raise _StepFailed(f"the files under tls cannot be used, {_ssl_or_os_reason(error)}") from None
+            # They could be used when the configuration was read, and have changed since.
+            reason = _ssl_reason(error) if isinstance(error, ssl.SSLError) else _os_reason(error)
+            raise _StepFailed(f"the files under tls cannot be used, {reason}") from None
         try:
             await writer.start_tls(context, server_hostname=self._target.url.host)
         except ssl.SSLCertVerificationError as error:
@@ -174,7 +187,7 @@ class _Attempt:
 
     async def _greet(self) -> None:
         self._step = "broker"
-        self._send_bytes(header.ProtocolHeader().marshal())
+        self._write(header.ProtocolHeader().marshal())
         try:
             start = await self._expect(commands.Connection.Start)
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -183,7 +196,6 @@ class _Attempt:
         self._note(" ".join(_property(properties, name) for name in ("product", "version")).strip() or "unnamed")
 
     async def _log_in(self, user: User) -> commands.Connection.Tune:
-        self._step = "login"
         response = f"\0{user.login}\0{user.passcode.get_secret_value()}"
         self._send(commands.Connection.StartOk(_CLIENT_PROPERTIES, "PLAIN", response, "en_US"))
         try:
@@ -194,7 +206,6 @@ class _Attempt:
         return tune
 
     async def _open(self, tune: commands.Connection.Tune, amqp_vhost: str) -> None:
-        self._step = "virtual host"
         self._send(commands.Connection.TuneOk(tune.channel_max, tune.frame_max, 0))
         self._send(commands.Connection.Open(virtual_host=amqp_vhost))
         await self._expect(commands.Connection.OpenOk)
@@ -203,15 +214,15 @@ class _Attempt:
         await self._expect(commands.Connection.CloseOk)
 
     def _send(self, method: base.Frame) -> None:
-        self._send_bytes(frame.marshal(method, 0))
+        self._write(frame.marshal(method, 0))
 
-    def _send_bytes(self, octets: bytes) -> None:
+    def _write(self, data: bytes) -> None:
         if self._writer is None:
             raise ConnectionError("not connected")
-        self._writer.write(octets)
+        self._writer.write(data)
 
     async def _expect(self, wanted: type[MethodT]) -> MethodT:
-        """The next frame, which must be a method of this type; a close becomes the step's failure."""
+        """The next frame, which must be a method of this type; connection.close fails the step."""
         while True:
             received = await self._read_frame()
             if isinstance(received, wanted):
@@ -223,23 +234,23 @@ class _Attempt:
                 raise exceptions.PAMQPException
 
     async def _read_frame(self) -> frame.FrameTypes:
-        head = await self._reader.readexactly(_FRAME_HEADER)
-        size = int.from_bytes(head[3:7], "big")
-        if head[:1] not in b"\1\x08" or size > _MAX_HANDSHAKE_FRAME:
+        start = await self._reader.readexactly(FRAME_HEADER.size)
+        kind, _, size = FRAME_HEADER.unpack(start)
+        if kind not in (METHOD, HEARTBEAT) or size > _MAX_HANDSHAKE_FRAME:
             raise exceptions.PAMQPException
-        return frame.unmarshal(head + await self._reader.readexactly(size + 1))[2]
+        return frame.unmarshal(start + await self._reader.readexactly(size + 1))[2]
 
     def _refusal(self, close: commands.Connection.Close) -> str:
-        if self._step == "login" and close.reply_code == _ACCESS_REFUSED and self._target.user:
+        if self._step == "login" and close.reply_code == ACCESS_REFUSED and self._target.user:
             return f"{self._target.user.login} is refused. The broker's log says why"
         return f"{close.reply_text}"
 
 
-async def _ended(writer: asyncio.StreamWriter) -> None:
-    """Cut a connection, and hear what it died of: an error that nobody asks for is written to the terminal."""
+async def _abort(writer: asyncio.StreamWriter) -> None:
+    """Abort a connection, and fetch the error that it ends with: asyncio would print an error that nobody fetches."""
     writer.transport.abort()
-    with contextlib.suppress(OSError):  # a timeout, too
-        async with asyncio.timeout(_END):
+    with contextlib.suppress(OSError):  # TimeoutError included
+        async with asyncio.timeout(_ABORT_TIMEOUT):
             await writer.wait_closed()
 
 
@@ -251,10 +262,6 @@ def _property(properties: common.FieldTable, name: str) -> str:
 
 def _ssl_reason(error: ssl.SSLError) -> str:
     return (error.reason or str(error)).replace("_", " ").lower()
-
-
-def _ssl_or_os_reason(error: OSError) -> str:
-    return _ssl_reason(error) if isinstance(error, ssl.SSLError) else _os_reason(error)
 
 
 def _os_reason(error: OSError) -> str:

@@ -1,85 +1,229 @@
-"""Queues that exist with other properties than a client asks for, where the configuration takes them as they are."""
+"""Declaring queues on links that sessions share: exclusive queues, and queues that exist with other properties.
+
+To AMQP an exclusive queue belongs to the connection that declared it, and here that connection serves many sessions. So
+the gateway keeps a list of the session that owns each queue, refuses the other sessions in the broker's own words, and
+deletes the queue when its session ends, as the broker would at the end of a connection.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 import structlog
 
-from gateway.server.broker.broker_errors import UpstreamError
-
-if TYPE_CHECKING:
-    from gateway.server.broker.channel import LinkChannel
-    from gateway.server.broker.link import Link
-    from gateway.session.queues import QueueSpec
+from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
+from gateway.server.broker.channel import LinkChannel
+from gateway.server.broker.link import Link
+from gateway.session.queues import QueueSpec
+from gateway.session.subscription import Subscription
 
 log = structlog.get_logger("gateway.session")
 
+_NOT_FOUND: Final = 404
+_RESOURCE_LOCKED: Final = 405
 _PRECONDITION_FAILED: Final = 406
 _CONFLICT: Final = "inequivalent arg"
 
-# Queues of a gateway that the log tells of, and characters of each text.
-_MOST: Final = 1000
-_LOGGED: Final = 300
+# Names that the broker chose begin so; clients may not declare one.
+_CHOSEN_BY_BROKER: Final = "amq."
+
+# Conflicts that the log tells of in the life of a gateway, and characters of the broker's text.
+_MOST_CONFLICTS: Final = 1000
+_LONGEST_REASON: Final = 300
 
 
-class TakenQueues:
-    """Which queues were taken as they are: the log tells of each once, and of so many at the most."""
+class ExclusiveQueues:
+    """The exclusive queues of one session, on any of its links, and the subscriptions that consume them."""
 
     def __init__(self) -> None:
-        self._known: set[tuple[str, str]] = set()
+        self._queues: dict[str, tuple[Link, QueueSpec]] = {}
+        self._consumers: dict[Subscription, str] = {}
+        # Until the broker has answered a declaration, it cannot be asked about the queue.
+        self._declaring: dict[str, asyncio.Event] = {}
+        self._is_closing = False
+        self._deleted = asyncio.Event()
 
-    def note(self, virtual_host: str, queue: str, reason: str) -> None:
-        """A queue was taken.
+    def link_of(self, queue: str) -> Link | None:
+        """The link that owns a queue for the broker, if it is one of the session's."""
+        link, _ = self._queues.get(queue, (None, None))
+        return link
 
-        Args:
-            virtual_host: its STOMP name.
-            queue: its name.
-            reason: the broker's text.
+    async def check(self, queue: str, link: Link, vhost: str) -> None:
+        """Refuse a queue that belongs to another session of the link where it is about to be used.
+
+        Raises:
+            UpstreamError: RESOURCE_LOCKED, worded as by the broker; or what the broker says when it is asked.
         """
-        if len(self._known) < _MOST and (virtual_host, queue) not in self._known:
-            self._known.add((virtual_host, queue))
-            log.info("queue taken as it is", virtual_host=virtual_host, queue=queue, reason=reason[:_LOGGED])
+        while (owner := link.exclusive_queues.get(queue)) is not None and owner is not self:
+            if await owner.settled(queue):
+                continue
+            if await _exists(queue, link):
+                raise UpstreamError(
+                    _RESOURCE_LOCKED,
+                    f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{queue}' in vhost '{vhost}'. "
+                    "It could be originally declared on another connection or the exclusive property value does not "
+                    "match that of the original declaration.",
+                )
+            owner.forget(queue)
+
+    async def settled(self, queue: str) -> bool:
+        """Wait for a declaration or a deletion that is under way; whether there was one."""
+        if self._is_closing:
+            # When a client sees that the owner is gone, the name must be free.
+            await self._deleted.wait()
+            return True
+        declared = self._declaring.get(queue)
+        if declared is not None:
+            await declared.wait()
+        return declared is not None
+
+    async def declare(self, queue: QueueSpec, channel: LinkChannel, vhost: str) -> str:
+        """Declare an exclusive queue. The name is taken before the broker is asked, which sees one connection only.
+
+        Returns:
+            Its name, which the broker chose if the one asked for is empty.
+
+        Raises:
+            UpstreamError: it belongs to another session, or the broker refuses.
+        """
+        link = channel.link
+        await self.check(queue.name, link, vhost)
+        if not queue.name:
+            name = await channel.declare(queue)
+            self._add(name, link, queue)
+            return name
+        if queue.name in self._queues:
+            return await channel.declare(queue)
+        self._add(queue.name, link, queue)
+        self._declaring[queue.name] = asyncio.Event()
+        try:
+            return await channel.declare(queue)
+        except BaseException:
+            self.forget(queue.name)
+            raise
+        finally:
+            self._declaring.pop(queue.name).set()
+
+    def _add(self, name: str, link: Link, queue: QueueSpec) -> None:
+        self._queues[name] = (link, queue)
+        link.exclusive_queues[name] = self
+
+    def forget(self, queue: str) -> None:
+        """A queue is gone, if it was the session's."""
+        link, _ = self._queues.pop(queue, (None, None))
+        if link is not None and link.exclusive_queues.get(queue) is self:
+            del link.exclusive_queues[queue]
+
+    def consumed(self, subscription: Subscription, queue: str) -> None:
+        """A subscription consumes a queue, which may be one of these."""
+        if queue in self._queues:
+            self._consumers[subscription] = queue
+
+    def consumer_closed(self, subscription: Subscription) -> None:
+        """A subscription is over; with its last consumer the broker deletes an auto-delete queue."""
+        queue = self._consumers.pop(subscription, None)
+        if queue is not None and queue not in self._consumers.values():
+            self._forget_if_auto_delete(queue)
+
+    def consumer_cancelled(self, subscription: Subscription) -> None:
+        """The broker cancelled the consumer, because the queue is gone."""
+        queue = self._consumers.pop(subscription, None)
+        if queue is not None:
+            self.forget(queue)
+
+    def _forget_if_auto_delete(self, queue: str) -> None:
+        _, spec = self._queues.get(queue, (None, None))
+        if spec is not None and spec.auto_delete:
+            self.forget(queue)
+
+    def start_closing(self) -> None:
+        """The session is over: other sessions that want one of its queues wait for ``delete``.
+
+        Called when nothing else is left to do for the session, because two sessions must not wait for each other.
+        """
+        self._is_closing = True
+
+    async def delete(self) -> None:
+        """Delete all of them; the session's consumers are gone already."""
+        try:
+            for queue in self._consumers.values():
+                self._forget_if_auto_delete(queue)
+            for name, (link, spec) in tuple(self._queues.items()):
+                if link.closed is None:
+                    await _delete(name, link, spec)
+        finally:
+            for name in tuple(self._queues):
+                self.forget(name)
+            self._deleted.set()
 
 
-async def declared_or_found(
-    queue: QueueSpec, link: Link, declare: Callable[[LinkChannel], Awaitable[str]]
+async def _exists(queue: str, link: Link) -> bool:
+    """Ask the broker: a queue may be gone without notice, deleted or expired."""
+    try:
+        async with LinkChannel.opened(link) as channel:
+            await channel.declare_passive(queue)
+    except LinkDownError:
+        raise
+    except UpstreamError as refusal:
+        if refusal.code == _NOT_FOUND:
+            return False
+    return True
+
+
+async def _delete(name: str, link: Link, queue: QueueSpec) -> None:
+    """Delete a queue if it is still the session's.
+
+    It may have been deleted, and its name may belong to another queue now. So it is declared once more: the broker
+    refuses if another connection owns it, and a queue that this creates is deleted in the next moment.
+    """
+    try:
+        async with LinkChannel.opened(link) as channel:
+            if not name.startswith(_CHOSEN_BY_BROKER):
+                await channel.declare(queue)
+            await channel.delete_queue(name)
+    except UpstreamError:
+        pass
+
+
+# Queues that exist with other properties than a client asks for (`on_queue_conflict: use_existing`).
+
+
+async def declare_or_accept(
+    queue: QueueSpec, link: Link, declare: Callable[[LinkChannel], Awaitable[object]]
 ) -> UpstreamError | None:
-    """Declare a queue that has a name, or see that it exists.
+    """Declare a queue that has a name, or accept it as it is if it exists.
 
-    The broker closes the channel of a declaration that it refuses, and with it would be lost what else is on that
-    channel; so this has one of its own.
-
-    Args:
-        queue: what is asked for.
-        link: where.
-        declare: declares it on a channel.
+    The broker closes the channel of a declaration that it refuses, and everything else on that channel would be lost.
+    So the declaration has a channel of its own.
 
     Returns:
-        None if the queue is as asked for, else in what it is not.
+        None if the queue is as asked for, else the broker's words on how it differs.
 
     Raises:
         UpstreamError: the broker refuses for another reason.
     """
     try:
-        async with _channel_for_once(link) as channel:
+        async with LinkChannel.opened(link) as channel:
             await declare(channel)
     except UpstreamError as refusal:
         if refusal.code != _PRECONDITION_FAILED or _CONFLICT not in refusal.text:
             raise
-        async with _channel_for_once(link) as channel:
-            await channel.look_for(queue.name)
+        async with LinkChannel.opened(link) as channel:
+            await channel.declare_passive(queue.name)
         return refusal
     return None
 
 
-@asynccontextmanager
-async def _channel_for_once(link: Link) -> AsyncIterator[LinkChannel]:
-    link.reserve()
-    channel = await link.channel()
-    try:
-        yield channel
-    finally:
-        await channel.close()
+class QueueConflictLog:
+    """Log lines about queues that were accepted as they are: one for each queue, up to a limit."""
+
+    def __init__(self) -> None:
+        self._logged: set[tuple[str, str]] = set()
+
+    def write(self, virtual_host: str, queue: str, reason: str) -> None:
+        """A queue was accepted; ``reason`` is the broker's text."""
+        if len(self._logged) < _MOST_CONFLICTS and (virtual_host, queue) not in self._logged:
+            self._logged.add((virtual_host, queue))
+            log.info("queue taken as it is", virtual_host=virtual_host, queue=queue, reason=reason[:_LONGEST_REASON])

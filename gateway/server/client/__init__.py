@@ -1,1 +1,1 @@
-"""One connected client: its socket, its session, its timers and limits."""
+"""One connected client: its socket, its session, its timers, its limits, and its bridge to the broker."""

@@ -2,81 +2,62 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
 from gateway.errors import CloseReason
-
-if TYPE_CHECKING:
-    from gateway.server.client.connection_stats import ConnectionStats
-    from gateway.server.listen.peer import Arrival
-    from gateway.session.session import Session
+from gateway.server.client.connection_stats import ConnectionStats
+from gateway.server.listen.accepted_connection import TLS_HINT, AcceptedConnection
+from gateway.session.session import Session
 
 log = structlog.get_logger("gateway.session")
 
-TLS_HINT: Final = "give this listener a tls section, or let the client connect without TLS"
-
 # Characters of an ERROR's body.
-_LOGGED: Final = 300
+_LONGEST_TEXT: Final = 300
 
 
 class ClientLog:
-    """Log lines about one client.
+    """Log lines about one client; ``address`` is its listener's."""
 
-    Args:
-        session: its session.
-        observation: knows its address, and counts its errors.
-        arrival: knows where it came in, and what was complained of there.
-        address: of the listener.
-    """
-
-    def __init__(self, session: Session, stats: ConnectionStats, arrival: Arrival, address: str) -> None:
+    def __init__(self, session: Session, stats: ConnectionStats, accepted: AcceptedConnection, address: str) -> None:
         self._session = session
-        self._observation = stats
-        self._arrival = arrival
+        self._stats = stats
+        self._accepted = accepted
         self._address = address
 
     def started(self, **details: object) -> None:
         """The client has logged in."""
-        self._log("session started", journal=self._observation.journal_name, **details)
+        self._log("session started", journal=self._stats.journal_name, **details)
 
     def ended(self, reason: CloseReason | None) -> None:
         """The session is over."""
-        if reason is not CloseReason.TLS_ON_PLAIN_PORT or self._tls():
-            self._log("session ended", reason=reason.value if reason else "unknown")
+        if reason is CloseReason.TLS_ON_PLAIN_PORT:
+            limiter, address, peer = self._accepted.log_limiter, self._address, self._stats.peer
+            if not limiter.info("tls on a plain port", address=address, peer=peer, hint=TLS_HINT):
+                return
+        self._log("session ended", reason=reason.value if reason else "unknown")
 
-    def complaints(self) -> None:
-        """The ERRORs that the client got since the last time."""
-        complaints, self._session.complaints = self._session.complaints, []
-        for error in complaints:
-            self._observation.failed(error)
+    def errors(self) -> None:
+        """The ERRORs that the client was sent since the last call."""
+        for error in self._session.take_errors():
+            self._stats.failed(error)
             text = error.body.decode(errors="replace").strip()
-            self._log("error sent", message=error.message, text=text[:_LOGGED], closes=error.close is not None)
+            self._log("error sent", message=error.message, text=text[:_LONGEST_TEXT], closes=error.close is not None)
 
     def failed(self, error: BaseException) -> None:
         """A fault of the gateway."""
-        session, peer = self._session.identity.decode(), self._observation.peer
-        log.error("internal error", session=session, peer=peer, exc_info=error)
-
-    def _tls(self) -> bool:
-        """Complain that the client began with TLS, unless there were too many complaints; whether it was done."""
-        left_out = self._arrival.complaints.left_out()
-        if left_out is None:
-            return False
-        peer = self._observation.peer
-        log.info("tls on a plain port", address=self._address, peer=peer, hint=TLS_HINT, left_out=left_out)
-        return True
+        log.error("internal error", session=self._session.identity.decode(), peer=self._stats.peer, exc_info=error)
 
     def _log(self, event: str, **details: object) -> None:
-        """One line at a session's start and end. Who never logged in, a health check for instance, is not worth one."""
         session = self._session
+        # A client that goes without a login is perhaps a health check, and not worth a line.
         quiet = session.login is None and session.close_reason is CloseReason.CLIENT_GONE
         (log.debug if quiet else log.info)(
             event,
             session=session.identity.decode(),
-            peer=self._observation.peer,
-            virtual_host=session.settings.virtual_host or None,
+            peer=self._stats.peer,
+            virtual_host=session.settings.name or None,
             login=session.login.decode(errors="replace") if session.login else None,
             version=session.version.decode() if session.login else None,
             **details,

@@ -1,14 +1,15 @@
-"""The observation of one connection: the one place where the journal and the figures learn what its session does.
+"""What is known of one connection besides its session.
 
-Everything here happens once per batch of bytes or less often.
+This is the one place from which the journal and the gateway's stats learn of a session's beginning, holds, ERRORs and
+end. Everything here happens once per batch of bytes, or less often.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gateway.journal.codes import code_of
-from gateway.server.stats import NOT_LOGGED_IN, GatewayStats
+from gateway.journal.schema import error_code
+from gateway.server.stats import NOT_LOGGED_IN, GatewayStats, Stats
 from gateway.session.context import Hold
 
 if TYPE_CHECKING:
@@ -16,61 +17,48 @@ if TYPE_CHECKING:
     from gateway.errors import CloseReason, StompError
     from gateway.journal.journal import Journal
     from gateway.journal.recorder import Recorder
-    from gateway.server.listen.peer import Peer
+    from gateway.server.listen.accepted_connection import Peer
     from gateway.session.session import Session
 
-_NOBODY: Final = ""
 _CONNECT: Final = frozenset((b"CONNECT", b"STOMP"))
 
 
 class ConnectionStats:
-    """What is known of one connection, besides its session.
+    """Counts the bytes of one connection, and reports its session to the journal and to the stats of its virtual host.
 
     Args:
-        figures: of the gateway.
+        stats: of the gateway.
         journal: of the gateway.
-        session: that is looked at.
-        listener: where the client came in.
+        session: of the connection.
+        listener: where the client connected.
     """
 
     __slots__ = (
-        "_clock",
-        "_figures",
-        "_held",
-        "_host",
-        "_journal",
-        "_timed",
-        "_timed_at",
-        "born",
-        "bytes_in",
-        "bytes_out",
-        "connected_at",
-        "is_greeted",
-        "is_started",
-        "label",
-        "listener",
-        "peer",
-        "recorder",
-        "session",
+        "_connected", "_held", "_journal", "_peer", "_stats", "_timed", "bytes_in", "bytes_out", "connected_at",
+        "is_greeted", "is_started", "label", "listener", "recorder", "session",
     )  # fmt: skip
 
     def __init__(self, stats: GatewayStats, journal: Journal, session: Session, listener: Listener) -> None:
         self.session = session
         self.listener = listener
-        self.peer = self._host = _NOBODY
         self.bytes_in = self.bytes_out = 0
         self.recorder: Recorder | None = None
         self.label = NOT_LOGGED_IN
         self.is_started = self.is_greeted = False
-        self._figures = stats
+        self._peer: Peer | None = None
+        self._stats = stats
         self._journal = journal
         self._held: frozenset[Hold] | set[Hold] = frozenset()
-        # A message that waits for the broker's confirm, by its sequence number, and since when; 0 for none.
-        self._timed = self._timed_at = 0
-        self._clock = journal.clock
-        self._clock.tick()
-        # When the client connected, on the journal's clock and in microseconds since the epoch.
-        self.born, self.connected_at = self._clock.now, self._clock.time
+        # The sequence number of a message that waits for its confirm, and when it began to wait.
+        self._timed: tuple[int, int] | None = None
+        journal.clock.tick()
+        # When the client connected: on the journal's clock, and in microseconds since the epoch.
+        self._connected, self.connected_at = journal.clock.now, journal.clock.time
+
+    @property
+    def peer(self) -> str:
+        """The client's address, for people."""
+        return "" if self._peer is None else str(self._peer)
 
     @property
     def transport(self) -> str:
@@ -87,65 +75,77 @@ class ConnectionStats:
         """Where the session is in the journal: the boot and its number there."""
         return None if self.recorder is None else f"{self.recorder.writer.boot} {self.recorder.number}"
 
+    @property
+    def _host(self) -> str:
+        return "" if self._peer is None else self._peer.host
+
     def arrived(self, peer: Peer) -> None:
-        """It is known who the client is."""
-        self.peer, self._host = str(peer), peer.host
+        """Note who the client is."""
+        self._peer = peer
 
     def started(self) -> Recorder | None:
-        """The client has logged in.
+        """Count the session: its client has logged in.
 
         Returns:
-            The journal's witness, if there is a journal.
+            The session's observer, if its virtual host has a journal.
         """
         session = self.session
         self.is_started = True
-        # Who was let in without one of these is not told CONNECTED, whatever comes later.
-        self.is_greeted = not session.commands.keys().isdisjoint(_CONNECT)
-        self.label = self._figures.label(session.settings.virtual_host)
-        self._figures.host(self.label).started[session.version.decode(), self.transport] += 1
-        self.recorder = self._journal.recorder(session, self.born, self._host, tls=self.is_encrypted)
+        # A client that was let in without CONNECT never gets CONNECTED, even if it sends a CONNECT later.
+        self.is_greeted = not session.traffic.commands.keys().isdisjoint(_CONNECT)
+        self.label = self._stats.label(session.settings.name)
+        self._stats.host(self.label).started[session.version.decode(), self.transport] += 1
+        self.recorder = self._journal.recorder(session, self._connected, self._host, tls=self.is_encrypted)
         return self.recorder
 
     def batch_done(self) -> None:
-        """Look at the session's holds, and at what the broker confirmed. HOT: once per read, on either side."""
+        """Look at the session's holds, and time one confirm. HOT: once per read, of the client and of the broker."""
         session = self.session
         holds = session.holds
         if holds or self._held:
             self._look(holds)
-        publisher = session.publisher
-        if self._timed:
-            if not publisher.awaits(self._timed):
-                self._figures.host(self.label).latencies.add(self._clock.now - self._timed_at)
-                self._timed = 0
-        elif publisher.unconfirmed and publisher.awaits(publisher.last):
-            self._timed, self._timed_at = publisher.last, self._clock.now
+        confirms = session.confirms
+        if self._timed is not None:
+            sequence, sent_at = self._timed
+            if sequence not in confirms:
+                self._stats.host(self.label).latencies.add(self._journal.clock.now - sent_at)
+                self._timed = None
+        elif confirms.last_sequence in confirms:
+            self._timed = (confirms.last_sequence, self._journal.clock.now)
 
     def _look(self, holds: set[Hold]) -> None:
         if self.recorder is not None:
             self.recorder.look(holds)
         if holds != self._held:
-            begun = self._figures.host(self.label).holds
+            begun = self._stats.host(self.label).holds
             for hold in holds - self._held:
                 begun[hold.value] += 1
             self._held = holds.copy()
 
     def time_passed(self) -> None:
-        """Called about once a second."""
+        """Let the journal write what is due. Called about once a second."""
         if self.recorder is not None:
             self.recorder.time_passed()
 
     def failed(self, error: StompError) -> None:
-        """The client got an ERROR."""
-        self._figures.host(self.label).errors[code_of(error)] += 1
+        """Count an ERROR that the client got."""
+        self._stats.host(self.label).errors[error_code(error)] += 1
         if self.recorder is not None:
             self.recorder.failed(error)
         else:
             self._journal.refused(error, self._host)
 
+    def add_to(self, stats: Stats) -> None:
+        """Add this connection and its session to the sums of a virtual host."""
+        stats.connected += self.is_greeted
+        stats.bytes_in += self.bytes_in
+        stats.bytes_out += self.bytes_out
+        stats.add(self.session)
+
     def ended(self, reason: CloseReason | None) -> None:
-        """The session is over."""
-        host = self._figures.host(self.label)
-        host.totals.add(self)
+        """Add the session to the stats of its virtual host: it is over."""
+        host = self._stats.host(self.label)
+        self.add_to(host.totals)
         host.ended[reason.value if reason else "unknown"] += 1
         if self.recorder is not None:
             self.recorder.ended(reason, self.bytes_in, self.bytes_out)

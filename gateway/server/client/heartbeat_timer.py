@@ -2,73 +2,57 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
+from gateway.server.periodic_timer import PeriodicTimer
 from gateway.stomp.heartbeat import HeartbeatMonitor, Heartbeats
 
 
 class HeartbeatTimer:
-    """Sends heart-beats, and listens for those of the client.
+    """Sends heart-beats, and notices when those of the client do not come.
 
-    ``heard`` and ``spoke`` are set by the owner: something came from the client, something went out to it.
-
-    Args:
-        beat: sends a heart-beat.
-        is_read: whether the client is read at all; one that is not cannot be heard.
-        silent: called when the client has been silent for too long.
+    ``is_read`` says whether the client is read now: while it is not, it cannot be silent. ``timed_out`` is called with
+    the seconds of silence that the client was allowed.
     """
 
-    __slots__ = ("_beat", "_is_read", "_monitor", "_silent", "_timers", "heard", "spoke")
+    __slots__ = ("_is_read", "_monitor", "_send", "_timed_out", "_timers", "has_received", "has_sent")
 
-    def __init__(self, beat: Callable[[], None], is_read: Callable[[], bool], silent: Callable[[], None]) -> None:
-        self.heard = True
-        self.spoke = False
-        self._beat = beat
+    def __init__(
+        self, send: Callable[[], None], is_read: Callable[[], bool], timed_out: Callable[[float], None]
+    ) -> None:
+        # Whether anything came from the client, and anything went to it, since the last tick. Set by the connection.
+        self.has_received = True
+        self.has_sent = False
+        self._send = send
         self._is_read = is_read
-        self._silent = silent
+        self._timed_out = timed_out
         self._monitor = HeartbeatMonitor()
-        self._timers: list[asyncio.TimerHandle] = []
+        self._timers: list[PeriodicTimer] = []
 
     def start(self, agreed: Heartbeats, grace: float) -> None:
-        """The client has logged in.
-
-        Args:
-            agreed: what both promised.
-            grace: how many intervals the client may be silent.
-        """
+        """The client has logged in; it may be silent for so many intervals as ``grace`` says."""
         if agreed.send:
-            # What was said before does not count: the first beat is due half an interval from now.
-            self.spoke = False
-            self._every(agreed.send / 2, self._speak)
+            # What was sent before does not count: the first heart-beat is due half an interval from now.
+            self.has_sent = False
+            self._timers.append(PeriodicTimer(agreed.send / 2, self._send_unless_busy))
         if agreed.expect:
-            # The second look in a row without an byte ends it: one grace after the last byte, or up to a half more.
-            self._every(agreed.expect * grace / 2, self._listen)
+            silence = agreed.expect * grace
+            # The second tick in a row without a byte ends the session: after one silence, or up to a half more.
+            self._timers.append(PeriodicTimer(silence / 2, lambda: self._check(silence)))
 
     def stop(self) -> None:
-        """Neither speak nor listen any more."""
+        """Neither send nor expect heart-beats any more."""
         for timer in self._timers:
-            timer.cancel()
+            timer.stop()
         self._timers.clear()
 
-    def _every(self, seconds: float, action: Callable[[], None]) -> None:
-        loop = asyncio.get_running_loop()
-        place = len(self._timers)
+    def _send_unless_busy(self) -> None:
+        if not self.has_sent:
+            self._send()
+        self.has_sent = False
 
-        def fire() -> None:
-            self._timers[place] = loop.call_later(seconds, fire)
-            action()
-
-        self._timers.append(loop.call_later(seconds, fire))
-
-    def _speak(self) -> None:
-        """Send a heart-beat unless something else went out."""
-        if not self.spoke:
-            self._beat()
-        self.spoke = False
-
-    def _listen(self) -> None:
-        silent = self._monitor.tick(heard=self.heard or not self._is_read())
-        self.heard = False
-        if silent:
-            self._silent()
+    def _check(self, silence: float) -> None:
+        is_silent = self._monitor.tick(heard=self.has_received or not self._is_read())
+        self.has_received = False
+        if is_silent:
+            self._timed_out(silence)

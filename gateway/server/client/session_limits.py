@@ -1,59 +1,50 @@
 """How many sessions there are, and how fast they send: by virtual host, by user, by address.
 
-Theory of operation. All sessions of one user in one virtual host are one *party*, and so are all from one address. A
-party has a bucket for messages and one for bytes, as far as its virtual host limits them. A bucket fills at its rate
-and holds a burst; a session pays for what was read from it after the fact, a read at a time, and may leave a debt. Who
-is in debt is not read until it is paid. Every session waits for the debt that its own read left, so those of one party
-take turns, and together they keep to the rate.
+Theory of operation. All sessions of one user in one virtual host share one ``RateScope``, and so do all sessions from
+one address. A scope has a bucket for messages and one for bytes, as far as its virtual host limits them. A bucket fills
+at its rate and holds a burst. A session is charged for what was read from it, after each read, and may go into debt; it
+is not read again until its debt is paid. Every session waits only for the debt that its own read left, so the sessions
+of one scope take turns, and together they keep to the rate.
 
-A party is forgotten when it has no session and its buckets are full, which is what a new one would be.
+A scope is forgotten when it has no session and its buckets are full, because a new one would be the same.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from ipaddress import IPv6Address, IPv6Network, ip_address
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from gateway.config import Limit, VirtualHost
 from gateway.errors import GatewayError
-from gateway.session.context import NO_TURN_LIMIT
-
-if TYPE_CHECKING:
-    from gateway.config import Limit, VirtualHost
+from gateway.session.context import Hold
+from gateway.session.session import NO_TURN_LIMIT, Session
 
 _USER: Final = "user"
 _ADDRESS: Final = "address"
 
-# What one customer of a network is given, and may change its address within at will.
+# A network gives each customer a prefix of so many bits, within which it may change its address at will.
 _PREFIX: Final = 64
 
-# A client whose messages are limited goes in steps of so many seconds' worth.
-_STRIDE: Final = 0.1
+# A client whose messages are limited has turns of so many seconds' worth of messages.
+_TURN: Final = 0.1
 
-_RateScopeKey = tuple[str, str, str]
-"""The virtual host, the kind of party, and its name."""
+_ScopeKey = tuple[str, str, str]
+"""The virtual host, user or address, and its name."""
 
 
 class LimitReachedError(GatewayError):
-    """One session more than may be.
+    """One session more than the limit; ``scope`` says in words what the limit is for."""
 
-    Args:
-        whose: sessions, for people.
-        limit: how many there may be.
-    """
-
-    def __init__(self, whose: str, limit: int) -> None:
-        super().__init__(f"{whose} has {limit} sessions")
-        self.whose = whose
+    def __init__(self, scope: str, limit: int) -> None:
+        super().__init__(f"{scope} has {limit} sessions")
+        self.scope = scope
         self.limit = limit
 
 
 def network_of(host: str) -> str:
-    """What counts as one address: an IPv4 address, or an IPv6 network of 64 bits.
-
-    Args:
-        host: an IP address as text.
-    """
+    """What counts as one address: an IPv4 address, or an IPv6 network of 64 bits."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:
@@ -66,13 +57,7 @@ def network_of(host: str) -> str:
 
 
 class Bucket:
-    """So much per second, and a burst after a rest.
-
-    Args:
-        rate: per second.
-        burst: how many seconds' worth it holds.
-        now: seconds on the clock of ``take``.
-    """
+    """A token bucket that may go into debt. It fills at ``rate`` per second and holds ``burst`` seconds' worth."""
 
     __slots__ = ("_at", "_left", "_size", "rate")
 
@@ -82,163 +67,151 @@ class Bucket:
         self._at = now
 
     def take(self, amount: int, now: float) -> float:
-        """Take something out, more than there is if need be.
+        """Take an amount, even if it is more than the bucket holds.
 
         Returns:
-            In how many seconds the debt is paid; 0 where there is none.
+            In how many seconds the debt is paid; 0 without a debt.
         """
         self._left = self._filled(now) - amount
         self._at = now
         return -self._left / self.rate if self._left < 0 else 0.0
 
     def is_full(self, now: float) -> bool:
-        """Whether it is as a new one."""
+        """Whether it is like a new one."""
         return self._filled(now) >= self._size
 
     def _filled(self, now: float) -> float:
         return min(self._size, self._left + (now - self._at) * self.rate)
 
 
-class _RateScope:
+class RateScope:
     """All sessions of one user, or from one address, in one virtual host."""
 
-    __slots__ = ("messages", "octets", "sessions")
+    __slots__ = ("_bytes", "messages", "sessions")
 
     def __init__(self, limit: Limit, now: float) -> None:
         self.sessions = 0
-        self.messages = None if limit.messages_per_second is None else _bucket(limit.messages_per_second, limit, now)
-        self.octets = None if limit.bytes_per_second is None else _bucket(limit.bytes_per_second, limit, now)
+        self.messages = _bucket(limit.messages_per_second, limit, now)
+        self._bytes = _bucket(limit.bytes_per_second, limit, now)
 
-    def take(self, messages: int, octets: int, now: float) -> float:
-        """Pay for both; in how many seconds the greater debt is paid."""
+    @property
+    def has_rates(self) -> bool:
+        """Whether messages or bytes are limited."""
+        return self.messages is not None or self._bytes is not None
+
+    def take(self, messages: int, size: int, now: float) -> float:
+        """Charge for messages and bytes; in how many seconds the greater debt is paid."""
         wait = 0.0 if self.messages is None else self.messages.take(messages, now)
-        return wait if self.octets is None else max(wait, self.octets.take(octets, now))
+        return wait if self._bytes is None else max(wait, self._bytes.take(size, now))
 
-    def is_forgotten(self, now: float) -> bool:
-        """Whether nothing would be lost."""
-        full = all(bucket is None or bucket.is_full(now) for bucket in (self.messages, self.octets))
-        return not self.sessions and full
+    def is_idle(self, now: float) -> bool:
+        """Whether it can be forgotten."""
+        buckets_full = all(bucket is None or bucket.is_full(now) for bucket in (self.messages, self._bytes))
+        return not self.sessions and buckets_full
 
 
-def _bucket(rate: int, limit: Limit, now: float) -> Bucket:
-    return Bucket(rate, limit.burst, now)
+def _bucket(rate: int | None, limit: Limit, now: float) -> Bucket | None:
+    return None if rate is None else Bucket(rate, limit.burst, now)
 
 
 class SessionRates:
-    """One session's place among all the others. ``release`` it when the session is over.
-
-    Args:
-        limits: where it has its place.
-        virtual_host: of the session, by name.
-        parties: that it belongs to.
-        clock: seconds, only going forward.
-    """
+    """The rates that one session keeps to. ``release`` it when the session is over."""
 
     def __init__(
-        self, limits: SessionLimits, virtual_host: str, scopes: tuple[_RateScope, ...], clock: Callable[[], float]
+        self, limits: SessionLimits, virtual_host: str, scopes: tuple[RateScope, ...], clock: Callable[[], float]
     ) -> None:
         self._limits = limits
         self._virtual_host = virtual_host
-        self._parties = scopes
-        self.rated = tuple(each for each in scopes if each.messages is not None or each.octets is not None)
+        self._scopes = scopes
+        self._limited = tuple(scope for scope in scopes if scope.has_rates)
         self._clock = clock
 
     @property
     def has_rates(self) -> bool:
-        """Whether what the session sends is to be paid for."""
-        return bool(self.rated)
+        """Whether what the session sends is limited."""
+        return bool(self._limited)
 
     @property
     def max_frames_per_turn(self) -> int:
-        """Frames of the session to be carried out at one go: a read may hold the messages of many seconds."""
-        rates = [party.messages.rate for party in self.rated if party.messages is not None]
-        return max(1, int(min(rates) * _STRIDE)) if rates else NO_TURN_LIMIT
+        """Frames of the session to be carried out at one go: one read may hold the messages of many seconds."""
+        rates = [scope.messages.rate for scope in self._limited if scope.messages is not None]
+        return max(1, int(min(rates) * _TURN)) if rates else NO_TURN_LIMIT
 
-    def pay(self, messages: int, octets: int) -> float:
-        """Pay for what was read from the session. HOT: once per read of a client whose rate is limited.
+    def charge(self, messages: int, size: int) -> float:
+        """Charge for what was read from the session. HOT: once per read of a client whose rate is limited.
 
         Returns:
-            For how many seconds it must not be read; 0 where it may.
+            For how many seconds it must not be read; 0 if it may be.
         """
         now = self._clock()
-        return max((party.take(messages, octets, now) for party in self.rated), default=0.0)
+        return max((scope.take(messages, size, now) for scope in self._limited), default=0.0)
 
     def release(self) -> None:
         """The session is over."""
-        scopes, self._parties = self._parties, ()
+        scopes, self._scopes = self._scopes, ()
         if scopes:
-            self._limits.left(self._virtual_host)
-            for party in scopes:
-                party.sessions -= 1
+            self._limits.leave(self._virtual_host, scopes)
 
 
 class SessionLimits:
-    """The sessions of a gateway, counted.
-
-    Args:
-        clock: seconds, only going forward.
-    """
+    """Counts the sessions of a gateway; ``clock`` gives seconds, only going forward."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._sessions: dict[str, int] = {}
-        self._parties: dict[_RateScopeKey, _RateScope] = {}
+        self._scopes: dict[_ScopeKey, RateScope] = {}
 
     def sessions(self, virtual_host: str, *, login: str | None = None, host: str | None = None) -> int:
-        """How many sessions there are now.
-
-        Args:
-            virtual_host: by its STOMP name.
-            login: those of this user only.
-            host: or those from this address.
-        """
+        """How many sessions a virtual host has now: all, those of one user, or those from one address."""
         if login is None and host is None:
             return self._sessions.get(virtual_host, 0)
         key = (virtual_host, _ADDRESS, network_of(host)) if host is not None else (virtual_host, _USER, login or "")
-        party = self._parties.get(key)
-        return 0 if party is None else party.sessions
+        scope = self._scopes.get(key)
+        return 0 if scope is None else scope.sessions
 
     @property
     def scopes(self) -> int:
         """Users and addresses that are remembered."""
-        return len(self._parties)
+        return len(self._scopes)
 
     def check(self, virtual_host: VirtualHost, host: str) -> None:
-        """See whether one more from this address is worth asking the broker about.
+        """Whether the broker should be asked about one more login from this address.
 
-        A user's sessions are not looked at here: whoever does not have the passcode need not know of them.
+        The limit of a user is not checked here: without the passcode nobody may learn of a user's sessions.
 
         Raises:
-            LimitReachedError: it is not.
+            LimitReachedError: it should not.
         """
         limits, name, network = virtual_host.limits, virtual_host.name, network_of(host)
         _check(limits.sessions, self.sessions(name), f"The virtual host '{name}'")
         _check(limits.address.sessions, self.sessions(name, host=host), f"The address {network}")
 
     def enter(self, virtual_host: VirtualHost, login: str, host: str) -> SessionRates:
-        """Give a session its place; the broker has accepted its login.
+        """Count one more session, whose login the broker has accepted.
 
         Raises:
-            LimitReachedError: there is none left.
+            LimitReachedError: it is one too many.
         """
         limits, name = virtual_host.limits, virtual_host.name
         self.check(virtual_host, host)
         _check(limits.user.sessions, self.sessions(name, login=login), f"The user '{login}'")
         keys = ((name, _USER, login), limits.user), ((name, _ADDRESS, network_of(host)), limits.address)
-        scopes = tuple(self._party(key, limit) for key, limit in keys)
-        for party in scopes:
-            party.sessions += 1
+        scopes = tuple(self._scope(key, limit) for key, limit in keys)
+        for scope in scopes:
+            scope.sessions += 1
         self._sessions[name] = self._sessions.get(name, 0) + 1
         return SessionRates(self, name, scopes, self._clock)
 
-    def _party(self, key: _RateScopeKey, limit: Limit) -> _RateScope:
-        known = self._parties.get(key)
-        if known is None:
-            known = self._parties[key] = _RateScope(limit, self._clock())
-        return known
+    def _scope(self, key: _ScopeKey, limit: Limit) -> RateScope:
+        scope = self._scopes.get(key)
+        if scope is None:
+            scope = self._scopes[key] = RateScope(limit, self._clock())
+        return scope
 
-    def left(self, virtual_host: str) -> None:
-        """A session of a virtual host is over."""
+    def leave(self, virtual_host: str, scopes: tuple[RateScope, ...]) -> None:
+        """A session is over; ``SessionRates.release`` calls this."""
+        for scope in scopes:
+            scope.sessions -= 1
         count = self._sessions.get(virtual_host, 0) - 1
         if count > 0:
             self._sessions[virtual_host] = count
@@ -246,40 +219,70 @@ class SessionLimits:
             self._sessions.pop(virtual_host, None)
 
     def forget_idle(self) -> None:
-        """Forget who has no session and owes nothing. Called about once a second."""
+        """Forget users and addresses without sessions and debts. Called about once a second."""
         now = self._clock()
-        for key in [key for key, party in self._parties.items() if party.is_forgotten(now)]:
-            del self._parties[key]
+        for key in [key for key, scope in self._scopes.items() if scope.is_idle(now)]:
+            del self._scopes[key]
 
 
-def _check(limit: int | None, sessions: int, whose: str) -> None:
+def _check(limit: int | None, sessions: int, scope: str) -> None:
     if limit is not None and sessions >= limit:
-        raise LimitReachedError(whose, limit)
+        raise LimitReachedError(scope, limit)
 
 
-class SessionSlot:
-    """Where one client comes in: its place, once it has one.
+class RateLimiter:
+    """Holds a session while it is in debt for what it has sent; ``resume`` is called when it may go on."""
 
-    Args:
-        limits: of the gateway.
-        host: the client's address.
-    """
+    def __init__(self, session: Session, resume: Callable[[], None]) -> None:
+        self._session = session
+        self._resume = resume
+        self._rates: SessionRates | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        # What the client was charged for up to now.
+        self._messages = self._bytes = 0
+        self._usual = NO_TURN_LIMIT
 
-    def __init__(self, limits: SessionLimits, host: str) -> None:
-        self.place: SessionRates | None = None
-        self._limits = limits
-        self._host = host
+    def start(self, rates: SessionRates | None) -> None:
+        """The client has logged in and is to keep to these rates."""
+        if rates is not None and rates.has_rates:
+            self._rates = rates
+            self._usual = self._session.max_frames_per_turn
+            self._session.set_max_frames_per_turn(min(self._usual, rates.max_frames_per_turn))
 
-    def check(self, virtual_host: VirtualHost) -> None:
-        """See ``SessionLimits.check``."""
-        self._limits.check(virtual_host, self._host)
+    def charge(self, bytes_in: int) -> None:
+        """Charge a client for what it has sent since the last call; ``bytes_in`` counts from its first byte.
 
-    def enter(self, virtual_host: VirtualHost, login: str) -> None:
-        """See ``SessionLimits.enter``."""
-        self.place = self._limits.enter(virtual_host, login, self._host)
+        HOT: once per read.
+        """
+        rates = self._rates
+        if rates is None:
+            return
+        session = self._session
+        # More frames may wait in the decoder, and maybe no further read follows that would carry them out.
+        has_more = session.reached_turn_limit
+        # All frames that are counted by no other name were SENDs.
+        messages = session.traffic.frames_received - sum(session.traffic.commands.values())
+        if messages == self._messages and bytes_in == self._bytes and not has_more:
+            return
+        wait = rates.charge(messages - self._messages, bytes_in - self._bytes)
+        self._messages, self._bytes = messages, bytes_in
+        if (wait > 0 or has_more) and self._timer is None:
+            session.hold(Hold.RATE_LIMIT)
+            self._timer = asyncio.get_running_loop().call_later(wait, self._debt_paid)
 
-    def leave(self) -> None:
-        """Make room for another."""
-        place, self.place = self.place, None
-        if place is not None:
-            place.release()
+    def _debt_paid(self) -> None:
+        self._release()
+        self._resume()
+
+    def _release(self) -> None:
+        self._session.release(Hold.RATE_LIMIT)
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+
+    def stop(self) -> None:
+        """Nothing more is read from the client: what it has sent is carried out now."""
+        if self._rates is not None:
+            self._rates = None
+            self._session.set_max_frames_per_turn(self._usual)
+        self._release()

@@ -1,1 +1,1 @@
-"""The listening side: sockets, TLS, the PROXY protocol and WebSocket, up to a connected client."""
+"""The listening side: sockets, the PROXY protocol, TLS and WebSocket, up to a connected client."""

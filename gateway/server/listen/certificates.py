@@ -1,7 +1,8 @@
 """The names in clients' certificates, as RabbitMQ writes them.
 
-Names are how an operator says whose certificate is whose, so they follow RabbitMQ's rules to the byte: existing users
-keep their names. The rules are those of RFC 4514 with more escapes and with other names of types.
+Operators map these names to users, so they must equal RabbitMQ's to the byte: existing users keep their names. The
+rules are those of RFC 4514, but with more escapes and other names of types. The library's `Name.rfc4514_string` follows
+the RFC, so it cannot be used.
 """
 
 from __future__ import annotations
@@ -37,25 +38,22 @@ _TYPE_NAMES: Final = {
 
 _ESCAPED: Final = frozenset(b'"+,;<>\\')
 _ESCAPED_AT_START: Final = frozenset(b" #")
-_FIRST_PRINTABLE, _BEYOND_PRINTABLE = 32, 126
-
+_PRINTABLE: Final = range(32, 126)
 _SPACE: Final = 32
-_LONG_LENGTH: Final = 128
+
+# UTF8String, PrintableString and IA5String: the types of ASN.1 whose bytes are UTF-8, by their tags.
+_STRING_TAGS: Final = frozenset((b"\x0c", b"\x13", b"\x16"))
+_LONG_FORM: Final = 128
 
 
 def certificate_name(certificate: bytes, login: CertificateLogin) -> str | None:
-    """The name in a client's certificate that stands in for a login.
+    """The name in a client's certificate (DER, already checked) that stands in for a login.
 
-    Args:
-        certificate: DER, already checked.
-        login: which name is meant.
-
-    Returns:
-        The name; None when the certificate has none of that kind, an empty one, or cannot be read.
+    None if the certificate has no such name or an empty one, or if it cannot be read.
     """
     try:
         return _name(x509.load_der_x509_certificate(certificate), login) or None
-    except Exception as error:  # noqa: BLE001 - the library has many words for what it cannot read
+    except Exception as error:  # noqa: BLE001 - the library raises errors of many types
         log.warning("certificate unreadable", reason=str(error))
         return None
 
@@ -69,27 +67,20 @@ def _name(certificate: x509.Certificate, login: CertificateLogin) -> str | None:
 
 
 def distinguished_name(subject: x509.Name) -> str:
-    """A whole subject, its last part first (RFC 4514, 2.1), the attributes of one part joined by a plus sign."""
-    return ",".join("+".join(map(_attribute, part)) for part in reversed(subject.rdns))
+    """A whole subject, its last RDN first (RFC 4514, 2.1), the attributes of one RDN joined by a plus sign."""
+    return ",".join("+".join(map(_attribute, rdn)) for rdn in reversed(subject.rdns))
 
 
 def common_name(subject: x509.Name) -> str | None:
-    """The common names of a subject as they are, in the certificate's order, joined by commas; None without any."""
+    """The common names of a subject, not escaped, in the certificate's order, joined by commas; None without any."""
     names = [_text(attribute) for attribute in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     return ",".join(names) if names else None
 
 
 def alternative_name(certificate: x509.Certificate, kind: str, index: int) -> str | None:
-    """One of a certificate's alternative names.
+    """One of a certificate's alternative names of a kind, counted from 0; None if there is no such name.
 
-    Args:
-        certificate: whose.
-        kind: `dns`, `ip`, `email`, `uri` or `other_name`. An IP address is given as text; another name only where it
-            is a string.
-        index: which one of that kind, from 0.
-
-    Returns:
-        The name, or None when there is no such one.
+    An IP address is given as text, and an `other_name` only if it is a string.
     """
     try:
         extension = certificate.extensions.get_extension_for_oid(ExtensionOID.SUBJECT_ALTERNATIVE_NAME).value
@@ -125,28 +116,24 @@ def _text(attribute: x509.NameAttribute[str | bytes]) -> str:
 
 
 def _escaped(value: str) -> str:
-    octets = value.encode()
-    shown = [_octet(octet) for octet in octets]
-    if octets and octets[0] in _ESCAPED_AT_START:
-        shown[0] = f"\\{chr(octets[0])}"
-    if octets and octets[-1] == _SPACE:
+    data = value.encode()
+    shown = [_escaped_byte(byte) for byte in data]
+    if data and data[0] in _ESCAPED_AT_START:
+        shown[0] = f"\\{chr(data[0])}"
+    if data and data[-1] == _SPACE:
         shown[-1] = "\\ "
     return "".join(shown)
 
 
-def _octet(octet: int) -> str:
-    if not _FIRST_PRINTABLE <= octet < _BEYOND_PRINTABLE:
-        return f"\\{octet:02X}"
-    return f"\\{chr(octet)}" if octet in _ESCAPED else chr(octet)
-
-
-# UTF8String, PrintableString and IA5String: the types of ASN.1 whose bytes are UTF-8, by the byte that begins them.
-_STRINGS: Final = frozenset((b"\x0c", b"\x13", b"\x16"))
+def _escaped_byte(byte: int) -> str:
+    if byte not in _PRINTABLE:
+        return f"\\{byte:02X}"
+    return f"\\{chr(byte)}" if byte in _ESCAPED else chr(byte)
 
 
 def _string(der: bytes) -> str | None:
     """The text of a DER string (lengths: X.690, 8.1.3); None for a value of another type."""
-    if der[:1] not in _STRINGS or not der[1:]:
+    if der[:1] not in _STRING_TAGS or not der[1:]:
         return None
-    octets_of_length = max(der[1] - _LONG_LENGTH, 0)
-    return der[2 + octets_of_length :].decode()
+    length_bytes = max(der[1] - _LONG_FORM, 0)
+    return der[2 + length_bytes :].decode()

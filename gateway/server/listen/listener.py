@@ -1,9 +1,9 @@
 """An open listener: from an address to clients' connections, through the PROXY protocol and TLS where they are on.
 
-A plain listener leaves accepting to the event loop. On any other, something must happen before the first byte of
-STOMP: there the gateway accepts by itself, one task for each connection until it is let in, so that the PROXY header
-is read to its last byte and no further, and so that a failed handshake can be explained in the log. The number of
-those tasks is bounded.
+On a plain listener the event loop accepts connections. On any other, something must happen before the first byte of
+STOMP. There the gateway accepts connections itself and prepares each in a task of its own, so that the PROXY header is
+read to its last byte and no further, and so that the log can explain a failed handshake. The number of those tasks is
+bounded.
 """
 
 from __future__ import annotations
@@ -15,52 +15,50 @@ import socket
 import ssl
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import structlog
 
 from gateway.config import Listener, SocketAddress
-from gateway.server.listen.peer import Arrival, Peer
-from gateway.server.listen.proxy_protocol import ProxyHeaderError, claimed_peer, octets_missing
-from gateway.server.listen.tls import handshake_failure, listener_tls_context
-from gateway.server.log_rate_limiter import LogRateLimiter
+from gateway.server.listen.accepted_connection import AcceptedConnection, LogRateLimiter, Peer
+from gateway.server.listen.proxy_protocol import ProxyHeaderError, bytes_missing, parse_header
+from gateway.server.listen.tls import handshake_failure
+from gateway.server.tls_contexts import listener_tls_context
 
 log = structlog.get_logger("gateway.listening")
 
-Connect = Callable[[Arrival], asyncio.Protocol]
-"""Makes the protocol of a connection."""
+MakeProtocol = Callable[[AcceptedConnection], asyncio.Protocol]
 
-# How long no connection is accepted after one of these errors, in seconds: for want of file descriptors or memory it
-# would go on failing. Any other error is that of one connection (accept(2): Linux hands over what went wrong with it).
+# How long no connection is accepted after one of these errors, in seconds: without file descriptors or memory the next
+# attempt would fail, too. Any other error concerns one connection (accept(2): Linux reports its pending errors).
 _PAUSE: Final = 1.0
 _EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
-# Connections of a listener that are not let in yet. Nobody has logged in, and each costs a task and maybe a handshake.
-_MOST_WAITING: Final = 1000
+# Connections of a listener that wait for their PROXY header or TLS handshake. Nobody has logged in there yet, and each
+# costs a task.
+_MAX_PREPARING: Final = 1000
 
 # A host's name may stand for addresses that this machine does not have: the IPv6 one of localhost, without IPv6.
 _NOT_HERE: Final = frozenset((errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL))
 
 
 class OpenListener:
-    """A listener that clients connect to.
+    """A listener that clients connect to."""
 
-    Args:
-        listener: its address and what holds there.
-        connect: called for each connection.
-    """
-
-    def __init__(self, listener: Listener, connect: Connect) -> None:
+    def __init__(self, listener: Listener, make_protocol: MakeProtocol) -> None:
+        # Host and port of every socket.
+        self.addresses: list[tuple[str, int]] = []
         self._listener = listener
-        self._connect = connect
+        self._address = str(listener.address)
+        self._make_protocol = make_protocol
         self._loop = asyncio.get_running_loop()
         self._context: ssl.SSLContext | None = None
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._complaints = LogRateLimiter(self._loop.time)
-        self._room = asyncio.Semaphore(_MOST_WAITING)
-        self._places: set[_Place] = set()
-        self.addresses: list[tuple[str, int]] = []
+        self._log_limiter = LogRateLimiter(self._loop.time)
+        self._preparing = asyncio.Semaphore(_MAX_PREPARING)
+        self._connections: set[object] = set()
 
     async def open(self) -> None:
         """Take the address, or each address that its name stands for, and accept connections.
@@ -71,181 +69,160 @@ class OpenListener:
         listener = self._listener
         if listener.tls is not None:
             self._context = listener_tls_context(listener.tls)
-        doors = await bound(listener.address, listener.backlog)
-        self.addresses = [door.getsockname()[:2] for door in doors]
-        for door in doors:
+        sockets = await bound(listener.address, listener.backlog)
+        self.addresses = [each.getsockname()[:2] for each in sockets]
+        for each in sockets:
             if self._context is None and not listener.proxy_protocol:
-                self._servers.append(await self._loop.create_server(self._arrived, sock=door, backlog=listener.backlog))
+                server = await self._loop.create_server(self._accepted, sock=each, backlog=listener.backlog)
+                self._servers.append(server)
             else:
-                self._spawn(self._accept(door))
+                self._spawn(self._accept_all(each))
 
     def close(self) -> None:
-        """Accept nobody any more, and drop those who are not let in yet."""
+        """Accept no more connections, and drop those that are still being prepared."""
         for server in self._servers:
             server.close()
         for task in tuple(self._tasks):
             task.cancel()
 
-    def _arrived(self) -> asyncio.Protocol:
-        """A connection to a plain listener, that the event loop has just accepted."""
-        place = self._place()
-        if place is None:
-            return _TurnedAway()
-        return self._connect(Arrival(None, self._loop.time(), self._complaints, place.leave))
-
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = self._loop.create_task(work, name=f"listener {self._listener.address}")
+        task = self._loop.create_task(work, name=f"listener {self._address}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _accept(self, door: socket.socket) -> None:
-        with door:
-            while True:
-                if self._room.locked():
-                    self._complain_of_no_room()
-                await self._room.acquire()
-                caller, arrival = await self._accepted(door)
-                self._spawn(self._let_in(caller, arrival))
+    def _accepted(self) -> asyncio.Protocol:
+        """The protocol of a connection that the event loop has accepted."""
+        accepted = self._counted(None)
+        return _Refused() if accepted is None else self._make_protocol(accepted)
 
-    async def _accepted(self, door: socket.socket) -> tuple[socket.socket, Arrival]:
-        """The next connection, whatever happens to others before it."""
+    def _counted(self, peer: Peer | None) -> AcceptedConnection | None:
+        """Count a connection until it is closed; None if it is beyond `max_connections`."""
+        most = self._listener.max_connections
+        if most is not None and len(self._connections) >= most:
+            self._log_limiter.warning("too many connections", address=self._address, most=most)
+            return None
+        connection = object()
+        self._connections.add(connection)
+        on_closed = partial(self._connections.discard, connection)
+        return AcceptedConnection(peer, self._loop.time(), self._log_limiter, on_closed)
+
+    async def _accept_all(self, listening: socket.socket) -> None:
+        with listening:
+            while True:
+                if self._preparing.locked():
+                    self._log_limiter.warning("too many not let in yet", address=self._address)
+                await self._preparing.acquire()
+                self._spawn(self._prepare(*await self._accept(listening)))
+
+    async def _accept(self, listening: socket.socket) -> tuple[socket.socket, AcceptedConnection]:
+        """The next connection; errors of others before it are passed over."""
         while True:
             try:
-                caller, name = await self._loop.sock_accept(door)
+                connection, name = await self._loop.sock_accept(listening)
             except OSError as error:
-                reason = error.strerror or str(error)
-                if error.errno in _EXHAUSTED:
-                    log.error("accept failed", address=str(self._listener.address), reason=reason)
-                # Even without a pause everybody else has a turn before the next attempt.
-                await asyncio.sleep(_PAUSE if error.errno in _EXHAUSTED else 0)
+                is_exhausted = error.errno in _EXHAUSTED
+                if is_exhausted:
+                    log.error("accept failed", address=self._address, reason=error.strerror or str(error))
+                # A pause of 0 still gives others a turn.
+                await asyncio.sleep(_PAUSE if is_exhausted else 0)
             else:
-                place = self._place()
-                if place is not None:
-                    return caller, Arrival(Peer.named(name), self._loop.time(), self._complaints, place.leave)
-                caller.close()
+                accepted = self._counted(Peer.named(name))
+                if accepted is not None:
+                    return connection, accepted
+                connection.close()
 
-    async def _let_in(self, caller: socket.socket, arrival: Arrival) -> None:
+    async def _prepare(self, connection: socket.socket, accepted: AcceptedConnection) -> None:
+        """Read the PROXY header and do the TLS handshake; a failure concerns this connection only."""
+        deadline = accepted.accepted_at + self._listener.login_timeout
         try:
-            await self._prepare(caller, arrival)
+            client = await self._read_proxy_header(connection, accepted, deadline)
+            if client is not None:
+                await self._make_transport(connection, client, deadline)
         finally:
-            self._room.release()
+            self._preparing.release()
 
-    def _place(self) -> _Place | None:
-        """A place for another connection; None when `max_connections` are taken."""
-        most = self._listener.max_connections
-        if most is None or len(self._places) < most:
-            return _Place(self._places)
-        left_out = self._complaints.left_out()
-        if left_out is not None:
-            log.warning("too many connections", address=str(self._listener.address), most=most, left_out=left_out)
-        return None
-
-    async def _prepare(self, caller: socket.socket, arrival: Arrival) -> None:
-        """From an accepted connection to its protocol; whatever goes wrong concerns this connection only."""
-        deadline = arrival.since + self._listener.login_timeout
+    async def _read_proxy_header(
+        self, connection: socket.socket, accepted: AcceptedConnection, deadline: float
+    ) -> AcceptedConnection | None:
+        """The connection with the address of the client behind the proxy; None if it had to be closed."""
         try:
-            caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._listener.proxy_protocol:
                 async with asyncio.timeout_at(deadline):
-                    arrival = await self._behind_a_proxy(caller, arrival)
-        except (ProxyHeaderError, _NothingSaidError, TimeoutError, OSError) as error:
-            caller.close()
-            arrival.leave()
-            if not isinstance(error, _NothingSaidError):
+                    peer = await self._peer_behind_proxy(connection)
+                if peer is None and accepted.peer is not None:
+                    peer = replace(accepted.peer, is_proxy=True)
+                accepted = replace(accepted, peer=peer)
+        except (ProxyHeaderError, _NothingSentError, TimeoutError, OSError) as error:
+            connection.close()
+            accepted.on_closed()
+            if not isinstance(error, _NothingSentError):
                 reason = str(error) if isinstance(error, ProxyHeaderError) else "no whole PROXY header came"
-                self._complain("proxy header refused", arrival, reason)
-            return
+                self._log("proxy header refused", accepted, reason)
+            return None
         except BaseException:
-            caller.close()
+            connection.close()
             raise
-        try:
-            await self._hand_over(caller, arrival, deadline)
-        except OSError as error:
-            arrival.leave()
-            self._complain("tls handshake failed", arrival, handshake_failure(error))
+        return accepted
 
-    async def _behind_a_proxy(self, caller: socket.socket, proxy: Arrival) -> Arrival:
-        """The arrival of the client that a proxy's header names, or of the proxy for somebody without a name."""
-        claimed = await self._proxy_header(caller)
-        if claimed is None and proxy.peer is not None:
-            claimed = replace(proxy.peer, is_proxy=True)
-        return replace(proxy, peer=claimed)
-
-    async def _proxy_header(self, caller: socket.socket) -> Peer | None:
+    async def _peer_behind_proxy(self, connection: socket.socket) -> Peer | None:
         header = bytearray()
-        while missing := octets_missing(header):
-            octets = await self._loop.sock_recv(caller, missing)
-            if not octets:
-                raise ConnectionResetError if header else _NothingSaidError
-            header += octets
-        return claimed_peer(bytes(header))
+        while missing := bytes_missing(header):
+            data = await self._loop.sock_recv(connection, missing)
+            if not data:
+                raise ConnectionResetError if header else _NothingSentError
+            header += data
+        return parse_header(bytes(header))
 
-    async def _hand_over(self, caller: socket.socket, arrival: Arrival, deadline: float) -> None:
-        """Make the connection's transport, which owns the socket from here on; with TLS, once the handshake is done."""
-        patience = None if self._context is None else max(deadline - self._loop.time(), 0.001)
-        await self._loop.connect_accepted_socket(
-            lambda: self._connect(arrival), caller, ssl=self._context, ssl_handshake_timeout=patience
-        )
+    async def _make_transport(self, connection: socket.socket, accepted: AcceptedConnection, deadline: float) -> None:
+        """Make the connection's transport, which owns the socket from here on; with TLS, after the handshake."""
+        timeout = None if self._context is None else max(deadline - self._loop.time(), 0.001)
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: self._make_protocol(accepted), connection, ssl=self._context, ssl_handshake_timeout=timeout
+            )
+        except OSError as error:
+            accepted.on_closed()
+            self._log("tls handshake failed", accepted, handshake_failure(error))
 
-    def _complain(self, event: str, arrival: Arrival, reason: str) -> None:
-        left_out = self._complaints.left_out()
-        if left_out is not None:
-            address, peer = str(self._listener.address), str(arrival.peer)
-            log.info(event, address=address, peer=peer, reason=reason, left_out=left_out)
-
-    def _complain_of_no_room(self) -> None:
-        left_out = self._complaints.left_out()
-        if left_out is not None:
-            log.warning("too many not let in yet", address=str(self._listener.address), left_out=left_out)
+    def _log(self, event: str, accepted: AcceptedConnection, reason: str) -> None:
+        self._log_limiter.info(event, address=self._address, peer=str(accepted.peer), reason=reason)
 
 
-class _Place:
-    """One of the connections that a listener may have at once."""
-
-    def __init__(self, taken: set[_Place]) -> None:
-        self._taken = taken
-        taken.add(self)
-
-    def leave(self) -> None:
-        """It is closed; may be said more than once."""
-        self._taken.discard(self)
-
-
-class _TurnedAway(asyncio.Protocol):
+class _Refused(asyncio.Protocol):
     """A connection beyond `max_connections`."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Close it, before anything is read."""
         transport.close()
 
 
-class _NothingSaidError(Exception):
-    """Somebody connected and closed: a proxy's health check, and not worth a line in the log."""
+class _NothingSentError(Exception):
+    """The other end connected and closed: a proxy's health check, and not worth a line in the log."""
 
 
 async def bound(address: SocketAddress, backlog: int) -> list[socket.socket]:
     """A listening socket for each address that a host's name stands for and that this machine has.
 
     Raises:
-        OSError: none can be had, or one of them is taken.
+        OSError: this machine has none of them, or one of them is taken.
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     not_here: OSError | None = None
     with contextlib.ExitStack() as opened:
-        doors = []
+        sockets = []
         for family, name in dict.fromkeys((family, name) for family, _, _, _, name in found):
             try:
-                door = socket.create_server(name, family=family, backlog=backlog)
+                listening = socket.create_server(name, family=family, backlog=backlog)
             except OSError as error:
                 if error.errno not in _NOT_HERE:
                     raise
                 not_here = error
                 continue
-            opened.callback(door.close)
-            door.setblocking(False)
-            doors.append(door)
-        if not_here is not None and not doors:
+            opened.callback(listening.close)
+            listening.setblocking(False)
+            sockets.append(listening)
+        if not_here is not None and not sockets:
             raise not_here
         opened.pop_all()
-    return doors
+    return sockets

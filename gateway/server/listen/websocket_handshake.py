@@ -1,6 +1,6 @@
-"""A WebSocket client's HTTP request: who is let in, and what the others are told.
+"""A WebSocket client's HTTP request, and its answer.
 
-The library reads the request and makes the answer; here is decided what RabbitMQ's adapter decides, in its order: the
+The library reads the request and makes the answer. This file checks what RabbitMQ's adapter checks, in its order: the
 path, the upgrade, the page's origin, the credentials.
 """
 
@@ -21,22 +21,21 @@ from websockets.server import ServerProtocol
 from websockets.typing import Origin, Subprotocol
 
 from gateway.config import Listener
-from gateway.server.listen.websocket_transport import Credentials
+from gateway.server.listen.websocket_transport import HttpCredentials
 
 _SUBPROTOCOLS: Final = tuple(Subprotocol(name) for name in ("v12.stomp", "v11.stomp", "v10.stomp"))
 
-# RabbitMQ's adapter takes 4096 bytes above the largest frame.
-_ABOVE_THE_FRAME: Final = 4096
+# RabbitMQ's adapter accepts messages that are 4096 bytes longer than the largest frame.
+_MESSAGE_OVERHEAD: Final = 4096
 
-# 4 KiB of history for each direction instead of 32: what a connection costs, for little less compression.
+# 4 KiB of history for each direction instead of 32: a connection costs much less, and compresses little worse.
 _WINDOW_BITS: Final = 12
 
 # A request and its headers; browsers send cookies, which may be some kilobytes.
-_LARGEST_REQUEST: Final = 32 << 10
-_END: Final = b"\r\n\r\n"
+_MAX_REQUEST_SIZE: Final = 32 << 10
+_REQUEST_END: Final = b"\r\n\r\n"
 
-_SWITCHED: Final = 101
-_OF_REFUSALS: Final = ("Upgrade", "Allow", "Www-Authenticate")
+_REFUSAL_HEADERS: Final = ("Upgrade", "Allow", "Www-Authenticate")
 _REASONS: Final = {
     HTTPStatus.BAD_REQUEST: "the request is malformed",
     HTTPStatus.UNAUTHORIZED: "the Authorization header is not HTTP Basic",
@@ -51,57 +50,45 @@ _REASONS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a request is answered, and the credentials in it. ``reason`` is for the log, None when it is accepted."""
+class HandshakeResult:
+    """The answer to a request, and the credentials in it. ``refusal`` is for the log, None if it is accepted."""
 
     response: Response
-    reason: str | None
-    credentials: Credentials | None = None
+    refusal: str | None
+    credentials: HttpCredentials | None = None
 
 
 class Handshake:
-    """Reads the request of a connection, and answers it.
-
-    Args:
-        protocol: the library's, of this connection.
-        listener: where it came in.
-    """
+    """Reads the request of a connection, and answers it."""
 
     def __init__(self, protocol: ServerProtocol, listener: Listener) -> None:
         self._protocol = protocol
         self._listener = listener
-        self._octets = 0
+        self._size = 0
         self._tail = b""
-        # What came behind the request, to be read once it has been answered.
+        # What came behind the request, to be read when it has been answered.
         self.rest = b""
 
-    def receive(self, data: bytes) -> Verdict | None:
-        """Take bytes of the request.
-
-        Args:
-            data: as they came.
-
-        Returns:
-            The answer; None while more of the request is to come.
-        """
+    def receive(self, data: bytes) -> HandshakeResult | None:
+        """Take bytes of the request; the answer, or None while more of the request is to come."""
         seen = self._tail + data
-        end = seen.find(_END)
-        size = len(data) if end < 0 else end + len(_END) - len(self._tail)
+        end = seen.find(_REQUEST_END)
+        size = len(data) if end < 0 else end + len(_REQUEST_END) - len(self._tail)
         self.rest = data[size:]
-        self._tail = seen[-len(_END) + 1 :]
-        self._octets += size
-        if self._octets > _LARGEST_REQUEST:
-            return refused(self._protocol, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        self._tail = seen[-len(_REQUEST_END) + 1 :]
+        self._size += size
+        if self._size > _MAX_REQUEST_SIZE:
+            return _refuse(self._protocol, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         self._protocol.receive_data(data[:size])
         events = self._protocol.events_received()
         if events:
-            return judge(self._protocol, cast(Request, events[0]), self._listener)
+            return _answer(self._protocol, cast(Request, events[0]), self._listener)
         problem = self._protocol.handshake_exc
-        return None if problem is None else refused(self._protocol, _status_of(problem))
+        return None if problem is None else _refuse(self._protocol, _status_of(problem))
 
 
 def _status_of(problem: Exception) -> HTTPStatus:
-    """What a request is answered that the library cannot read."""
+    """The answer to a request that the library cannot read."""
     if isinstance(problem, RequestLineTooLong):
         return HTTPStatus.REQUEST_URI_TOO_LONG
     if isinstance(problem, HeaderLineTooLong | TooManyHeaders):
@@ -109,58 +96,45 @@ def _status_of(problem: Exception) -> HTTPStatus:
     return HTTPStatus.BAD_REQUEST
 
 
-def message_limit(frame: int) -> int:
-    """The largest WebSocket message where the largest frame has this many bytes."""
-    return frame + _ABOVE_THE_FRAME
+def message_limit(frame_size: int) -> int:
+    """The size of the largest WebSocket message, by that of the largest STOMP frame."""
+    return frame_size + _MESSAGE_OVERHEAD
 
 
-def judge(protocol: ServerProtocol, request: Request, listener: Listener) -> Verdict:
-    """Answer a request.
-
-    Args:
-        protocol: the library's, of this connection.
-        request: as the library read it.
-        listener: where it came in.
-    """
+def _answer(protocol: ServerProtocol, request: Request, listener: Listener) -> HandshakeResult:
     if not _is_path(request.path, listener.path):
-        return refused(protocol, HTTPStatus.NOT_FOUND)
+        return _refuse(protocol, HTTPStatus.NOT_FOUND)
     protocol.origins = _origins(listener)
     protocol.available_extensions = _extensions(listener)
     response = protocol.accept(request)
-    if response.status_code != _SWITCHED:
-        return refused(protocol, response.status_code, response.headers)
+    if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
+        return _refuse(protocol, response.status_code, response.headers)
     credentials = None
     if listener.use_http_auth:
         try:
             credentials = _credentials(request.headers)
         except (InvalidHeader, MultipleValuesError):
             challenge = Headers({"WWW-Authenticate": 'Basic realm="STOMP", charset="UTF-8"'})
-            return refused(protocol, HTTPStatus.UNAUTHORIZED, challenge)
+            return _refuse(protocol, HTTPStatus.UNAUTHORIZED, challenge)
     if listener.strict_transport_security is not None:
         response.headers["Strict-Transport-Security"] = listener.strict_transport_security
-    return Verdict(response, None, credentials)
+    return HandshakeResult(response, None, credentials)
 
 
-def refused(protocol: ServerProtocol, status: int, headers: Headers | None = None) -> Verdict:
-    """Refuse a request; the answer has no body, as that of RabbitMQ's adapter.
-
-    Args:
-        protocol: the library's, of this connection.
-        status: of HTTP.
-        headers: to be added, those of a body left out.
-    """
+def _refuse(protocol: ServerProtocol, status: int, headers: Headers | None = None) -> HandshakeResult:
+    """Refuse a request. Like RabbitMQ's, the answer has no body; of the headers, those that refusals have are added."""
     response = protocol.reject(status, "")
     del response.headers["Content-Type"]
     for name, value in (headers or {}).items():
-        if name.title() in _OF_REFUSALS:
+        if name.title() in _REFUSAL_HEADERS:
             response.headers[name.title()] = value
-    return Verdict(response, _REASONS.get(HTTPStatus(status), HTTPStatus(status).phrase))
+    return HandshakeResult(response, _REASONS.get(HTTPStatus(status), HTTPStatus(status).phrase))
 
 
 def select_subprotocol(protocol: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
-    """The highest version among the offered names; none of ours is no reason to refuse.
+    """The highest version among the offered names. A client that offers none of them is accepted, too.
 
-    It says nothing about the version of STOMP, which CONNECT settles.
+    The version of STOMP does not depend on it: CONNECT settles that.
     """
     return next((name for name in _SUBPROTOCOLS if name in offered), None)
 
@@ -188,7 +162,7 @@ def _extensions(listener: Listener) -> list[ServerPerMessageDeflateFactory]:
     ]
 
 
-def _credentials(headers: Headers) -> Credentials | None:
+def _credentials(headers: Headers) -> HttpCredentials | None:
     value = headers.get("Authorization")
     if value is None:
         return None

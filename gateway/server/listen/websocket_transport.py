@@ -1,8 +1,8 @@
-"""What a client's connection writes to when there is WebSocket between it and the socket.
+"""The transport of a client that speaks WebSocket.
 
-It looks like any other transport of asyncio. What a stream calls its end is the close frame here: `write_eof` sends
-one, and the client's ends what it has to say. The `websockets` library makes and reads all frames, without doing any
-input or output (docs/adr/0015-websocket-without-its-sockets.md); this file and `websocket` carry its bytes.
+It looks like any other transport of asyncio. The end of a stream is the close frame here: `write_eof` sends one, and
+the client's close frame ends its input. The `websockets` library makes and reads the frames and does no input or output
+(docs/adr/0015-websocket-without-its-sockets.md); this file and `websocket` carry its bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from websockets.server import ServerProtocol
 from gateway.config import Listener
 from gateway.errors import CloseReason
 
-# RabbitMQ closes with 1000 whatever happened, unless a frame is malformed; so do we where no other code says more.
+# RabbitMQ closes with 1000 for every reason but a malformed frame; so do we where no other code says more.
 _CODES: Final = {
     CloseReason.MALFORMED_FRAME: CloseCode.INVALID_DATA,
     CloseReason.PROTOCOL_ERROR: CloseCode.PROTOCOL_ERROR,
@@ -28,47 +28,53 @@ _CODES: Final = {
     CloseReason.INTERNAL_ERROR: CloseCode.INTERNAL_ERROR,
 }
 
-# The head of a frame that is a whole message, without a mask (RFC 6455, section 5.2).
+# The header of a frame that is a whole message, without a mask (RFC 6455, section 5.2).
 _TEXT: Final = 0x80 | Opcode.TEXT.value
 _BINARY: Final = 0x80 | Opcode.BINARY.value
-_LONG: Final = 126
-_VERY_LONG: Final = 1 << 16
-_HEAD: Final = struct.Struct("!BB").pack
-_LONG_HEAD: Final = struct.Struct("!BBH").pack
-_VERY_LONG_HEAD: Final = struct.Struct("!BBQ").pack
+_SIZE_16_BITS: Final = 126
+_SIZE_64_BITS: Final = 127
+_header: Final = struct.Struct("!BB").pack
+_header_16_bits: Final = struct.Struct("!BBH").pack
+_header_64_bits: Final = struct.Struct("!BBQ").pack
 
-Credentials = tuple[bytes, bytes]
+HttpCredentials = tuple[bytes, bytes]
 """Login and passcode."""
 
 
 class WebSocketTransport(asyncio.Transport):
-    """Messages of a client, over an open WebSocket.
+    """Messages of a client, over an open WebSocket whose bytes the ``lower`` transport carries.
 
-    Args:
-        below: carries the bytes.
-        protocol: the library's; its handshake is done.
-        listener: where the client came in.
-        now: seconds on the clock of ``is_silent``.
+    ``on_resumed`` is called when the session is read again.
     """
 
-    def __init__(self, below: asyncio.Transport, protocol: ServerProtocol, listener: Listener, now: float) -> None:
+    def __init__(
+        self,
+        lower: asyncio.Transport,
+        protocol: ServerProtocol,
+        listener: Listener,
+        now: float,
+        credentials: HttpCredentials | None = None,
+        on_resumed: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__()
-        self._below = below
+        # From the handshake.
+        self.credentials = credentials
+        self._lower = lower
         self._protocol = protocol
+        self._on_resumed = on_resumed
         self._is_text = listener.frame == "text"
         self._ping_interval = listener.ping_interval
         self._idle_timeout = listener.idle_timeout
-        self._heard_at = self._pinged_at = now
+        self._received_at = self._pinged_at = now
+        # Whether the close frame was sent, behind which nothing may follow.
         self._is_over = False
-        # Whether something came since the last look, and whether the client takes bytes as fast as they come.
-        self.heard = False
+        # Whether anything came since `is_silent` last asked.
+        self.has_received = False
+        # Whether the write buffer is full, and whether the session is not read.
         self.is_congested = False
         self.is_paused = False
         # Whether the client broke the rules of WebSocket.
         self.has_failed = False
-        self.resumed: Callable[[], None] = _nothing
-        # From the handshake: who the client says that it is.
-        self.credentials: Credentials | None = None
 
     # Messages.
 
@@ -77,47 +83,38 @@ class WebSocketTransport(asyncio.Transport):
         self.write_messages([bytes(data)])
 
     def write_messages(self, contents: list[bytes]) -> int:
-        """Send several messages at once.
-
-        HOT: once per batch.
-
-        Args:
-            contents: of each.
-
-        Returns:
-            How many bytes that was, without those of WebSocket.
-        """
+        """Send several messages at once; the bytes in them, without those of WebSocket. HOT: once per batch."""
         if not self._is_over:
             frames = self._compressed(contents) if self._protocol.extensions else self._plain(contents)
-            self._below.write(b"".join(frames))
+            self._lower.write(b"".join(frames))
         return sum(map(len, contents))
 
     def _plain(self, contents: list[bytes]) -> Iterator[bytes]:
-        """Headers and contents. The library makes the same, at several times the price of a MESSAGE (ADR 0015)."""
+        """Headers and contents. The library makes the same bytes, at several times the cost of a MESSAGE (ADR 0015)."""
         is_text = self._is_text
-        for octets in contents:
-            size = len(octets)
-            first = _TEXT if is_text and (octets.isascii() or _is_utf8(octets)) else _BINARY
-            if size < _LONG:
-                yield _HEAD(first, size)
-            elif size < _VERY_LONG:
-                yield _LONG_HEAD(first, _LONG, size)
+        for message in contents:
+            size = len(message)
+            first = _TEXT if is_text and (message.isascii() or _is_utf8(message)) else _BINARY
+            if size < _SIZE_16_BITS:
+                yield _header(first, size)
+            elif size < 1 << 16:
+                yield _header_16_bits(first, _SIZE_16_BITS, size)
             else:
-                yield _VERY_LONG_HEAD(first, _LONG + 1, size)
-            yield octets
+                yield _header_64_bits(first, _SIZE_64_BITS, size)
+            yield message
 
     def _compressed(self, contents: list[bytes]) -> Iterator[bytes]:
-        for octets in contents:
-            opcode = Opcode.TEXT if self._is_text and _is_utf8(octets) else Opcode.BINARY
-            yield Frame(opcode, octets).serialize(mask=False, extensions=self._protocol.extensions)
+        for message in contents:
+            opcode = Opcode.TEXT if self._is_text and _is_utf8(message) else Opcode.BINARY
+            yield Frame(opcode, message).serialize(mask=False, extensions=self._protocol.extensions)
 
     # The end.
 
     def can_write_eof(self) -> bool:
-        """Yes, see above."""
+        """Yes: the close frame."""
         return True
 
-    def say_why(self, reason: CloseReason | None) -> None:
+    def send_close(self, reason: CloseReason | None) -> None:
         """Send the close frame, unless one side has done so."""
         if self._protocol.state is OPEN and not self._is_over:
             code = CloseCode.NORMAL_CLOSURE if reason is None else _CODES.get(reason, CloseCode.NORMAL_CLOSURE)
@@ -125,41 +122,41 @@ class WebSocketTransport(asyncio.Transport):
 
     def write_eof(self) -> None:
         """Send the close frame, and nothing behind it."""
-        self.say_why(None)
+        self.send_close(None)
         self.flush()
         self._is_over = True
 
     def close(self) -> None:
         """Answer the client's close frame, or its violation of the protocol, and close the connection."""
-        self.say_why(None)
+        self.send_close(None)
         self.flush()
         self._is_over = True
-        if self.has_failed and self._below.can_write_eof():
-            # Closing at once would answer what it still sends with a reset, which may overtake the last frame. Whoever
-            # closes sees to it that this has an end.
-            self._below.write_eof()
+        if self.has_failed and self._lower.can_write_eof():
+            # Bytes that come after a full close are answered with a reset, which may overtake the last frame. The
+            # caller aborts the transport after a while.
+            self._lower.write_eof()
             if self.is_paused:
                 self.resume_reading()
         else:
-            self._below.close()
+            self._lower.close()
 
     def abort(self) -> None:
         """Cut the connection."""
         self._is_over = True
-        self._below.abort()
+        self._lower.abort()
 
     def is_closing(self) -> bool:
         """Whether nothing can be sent any more."""
-        return self._is_over or self._below.is_closing()
+        return self._is_over or self._lower.is_closing()
 
-    # Frames of control.
+    # Control frames.
 
     def flush(self) -> None:
-        """Send what the library has to say: pongs, and the close frame."""
-        octets = self._protocol.data_to_send()
-        if octets and not self._is_over:
-            # An empty one asks for the end of the connection, which `close` knows of.
-            self._below.write(b"".join(octets))
+        """Send what the library has to send: pongs, and the close frame."""
+        data = self._protocol.data_to_send()
+        if data and not self._is_over:
+            # Empty data asks for the end of the connection, which `close` sees to.
+            self._lower.write(b"".join(data))
 
     def flush_pongs(self) -> None:
         """The same, but for a client that does not read only the last pong is kept (RFC 6455, section 5.5.3)."""
@@ -169,17 +166,13 @@ class WebSocketTransport(asyncio.Transport):
             del self._protocol.writes[:-1]
 
     def is_silent(self, now: float) -> bool:
-        """Whether the client has been silent for too long; on the way there it is asked for a sign of life.
-
-        Args:
-            now: seconds, only going forward.
-        """
-        if self.heard or self.is_paused or self.is_congested:
-            # Whom we do not read we cannot hear; and a ping waits behind everything that the client has not taken.
-            self.heard = False
-            self._heard_at = self._pinged_at = now
+        """Whether the client has been silent for too long; before that, it is sent pings."""
+        if self.has_received or self.is_paused or self.is_congested:
+            # While the client is not read, nothing can come; and a ping waits behind what the client has not taken.
+            self.has_received = False
+            self._received_at = self._pinged_at = now
             return False
-        if self._idle_timeout and now - self._heard_at >= self._idle_timeout:
+        if self._idle_timeout and now - self._received_at >= self._idle_timeout:
             return True
         if self._ping_interval and now - self._pinged_at >= self._ping_interval and self._protocol.state is OPEN:
             self._pinged_at = now
@@ -187,44 +180,35 @@ class WebSocketTransport(asyncio.Transport):
             self.flush()
         return False
 
-    @property
-    def idle_timeout(self) -> float:
-        """How long the client may be silent, in seconds; 0 for ever."""
-        return self._idle_timeout
-
     # What belongs to the socket.
 
     def pause_reading(self) -> None:
-        """Leave what the client sends where it is."""
+        """Read nothing from the client."""
         self.is_paused = True
-        if not self._below.is_closing():
-            self._below.pause_reading()
+        if not self._lower.is_closing():
+            self._lower.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again, once what was put off has been taken."""
+        """Read again, after the input that was postponed."""
         self.is_paused = False
-        self.resumed()
+        self._on_resumed()
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that the kernel did not take yet."""
-        return self._below.get_write_buffer_size()
+        """Bytes that the kernel has not taken yet."""
+        return self._lower.get_write_buffer_size()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """When the client counts as slow."""
-        self._below.set_write_buffer_limits(high=high, low=low)
+        self._lower.set_write_buffer_limits(high=high, low=low)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - asyncio's signature
-        """Of the socket, or of TLS."""
-        return self._below.get_extra_info(name, default)
+        """What the socket's transport knows."""
+        return self._lower.get_extra_info(name, default)
 
 
-def _is_utf8(octets: bytes) -> bool:
+def _is_utf8(data: bytes) -> bool:
     try:
-        octets.decode()
+        data.decode()
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _nothing() -> None:
-    """No input was put off."""

@@ -1,1 +1,1 @@
-"""The process: start, readiness, logs, drain."""
+"""The process: start and orderly stop, readiness, logs, systemd."""

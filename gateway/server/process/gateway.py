@@ -5,88 +5,108 @@ from __future__ import annotations
 import asyncio
 import errno
 import signal
+from collections import deque
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 import structlog
 
 from gateway import __version__
-from gateway.config import GatewayConfig, Listener, SocketAddress, User, VirtualHost
+from gateway.config import GatewayConfig, Listener, SocketAddress
 from gateway.errors import GatewayError, ListenError
 from gateway.journal.journal import Journal, node_name
 from gateway.server.broker.link_pool import LinkPool
-from gateway.server.broker.link_registry import LinkRegistry
-from gateway.server.client.auto_ack_flusher import AutoAckFlusher
-from gateway.server.client.connection import ClientConnection
+from gateway.server.client.connection import ClientConnection, ServerContext
 from gateway.server.client.session_limits import SessionLimits
+from gateway.server.listen.accepted_connection import AcceptedConnection
 from gateway.server.listen.listener import OpenListener
 from gateway.server.listen.websocket import WebSocketConnection
-from gateway.server.process.loop_lag import Lag
-from gateway.server.process.policy import defaults_of, rule_of
+from gateway.server.periodic_timer import PeriodicTimer
 from gateway.server.process.readiness import Readiness, ReadinessProbe
-from gateway.server.process.systemd_notify import Notifier
-from gateway.server.server_context import ServerContext
+from gateway.server.process.systemd_notify import SystemdNotifier
 from gateway.server.stats import GatewayStats
-from gateway.session.settings import Settings, TransactionLimits
-from gateway.session.settings import User as SessionUser
 
 log = structlog.get_logger("gateway")
 
-# Deadlines without a timer of their own are looked at this often, in seconds.
-_SWEEP: Final = 1.0
+# How often deadlines without a timer of their own are checked, in seconds.
+_CHECK_INTERVAL: Final = 1.0
 _MINUTE: Final = 60
 
 # The journal is written at least this often, in seconds.
-_JOURNAL: Final = 0.25
+_JOURNAL_INTERVAL: Final = 0.25
+
+# How often a stopping gateway looks whether sessions without a task have ended, in seconds.
+_DRAIN_INTERVAL: Final = 0.05
+
+
+class LoopLag:
+    """How late the event loop is, measured by calls that are due at regular intervals in seconds."""
+
+    def __init__(self, interval: float) -> None:
+        self.ticks = 0
+        self._interval = interval
+        self._last = 0.0
+        # Some of the past is kept, so that a monitor that asks seldom still sees the worst.
+        self._delays: deque[float] = deque(maxlen=15)
+
+    def start(self, now: float) -> None:
+        """The first call is due an interval from now."""
+        self._last = now
+
+    def tick(self, now: float) -> None:
+        """Note how late this call is."""
+        self.ticks += 1
+        self._delays.append(max(0.0, now - self._last - self._interval))
+        self._last = now
+
+    @property
+    def seconds(self) -> float:
+        """The largest of the last delays."""
+        return max(self._delays, default=0.0)
 
 
 class Gateway:
-    """All of a gateway's parts.
-
-    Args:
-        config: what to listen on and where to connect.
-    """
+    """All parts of a gateway."""
 
     def __init__(self, config: GatewayConfig) -> None:
-        self.config = self._config = config
+        self.config = config
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._settings: dict[str, Settings] = {}
+        self._deadline_timer: PeriodicTimer | None = None
+        self._journal_timer: PeriodicTimer | None = None
         self._listeners: list[OpenListener] = []
-        self.clients: set[ClientConnection] = set()
-        self._closing: set[ClientConnection] = set()
-        self.journal = self._journal = Journal(config)
-        clock = self._journal.clock
-        self.started_at = clock.time
-        self.stats = GatewayStats(config.virtual_hosts)
-        self.link_registry = LinkRegistry(self.stats, lambda: clock.time)
-        self._lookout = ReadinessProbe(tuple(config.resolved_virtual_hosts()), self.link_registry, self._loop.time)
+        # WebSocket connections that have no client yet.
+        self._handshakes: set[asyncio.Transport] = set()
         self._is_stopping = False
-        self.lag = Lag(_SWEEP)
+        self.journal = Journal(config)
+        self.started_at = self.journal.clock.time
+        self.stats = GatewayStats(config.virtual_hosts)
+        self.lag = LoopLag(_CHECK_INTERVAL)
         self.node = node_name(config.defaults.journal.node)
-        self._pool = LinkPool(self._loop.time, self._spawn, clock.tick, self.link_registry, self.node)
+        self.pool = LinkPool(self._loop.time, self._spawn, self.journal, self.stats, self.node)
+        self._readiness = ReadinessProbe(tuple(config.resolved_virtual_hosts()), self.pool, self._loop.time)
         self.limits = SessionLimits(self._loop.time)
         self._context = ServerContext(
             server=b"stomp-gateway/" + __version__.encode(),
-            resolve=self._resolve,
             find_virtual_host=config.virtual_host,
-            pool=self._pool,
+            pool=self.pool,
             clock=self._loop.time,
             spawn=self._spawn,
-            settler=AutoAckFlusher(self._loop),
-            journal=self._journal,
+            journal=self.journal,
             stats=self.stats,
             limits=self.limits,
-            clients=self.clients,
-            closing=self._closing,
         )
-        self._sweeper: asyncio.TimerHandle | None = None
-        self._scribe: asyncio.TimerHandle | None = None
+
+    @property
+    def clients(self) -> set[ClientConnection]:
+        """Connections with a session."""
+        return self._context.clients
 
     @property
     def closing(self) -> int:
-        """Connections whose session is over, and that are not closed yet."""
-        return len(self._closing)
+        """How many connections are not closed yet though their session is over."""
+        return len(self._context.closing)
 
     async def readiness(self) -> Readiness:
         """Whether clients can be served, and why not."""
@@ -94,7 +114,7 @@ class Gateway:
             return Readiness(("draining",))
         if not self._listeners:
             return Readiness(("no listener is open",))
-        return Readiness(await self._lookout.reasons())
+        return Readiness(await self._readiness.reasons())
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -112,19 +132,6 @@ class Gateway:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("background task failed", task=task.get_name(), exc_info=error)
 
-    def _resolve(self, host: str | None) -> Settings | None:
-        virtual_host = self._config.virtual_host(host)
-        if virtual_host is None:
-            return None
-        known = self._settings.get(virtual_host.name)
-        if known is not None:
-            return known
-        settings = settings_of(virtual_host)
-        if virtual_host.name in self._config.virtual_hosts:
-            # Names that clients make up (the "*" entry) are not kept: there is no end of them.
-            self._settings[virtual_host.name] = settings
-        return settings
-
     async def start(self) -> None:
         """Open the journal, then the listeners.
 
@@ -132,8 +139,8 @@ class Gateway:
             JournalError: when a directory that the configuration names for the journal cannot be used.
             ListenError: when one cannot be opened; what was opened before is closed again.
         """
-        self._journal.start()
-        for listener in self._config.listeners:
+        self.journal.start()
+        for listener in self.config.listeners:
             try:
                 await self._listen(listener)
             except OSError as error:
@@ -141,41 +148,41 @@ class Gateway:
                     log.warning("no ipv6", address=str(listener.address))
                     continue
                 self._stop_listening()
-                self._journal.close()
+                self.journal.close()
                 raise ListenError(str(listener.address), error) from error
-        self._sweeper = self._loop.call_later(_SWEEP, self._sweep)
-        self.lag.started(self._loop.time())
-        if self._journal.is_on:
-            self._write_journal()
+        self._deadline_timer = PeriodicTimer(_CHECK_INTERVAL, self._check_deadlines)
+        self.lag.start(self._loop.time())
+        if self.journal.is_on:
+            self.journal.flush()
+            self._journal_timer = PeriodicTimer(_JOURNAL_INTERVAL, self.journal.flush)
         for host, port in self.addresses:
             log.info("listening", address=f"{host}:{port}", version=__version__)
-        self._journal.announce()
+        self.journal.announce()
 
     async def _listen(self, listener: Listener) -> None:
-        protocol = ClientConnection if listener.websocket is None else WebSocketConnection
-        opened = OpenListener(listener, lambda arrival: protocol(self._context, listener, arrival))
+        make_client = partial(ClientConnection, self._context, listener)
+
+        def make_websocket(accepted: AcceptedConnection) -> WebSocketConnection:
+            return WebSocketConnection(listener, accepted, make_client, self._handshakes)
+
+        opened = OpenListener(listener, make_client if listener.websocket is None else make_websocket)
         await opened.open()
         self._listeners.append(opened)
 
     def _is_served_by_ipv4(self, address: SocketAddress) -> bool:
         """Whether it is every IPv6 address, and a listener on the same port has every IPv4 address."""
         ipv4 = SocketAddress("0.0.0.0", address.port)  # noqa: S104 - nothing is listened on here
-        return address.host == "::" and any(listener.address == ipv4 for listener in self._config.listeners)
+        return address.host == "::" and any(listener.address == ipv4 for listener in self.config.listeners)
 
-    def _sweep(self) -> None:
-        self._sweeper = self._loop.call_later(_SWEEP, self._sweep)
+    def _check_deadlines(self) -> None:
         now = self._loop.time()
-        self.lag.looked(now)
-        if self.lag.looks % _MINUTE == 0:
+        self.lag.tick(now)
+        if self.lag.ticks % _MINUTE == 0:
             self.stats.minute_passed()
         for client in tuple(self.clients):
             client.time_passed(now)
         self.limits.forget_idle()
-        self._pool.close_idle()
-
-    def _write_journal(self) -> None:
-        self._scribe = self._loop.call_later(_JOURNAL, self._write_journal)
-        self._journal.flush()
+        self.pool.close_idle()
 
     def _stop_listening(self) -> None:
         for listener in self._listeners:
@@ -183,85 +190,37 @@ class Gateway:
         self._listeners.clear()
 
     async def stop(self) -> None:
-        """Accept nobody, let every session finish, close the links; within ``drain_timeout`` and little more."""
+        """Accept no clients, let every session finish, close the links; within ``drain_timeout`` and little more."""
         self._is_stopping = True
         self._stop_listening()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        if self._deadline_timer is not None:
+            self._deadline_timer.stop()
         log.info("draining", sessions=len(self.clients))
-        for transport in tuple(self._context.handshakes):
+        for transport in tuple(self._handshakes):
             transport.abort()
         for client in tuple(self.clients):
             client.drain()
-        deadline = self._loop.time() + self._config.drain_timeout
-        while (self.clients or self._closing or self._tasks) and self._loop.time() < deadline:
+        deadline = self._loop.time() + self.config.drain_timeout
+        while (self.clients or self.closing or self._tasks) and self._loop.time() < deadline:
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=deadline - self._loop.time(), return_when="FIRST_COMPLETED")
             else:
                 # Sessions that wait for confirms have no task; they end when the broker answers.
-                await asyncio.sleep(_POLL)
+                await asyncio.sleep(_DRAIN_INTERVAL)
         for client in tuple(self.clients):
             client.abort()
-        for client in tuple(self._closing):
-            client.cut()
-        await self._pool.close()
-        await self._lookout.close()
-        if self._scribe is not None:
-            self._scribe.cancel()
-        self._journal.close()
+        for client in tuple(self._context.closing):
+            client.abort()
+        await self.pool.close()
+        await self._readiness.close()
+        if self._journal_timer is not None:
+            self._journal_timer.stop()
+        self.journal.close()
         log.info("stopped")
 
 
-_POLL: Final = 0.05
-
-
-def settings_of(virtual_host: VirtualHost) -> Settings:
-    """What a session must know of a virtual host."""
-    certificates = virtual_host.certificate_users
-    return Settings(
-        virtual_host=virtual_host.name,
-        default_user=_user(virtual_host.default_user),
-        loopback_users=frozenset(login.encode() for login in virtual_host.loopback_users),
-        certificate_users={name: _known_user(user) for name, user in certificates.users.items()},
-        certificate_everyone=_user(certificates.everyone),
-        default_topic_exchange=virtual_host.default_topic_exchange.encode(),
-        default_nack_requeue=virtual_host.default_nack_requeue,
-        exclusive_queues=_EXCLUSIVE_QUEUES[virtual_host.subscription_queues],
-        strict=virtual_host.conformance == "strict",
-        next_release=virtual_host.compatibility == "next",
-        hide_server_info=virtual_host.hide_server_info,
-        token_renewal=virtual_host.token_renewal,
-        max_frame_size=virtual_host.max_frame_size,
-        confirm_messages=virtual_host.confirm_window.messages,
-        confirm_bytes=virtual_host.confirm_window.bytes,
-        auto_ack_window=virtual_host.auto_ack_window,
-        transactions=TransactionLimits(
-            max_open=virtual_host.transactions.max_open,
-            max_actions=virtual_host.transactions.max_actions,
-            max_bytes=virtual_host.transactions.max_bytes,
-            max_age=virtual_host.transactions.max_age,
-        ),
-        default_prefetch=virtual_host.prefetch.default or 0,
-        max_prefetch=virtual_host.prefetch.max or 0,
-        destination_rules=tuple(rule_of(rule) for rule in virtual_host.destination_rules),
-        queue_defaults=tuple(defaults_of(entry) for entry in virtual_host.queue_arguments),
-        takes_existing_queues=virtual_host.on_queue_conflict == "use_existing",
-    )
-
-
-_EXCLUSIVE_QUEUES: Final = {"auto": None, "shared": False, "exclusive": True}
-
-
-def _known_user(user: User) -> SessionUser:
-    return SessionUser(user.login.encode(), user.passcode.get_secret_value().encode())
-
-
-def _user(user: User | None) -> SessionUser | None:
-    return None if user is None else _known_user(user)
-
-
-class Companion(Protocol):
-    """What runs beside a gateway, and looks into it."""
+class Service(Protocol):
+    """What runs beside a gateway and reads its state, such as the admin listener."""
 
     async def start(self, gateway: Gateway) -> None:
         """The gateway's listeners are open.
@@ -274,29 +233,27 @@ class Companion(Protocol):
         """The gateway has stopped. Also called when this was never started."""
 
 
-async def serve(config: GatewayConfig, companions: Sequence[Companion] = ()) -> None:
+async def serve(config: GatewayConfig, services: Sequence[Service] = ()) -> None:
     """Run a gateway until SIGTERM or SIGINT, then drain it.
 
-    Args:
-        config: the whole configuration.
-        companions: started after it, and stopped when it has ended.
+    Services are started after it, and stopped when it has stopped.
 
     Raises:
-        ListenError: when a listener, or a companion's, cannot be opened.
+        ListenError: a listener, or that of a service, cannot be opened.
     """
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    gateway, notifier = Gateway(config), Notifier()
+    gateway, notifier = Gateway(config), SystemdNotifier()
     await gateway.start()
     try:
-        for companion in companions:
-            await companion.start(gateway)
+        for service in services:
+            await service.start(gateway)
     except GatewayError:
         await gateway.stop()
-        for companion in companions:
-            await companion.stop()
+        for service in services:
+            await service.stop()
         raise
     notifier.ready()
     await stopping.wait()
@@ -305,6 +262,6 @@ async def serve(config: GatewayConfig, companions: Sequence[Companion] = ()) -> 
         loop.remove_signal_handler(number)
     notifier.stopping(len(gateway.clients))
     await gateway.stop()
-    for companion in companions:
-        await companion.stop()
+    for service in services:
+        await service.stop()
     notifier.close()

@@ -1,8 +1,8 @@
 """Logging, set up in one place: structlog for the gateway, and the standard library's records through the same chain.
 
-Log lines go to standard error, so that what a command prints stays clean. Two traps are closed here. Tracebacks are
-rendered without local variables, because those hold passcodes. And credentials inside URLs are blanked in every text,
-because libraries put a connection's URL into their messages.
+Log lines go to standard error, apart from what a command prints. Passcodes are kept out in two ways: tracebacks are
+rendered without local variables, and credentials inside URLs are blanked in every text, because libraries put a
+connection's URL into their messages.
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ _URL_CREDENTIALS = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s/@]*@", re
 
 
 def configure_logs(settings: Logging, stream: TextIO | None = None) -> None:
-    """Send all log lines of this process to one stream, in one format. May be called again.
+    """Send all log lines of this process to one stream (standard error by default), in one format.
 
-    Args:
-        settings: format and level.
-        stream: standard error unless given.
+    May be called again.
     """
     out = sys.stderr if stream is None else stream
     common: list[Processor] = [

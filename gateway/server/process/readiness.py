@@ -6,21 +6,20 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from gateway.config import BrokerUrl, VirtualHost
-    from gateway.server.broker.link_registry import LinkRegistry
+from gateway.config import BrokerUrl, VirtualHost
+from gateway.server.broker.link_pool import LinkPool
 
-# How long a good and a bad answer count, in seconds, and how long a broker may take for one.
-_FRESH: Final = 5.0
-_FRESH_FAILURE: Final = 1.0
-_PATIENCE: Final = 2.0
+# How long a good and a bad answer are kept, in seconds, and how long a broker may take to answer.
+_KEEP_SUCCESS: Final = 5.0
+_KEEP_FAILURE: Final = 1.0
+_CONNECT_TIMEOUT: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """The answer; ``reasons`` say what is missing, in sentences."""
+    """The answer; ``reasons`` say what is missing, in sentences. They are empty if clients can be served."""
 
     reasons: tuple[str, ...] = ()
 
@@ -31,57 +30,50 @@ class Readiness:
 
 
 class ReadinessProbe:
-    """Finds out whether a broker can be reached: an open link tells, and without one a TCP connection is tried.
+    """Finds out whether a broker can be reached: one can if a link is open, else a TCP connection is tried."""
 
-    Args:
-        virtual_hosts: all that are configured.
-        inventory: of the open links.
-        clock: seconds, only going forward.
-    """
-
-    def __init__(
-        self, virtual_hosts: tuple[VirtualHost, ...], link_registry: LinkRegistry, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, virtual_hosts: tuple[VirtualHost, ...], pool: LinkPool, clock: Callable[[], float]) -> None:
+        # Each broker once, with its timeout in seconds.
         self._brokers: dict[BrokerUrl, float] = {}
         for virtual_host in virtual_hosts:
             upstream = virtual_host.upstream
             for url in upstream.urls:
-                self._brokers[url] = max(self._brokers.get(url, 0.0), min(_PATIENCE, upstream.connect_timeout))
-        self._inventory = link_registry
+                self._brokers[url] = max(self._brokers.get(url, 0.0), min(_CONNECT_TIMEOUT, upstream.connect_timeout))
+        self._pool = pool
         self._clock = clock
-        self._looking: asyncio.Task[tuple[str, ...]] | None = None
-        self._seen: tuple[str, ...] = ()
-        self._seen_at: float | None = None
+        self._task: asyncio.Task[tuple[str, ...]] | None = None
+        self._reasons: tuple[str, ...] = ()
+        self._probed_at: float | None = None
 
     async def reasons(self) -> tuple[str, ...]:
-        """Why no broker can be reached; empty if one can. What was found out counts for a few seconds."""
-        if self._inventory.links:
+        """Why no broker can be reached; empty if one can. An answer is kept for a few seconds."""
+        if self._pool.links:
             return ()
-        fresh = _FRESH_FAILURE if self._seen else _FRESH
-        if self._seen_at is None or self._clock() - self._seen_at > fresh:
-            # Whoever asks meanwhile waits for the same answer.
-            if self._looking is None:
-                self._looking = asyncio.get_running_loop().create_task(self._look(), name="admin readiness")
-            return await asyncio.shield(self._looking)
-        return self._seen
+        keep = _KEEP_FAILURE if self._reasons else _KEEP_SUCCESS
+        if self._probed_at is None or self._clock() - self._probed_at > keep:
+            # Requests that come meanwhile wait for the same answer.
+            if self._task is None:
+                self._task = asyncio.get_running_loop().create_task(self._probe(), name="admin readiness")
+            return await asyncio.shield(self._task)
+        return self._reasons
 
-    async def _look(self) -> tuple[str, ...]:
+    async def _probe(self) -> tuple[str, ...]:
         try:
-            failures = await asyncio.gather(*(self._try(url, patience) for url, patience in self._brokers.items()))
-            self._seen = () if None in failures else tuple(failure for failure in failures if failure is not None)
-            self._seen_at = self._clock()
-            return self._seen
+            failures = await asyncio.gather(*(self._connect(url, seconds) for url, seconds in self._brokers.items()))
+            self._reasons = () if None in failures else tuple(failure for failure in failures if failure is not None)
+            self._probed_at = self._clock()
+            return self._reasons
         finally:
-            self._looking = None
+            self._task = None
 
     @staticmethod
-    async def _try(url: BrokerUrl, patience: float) -> str | None:
-        """Open a TCP connection, and close it: why that is impossible, or None."""
+    async def _connect(url: BrokerUrl, seconds: float) -> str | None:
+        """Open a TCP connection and close it; the error, or None."""
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(seconds):
                 _, writer = await asyncio.open_connection(url.host, url.port)
         except TimeoutError:
-            return f"{url}: no answer within {patience:g} seconds"
+            return f"{url}: no answer within {seconds:g} seconds"
         except OSError as error:
             return f"{url}: {error.strerror or error}"
         writer.close()
@@ -90,7 +82,7 @@ class ReadinessProbe:
         return None
 
     async def close(self) -> None:
-        """Look no more."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        """Cancel what is under way."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)

@@ -1,12 +1,11 @@
-"""What the gateway tells the service manager that started it, where one wants to know: ready, stopping, alive.
+"""Tells systemd, if it started the gateway, that the gateway is ready, stopping or alive.
 
-The protocol is systemd's `sd_notify`: a datagram of assignments to the socket that NOTIFY_SOCKET names. Without that
-variable nothing is sent, and nothing of it costs anything.
+The protocol is that of `sd_notify`: a datagram of assignments to the socket that NOTIFY_SOCKET names. Without that
+variable nothing is sent.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 from collections.abc import Mapping
@@ -14,51 +13,45 @@ from typing import Final
 
 import structlog
 
+from gateway.server.periodic_timer import PeriodicTimer
+
 log = structlog.get_logger("gateway")
 
 _MICROSECONDS: Final = 1_000_000
 
 
-class Notifier:
-    """The way to the service manager.
-
-    Args:
-        environment: where NOTIFY_SOCKET and WATCHDOG_USEC are looked up.
-    """
+class SystemdNotifier:
+    """Sends notifications to the service manager, if the environment names its socket."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")
         self._interval = _watchdog_interval(environment)
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: PeriodicTimer | None = None
 
     def ready(self) -> None:
-        """Every listener is open. From now on the event loop's life is told, too, if it is asked for."""
-        self._tell("READY=1")
+        """Every listener is open. From now on the watchdog is served, too, if there is one."""
+        self._send("READY=1")
         if self._interval is not None and self._address:
-            self._alive(self._interval)
+            # An event loop that hangs sends nothing, and the gateway is restarted.
+            self._send_alive()
+            self._timer = PeriodicTimer(self._interval, self._send_alive)
 
     def stopping(self, sessions: int) -> None:
-        """The gateway drains.
-
-        Args:
-            sessions: how many there still are.
-        """
-        self._tell(f"STOPPING=1\nSTATUS=Draining {sessions} sessions")
+        """The gateway drains so many sessions."""
+        self._send(f"STOPPING=1\nSTATUS=Draining {sessions} sessions")
 
     def close(self) -> None:
-        """Tell nothing any more."""
+        """Send nothing any more."""
         if self._timer is not None:
-            self._timer.cancel()
+            self._timer.stop()
 
-    def _alive(self, interval: float) -> None:
-        """The loop's own timer tells: a loop that hangs tells nothing, and is restarted."""
-        self._timer = asyncio.get_running_loop().call_later(interval, self._alive, interval)
-        self._tell("WATCHDOG=1")
+    def _send_alive(self) -> None:
+        self._send("WATCHDOG=1")
 
-    def _tell(self, state: str) -> None:
+    def _send(self, state: str) -> None:
         if not self._address:
             return
-        # A name that begins with @ is in Linux' abstract name space.
+        # A name that begins with @ is in Linux' abstract namespace.
         name = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as messenger:
             messenger.setblocking(False)

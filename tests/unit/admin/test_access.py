@@ -1,4 +1,4 @@
-"""Who may look in, without a listener."""
+"""Access to the admin listener, without a listener."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import base64
 import pytest
 
 from gateway.admin.access import Access
-from gateway.config import Admin, parse
+from gateway.config import AdminSettings, parse
 
 
-def _admin(text: str) -> Admin:
+def _admin(text: str) -> AdminSettings:
     return parse(text, environment={}).admin
 
 

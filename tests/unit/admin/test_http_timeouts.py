@@ -25,8 +25,8 @@ class _Silent(asyncio.Protocol):
         self.lost.set()
 
 
-class _Door:
-    """A doorman at a real door."""
+class _TimedServer:
+    """A server on a real port, whose connections have time limits."""
 
     def __init__(self) -> None:
         self.inner: list[_Silent] = []
@@ -56,27 +56,26 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
         return b""
 
 
-async def test_who_asks_nothing_is_shown_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also who asks letter by letter: only a whole request counts."""
-    monkeypatch.setattr(http_timeouts, "_TO_ASK", 0.05)
-    async with within(), (door := _Door()) as address:
+async def test_a_connection_without_a_whole_request_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_timeouts, "_FIRST_REQUEST", 0.05)
+    async with within(), (server := _TimedServer()) as address:
         reader, writer = await asyncio.open_connection(*address)
         writer.write(b"GET / HT")
         assert await _read(reader) == b""
-        await door.inner[0].lost.wait()
+        await server.inner[0].lost.wait()
         writer.close()
 
 
 async def test_a_request_gives_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_timeouts, "_TO_ASK", 0.05)
-    monkeypatch.setattr(http_timeouts, "_TO_FETCH", 0.05)
-    async with within(), (door := _Door()) as address:
+    monkeypatch.setattr(http_timeouts, "_FIRST_REQUEST", 0.05)
+    monkeypatch.setattr(http_timeouts, "_NEXT_REQUEST", 0.05)
+    async with within(), (server := _TimedServer()) as address:
         reader, writer = await asyncio.open_connection(*address)
-        transport = await door.made.get()
-        door.http_timeouts.asked(transport)
+        transport = await server.made.get()
+        server.http_timeouts.request_complete(transport)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
-                await door.inner[0].lost.wait()
-        door.http_timeouts.answered(transport)
+                await server.inner[0].lost.wait()
+        server.http_timeouts.response_made(transport)
         assert await _read(reader) == b""
         writer.close()

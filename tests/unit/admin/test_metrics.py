@@ -13,8 +13,9 @@ from gateway.admin.metrics import Metrics
 from gateway.config import parse
 from gateway.errors import StompError
 from gateway.server.process.readiness import Readiness
-from gateway.server.stats import LATENCY_BOUNDS, NOT_LOGGED_IN, GatewayStats, Latencies
+from gateway.server.stats import LATENCY_BOUNDS, NOT_LOGGED_IN, ConfirmLatencies, GatewayStats
 from gateway.session.destinations import Kind
+from gateway.session.traffic import TrafficCounter
 from tests.support.gateway import gateway_here
 
 ROOT = Path(__file__).parents[3]
@@ -32,25 +33,24 @@ async def test_every_metric_is_described_with_its_labels() -> None:
         host.started["1.2", "tcp"] += 1
         for counter in (host.ended, host.errors, host.holds):
             counter["x"] += 1
-        host.totals.commands[b"ACK"] += 1
+        host.totals.frames_received[b"ACK"] += 1
         host.totals.receipts += 1
-        for counts in (host.totals.published, host.totals.published_bytes, host.totals.delivered_bytes):
-            counts[Kind.QUEUE] += 1
-        host.totals.delivered[Kind.QUEUE] += 1
+        for counters in (host.totals.published, host.totals.delivered):
+            counters[Kind.QUEUE].add(TrafficCounter(1, 1, 1, 1))
         host.latencies.add(1)
         text, _ = await Metrics(gateway).answer("", Readiness())
-    told: dict[str, set[str]] = {}
+    found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(text.decode()):
         if family.name.startswith("stomp_gateway"):
             name = f"{family.name}_total" if family.type == "counter" else family.name
             labels = {label for sample in family.samples for label in sample.labels} - {"le"}
-            told[name] = labels
+            found[name] = labels
             assert family.documentation
     # What is there only while there are clients, or links.
     for name in ("stomp_gateway_subscriptions", "stomp_gateway_links"):
-        assert not told[name]
-        told[name] = described[name]
-    assert told == described
+        assert not found[name]
+        found[name] = described[name]
+    assert found == described
 
 
 def test_names_that_are_passed_through_are_one() -> None:
@@ -61,7 +61,7 @@ def test_names_that_are_passed_through_are_one() -> None:
 
 
 def test_latencies_fall_into_their_buckets() -> None:
-    latencies = Latencies()
+    latencies = ConfirmLatencies()
     for microseconds in (0, 500, 501, 30_000_000, 30_000_001):
         latencies.add(microseconds)
     assert latencies.counts[0] == 2
@@ -72,7 +72,7 @@ def test_latencies_fall_into_their_buckets() -> None:
 
 
 def test_recent_latencies_are_forgotten() -> None:
-    latencies = Latencies()
+    latencies = ConfirmLatencies()
     latencies.add(5)
     latencies.minute_passed()
     assert latencies.recent == {5: 1}
@@ -81,12 +81,14 @@ def test_recent_latencies_are_forgotten() -> None:
 
 
 def test_codes_of_errors_are_known() -> None:
-    from gateway.journal.codes import code_of  # noqa: PLC0415
+    from gateway.journal.schema import error_code  # noqa: PLC0415
 
-    assert code_of(StompError("Closed by operator", "")) == "closed-by-operator"
-    assert code_of(StompError("whatever a broker says", "")) == "other"
+    assert error_code(StompError("Closed by operator", "")) == "closed-by-operator"
+    assert error_code(StompError("whatever a broker says", "")) == "other"
 
 
 def test_without_an_admin_listener_its_library_is_not_loaded() -> None:
-    program = "import sys, gateway.admin.site, gateway.server.process.gateway; sys.exit('aiohttp' in sys.modules)"
+    program = (
+        "import sys, gateway.admin.admin_listener, gateway.server.process.gateway; sys.exit('aiohttp' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0

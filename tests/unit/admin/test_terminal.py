@@ -21,7 +21,8 @@ from typing import Self
 
 import pytest
 
-from gateway.admin import terminal_text
+from gateway.admin import terminal_list, terminal_text
+from gateway.admin.terminal_columns import Column
 from gateway.cli import main
 from gateway.errors import ExitCode
 from tests.support.admin_api import AdminApi, a_link, a_session, serving
@@ -284,9 +285,10 @@ def test_different_texts_never_look_the_same() -> None:
 
 
 def test_columns_stay_in_line_with_wide_and_combining_letters() -> None:
-    lines = terminal_text.table(["A", "B"], [["日本", "1"], ["e\u0301", "22"]], [False, True])
-    assert lines == ["A      B", "日本   1", "e\u0301     22"]
-    assert terminal_text.cut("日本語", 5) == "日本~"
+    columns = [Column("A", lambda item, _: item["a"]), Column("B", lambda item, _: item["b"], is_number=True)]
+    lines = terminal_list.table(columns, [{"a": "日本", "b": "1"}, {"a": "e\u0301", "b": "22"}])
+    assert list(lines) == ["A      B", "日本   1", "e\u0301     22"]
+    assert terminal_list.cut("日本語", 5) == "日本~"
 
 
 @pytest.mark.parametrize(
@@ -298,8 +300,8 @@ def test_columns_stay_in_line_with_wide_and_combining_letters() -> None:
         (terminal_text.rate(0.004), "0/s"),
         (terminal_text.rate(1234), "1,234/s"),
         (terminal_text.rate(None), "-"),
-        (terminal_text.octets(1023), "1023 B"),
-        (terminal_text.octets(1536), "1.5 KiB"),
+        (terminal_text.byte_size(1023), "1023 B"),
+        (terminal_text.byte_size(1536), "1.5 KiB"),
         (terminal_text.duration(59.9), "59 s"),
         (terminal_text.duration(3 * 86400 + 4 * 3600 + 59), "3 d 4 h"),
         (terminal_text.duration(12 * 60), "12 min"),
@@ -310,6 +312,11 @@ def test_columns_stay_in_line_with_wide_and_combining_letters() -> None:
 )
 def test_numbers_have_units(shown: str, text: str) -> None:
     assert shown == text
+
+
+def test_other_commands_do_not_load_what_only_a_terminal_needs() -> None:
+    program = "import sys, gateway.cli; gateway.cli.main(['schema']); sys.exit('rich' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.DEVNULL, timeout=60, check=True)
 
 
 # ---- top ----
@@ -351,14 +358,15 @@ def test_top_says_why_a_gateway_is_not_ready(busy: AdminApi, capsys: pytest.Capt
 class Terminal:
     """`stomp-gateway top` on a terminal of so many columns; with 0 it does not know its size."""
 
-    def __init__(self, columns: int, url: str) -> None:
+    def __init__(self, columns: int, url: str, kind: str = "xterm") -> None:
         self._end, inner = pty.openpty()
         fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24 if columns else 0, columns, 0, 0))
         self.settings = termios.tcgetattr(inner)
         self._inner = inner
         command = [sys.executable, "-m", "gateway", "top", "--interval", "0.1", "--url", url]
+        environment = {**os.environ, "TERM": kind}
         self.child = subprocess.Popen(
-            command, cwd=ROOT, stdin=inner, stdout=inner, stderr=inner, start_new_session=True
+            command, cwd=ROOT, env=environment, stdin=inner, stdout=inner, stderr=inner, start_new_session=True
         )
         self.shown = b""
 
@@ -401,10 +409,18 @@ def test_top_ends_with_q(columns: int, fit: int, busy: AdminApi) -> None:
     with Terminal(columns, busy.url) as terminal:
         terminal.until(ALTERNATIVE)
         terminal.until(b"audit")
-        lines = re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", terminal.shown.decode()).split("\r\n")
+        pictures = terminal.shown.decode().split("\x1b[H")
+        lines = [re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", line) for each in pictures for line in each.split("\r\n")]
         assert max(map(len, lines)) <= fit
         terminal.press(b"q")
         assert terminal.ended() == ExitCode.OK
+
+
+def test_top_prints_once_on_a_terminal_that_cannot_be_redrawn(busy: AdminApi) -> None:
+    with Terminal(100, busy.url, "dumb") as terminal:
+        terminal.until(b"audit")
+        assert terminal.child.wait(PATIENCE) == ExitCode.OK
+        assert b"\x1b" not in terminal.shown
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     encrypted(made / "own.key", made / "encrypted.key", b"secret")
     (made / "empty").touch()
     (made / "text").write_text("-----BEGIN CERTIFICATE-----\nno base64\n-----END CERTIFICATE-----\n")
-    (made / "octets").write_bytes(b"\xff\0" * 100)
+    (made / "binary").write_bytes(b"\xff\0" * 100)
     return made
 
 
@@ -60,7 +60,7 @@ def test_the_distinguished_name_is_the_login_unless_said_otherwise(directory: Pa
     assert (login.name, login.san_type, login.san_index) == ("distinguished_name", "dns", 0)
 
 
-@pytest.mark.parametrize("file", ["empty", "text", "octets", "own.key"])
+@pytest.mark.parametrize("file", ["empty", "text", "binary", "own.key"])
 @pytest.mark.parametrize("key", ["cert_file", "ca_file"])
 def test_a_file_without_a_certificate_is_found(directory: Path, key: str, file: str) -> None:
     found = mistakes(directory, **{key: file, "verify": "required", "ca_file": "authority.pem"} | {key: file})
@@ -75,7 +75,7 @@ def test_a_file_without_a_certificate_is_found(directory: Path, key: str, file: 
         ("encrypted.key", "This private key is encrypted. The gateway cannot ask for a passphrase"),
         ("empty", "This file holds no private key (PEM)."),
         ("own.pem", "This file holds no private key (PEM)."),
-        ("octets", "This file holds no private key (PEM)."),
+        ("binary", "This file holds no private key (PEM)."),
         ("nowhere.key", "This file cannot be read: No such file or directory."),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from gateway.config import GatewayConfig, load
-from gateway.config.findings import all_keys
+from gateway.config.mistakes import all_keys
 from tests.support.certificates import Authority
 
 ROOT = Path(__file__).parents[3]

@@ -24,7 +24,7 @@ def test_durations_are_seconds_or_have_a_unit(text: str, seconds: float) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "octets"),
+    ("text", "size"),
     [
         ("1", 1),
         ("1000", 1000),
@@ -35,8 +35,8 @@ def test_durations_are_seconds_or_have_a_unit(text: str, seconds: float) -> None
         ("1GiB", 1 << 30),
     ],
 )
-def test_sizes_are_bytes_or_have_a_unit(text: str, octets: int) -> None:
-    assert parse(f"defaults: {{client_buffer: {text}}}").defaults.client_buffer == octets
+def test_sizes_are_bytes_or_have_a_unit(text: str, size: int) -> None:
+    assert parse(f"defaults: {{client_buffer: {text}}}").defaults.client_buffer == size
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from gateway.config import GatewayConfig, default_journal_directory, load
-from gateway.config.admin import DEFAULT_ADDRESS
+from gateway.config.listener_settings import DEFAULT_ADMIN_ADDRESS
 
 _ROOT = Path(__file__).parents[3]
 _HADOLINT = Path(sys.executable).with_name("hadolint")
@@ -207,7 +207,7 @@ def healthy(dockerfile: str) -> Iterator[tuple[list[str], http.server.HTTPServer
     assert python == "python"
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Answer) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
-        usual = f"'{DEFAULT_ADDRESS.host}', {DEFAULT_ADDRESS.port}"
+        usual = f"'{DEFAULT_ADMIN_ADDRESS.host}', {DEFAULT_ADMIN_ADDRESS.port}"
         assert usual in arguments[-1]
         mine = arguments[-1].replace(usual, f"'127.0.0.1', {server.server_address[1]}")
         yield [sys.executable, *arguments[:-1], mine], server

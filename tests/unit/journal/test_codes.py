@@ -9,7 +9,7 @@ import pytest
 
 import gateway
 from gateway.errors import StompError
-from gateway.journal.codes import CODES, code_of
+from gateway.journal.schema import ERROR_CODES, error_code
 from gateway.session import error_frames
 
 _SOURCES = sorted(Path(gateway.__path__[0]).rglob("*.py"))
@@ -32,18 +32,18 @@ def _messages() -> set[str]:
 def test_every_error_has_a_code() -> None:
     messages = _messages()
     assert len(messages) > 40
-    unknown = {message for message in messages if code_of(StompError(message, "")) == "other"}
+    unknown = {message for message in messages if error_code(StompError(message, "")) == "other"}
     assert not unknown
 
 
 def test_every_code_is_some_errors() -> None:
-    assert CODES - {code_of(StompError(message, "")) for message in _messages()} == set()
+    assert ERROR_CODES - {error_code(StompError(message, "")) for message in _messages()} == set()
 
 
 @pytest.mark.parametrize("message", ["secret passcode", "", "Bad CONNECT of alice"])
 def test_any_other_text_is_other(message: str) -> None:
-    assert code_of(StompError(message, "")) == "other"
+    assert error_code(StompError(message, "")) == "other"
 
 
 def test_codes_are_short_words() -> None:
-    assert all(code == code.lower() and " " not in code and len(code) < 40 for code in CODES)
+    assert all(code == code.lower() and " " not in code and len(code) < 40 for code in ERROR_CODES)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.journal.privacy import Destinations, Users, peer_name, shown, users_key
+from gateway.journal.privacy import DestinationNames, UserNames, peer_name, shown, users_key
 
 
 @pytest.mark.parametrize(
@@ -29,9 +29,9 @@ def test_addresses_are_shown_as_configured(host: str, how: str, expected: str | 
 
 def test_a_hashed_login_is_the_same_every_time_and_cannot_be_told_without_the_key() -> None:
     key = b"k" * 32
-    assert Users(key).name(b"alice") == hmac.digest(key, b"alice", "sha256")[:8].hex()
-    assert Users(key).name(b"alice") != Users(b"x" * 32).name(b"alice")
-    assert Users(None).name(b"alice") == "alice"
+    assert UserNames(key).name(b"alice") == hmac.digest(key, b"alice", "sha256")[:8].hex()
+    assert UserNames(key).name(b"alice") != UserNames(b"x" * 32).name(b"alice")
+    assert UserNames(None).name(b"alice") == "alice"
 
 
 def test_a_key_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
@@ -44,11 +44,11 @@ def test_a_key_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
     assert users_key(tmp_path, given) == b"shared by several"
 
 
-@pytest.mark.parametrize("octets", [b"", b"short"])
-def test_a_key_that_keeps_nothing_secret_is_refused(tmp_path: Path, octets: bytes) -> None:
+@pytest.mark.parametrize("key", [b"", b"short"])
+def test_a_key_that_keeps_nothing_secret_is_refused(tmp_path: Path, key: bytes) -> None:
     for path, given in ((tmp_path / ".users.key", None), (tmp_path / "given", tmp_path / "given")):
-        path.write_bytes(octets)
-        with pytest.raises(OSError, match="fewer than 16 octets"):
+        path.write_bytes(key)
+        with pytest.raises(OSError, match="fewer than 16 bytes"):
             users_key(tmp_path, given)
 
 
@@ -81,12 +81,12 @@ def test_a_key_that_could_not_be_written_leaves_none(tmp_path: Path, monkeypatch
     ],
 )
 def test_generated_parts_of_destinations_are_left_out(destination: str, expected: str) -> None:
-    names = Destinations(("/queue/replies-*", "/topic/user.*.events"))
+    names = DestinationNames(("/queue/replies-*", "/topic/user.*.events"))
     assert names.name(destination.encode()) == expected
 
 
 def test_distinct_destinations_are_bounded() -> None:
-    names = Destinations(most=3)
+    names = DestinationNames(most=3)
     found = [names.name(b"/queue/%d" % number) for number in (1, 2, 3, 4, 5, 2)]
     assert found == ["/queue/1", "/queue/2", "/queue/3", "other", "other", "/queue/2"]
 

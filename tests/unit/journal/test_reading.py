@@ -8,19 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from gateway.journal import reading
+from gateway.journal import reading, segments
 from gateway.journal.reading import (
-    Entry,
     Follower,
-    Read,
+    JournalEntry,
     UnreadableError,
     decode,
-    end_of_lines,
     list_segments,
     raw_lines,
     raw_lines_backwards,
 )
-from gateway.journal.segments import SegmentName
+from gateway.journal.schema import ParsedLine
+from gateway.journal.segments import SegmentName, end_of_lines
 
 BOOT = "0123456789abcdef"
 
@@ -33,8 +32,8 @@ def _line(number: int, t: int | None = None, event: str = "close") -> bytes:
     return b'{"e":"%s","t":%d,"q":%d}\n' % (event.encode(), number if t is None else t, number)
 
 
-def _numbers(entries: list[Entry]) -> list[int]:
-    return [entry.line.q for entry in entries if isinstance(entry.line, Read)]
+def _numbers(entries: list[JournalEntry]) -> list[int]:
+    return [entry.line.q for entry in entries if isinstance(entry.line, ParsedLine)]
 
 
 @pytest.fixture
@@ -51,6 +50,7 @@ def test_lines_in_both_directions_whatever_the_block(
 ) -> None:
     monkeypatch.setattr(reading, "_BLOCK", block)
     monkeypatch.setattr(reading, "_BLOCK_BACKWARDS", block)
+    monkeypatch.setattr(segments, "_BLOCK", block)
     expected = content.split(b"\n")[:-1] + (
         [content.split(b"\n")[-1]] if not content.endswith(b"\n") and content else []
     )
@@ -88,7 +88,7 @@ def test_junk_is_a_reason_and_no_exception(raw: bytes) -> None:
 
 def test_what_a_later_gateway_adds_is_ignored() -> None:
     line = decode(b'{"e":"new","t":1,"q":2,"later":{"a":[1]}}')
-    assert isinstance(line, Read)
+    assert isinstance(line, ParsedLine)
     assert (line.e, line.t, line.q) == ("new", 1, 2)
 
 
@@ -101,7 +101,7 @@ def test_a_listing_tells_files_apart(day: Path) -> None:
     assert [segment.name.number for segment in listing.finished] == [1]
     assert [segment.name.number for segment in listing.being_written] == [2]
     assert [path.name for path in listing.later] == [str(_name(0)).replace("v1", "v2")]
-    assert len(listing.strange) == 3
+    assert len(listing.unknown) == 3
 
 
 def test_a_directory_that_cannot_be_read_is_a_sentence(day: Path) -> None:
@@ -170,8 +170,8 @@ def test_a_listing_that_a_rename_came_into_leaves_nothing_out(day: Path, monkeyp
     listed = reading._list_day
     hidden: list[int] = []
 
-    def without(where: Path, listing: reading.Listing) -> None:
-        found = reading.Listing()
+    def without(where: Path, listing: reading.SegmentListing) -> None:
+        found = reading.SegmentListing()
         listed(where, found)
         number = hidden.pop(0) if hidden else -1
         listing.finished += [segment for segment in found.finished if segment.name.number != number]
@@ -212,7 +212,7 @@ def test_every_line_once_while_gateways_write_and_rename(tmp_path: Path) -> None
 
     writers = [threading.Thread(target=write, args=(f"n{index}", f"{index:016x}", index)) for index in range(3)]
     follower = Follower(tmp_path)
-    found: list[Entry] = []
+    found: list[JournalEntry] = []
 
     def watch() -> None:
         for writer in writers:
@@ -228,7 +228,7 @@ def test_every_line_once_while_gateways_write_and_rename(tmp_path: Path) -> None
     watcher.join()
     by_node: dict[str, list[int]] = {}
     for entry in found:
-        assert isinstance(entry.line, Read), entry.raw
+        assert isinstance(entry.line, ParsedLine), entry.raw
         by_node.setdefault(entry.segment.name.node, []).append(entry.line.q)
     assert set(by_node) == {"n0", "n1", "n2"}
     for numbers in by_node.values():

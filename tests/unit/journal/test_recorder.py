@@ -9,15 +9,14 @@ import msgspec
 import pytest
 
 from gateway.errors import CloseReason
-from gateway.journal.book import Book
-from gateway.journal.clock import Clock
 from gateway.journal.histogram import bucket_of
-from gateway.journal.moments import TIMED, Delivered, Runs
-from gateway.journal.privacy import Destinations, Users
-from gateway.journal.recorder import Recorder
+from gateway.journal.privacy import DestinationNames, UserNames
+from gateway.journal.recorder import Recorder, VirtualHostJournal
 from gateway.journal.schema import Line
-from gateway.journal.writer import Writer
+from gateway.journal.session_lines import MAX_TIMES, CumulativeDeliveryTimes, DeliveryGroup
+from gateway.journal.writer import Clock, Writer
 from gateway.session import ops
+from gateway.session.connect import ClientFacts
 from gateway.session.context import Hold
 from tests.support.playbook import NO_PROPERTIES, TO_QUEUE, Playbook, ack_id, deliver
 
@@ -25,7 +24,7 @@ _START = 1_795_219_200_000_000
 
 
 class ManualClock(Clock):
-    """Time that stands still until it is told otherwise."""
+    """Time that a test sets."""
 
     def __init__(self) -> None:
         self.now, self.offset = 0, _START
@@ -34,7 +33,7 @@ class ManualClock(Clock):
         pass
 
 
-class Notebook:
+class RecordingWriter:
     """A writer that only keeps what it is given."""
 
     def __init__(self) -> None:
@@ -58,41 +57,42 @@ class Notebook:
         return [{k: v for k, v in line.items() if k not in common} for line in found if line["e"] in names]
 
 
-class Desk:
+class JournalledSession:
     """A session that is journalled."""
 
     def __init__(self, level: str) -> None:
-        self.notebook = Notebook()
+        self.writer = RecordingWriter()
         self.play = Playbook()
-        book = Book(cast(Writer, self.notebook), Users(None), Destinations(), level == "message", 1.0, "full", ())
+        writer = cast(Writer, self.writer)
+        journal = VirtualHostJournal(writer, UserNames(None), DestinationNames(), level == "message", 1.0, "full", ())
         session = self.play.session
 
         def observe() -> Recorder:
-            self.recorder = Recorder(book, session, "/", -2_000, peer="192.0.2.1", tls=False)
+            self.recorder = Recorder(journal, session, "/", -2_000, peer="192.0.2.1", tls=False)
             return self.recorder
 
-        session.observe = observe
+        session.set_client(ClientFacts(), observe)
         self.play.connect()
 
     def wait(self, milliseconds: int) -> None:
-        self.notebook.clock.now += milliseconds * 1000
+        self.writer.clock.now += milliseconds * 1000
 
     def end(self, reason: CloseReason = CloseReason.DISCONNECT) -> None:
         self.recorder.ended(reason, 100, 200)
 
 
 @pytest.fixture
-def desk() -> Callable[[str], Desk]:
-    return Desk
+def journalled() -> Callable[[str], JournalledSession]:
+    return JournalledSession
 
 
-def test_a_session_begins_with_who_it_is_and_how_long_that_took(desk: Callable[[str], Desk]) -> None:
-    found = desk("session").notebook.lines("conn")
+def test_a_session_begins_with_who_it_is_and_how_long_that_took(journalled: Callable[[str], JournalledSession]) -> None:
+    found = journalled("session").writer.lines("conn")
     assert found == [{"e": "conn", "ip": "192.0.2.1", "ver": "1.2", "hb": "0,0", "l": 2000}]
 
 
-def test_confirms_and_acknowledgements_carry_their_latency(desk: Callable[[str], Desk]) -> None:
-    at = desk("message")
+def test_confirms_and_acknowledgements_carry_their_latency(journalled: Callable[[str], JournalledSession]) -> None:
+    at = journalled("message")
     play = at.play
     play.client("SEND", "destination:/queue/q", "receipt:r")
     play.prepare()
@@ -105,7 +105,7 @@ def test_confirms_and_acknowledgements_carry_their_latency(desk: Callable[[str],
     at.wait(10)
     play.client("ACK", f"id:{ack_id(subscription, 2)}")
     play.client("NACK", f"id:{ack_id(subscription, 1)}", "requeue:false")
-    assert at.notebook.lines("conf", "ack", "nack") == [
+    assert at.writer.lines("conf", "ack", "nack") == [
         {"e": "conf", "d": "/queue/q", "dk": "queue", "m": 1, "l": 3000},
         {"e": "ack", "d": "/queue/q", "dk": "queue", "s": "1", "am": "client-individual", "m": 2, "l": 10_000},
         {
@@ -115,8 +115,10 @@ def test_confirms_and_acknowledgements_carry_their_latency(desk: Callable[[str],
     ]  # fmt: skip
 
 
-def test_a_cumulative_acknowledgement_is_a_line_per_moment_of_delivery(desk: Callable[[str], Desk]) -> None:
-    at = desk("message")
+def test_a_cumulative_acknowledgement_is_a_line_per_moment_of_delivery(
+    journalled: Callable[[str], JournalledSession],
+) -> None:
+    at = journalled("message")
     subscription = at.play.subscribe("1", "/queue/q", "ack:client")
     for tag in (1, 2, 3):
         deliver(subscription, tag)
@@ -125,24 +127,24 @@ def test_a_cumulative_acknowledgement_is_a_line_per_moment_of_delivery(desk: Cal
         deliver(subscription, tag)
     at.wait(1)
     at.play.client("ACK", f"id:{ack_id(subscription, 5)}")
-    found = [(line.get("n", 1), line["l"], line["m"]) for line in at.notebook.lines("ack")]
+    found = [(line.get("n", 1), line["l"], line["m"]) for line in at.writer.lines("ack")]
     assert found == [(3, 5000, 3), (2, 1000, 5)]
 
 
-def test_counts_come_every_ten_seconds_and_begin_anew(desk: Callable[[str], Desk]) -> None:
-    at = desk("session")
+def test_counts_come_every_ten_seconds_and_begin_anew(journalled: Callable[[str], JournalledSession]) -> None:
+    at = journalled("session")
     subscription = at.play.subscribe("1", "/queue/q", "ack:client")
     deliver(subscription, 1, "12345")
     deliver(subscription, 2, "12345", redelivered=True)
     at.wait(2)
     at.play.client("ACK", f"id:{ack_id(subscription, 2)}")
     at.recorder.time_passed()
-    assert at.notebook.lines("stat") == []
+    assert at.writer.lines("stat") == []
     at.wait(10_000)
     at.recorder.time_passed()
     at.wait(10_000)
     at.recorder.time_passed()
-    assert at.notebook.lines("stat") == [
+    assert at.writer.lines("stat") == [
         {
             "e": "stat", "d": "/queue/q", "dk": "queue", "s": "1", "am": "client",
             "cnt": {"dlv": 2, "dlv_bytes": 10, "redelivered": 1, "ack": 2}, "h": {f"ack:{bucket_of(2000)}": 2},
@@ -151,15 +153,17 @@ def test_counts_come_every_ten_seconds_and_begin_anew(desk: Callable[[str], Desk
 
 
 @pytest.mark.parametrize("level", ["session", "message"])
-def test_the_end_sums_up_and_ends_every_subscription_first(desk: Callable[[str], Desk], level: str) -> None:
-    at = desk(level)
+def test_the_end_sums_up_and_ends_every_subscription_first(
+    journalled: Callable[[str], JournalledSession], level: str
+) -> None:
+    at = journalled(level)
     subscription = at.play.subscribe("1", "/topic/a.b", "ack:client", "durable:true", "auto-delete:false")
     for tag in range(1, 5):
         deliver(subscription, tag)
     at.play.client("ACK", f"id:{ack_id(subscription, 1)}")
     at.wait(50)
     at.end(CloseReason.CLIENT_GONE)
-    unsub, end = at.notebook.lines("unsub", "end")
+    unsub, end = at.writer.lines("unsub", "end")
     assert (unsub["d"], unsub["x"], unsub["n"]) == ("/topic/a.b", "end", 3)
     assert unsub["sn"].startswith("stomp-subscription-")
     assert end["x"] == "client-gone"
@@ -169,28 +173,28 @@ def test_the_end_sums_up_and_ends_every_subscription_first(desk: Callable[[str],
     }  # fmt: skip
 
 
-def test_what_arrives_after_the_end_is_not_counted(desk: Callable[[str], Desk]) -> None:
-    at = desk("message")
+def test_what_arrives_after_the_end_is_not_counted(journalled: Callable[[str], JournalledSession]) -> None:
+    at = journalled("message")
     subscription = at.play.subscribe("1", "/queue/q", "ack:client")
     at.play.session.client_gone()
     deliver(subscription, 1)
     at.end()
-    assert at.notebook.lines("dlv") == []
+    assert at.writer.lines("dlv") == []
 
 
-def test_a_hold_is_told_when_it_is_over(desk: Callable[[str], Desk]) -> None:
-    at = desk("session")
+def test_a_hold_is_written_when_it_is_over(journalled: Callable[[str], JournalledSession]) -> None:
+    at = journalled("session")
     at.recorder.look({Hold.CONFIRM_WINDOW, Hold.OPERATION})
     at.wait(30)
     at.recorder.look({Hold.CONFIRM_WINDOW})
     at.wait(12)
     at.recorder.look({Hold.OPERATION})
-    assert at.notebook.lines("blk") == [{"e": "blk", "x": "confirm-window", "l": 42_000}]
-    assert not at.recorder.looks
+    at.recorder.look(set())
+    assert at.writer.lines("blk") == [{"e": "blk", "x": "confirm-window", "l": 42_000}]
 
 
-def test_each_feature_is_told_once(desk: Callable[[str], Desk]) -> None:
-    at = desk("session")
+def test_each_feature_is_written_once(journalled: Callable[[str], JournalledSession]) -> None:
+    at = journalled("session")
     play = at.play
     play.client("SEND", "destination:/queue/q", "priority:3", "own:1", "persistent:true")
     play.prepare()
@@ -199,13 +203,13 @@ def test_each_feature_is_told_once(desk: Callable[[str], Desk]) -> None:
     operation = play.asked()
     assert isinstance(operation, ops.Subscribe)
     play.subscribed(operation)
-    found = [line["x"] for line in at.notebook.lines("use")]
+    found = [line["x"] for line in at.writer.lines("use")]
     assert len(found) == len(set(found))
     assert set(found) == {"queue", "priority", "user-headers", "persistent", "expiration", "temp-queue", "ack-auto"}
 
 
-def test_an_unsubscribe_that_deletes_says_so(desk: Callable[[str], Desk]) -> None:
-    at = desk("session")
+def test_an_unsubscribe_that_deletes_says_so(journalled: Callable[[str], JournalledSession]) -> None:
+    at = journalled("session")
     at.play.subscribe("1", "/topic/t", "durable:true")
     at.play.subscribe("2", "/queue/q")
     at.play.client("UNSUBSCRIBE", "id:1", "durable:true")
@@ -213,129 +217,133 @@ def test_an_unsubscribe_that_deletes_says_so(desk: Callable[[str], Desk]) -> Non
     assert isinstance(operation, ops.Unsubscribe)
     at.play.broker(ops.Unsubscribed(operation.subscription))
     at.play.client("UNSUBSCRIBE", "id:2")
-    assert [line["x"] for line in at.notebook.lines("unsub")] == ["deleted", "unsubscribe"]
+    assert [line["x"] for line in at.writer.lines("unsub")] == ["deleted", "unsubscribe"]
 
 
 @pytest.mark.parametrize("level", ["session", "message"])
-def test_messages_that_were_shed_are_not_delivered(desk: Callable[[str], Desk], level: str) -> None:
-    at = desk(level)
+def test_messages_that_were_shed_are_not_delivered(journalled: Callable[[str], JournalledSession], level: str) -> None:
+    at = journalled(level)
     subscription = at.play.subscribe("1", "/queue/q", "ack:client")
     deliver(subscription, 1, "12345")
     subscription.drop_for_requeue(2, False, TO_QUEUE, NO_PROPERTIES, b"12345")
-    subscription.requeue_dropped()
+    subscription.ledger.requeue_dropped()
     deliver(subscription, 3, "12345", redelivered=True)
     at.end()
     if level == "session":
-        (stat,) = at.notebook.lines("stat")
+        (stat,) = at.writer.lines("stat")
         assert stat["cnt"] == {"dlv": 2, "dlv_bytes": 10, "redelivered": 1}
     else:
-        assert [line["m"] for line in at.notebook.lines("dlv")] == [1, 3]
+        assert [line["m"] for line in at.writer.lines("dlv")] == [1, 3]
 
 
-def test_rejected_messages_are_counted(desk: Callable[[str], Desk]) -> None:
-    at = desk("session")
+def test_rejected_messages_are_counted(journalled: Callable[[str], JournalledSession]) -> None:
+    at = journalled("session")
     at.play.client("SEND", "destination:/queue/q", "receipt:r")
     at.play.prepare()
     at.play.confirm(1, accepted=False)
     at.end()
-    (stat,) = at.notebook.lines("stat")
+    (stat,) = at.writer.lines("stat")
     assert stat["cnt"] == {"send": 1, "rejected": 1}
     assert "h" not in stat
 
 
-def test_a_cancelled_subscription_ends_as_such(desk: Callable[[str], Desk]) -> None:
-    at = desk("session")
+def test_a_cancelled_subscription_ends_as_such(journalled: Callable[[str], JournalledSession]) -> None:
+    at = journalled("session")
     subscription = at.play.subscribe("1", "/queue/q", "ack:client")
     deliver(subscription, 1)
     at.play.broker(ops.ConsumerCancelled(subscription))
     at.end()
-    (unsub,) = at.notebook.lines("unsub")
+    (unsub,) = at.writer.lines("unsub")
     assert (unsub["x"], unsub["n"]) == ("cancelled", 1)
-    (end,) = at.notebook.lines("end")
+    (end,) = at.writer.lines("end")
     assert (end["f"].get("unacked", 0), end["f"]["max_unacked"]) == (0, 1)
 
 
-def test_a_subscription_that_the_broker_refused_never_began(desk: Callable[[str], Desk]) -> None:
-    at = desk("session")
+def test_a_subscription_that_the_broker_refused_never_began(journalled: Callable[[str], JournalledSession]) -> None:
+    at = journalled("session")
     at.play.client("SUBSCRIBE", "id:1", "destination:/amq/queue/none")
     assert isinstance(at.play.asked(), ops.Subscribe)
     at.play.broker(ops.OperationFailed(404, "NOT_FOUND - no queue 'none'"))
     at.end()
-    assert at.notebook.lines("sub", "unsub") == []
+    assert at.writer.lines("sub", "unsub") == []
 
 
 @pytest.mark.parametrize("level", ["session", "message"])
-def test_what_the_client_settled_before_it_went_counts(desk: Callable[[str], Desk], level: str) -> None:
+def test_what_the_client_settled_before_it_went_counts(
+    journalled: Callable[[str], JournalledSession], level: str
+) -> None:
     """It is carried out after the connection is gone: a hold had kept it waiting."""
-    at = desk(level)
+    at = journalled(level)
     session = at.play.session
     subscription = at.play.subscribe("1", "/queue/q", "ack:client")
     for tag in (1, 2, 3):
         deliver(subscription, tag)
-    session.holds.add(Hold.LINK_WRITE)
+    session.hold(Hold.LINK_WRITE)
     at.play.client("ACK", f"id:{ack_id(subscription, 2)}")
-    session.subscriptions.silence()
+    session.stop_deliveries()
     deliver(subscription, 4)
-    session.holds.clear()
+    session.release(Hold.LINK_WRITE)
     at.play.go_on()
     session.client_gone()
     at.end()
-    unsub, end = at.notebook.lines("unsub", "end")
+    unsub, end = at.writer.lines("unsub", "end")
     assert (unsub["n"], end["f"]["unacked"], end["f"]["max_unacked"]) == (1, 1, 3)
     if level == "message":
-        assert [line.get("n", 1) for line in at.notebook.lines("ack")] == [2]
+        assert [line.get("n", 1) for line in at.writer.lines("ack")] == [2]
     else:
-        assert at.notebook.lines("stat")[0]["cnt"] == {"dlv": 3, "ack": 2}
+        assert at.writer.lines("stat")[0]["cnt"] == {"dlv": 3, "ack": 2}
 
 
-def test_many_destinations_in_turn_do_not_pile_up(desk: Callable[[str], Desk]) -> None:
-    at = desk("session")
+def test_many_destinations_in_turn_do_not_pile_up(journalled: Callable[[str], JournalledSession]) -> None:
+    at = journalled("session")
     at.play.client("SEND", "destination:/topic/0")
     at.play.prepare()
     for number in range(1, 3000):
         at.play.client("SEND", f"destination:/topic/{number}")
     assert len(at.recorder.active) <= 1024
     at.end()
-    assert sum(line["cnt"]["send"] for line in at.notebook.lines("stat")) == 3000
+    assert sum(line["cnt"]["send"] for line in at.writer.lines("stat")) == 3000
 
 
-def test_only_what_rabbitmq_takes_for_an_argument_is_one(desk: Callable[[str], Desk]) -> None:
-    at = desk("session")
+def test_only_what_rabbitmq_takes_for_an_argument_is_one(journalled: Callable[[str], JournalledSession]) -> None:
+    at = journalled("session")
     at.play.client("SEND", "destination:/topic/t", "x-request-id:1")
     at.play.prepare()
-    assert {line["x"] for line in at.notebook.lines("use")} == {"topic", "user-headers"}
+    assert {line["x"] for line in at.writer.lines("use")} == {"topic", "user-headers"}
     at.play.client("SEND", "destination:/queue/q", "x-max-length:10", "exclusive:true")
-    assert {"queue-arguments", "exclusive"} <= {line["x"] for line in at.notebook.lines("use")}
+    assert {"queue-arguments", "exclusive"} <= {line["x"] for line in at.writer.lines("use")}
 
 
-def test_a_queue_that_was_declared_before_is_shown_the_same(desk: Callable[[str], Desk]) -> None:
-    at = desk("session")
+def test_a_queue_that_was_declared_before_is_shown_the_same(journalled: Callable[[str], JournalledSession]) -> None:
+    at = journalled("session")
     headers = ("auto-delete:true", "durable:false")
     at.play.client("SEND", "destination:/queue/q", *headers)
     at.play.prepare()
     at.play.subscribe("1", "/queue/q", *headers)
-    (sub,) = at.notebook.lines("sub")
+    (sub,) = at.writer.lines("sub")
     assert sub["ad"] is True
 
 
 def test_acknowledging_behind_many_costs_no_more_than_what_it_acknowledges() -> None:
     """Counted in steps, not in time: each delivery is looked at once, however many are outstanding."""
-    runs = Runs()
+    runs = CumulativeDeliveryTimes()
     for tag in range(1, 60_001):
         runs.note(tag, tag)
     taken = runs.take(59_999)
     assert [delivered.last for delivered in taken] == list(range(1, 60_000))
     assert runs.take(59_999) == []
-    assert runs.take(60_000) == [Delivered(60_000, 1, 60_000)]
+    assert runs.take(60_000) == [DeliveryGroup(60_000, 1, 60_000)]
 
 
-def test_moments_are_bounded_and_the_rest_is_acknowledged_without_a_latency(desk: Callable[[str], Desk]) -> None:
-    at = desk("message")
+def test_delivery_times_are_bounded_and_the_rest_is_acknowledged_without_a_latency(
+    journalled: Callable[[str], JournalledSession],
+) -> None:
+    at = journalled("message")
     subscription = at.play.subscribe("1", "/queue/q", "ack:client")
-    for tag in range(1, TIMED + 4):
-        at.notebook.clock.now += 1
+    for tag in range(1, MAX_TIMES + 4):
+        at.writer.clock.now += 1
         deliver(subscription, tag)
-    at.play.client("ACK", f"id:{ack_id(subscription, TIMED + 3)}")
-    found = [(line.get("n", 1), "l" in line) for line in at.notebook.lines("ack")]
+    at.play.client("ACK", f"id:{ack_id(subscription, MAX_TIMES + 3)}")
+    found = [(line.get("n", 1), "l" in line) for line in at.writer.lines("ack")]
     assert found[-1] == (3, False)
-    assert len(found) == TIMED + 1
+    assert len(found) == MAX_TIMES + 1

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from gateway.cli.journal_commands import add_journal
 from gateway.errors import ExitCode
 from gateway.journal import stat as counting
-from gateway.journal.command import add_journal
 from gateway.journal.reading import UnreadableError
 from gateway.journal.segments import SegmentName
-from gateway.journal.stat import Boot, contents_of, in_words
+from gateway.journal.stat import BootStat, as_text, contents_of
 from tests.support.journals import SECOND, START, JournalMaker
 
 
@@ -26,7 +26,7 @@ def _run(*arguments: str | Path) -> ExitCode:
     return code
 
 
-def _boot(directory: Path) -> Boot:
+def _boot(directory: Path) -> BootStat:
     (boot,) = contents_of(directory).boots
     return boot
 
@@ -55,14 +55,14 @@ def test_everything_is_counted_as_it_was_written(tmp_path: Path, capsys: pytest.
             json.loads(line) for path in made.segments for line in path.read_text().splitlines() if '"drop"' in line
         ]
         assert boot["dropped"] == sum(line["n"] for line in drops)
-    sent, octets = 0.0, 0.0
+    sent, sent_bytes = 0.0, 0.0
     for line in lines:
         counts = line.get("cnt", {})
         weight = line.get("w", 1)
         sent += counts.get("send", 0) + (weight if line["e"] == "send" else 0)
-        octets += counts.get("send_bytes", 0) + (weight * line.get("b", 0) if line["e"] == "send" else 0)
+        sent_bytes += counts.get("send_bytes", 0) + (weight * line.get("b", 0) if line["e"] == "send" else 0)
     assert sum(each["sent"] for each in found["destinations"]) == sent
-    assert sum(each["sent_bytes"] for each in found["destinations"]) == octets
+    assert sum(each["sent_bytes"] for each in found["destinations"]) == sent_bytes
     totals = [each["sent"] + each["delivered"] for each in found["destinations"]]
     assert totals == sorted(totals, reverse=True)
 
@@ -93,25 +93,25 @@ def test_open_segments_count_up_to_their_last_whole_line(tmp_path: Path) -> None
     segment.rename(segment.with_name(name.while_open)).write_bytes(content + b'{"e":"us')
     contents = contents_of(tmp_path)
     assert (contents.finished, contents.being_written, contents.bad_lines) == (0, 1, 0)
-    assert contents.octets == len(content)
-    assert "being written" in "\n".join(in_words(contents))
+    assert contents.size == len(content)
+    assert "being written" in "\n".join(as_text(contents))
 
 
-def test_what_is_not_counted_is_told(tmp_path: Path) -> None:
+def test_what_is_not_counted_is_reported(tmp_path: Path) -> None:
     (segment,) = JournalMaker(tmp_path, seed=1).write(50).segments
     segment.with_name(segment.name.replace(".v1.", ".v2.")).write_text("?")
     segment.with_name("notes").write_text("?")
-    text = "\n".join(in_words(contents_of(tmp_path)))
+    text = "\n".join(as_text(contents_of(tmp_path)))
     assert "1 segments of a later schema version are not counted" in text
     assert "other files   1" in text
 
 
-def test_a_segment_that_may_not_be_read_is_told(tmp_path: Path) -> None:
+def test_a_segment_that_may_not_be_read_is_reported(tmp_path: Path) -> None:
     day = tmp_path / "d=2026-11-21"
     (day / str(SegmentName("gateway", "n", "0" * 16, 1, 0))).mkdir(parents=True)
     contents = contents_of(tmp_path)
     assert contents.unreadable == 1
-    assert "unreadable    1 segments" in "\n".join(in_words(contents))
+    assert "unreadable    1 segments" in "\n".join(as_text(contents))
 
 
 def test_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

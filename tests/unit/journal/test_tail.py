@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from gateway.cli.journal_commands import add_journal
 from gateway.errors import ExitCode, UsageError
 from gateway.journal import tail as tailing
-from gateway.journal.command import add_journal
-from gateway.journal.reading import Entry, Follower, Read, Segment, UnreadableError, decode, list_segments
+from gateway.journal.reading import Follower, JournalEntry, Segment, UnreadableError, decode, list_segments
+from gateway.journal.schema import ParsedLine
 from gateway.journal.segments import SegmentName
-from gateway.journal.tail import Choice, duration, in_words, latest, octets
+from gateway.journal.tail import LineFilter, byte_size, describe, duration, last_entries
 from tests.support.journals import SECOND, START, JournalMaker
 
 
@@ -74,16 +75,16 @@ def test_the_last_lines_are_the_last_by_time(journal: Path, number: int, capsys:
 
 def test_older_days_are_not_opened_for_it(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Segment] = []
-    stretch = tailing._stretch
+    part = tailing._part
 
-    def noted(segment: Segment, follower: Follower) -> tailing._Stretch | None:
+    def noted(segment: Segment, follower: Follower) -> tailing._SegmentPart | None:
         opened.append(segment)
-        return stretch(segment, follower)
+        return part(segment, follower)
 
-    monkeypatch.setattr(tailing, "_stretch", noted)
+    monkeypatch.setattr(tailing, "_part", noted)
     for day in range(1, 9):
         JournalMaker(journal, seed=day + 50, start=START - (day + 10) * 86_400 * SECOND).write(50)
-    latest(journal, 5, Choice(), Follower(journal))
+    last_entries(journal, 5, LineFilter(), Follower(journal))
     assert {segment.directory.name for segment in opened} == {"d=2026-11-21", "d=2026-11-20"}
 
 
@@ -111,13 +112,13 @@ def test_bad_lines_are_shown_unless_something_else_is_asked_for(tmp_path: Path) 
     day.mkdir()
     (day / str(SegmentName("gateway", "n", "0" * 16, 1, 0))).write_bytes(b'{"e":"close","t":5,"q":0}\njunk\n')
 
-    def found(choice: Choice) -> list[bytes]:
-        return [entry.raw for entry in latest(tmp_path, 10, choice, Follower(tmp_path))]
+    def found(choice: LineFilter) -> list[bytes]:
+        return [entry.raw for entry in last_entries(tmp_path, 10, choice, Follower(tmp_path))]
 
-    assert len(found(Choice())) == 2
-    assert found(Choice(events=frozenset({"bad"}))) == [b"junk"]
-    assert found(Choice(user="x")) == []
-    assert found(Choice(session=0)) == []
+    assert len(found(LineFilter())) == 2
+    assert found(LineFilter(events=frozenset({"bad"}))) == [b"junk"]
+    assert found(LineFilter(user="x")) == []
+    assert found(LineFilter(session=0)) == []
 
 
 def test_an_event_that_does_not_exist_is_refused(journal: Path) -> None:
@@ -237,9 +238,9 @@ def test_lines_in_words_are_aligned_and_say_the_day(tmp_path: Path, capsys: pyte
 def test_each_event_in_words(line: str, words: str, journal: Path) -> None:
     raw = ('{"t":1,"q":1,' + line + "}").encode()
     read = decode(raw)
-    assert isinstance(read, Read)
+    assert isinstance(read, ParsedLine)
     segment = list_segments(journal).segments[0]
-    assert in_words(Entry(segment, raw, read, 1), read) == words
+    assert describe(JournalEntry(segment, raw, read, 1), read) == words
 
 
 def test_quantities_for_people() -> None:
@@ -250,7 +251,7 @@ def test_quantities_for_people() -> None:
         "123 ms",
         "1.5 s",
     ]
-    assert [octets(number) for number in (0, 999, 1000, 256_000, 5e12)] == [
+    assert [byte_size(number) for number in (0, 999, 1000, 256_000, 5e12)] == [
         "0 B",
         "999 B",
         "1.0 kB",

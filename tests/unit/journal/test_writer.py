@@ -17,15 +17,14 @@ import pytest
 
 from gateway.journal import files as files_module
 from gateway.journal import writer as writer_module
-from gateway.journal.clock import Clock
 from gateway.journal.files import delete_old, recover
-from gateway.journal.schema import Err
+from gateway.journal.schema import ErrorLine
 from gateway.journal.segments import PATTERN, SegmentName
-from gateway.journal.writer import BATCH, Writer, WriterSettings
+from gateway.journal.writer import BATCH, Clock, Writer, WriterSettings
 
 
 class ManualClock(Clock):
-    """Time that stands still until it is told otherwise."""
+    """Time that a test sets."""
 
     def __init__(self) -> None:
         self.now = 1_000_000
@@ -59,7 +58,7 @@ def writer_in(
 
 def put(writer: Writer, count: int) -> None:
     for _ in range(count):
-        writer.put(Err(writer.clock.time, 0, "not-found"))
+        writer.put(ErrorLine(writer.clock.time, 0, "not-found"))
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -138,8 +137,8 @@ def test_readers_never_see_a_segment_that_is_not_finished(tmp_path: Path, clock:
     def read() -> None:
         while not over.is_set():
             for path in segments(tmp_path):
-                octets = path.read_bytes()
-                if seen.setdefault(path, octets) != octets or not octets.endswith(b"\n"):
+                data = path.read_bytes()
+                if seen.setdefault(path, data) != data or not data.endswith(b"\n"):
                     changed.append(path)
 
     reader = threading.Thread(target=read)
@@ -159,9 +158,9 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     free = threading.Event()
     write = os.write
 
-    def slow(file: int, octets: bytes) -> int:
+    def slow(file: int, data: bytes) -> int:
         free.wait(30)
-        return write(file, octets)
+        return write(file, data)
 
     monkeypatch.setattr(os, "write", slow)
     yield free
@@ -192,13 +191,13 @@ def test_a_full_disk_loses_nothing_that_was_numbered(
     monkeypatch.setattr(files_module, "_RETRY", 0.01)
     write, error_frames = os.write, [5, 5]
 
-    def full(file: int, octets: bytes) -> int:
-        if len(octets) > 10_000:
-            return write(file, octets[:10_000])
-        if error_frames and len(octets) < 10_000:
+    def full(file: int, data: bytes) -> int:
+        if len(data) > 10_000:
+            return write(file, data[:10_000])
+        if error_frames and len(data) < 10_000:
             error_frames.pop()
             raise OSError(28, "No space left on device")
-        return write(file, octets)
+        return write(file, data)
 
     monkeypatch.setattr(os, "write", full)
     writer = writer_in(tmp_path, clock)
@@ -215,7 +214,7 @@ def test_a_disk_that_stays_full_does_not_keep_the_gateway_from_stopping(
 ) -> None:
     writer = writer_in(tmp_path, clock)
 
-    def full(_file: int, _octets: bytes) -> int:
+    def full(_file: int, _data: bytes) -> int:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "write", full)
@@ -223,11 +222,11 @@ def test_a_disk_that_stays_full_does_not_keep_the_gateway_from_stopping(
     assert not writer.close(within=0.05)
 
 
-def _left_behind(directory: Path, octets: bytes, node: str = "node-1") -> Path:
+def _left_behind(directory: Path, data: bytes, node: str = "node-1") -> Path:
     folder = directory / "d=2026-11-20"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / SegmentName("gateway", node, "0123456789abcdef", 1, 7).while_open
-    path.write_bytes(octets)
+    path.write_bytes(data)
     return path
 
 
@@ -342,9 +341,9 @@ def test_old_segments_are_deleted_while_the_disk_is_full(
     old = tmp_path / "d=2026-11-01" / str(SegmentName("gateway", "node-1", "0123456789abcdef", 1, 1))
     write = os.write
 
-    def full(file: int, octets: bytes) -> int:
+    def full(file: int, data: bytes) -> int:
         if not old.exists():
-            return write(file, octets)
+            return write(file, data)
         raise OSError(28, "No space left on device")
 
     old.parent.mkdir()
@@ -357,13 +356,13 @@ def test_old_segments_are_deleted_while_the_disk_is_full(
     assert writer.close()
 
 
-def test_what_waits_for_the_disk_is_bounded_in_octets_too(
+def test_what_waits_for_the_disk_is_bounded_in_bytes_too(
     tmp_path: Path, clock: ManualClock, stuck: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_module, "_PENDING_OCTETS", 100_000)
+    monkeypatch.setattr(writer_module, "_MAX_PENDING_BYTES", 100_000)
     writer = writer_in(tmp_path, clock)
     for _ in range(4):
-        writer.events.extend(Err(clock.time, 0, "x" * 1000) for _ in range(BATCH))
+        writer.events.extend(ErrorLine(clock.time, 0, "x" * 1000) for _ in range(BATCH))
         writer.flush()
     assert writer.dropped == 3 * BATCH
     stuck.set()
@@ -399,7 +398,7 @@ def test_a_writer_whose_thread_died_does_not_say_that_all_is_written(
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
     writer = writer_in(tmp_path, clock)
 
-    def broken(_file: int, _octets: bytes) -> int:
+    def broken(_file: int, _data: bytes) -> int:
         raise MemoryError
 
     with monkeypatch.context() as patch:

@@ -435,7 +435,8 @@ def test_the_default_user_is_the_plugins(
     ],
 )
 def test_the_loopback_users_are_the_brokers(conf: str, users: tuple[str, ...], files: Files, migrate: Migrate) -> None:
-    assert migrate(*files(rabbitmq__conf=conf)).config.defaults.loopback_users == users
+    found = migrate(*files(rabbitmq__conf=conf)).config.defaults.loopback_users
+    assert found == tuple(map(str.encode, users))
 
 
 def test_names_in_the_files_cannot_break_out_of_a_comment(files: Files, migrate: Migrate) -> None:

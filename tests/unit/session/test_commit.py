@@ -2,9 +2,9 @@
 
 import pytest
 
+from gateway.config.virtual_host import TransactionLimits, VirtualHost
 from gateway.session import ops
 from gateway.session.context import Hold
-from gateway.session.settings import Settings, TransactionLimits
 from gateway.session.subscription import Subscription
 from gateway.session.transitions import State
 from tests.support.playbook import Playbook, ack_id, deliver, stomp
@@ -210,7 +210,7 @@ def test_two_transactions_do_not_mix(play: Playbook) -> None:
 
 
 def test_a_transaction_left_open_is_gone_and_the_client_is_told() -> None:
-    play = Playbook(Settings("/", transactions=TransactionLimits(max_age=600.0)), now=50_000.0)
+    play = Playbook(VirtualHost(name="/", transactions=TransactionLimits(max_age=600.0)), now=50_000.0)
     play.connect()
     play.client("BEGIN", "transaction:at once")
     play.session.time_passed(50_001.0)
@@ -238,7 +238,7 @@ def test_a_transaction_left_open_is_gone_and_the_client_is_told() -> None:
     ids=["actions", "bytes"],
 )
 def test_a_send_that_is_too_much_for_its_transaction_is_left_out(limits: TransactionLimits, message: str) -> None:
-    play = Playbook(Settings("/", transactions=limits))
+    play = Playbook(VirtualHost(name="/", transactions=limits))
     play.connect()
     _ready_to_publish(play)
     play.client("BEGIN", "transaction:t")
@@ -251,7 +251,7 @@ def test_a_send_that_is_too_much_for_its_transaction_is_left_out(limits: Transac
 
 
 def test_headers_count_as_octets_of_a_transaction() -> None:
-    play = Playbook(Settings("/", transactions=TransactionLimits(max_bytes=10_000)))
+    play = Playbook(VirtualHost(name="/", transactions=TransactionLimits(max_bytes=10_000)))
     play.connect()
     _ready_to_publish(play)
     play.client("BEGIN", "transaction:t")

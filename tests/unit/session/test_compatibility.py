@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from gateway.config.virtual_host import VirtualHost
 from gateway.session import ops
 from gateway.session.destinations import durable_queue_name
-from gateway.session.settings import Settings
 from tests.support.playbook import IDENTITY, Playbook, deliver
 
-RELEASED = Settings("/")
-NEXT = replace(RELEASED, next_release=True)
+RELEASED = VirtualHost(name="/")
+NEXT = RELEASED.model_copy(update={"compatibility": "next"})
 
 # Computed by Erlang's own encoder, from binaries where the released versions encode lists.
 NAMES = {
@@ -88,7 +86,7 @@ def test_a_refused_operation_and_a_lost_link_are_told_in_the_same_way() -> None:
 
 
 @pytest.mark.parametrize(("settings", "end"), [(RELEASED, b"'\n"), (NEXT, b"'")])
-def test_a_refused_login_has_no_line_feed_behind_it(settings: Settings, end: bytes) -> None:
+def test_a_refused_login_has_no_line_feed_behind_it(settings: VirtualHost, end: bytes) -> None:
     play = Playbook(settings)
     play.client("CONNECT", "host:/", "login:a", "passcode:b")
     assert isinstance(play.asked(), ops.Login)

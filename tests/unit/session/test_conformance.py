@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 
+from gateway.config.virtual_host import TransactionLimits, VirtualHost
 from gateway.errors import CloseReason
 from gateway.session import ops
-from gateway.session.settings import Settings, TransactionLimits
+from gateway.session.connect import ClientFacts
 from gateway.session.transitions import State
 from tests.support.playbook import IDENTITY, Playbook, ack_id, deliver
 
-PLUGIN = Settings("/", transactions=TransactionLimits(max_open=1, max_actions=1))
-STRICT = replace(PLUGIN, strict=True)
+PLUGIN = VirtualHost(name="/", transactions=TransactionLimits(max_open=1, max_actions=1))
+STRICT = PLUGIN.model_copy(update={"conformance": "strict"})
 
 Mistake = Callable[[Playbook], None]
 
@@ -40,7 +41,7 @@ def _refused_login(play: Playbook) -> None:
 
 def _accepted_login(*headers: str, is_local: bool = True) -> Mistake:
     def mistake(play: Playbook) -> None:
-        play.session.authentication.is_local = is_local
+        play.session.set_client(ClientFacts(is_local=is_local))
         play.client("CONNECT", "host:/", "login:guest", "passcode:guest", *headers)
         assert isinstance(play.asked(), ops.Login)
         play.broker(ops.LoggedIn())
@@ -122,7 +123,7 @@ def _message(word: str) -> str:
     return re.sub(r"ERROR (?:for \w+ )?", "", word).partition(":")[0]
 
 
-def _answer(case: Case, settings: Settings, *, logged_in: bool) -> Playbook:
+def _answer(case: Case, settings: VirtualHost, *, logged_in: bool) -> Playbook:
     """Make the mistake; the ERROR must be the same whatever the configuration."""
     play = Playbook(settings)
     if logged_in:
@@ -179,7 +180,7 @@ def test_what_closes_anyway_keeps_its_reason_under_strict() -> None:
 
 def test_strict_is_a_matter_of_the_virtual_host_that_was_asked_for() -> None:
     """A client that names a lenient virtual host is dealt with leniently, though the default is strict."""
-    play = Playbook(STRICT, other=replace(PLUGIN, virtual_host="lenient"))
+    play = Playbook(STRICT, other=PLUGIN.model_copy(update={"name": "lenient"}))
     play.client("CONNECT", "host:lenient", "login:a", "passcode:b")
     assert isinstance(play.asked(), ops.Login)
     play.broker(ops.LoginFailed(403, "ACCESS_REFUSED - Login was refused"))

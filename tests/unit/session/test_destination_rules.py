@@ -2,37 +2,50 @@
 
 from __future__ import annotations
 
+from typing import Final, Literal
+
 import pytest
 
+from gateway.config.rules import DestinationRule, QueueArguments
+from gateway.config.virtual_host import Prefetch, VirtualHost
 from gateway.errors import CloseReason, StompError
 from gateway.patterns import Pattern
 from gateway.session import ops
 from gateway.session.destination_rules import DestinationRules, spelled_login
-from gateway.session.destinations import parse, spellings
-from gateway.session.settings import DestinationRule, QueueArgumentDefaults, Settings
+from gateway.session.destinations import canonical_texts, parse
 from gateway.session.transitions import State
 from tests.support.playbook import Playbook
 
+Action = Literal["allow", "deny", "rewrite"]
+Frames = Literal["send", "subscribe", "both"]
+
 
 def rule(
-    action: str, pattern: str, to: str | None = None, *, on: str = "both", logins: str = "", mandatory: bool = False
+    action: Action,
+    pattern: str,
+    to: str | None = None,
+    *,
+    on: Frames = "both",
+    logins: str = "",
+    mandatory: bool = False,
 ) -> DestinationRule:
     return DestinationRule(
-        Pattern(pattern.encode()),
-        denies=action == "deny",
+        action=action,
+        destination=Pattern(pattern.encode()),
         to=None if to is None else Pattern(to.encode()),
-        on_send=on != "subscribe",
-        on_subscribe=on != "send",
+        on=on,
         logins=tuple(Pattern(login.encode()) for login in logins.split()),
         mandatory=mandatory,
     )
 
 
-ALLOW, DENY, REWRITE = "allow", "deny", "rewrite"
+ALLOW: Final = "allow"
+DENY: Final = "deny"
+REWRITE: Final = "rewrite"
 
 
 def rules_for(login: str, *rules: DestinationRule, topic_exchange: bytes = b"amq.topic") -> DestinationRules:
-    settings = Settings("/", destination_rules=rules, default_topic_exchange=topic_exchange)
+    settings = VirtualHost(name="/", destination_rules=rules, default_topic_exchange=topic_exchange)
     return DestinationRules(settings, login.encode())
 
 
@@ -135,7 +148,7 @@ def test_a_slash_within_a_name_is_written_in_one_way() -> None:
 )
 def test_the_first_spelling_means_what_the_text_means(text: str) -> None:
     destination = parse(text.encode())
-    assert parse(spellings(destination, b"amq.topic")[0]) == destination
+    assert parse(canonical_texts(destination, b"amq.topic")[0]) == destination
 
 
 # Rewriting.
@@ -215,7 +228,7 @@ def test_whatever_a_login_is_rewriting_stays_within_one_word(login: str) -> None
 
 
 def playing(*rules: DestinationRule) -> Playbook:
-    play = Playbook(Settings("/", destination_rules=rules))
+    play = Playbook(VirtualHost(name="/", destination_rules=rules))
     play.connect()
     return play
 
@@ -259,7 +272,7 @@ def test_messages_go_where_the_rule_wants() -> None:
 
 
 def test_a_subscription_by_destination_keeps_the_clients_own_name() -> None:
-    play = Playbook(Settings("/", destination_rules=(rule(REWRITE, "/queue/*", "/queue/t.*"),)))
+    play = Playbook(VirtualHost(name="/", destination_rules=(rule(REWRITE, "/queue/*", "/queue/t.*"),)))
     play.connect("1.0")
     play.client("SUBSCRIBE", "destination:/queue/q")
     operation = play.asked()
@@ -358,11 +371,12 @@ def test_a_queue_cannot_hand_on_to_where_its_client_may_not_send(
     ],
 )
 def test_what_the_operator_says_of_dead_letters_is_not_the_clients_to_bend(line: str, shown: str | None) -> None:
-    defaults = QueueArgumentDefaults(
-        Pattern(b"/queue/*"), {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    defaults = QueueArguments(
+        destination=Pattern(b"/queue/*"),
+        arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"},
     )
     denied = (rule(DENY, "/queue/secret"), rule(DENY, "/exchange/*"), rule(DENY, "/queue/dead", on="send"))
-    play = Playbook(Settings("/", destination_rules=denied, queue_defaults=(defaults,)))
+    play = Playbook(VirtualHost(name="/", destination_rules=denied, queue_arguments=(defaults,)))
     play.connect()
     play.client("SUBSCRIBE", "id:1", "destination:/queue/q", line)
     if shown is None:
@@ -401,7 +415,7 @@ def test_a_reply_to_is_no_destination_of_the_frame() -> None:
     ],
 )
 def test_the_prefetch_of_a_subscription(default: int, most: int, asked: str | None, prefetch: int) -> None:
-    play = Playbook(Settings("/", default_prefetch=default, max_prefetch=most))
+    play = Playbook(VirtualHost(name="/", prefetch=Prefetch(default=default or None, max=most or None)))
     play.connect()
     lines = [] if asked is None else [f"prefetch-count:{asked}"]
     play.client("SUBSCRIBE", "id:1", "destination:/queue/q", "ack:client", *lines)
@@ -412,7 +426,7 @@ def test_the_prefetch_of_a_subscription(default: int, most: int, asked: str | No
 
 
 def test_the_window_of_an_automatic_subscription_is_its_own() -> None:
-    play = Playbook(Settings("/", default_prefetch=3, max_prefetch=5, auto_ack_window=100))
+    play = Playbook(VirtualHost(name="/", prefetch=Prefetch(default=3, max=5), auto_ack_window=100))
     play.connect()
     play.client("SUBSCRIBE", "id:1", "destination:/queue/q", "prefetch-count:9")
     operation = play.asked()

@@ -9,10 +9,10 @@ from gateway.session.destinations import (
     Destination,
     Kind,
     durable_queue_name,
+    message_destination,
+    message_reply_to,
     not_for,
     parse,
-    show,
-    show_reply_to,
     subscription_queue_name,
 )
 
@@ -146,7 +146,7 @@ def test_where_a_destination_leads(
     ],
 )
 def test_the_destination_that_a_message_shows(exchange: bytes, key: bytes, shown: bytes) -> None:
-    assert show(exchange, key) == shown
+    assert message_destination(exchange, key) == shown
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_the_destination_that_a_message_shows(exchange: bytes, key: bytes, shown
     ],
 )
 def test_the_reply_to_that_a_message_shows(reply_to: bytes, shown: bytes) -> None:
-    assert show_reply_to(reply_to) == shown
+    assert message_reply_to(reply_to) == shown
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_a_queue_that_may_not_be_declared_is_an_error_for_the_frame_that_wanted_
 def test_every_error_is_there_for_the_owners_log(play: Playbook) -> None:
     play.client("COMMIT", "transaction:nope")
     play.client("SEND", "destination:/nowhere/")
-    assert [each.message for each in play.session.complaints] == ["Bad transaction", "Unknown destination"]
+    assert [each.message for each in play.session.take_errors()] == ["Bad transaction", "Unknown destination"]
     assert len(play.said()) == 2
 
 

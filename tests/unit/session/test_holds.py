@@ -1,15 +1,15 @@
 """Holds: why a session does not read, and what lets it go on."""
 
+from gateway.config.virtual_host import ConfirmWindow, VirtualHost
 from gateway.session import ops
 from gateway.session.context import Hold
-from gateway.session.settings import Settings
 from tests.support.playbook import Playbook, ack_id, deliver, stomp
 
 SEND = ("SEND", "destination:/topic/t", "receipt:r")
 
 
 def _small_window(messages: int = 4, octets: int = 1000) -> Playbook:
-    play = Playbook(Settings("/", confirm_messages=messages, confirm_bytes=octets))
+    play = Playbook(VirtualHost(name="/", confirm_window=ConfirmWindow(messages=messages, bytes=octets)))
     play.connect()
     play.client(*SEND)
     play.prepare()
@@ -122,12 +122,12 @@ def test_an_alarm_that_is_over_before_the_next_send_holds_nothing(play: Playbook
 
 def test_a_link_that_takes_no_octets_holds_its_clients(play: Playbook) -> None:
     subscription = play.subscribe()
-    play.session.holds.add(Hold.LINK_WRITE)
+    play.session.hold(Hold.LINK_WRITE)
     play.client("SEND", "destination:/topic/t", body="held")
     assert play.asked() is None
     deliver(subscription, 1)
     assert play.said() == ["MESSAGE 1 #1 "]
-    play.session.holds.discard(Hold.LINK_WRITE)
+    play.session.release(Hold.LINK_WRITE)
     play.go_on()
     play.prepare()
     assert play.published() == ["amq.topic t held"]
@@ -137,10 +137,10 @@ def test_a_frame_that_waited_for_its_operation_also_waits_for_the_link(play: Pla
     play.client("SEND", "destination:/topic/t", body="held")
     operation = play.asked()
     assert isinstance(operation, ops.PreparePublisher)
-    play.session.holds.add(Hold.LINK_WRITE)
+    play.session.hold(Hold.LINK_WRITE)
     play.broker(ops.PublisherPrepared(1, 4096, confirms=False))
     assert play.published() == []
-    play.session.holds.discard(Hold.LINK_WRITE)
+    play.session.release(Hold.LINK_WRITE)
     play.go_on()
     assert play.published() == ["amq.topic t held"]
 

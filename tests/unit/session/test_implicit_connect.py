@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from pydantic import SecretStr
 
+from gateway.config.virtual_host import User, VirtualHost
 from gateway.errors import CloseReason
 from gateway.session import ops
-from gateway.session.settings import Settings, User
+from gateway.session.connect import ClientFacts
 from gateway.session.transitions import State
 from tests.support.playbook import Playbook
 
-SETTINGS = Settings("/", default_user=User(b"somebody", b"secret"))
+SETTINGS = VirtualHost(name="/", default_user=User(login="somebody", passcode=SecretStr("secret")))
 SUBSCRIBE = b"SUBSCRIBE\nid:1\ndestination:/amq/queue/q\nreceipt: r1\n\n\0"
 
 
@@ -21,7 +22,7 @@ SUBSCRIBE = b"SUBSCRIBE\nid:1\ndestination:/amq/queue/q\nreceipt: r1\n\n\0"
 def play() -> Iterator[Playbook]:
     """A session that has heard nothing yet and does without CONNECT."""
     playbook = Playbook(SETTINGS)
-    playbook.session.authentication.implicit_connect = True
+    playbook.session.set_client(ClientFacts(implicit_connect=True))
     yield playbook
     playbook.finish()
 
@@ -49,10 +50,9 @@ def test_a_login_that_the_broker_refuses_closes_and_names_the_receipt(play: Play
 
 
 def test_a_default_user_who_may_not_come_from_elsewhere_is_closed(play: Playbook) -> None:
-    local = replace(SETTINGS, loopback_users=frozenset((b"somebody",)))
+    local = SETTINGS.model_copy(update={"loopback_users": (b"somebody",)})
     playbook = Playbook(local)
-    playbook.session.authentication.implicit_connect = True
-    playbook.session.authentication.is_local = False
+    playbook.session.set_client(ClientFacts(is_local=False, implicit_connect=True))
     playbook.octets(SUBSCRIBE)
     assert isinstance(playbook.asked(), ops.Login)
     playbook.broker(ops.LoggedIn())
@@ -82,8 +82,8 @@ def test_a_connect_afterwards_is_a_second_one(play: Playbook) -> None:
 
 
 def test_where_there_is_no_default_user_the_first_frame_closes() -> None:
-    play = Playbook(replace(SETTINGS, default_user=None))
-    play.session.authentication.implicit_connect = True
+    play = Playbook(SETTINGS.model_copy(update={"default_user": None}))
+    play.session.set_client(ClientFacts(implicit_connect=True))
     play.octets(SUBSCRIBE)
     assert play.said() == ["ERROR for r1 Bad CONNECT: Missing login or passcode header(s)"]
     assert play.state() is State.CLOSED

@@ -3,9 +3,9 @@
 import pytest
 
 from gateway.amqp.splitter import Return
+from gateway.config.virtual_host import ConfirmWindow, VirtualHost
 from gateway.errors import CloseReason
 from gateway.session.context import Hold
-from gateway.session.settings import Settings
 from gateway.session.transitions import State
 from tests.support.playbook import Playbook, ack_id, deliver, stomp
 
@@ -22,7 +22,7 @@ def refusal(destination: str, receipt: str | None = None) -> str:
     return f"ERROR{whose} Unroutable message: {NOWHERE.format(destination)}"
 
 
-def begin(settings: Settings | None = None) -> Playbook:
+def begin(settings: VirtualHost | None = None) -> Playbook:
     """A session whose first message, a mandatory one, was confirmed."""
     play = Playbook(settings)
     play.connect()
@@ -37,12 +37,12 @@ def test_a_message_that_comes_back_is_an_error_and_gets_no_receipt() -> None:
     play = begin()
     play.octets(mandatory("/topic/t", "r1", "lost") + mandatory("/topic/u", "r2"))
     assert play.published() == ["mandatory amq.topic t lost", "mandatory amq.topic u "]
-    play.give_back("amq.topic", "t", size=4, receipt="r1")
+    play.return_message("amq.topic", "t", size=4, receipt="r1")
     assert play.said() == [refusal("/topic/t", "r1")]
     play.confirm(3, multiple=True)
     assert play.said() == ["RECEIPT r2"]
     assert play.state() is State.CONNECTED
-    assert not play.session.publisher.unconfirmed
+    assert not len(play.session.confirms)
     play.finish()
 
 
@@ -50,7 +50,7 @@ def test_without_a_receipt_the_error_names_the_destination_alone() -> None:
     play = begin()
     play.octets(mandatory("/amq/queue/gone"))
     play.published()
-    play.give_back("", "gone")
+    play.return_message("", "gone")
     play.confirm(2)
     assert play.said() == [refusal("/amq/queue/gone")]
 
@@ -68,7 +68,7 @@ def test_a_client_that_had_no_confirms_gets_them_with_its_first_mandatory_messag
     play.octets(mandatory("/topic/t"))
     assert play.prepare().confirms
     assert play.published() == ["amq.topic t ", "mandatory amq.topic t "]
-    play.give_back("amq.topic", "t")
+    play.return_message("amq.topic", "t")
     play.confirm(1)
     assert play.said() == [refusal("/topic/t")]
 
@@ -78,7 +78,7 @@ def test_of_messages_that_went_the_same_way_the_one_that_bears_its_receipt_came_
     play = begin()
     play.octets(mandatory("/topic/t", "found") + mandatory("/topic/t", "lost") + mandatory("/topic/t", "found too"))
     play.published()
-    play.give_back("amq.topic", "t", receipt="lost")
+    play.return_message("amq.topic", "t", receipt="lost")
     assert play.said() == [refusal("/topic/t", "lost")]
     play.confirm(4, multiple=True)
     assert play.said() == ["RECEIPT found", "RECEIPT found too"]
@@ -89,9 +89,9 @@ def test_messages_that_are_all_alike_come_back_in_their_order() -> None:
     play.octets(mandatory("/topic/t") * 3 + mandatory("/topic/t", "r"))
     play.published()
     for _ in range(3):
-        play.give_back("amq.topic", "t")
+        play.return_message("amq.topic", "t")
     # One more than there are is nobody's, least of all the one's with a receipt.
-    play.give_back("amq.topic", "t")
+    play.return_message("amq.topic", "t")
     assert play.said() == [refusal("/topic/t")] * 3
     play.confirm(5, multiple=True)
     assert play.said() == ["RECEIPT r"]
@@ -101,7 +101,7 @@ def test_a_message_that_is_not_mandatory_never_comes_back() -> None:
     play = begin()
     play.octets(stomp("SEND", "destination:/topic/t", "receipt:r") + mandatory("/exchange/amq.topic/t", "r"))
     play.published()
-    play.give_back("amq.topic", "t", receipt="r")
+    play.return_message("amq.topic", "t", receipt="r")
     assert play.said() == [refusal("/exchange/amq.topic/t", "r")]
     play.confirm(3, multiple=True)
     assert play.said() == ["RECEIPT r"]
@@ -111,17 +111,17 @@ def test_properties_that_make_no_sense_harm_nobody() -> None:
     play = begin()
     play.octets(mandatory("/topic/t"))
     play.published()
-    play.session.take_return(Return(312, b"NO_ROUTE", b"amq.topic", b"t", b"\x20\0\xff"))
+    play.session.message_returned(Return(312, b"NO_ROUTE", b"amq.topic", b"t", b"\x20\0\xff"))
     play.confirm(2)
     assert play.said() == [refusal("/topic/t")]
 
 
 def test_what_came_back_makes_room_in_the_window() -> None:
-    play = begin(Settings("/", confirm_messages=1))
+    play = begin(VirtualHost(name="/", confirm_window=ConfirmWindow(messages=1)))
     play.octets(mandatory("/topic/t", "r"))
     play.published()
     assert play.session.holds == {Hold.CONFIRM_WINDOW}
-    play.give_back("amq.topic", "t", receipt="r")
+    play.return_message("amq.topic", "t", receipt="r")
     assert play.session.holds == {Hold.CONFIRM_WINDOW}
     play.confirm(2)
     assert play.session.holds == set()
@@ -140,7 +140,7 @@ def test_a_transaction_with_a_message_that_comes_back_acknowledges_nothing() -> 
     play.client("COMMIT", "transaction:t", "receipt:c")
     assert play.published() == ["mandatory amq.topic t ", "amq.topic u "]
     assert play.session.holds == {Hold.COMMIT}
-    play.give_back("amq.topic", "t", receipt="s1")
+    play.return_message("amq.topic", "t", receipt="s1")
     play.confirm(3, multiple=True)
     assert play.said() == [
         refusal("/topic/t", "s1"),
@@ -161,14 +161,14 @@ def test_confirms_of_a_transaction_are_switched_on_by_its_commit(play: Playbook)
 
 
 def test_strict_closes_with_it() -> None:
-    play = begin(Settings("/", strict=True))
+    play = begin(VirtualHost(name="/", conformance="strict"))
     play.octets(mandatory("/topic/t", "r"))
     play.published()
-    play.give_back("amq.topic", "t", receipt="r")
+    play.return_message("amq.topic", "t", receipt="r")
     assert play.said() == [refusal("/topic/t", "r")]
     assert play.session.close_reason is CloseReason.PROTOCOL_ERROR
     # Behind the end nothing more is said.
-    play.give_back("amq.topic", "t", receipt="r")
+    play.return_message("amq.topic", "t", receipt="r")
     assert play.said() == []
 
 
@@ -176,7 +176,7 @@ def test_disconnect_waits_for_the_confirm_of_what_came_back() -> None:
     play = begin()
     play.octets(mandatory("/topic/t", "r") + stomp("DISCONNECT", "receipt:bye"))
     play.published()
-    play.give_back("amq.topic", "t", receipt="r")
+    play.return_message("amq.topic", "t", receipt="r")
     assert play.asked() is None
     play.confirm(2)
     assert play.said() == [refusal("/topic/t", "r")]

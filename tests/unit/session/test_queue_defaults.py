@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.config.rules import QueueArguments
+from gateway.config.virtual_host import VirtualHost
 from gateway.patterns import Pattern
 from gateway.session import ops
-from gateway.session.arguments import Argument
-from gateway.session.queues import QueueSpec
-from gateway.session.settings import QueueArgumentDefaults, Settings
+from gateway.session.queues import Argument, QueueSpec
 from tests.support.playbook import Playbook
 
 QUORUM: dict[str, str | int] = {"x-queue-type": "quorum", "x-delivery-limit": 5, "x-max-length": 100}
 BOUNDED: dict[str, str | int] = {"x-max-length": 100, "x-expires": 60_000, "x-max-priority": 3}
 
 
-def playing(pattern: str, arguments: dict[str, str | int], *more: QueueArgumentDefaults) -> Playbook:
-    play = Playbook(Settings("/", queue_defaults=(QueueArgumentDefaults(Pattern(pattern.encode()), arguments), *more)))
+def playing(pattern: str, arguments: dict[str, str | int], *more: QueueArguments) -> Playbook:
+    play = Playbook(
+        VirtualHost(
+            name="/",
+            queue_arguments=(QueueArguments(destination=Pattern(pattern.encode()), arguments=arguments), *more),
+        )
+    )
     play.connect()
     return play
 
@@ -46,7 +51,7 @@ def test_a_destination_that_does_not_fit_has_none() -> None:
 
 
 def test_the_first_entry_that_fits_counts() -> None:
-    any_queue = QueueArgumentDefaults(Pattern(b"/queue/*"), {"x-expires": 1})
+    any_queue = QueueArguments(destination=Pattern(b"/queue/*"), arguments={"x-expires": 1})
     assert sent(playing("/queue/a*", {"x-max-length": 9}, any_queue), "/queue/ab").arguments == {"x-max-length": 9}
     assert sent(playing("/queue/a*", {"x-max-length": 9}, any_queue), "/queue/b").arguments == {"x-expires": 1}
 
@@ -93,7 +98,9 @@ def test_queues_of_subscriptions(destination: str, lines: list[str], expected: d
 @pytest.mark.parametrize("topic", ["a", "b"])
 def test_a_queue_that_clients_name_is_looked_up_by_its_name(topic: str) -> None:
     play = playing(
-        "/topic/a", {"x-max-length": 1}, QueueArgumentDefaults(Pattern(b"/queue/workers"), {"x-max-length": 2})
+        "/topic/a",
+        {"x-max-length": 1},
+        QueueArguments(destination=Pattern(b"/queue/workers"), arguments={"x-max-length": 2}),
     )
     found = subscribed(play, f"/topic/{topic}", "x-queue-name:workers")
     assert found.arguments == {"x-max-length": 2}

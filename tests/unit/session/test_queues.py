@@ -2,22 +2,22 @@
 
 import pytest
 
+from gateway.config.virtual_host import VirtualHost
 from gateway.errors import StompError
-from gateway.session.arguments import queue_arguments
 from gateway.session.destinations import parse
 from gateway.session.queues import (
     QueueRules,
     QueueSpec,
     is_durable,
     name_for_broker,
+    queue_arguments,
     sent_queue,
     subscribed_queue,
     subscription_queue,
 )
-from gateway.session.settings import Settings
 
 FALLBACK = b"stomp-subscription-by-chance"
-SETTINGS = Settings("/")
+SETTINGS = VirtualHost(name="/")
 RULES = QueueRules()
 Headers = dict[bytes, bytes]
 

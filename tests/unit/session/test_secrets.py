@@ -1,10 +1,11 @@
 """No passcode comes out of a session by any way: frames, representations, errors."""
 
 import pytest
+from pydantic import SecretStr
 
+from gateway.config.virtual_host import User, VirtualHost
 from gateway.session import ops
-from gateway.session.connecting import read_connect
-from gateway.session.settings import Settings, User
+from gateway.session.connect import read_connect
 from tests.support.playbook import Playbook
 
 SECRET = "correct-horse"
@@ -21,16 +22,19 @@ def test_what_a_session_asks_for_does_not_show_the_passcode() -> None:
     operation = play.asked()
     assert isinstance(operation, ops.Login)
     assert operation.passcode == SECRET.encode()
-    assert SECRET not in _shown(operation, play.session, vars(play.session))
+    session, context = play.session, play.session._context
+    parts = [getattr(each, name) for each in (session, context, session._connect) for name in type(each).__slots__]
+    assert operation in parts
+    assert SECRET not in _shown(operation, session, parts)
 
 
 def test_a_connect_does_not_show_the_passcode() -> None:
-    connect = read_connect({b"passcode": SECRET.encode()}, lambda _: Settings("/"))
+    connect = read_connect({b"passcode": SECRET.encode()}, lambda _: VirtualHost(name="/"))
     assert SECRET not in _shown(connect)
 
 
 def test_settings_do_not_show_the_default_passcode() -> None:
-    assert SECRET not in _shown(Settings("/", default_user=User(b"guest", SECRET.encode())))
+    assert SECRET not in _shown(VirtualHost(name="/", default_user=User(login="guest", passcode=SecretStr(SECRET))))
 
 
 @pytest.mark.parametrize(

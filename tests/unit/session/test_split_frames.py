@@ -7,9 +7,9 @@ import itertools
 import pytest
 
 from gateway.errors import CloseReason, StompError
+from gateway.session.delivery_ledger import AckMode
 from gateway.session.error_frames import encode_error
-from gateway.session.split_frames import split_frames
-from gateway.session.subscription import AckMode, Subscription
+from gateway.session.subscription import Subscription, split_frames
 from gateway.stomp.encoder import encode, encode_receipt
 
 ROUTE = b"\x00\x05queue"

@@ -5,7 +5,8 @@ import tracemalloc
 import pytest
 
 from gateway.amqp.properties import Properties, encode_around_table, table_entries
-from gateway.session.subscription import AckMode, Subscription
+from gateway.session.delivery_ledger import AckMode
+from gateway.session.subscription import Subscription
 from tests.support.playbook import NO_PROPERTIES, OF_STREAM, TO_QUEUE, settlements_in_words
 from tests.support.unacked import Unacked
 
@@ -22,7 +23,7 @@ def subscription(
     shows_ack: bool = True,
 ) -> Subscription:
     found = Subscription(tag, identifier, mode, session, shows_ack=shows_ack)
-    found.channel = CHANNEL
+    found.set_channel(CHANNEL)
     for number in range(1, delivered + 1):
         found.deliver(number, False, TO_QUEUE, NO_PROPERTIES, b"")
     found.output.clear()
@@ -30,7 +31,7 @@ def subscription(
 
 
 def settled(of: Subscription) -> list[str]:
-    return settlements_in_words(of.take_settlements())
+    return settlements_in_words(of.ledger.take_frames())
 
 
 def message(of: Subscription, *, body: bytes = b"hi", route: bytes = TO_QUEUE, properties: bytes = NO_PROPERTIES,
@@ -126,36 +127,36 @@ def test_a_head_too_long_to_remember_is_encoded_every_time() -> None:
 def test_acknowledgements_in_order_are_one_frame() -> None:
     found = subscription(delivered=5)
     for tag in (1, 2, 3):
-        found.acknowledge(tag)
-    assert found.outstanding == 2
+        found.ledger.acknowledge(tag)
+    assert found.ledger.outstanding == 2
     assert settled(found) == ["ack 3 multiple"]
     assert settled(found) == []
 
 
 def test_acknowledgements_ahead_are_single_and_the_multiple_does_not_reach_over_what_is_outstanding() -> None:
     found = subscription(delivered=5)
-    found.acknowledge(4)
-    found.acknowledge(1)
+    found.ledger.acknowledge(4)
+    found.ledger.acknowledge(1)
     assert settled(found) == ["ack 4", "ack 1 multiple"]
-    assert [tag for tag in range(1, 6) if found.holds(tag)] == [2, 3, 5]
-    found.acknowledge(3)
-    found.acknowledge(2)
+    assert [tag for tag in range(1, 6) if found.ledger.is_outstanding(tag)] == [2, 3, 5]
+    found.ledger.acknowledge(3)
+    found.ledger.acknowledge(2)
     assert settled(found) == ["ack 3", "ack 2 multiple"]
-    assert found.outstanding == 1
-    found.acknowledge(5)
+    assert found.ledger.outstanding == 1
+    found.ledger.acknowledge(5)
     assert settled(found) == ["ack 5 multiple"]
-    assert found.outstanding == 0
+    assert found.ledger.outstanding == 0
 
 
 def test_a_multiple_names_a_tag_that_the_broker_still_knows() -> None:
     """The floor has moved over tags settled one by one; naming those would close the channel."""
     found = subscription(delivered=3)
-    found.acknowledge(2)
-    found.acknowledge(3)
+    found.ledger.acknowledge(2)
+    found.ledger.acknowledge(3)
     assert settled(found) == ["ack 2", "ack 3"]
-    found.acknowledge(1)
+    found.ledger.acknowledge(1)
     assert settled(found) == ["ack 1 multiple"]
-    assert found.outstanding == 0
+    assert found.ledger.outstanding == 0
 
 
 def test_one_message_kept_for_long_costs_no_memory_for_all_that_follow() -> None:
@@ -165,80 +166,80 @@ def test_one_message_kept_for_long_costs_no_memory_for_all_that_follow() -> None
     for tag in range(2, 50_000):
         message(found, tag=tag)
         broker.waiting.add(tag)
-        found.acknowledge(tag)
-        broker.apply(found.take_settlements())
+        found.ledger.acknowledge(tag)
+        broker.apply(found.ledger.take_frames())
         broker.acked.clear()
     grown, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert (found.outstanding, found.holds(1), broker.waiting) == (1, True, {1})
+    assert (found.ledger.outstanding, found.ledger.is_outstanding(1), broker.waiting) == (1, True, {1})
     assert grown < 200_000
-    found.acknowledge(1)
-    broker.apply(found.take_settlements())
-    assert (found.outstanding, broker.waiting) == (0, set())
+    found.ledger.acknowledge(1)
+    broker.apply(found.ledger.take_frames())
+    assert (found.ledger.outstanding, broker.waiting) == (0, set())
 
 
 def test_cumulative_acknowledgement() -> None:
     found = subscription(AckMode.CLIENT, delivered=5)
-    found.acknowledge(2)
-    found.acknowledge(4)
+    found.ledger.acknowledge(2)
+    found.ledger.acknowledge(4)
     assert settled(found) == ["ack 4 multiple"]
-    assert [tag for tag in range(1, 6) if found.holds(tag)] == [5]
+    assert [tag for tag in range(1, 6) if found.ledger.is_outstanding(tag)] == [5]
 
 
 def test_number_0_acknowledges_everything_so_far_in_mode_client_and_nothing_in_others() -> None:
     found = subscription(AckMode.CLIENT, delivered=3)
-    assert found.holds(0)
-    found.acknowledge(0)
+    assert found.ledger.is_outstanding(0)
+    found.ledger.acknowledge(0)
     assert settled(found) == ["ack 3 multiple"]
-    assert not subscription(AckMode.CLIENT_INDIVIDUAL, delivered=3).holds(0)
+    assert not subscription(AckMode.CLIENT_INDIVIDUAL, delivered=3).ledger.is_outstanding(0)
 
 
 @pytest.mark.parametrize("delivered", [0, 3])
 def test_number_0_tells_the_broker_nothing_when_nothing_is_outstanding(delivered: int) -> None:
     found = subscription(AckMode.CLIENT, delivered=delivered)
-    found.acknowledge(0)
-    found.take_settlements()
-    found.acknowledge(0)
+    found.ledger.acknowledge(0)
+    found.ledger.take_frames()
+    found.ledger.acknowledge(0)
     assert settled(found) == []
-    found.refuse(0, requeue=True)
+    found.ledger.refuse(0, requeue=True)
     assert settled(found) == []
 
 
 def test_nack_ends_the_run_before_it() -> None:
     found = subscription(delivered=4)
-    found.acknowledge(1)
-    found.refuse(2, requeue=True)
-    found.acknowledge(3)
-    found.refuse(4, requeue=False)
+    found.ledger.acknowledge(1)
+    found.ledger.refuse(2, requeue=True)
+    found.ledger.acknowledge(3)
+    found.ledger.refuse(4, requeue=False)
     assert settled(found) == ["ack 1 multiple", "nack 2 requeue", "ack 3 multiple", "nack 4"]
-    assert found.outstanding == 0
+    assert found.ledger.outstanding == 0
 
 
 def test_nack_ahead_keeps_what_is_before_it() -> None:
     found = subscription(delivered=3)
-    found.refuse(2, requeue=True)
+    found.ledger.refuse(2, requeue=True)
     assert settled(found) == ["nack 2 requeue"]
-    assert [tag for tag in range(1, 4) if found.holds(tag)] == [1, 3]
+    assert [tag for tag in range(1, 4) if found.ledger.is_outstanding(tag)] == [1, 3]
 
 
 def test_cumulative_nack() -> None:
     found = subscription(AckMode.CLIENT, delivered=4)
-    found.acknowledge(1)
-    found.refuse(3, requeue=False)
+    found.ledger.acknowledge(1)
+    found.ledger.refuse(3, requeue=False)
     assert settled(found) == ["ack 1 multiple", "nack 3 multiple"]
-    assert [tag for tag in range(1, 5) if found.holds(tag)] == [4]
+    assert [tag for tag in range(1, 5) if found.ledger.is_outstanding(tag)] == [4]
 
 
 def test_nothing_is_held_that_was_never_delivered_or_is_settled() -> None:
     found = subscription(delivered=2)
-    found.acknowledge(1)
-    assert [tag for tag in (1, 2, 3, 2**64) if found.holds(tag)] == [2]
+    found.ledger.acknowledge(1)
+    assert [tag for tag in (1, 2, 3, 2**64) if found.ledger.is_outstanding(tag)] == [2]
 
 
 def test_auto_settles_what_was_delivered_at_once() -> None:
     found = subscription(AckMode.AUTO, delivered=3)
     assert found.settle_delivered()
-    assert found.outstanding == 0
+    assert found.ledger.outstanding == 0
     assert settled(found) == ["ack 3 multiple"]
     assert found.settle_delivered()
     assert settled(found) == []
@@ -247,21 +248,21 @@ def test_auto_settles_what_was_delivered_at_once() -> None:
 def test_auto_notes_that_it_has_something_to_settle_and_when_it_has_much() -> None:
     found = Subscription(b"T_1", b"1", AckMode.AUTO, b"s", window=40)
     found.deliver(1, False, TO_QUEUE, NO_PROPERTIES, b"")
-    assert found.unsettled.waiting == [found]
+    assert found._auto_acks.subscriptions == [found]
     urgent = []
     for tag in range(2, 13):
         found.deliver(tag, False, TO_QUEUE, NO_PROPERTIES, b"")
-        urgent.append(found.unsettled.urgent)
+        urgent.append(found._auto_acks.is_urgent)
     # A quarter of the window after the first one.
     assert urgent == [False] * 10 + [True]
-    assert found.unsettled.waiting == [found]
+    assert found._auto_acks.subscriptions == [found]
 
 
 @pytest.mark.parametrize("mode", [AckMode.CLIENT, AckMode.CLIENT_INDIVIDUAL])
 def test_who_acknowledges_is_never_settled_by_itself(mode: AckMode) -> None:
     found = subscription(mode, delivered=100)
-    assert found.unsettled.waiting == []
-    assert not found.unsettled.urgent
+    assert found._auto_acks.subscriptions == []
+    assert not found._auto_acks.is_urgent
 
 
 # Messages that a slow client cannot take.
@@ -275,7 +276,7 @@ def drop_for_requeue(of: Subscription, *tags: int) -> None:
 def broker_after(of: Subscription, delivered: int) -> Unacked:
     """What the broker makes of the settlements, after so many deliveries."""
     unacked = Unacked(set(range(1, delivered + 1)))
-    unacked.apply(of.take_settlements())
+    unacked.apply(of.ledger.take_frames())
     return unacked
 
 
@@ -284,7 +285,7 @@ def test_what_comes_from_a_stream_is_never_shed_since_a_stream_takes_nothing_bac
     found.drop_for_requeue(1, False, TO_QUEUE, OF_STREAM, b"x")
     assert b"".join(found.output).endswith(b"\nx-stream-offset:7\ncontent-length:1\n\nx\0\n")
     assert found.settle_delivered()
-    found.requeue_dropped()
+    found.ledger.requeue_dropped()
     assert settled(found) == ["ack 1 multiple"]
 
 
@@ -311,9 +312,9 @@ def test_what_was_shed_under_auto_goes_back_and_what_was_delivered_does_not() ->
     assert found.output == []
     assert not found.settle_delivered()
     assert settled(found) == []
-    found.requeue_dropped()
+    found.ledger.requeue_dropped()
     assert broker_after(found, 4) == Unacked(acked={1, 2}, requeued={3, 4})
-    assert found.outstanding == 0
+    assert found.ledger.outstanding == 0
     found.deliver(5, True, TO_QUEUE, NO_PROPERTIES, b"")
     assert found.settle_delivered()
     assert settled(found) == ["ack 5 multiple"]
@@ -323,14 +324,14 @@ def test_what_was_shed_under_auto_when_all_before_it_is_settled() -> None:
     found = subscription(AckMode.AUTO, delivered=2)
     assert found.settle_delivered()
     drop_for_requeue(found, 3)
-    found.requeue_dropped()
+    found.ledger.requeue_dropped()
     assert broker_after(found, 3) == Unacked(acked={1, 2}, requeued={3})
 
 
 def test_what_was_shed_goes_back_before_anything_makes_room_for_what_stands_behind_it() -> None:
     found = subscription(AckMode.AUTO, delivered=2)
     drop_for_requeue(found, 3, 4)
-    found.requeue_dropped()
+    found.ledger.requeue_dropped()
     assert [word.split()[0] for word in settled(found)] == ["nack", "nack", "ack"]
 
 
@@ -338,26 +339,26 @@ def test_what_was_shed_goes_back_before_anything_makes_room_for_what_stands_behi
 def test_what_was_shed_goes_back_where_the_client_acknowledges(mode: AckMode) -> None:
     found = subscription(mode, delivered=2)
     drop_for_requeue(found, 3, 4)
-    found.requeue_dropped()
-    assert [tag for tag in range(1, 6) if found.holds(tag)] == [1, 2]
+    found.ledger.requeue_dropped()
+    assert [tag for tag in range(1, 6) if found.ledger.is_outstanding(tag)] == [1, 2]
     found.deliver(5, False, TO_QUEUE, NO_PROPERTIES, b"")
-    found.acknowledge(1)
-    found.acknowledge(5)
+    found.ledger.acknowledge(1)
+    found.ledger.acknowledge(5)
     left = set() if mode is AckMode.CLIENT else {2}
     assert broker_after(found, 5) == Unacked(waiting=left, acked={1, 2, 5} - left, requeued={3, 4})
 
 
 def test_nothing_to_give_back() -> None:
     found = subscription(AckMode.CLIENT, delivered=2)
-    found.requeue_dropped()
+    found.ledger.requeue_dropped()
     assert settled(found) == []
 
 
 def test_number_0_does_not_acknowledge_what_the_client_never_got() -> None:
     found = subscription(AckMode.CLIENT, delivered=2)
     drop_for_requeue(found, 3)
-    found.acknowledge(0)
-    found.requeue_dropped()
+    found.ledger.acknowledge(0)
+    found.ledger.requeue_dropped()
     assert broker_after(found, 3) == Unacked(acked={1, 2}, requeued={3})
 
 
@@ -365,14 +366,14 @@ def test_number_0_does_not_acknowledge_what_the_client_never_got() -> None:
 def test_number_0_means_what_the_client_got_also_when_what_was_shed_has_gone_back(requeue: bool | None) -> None:
     found = subscription(AckMode.CLIENT, delivered=2)
     drop_for_requeue(found, 3)
-    found.requeue_dropped()
+    found.ledger.requeue_dropped()
     unacked = broker_after(found, 3)
     if requeue is None:
-        found.acknowledge(0)
+        found.ledger.acknowledge(0)
     else:
-        found.refuse(0, requeue=requeue)
-    unacked.apply(found.take_settlements())
-    assert (found.outstanding, unacked.waiting) == (0, set())
+        found.ledger.refuse(0, requeue=requeue)
+    unacked.apply(found.ledger.take_frames())
+    assert (found.ledger.outstanding, unacked.waiting) == (0, set())
     settled_as = {None: unacked.acked, True: unacked.requeued, False: unacked.discarded}[requeue]
     assert settled_as >= {1, 2}
 
@@ -381,4 +382,4 @@ def test_number_0_means_what_the_client_got_also_when_what_was_shed_has_gone_bac
 def test_a_client_cannot_acknowledge_by_guessing_what_it_never_got(mode: AckMode) -> None:
     found = subscription(mode, delivered=2)
     drop_for_requeue(found, 3)
-    assert not found.holds(3)
+    assert not found.ledger.is_outstanding(3)

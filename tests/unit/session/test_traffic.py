@@ -8,18 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.session.delivery_ledger import AckMode
 from gateway.session.destinations import Kind
-from gateway.session.subscription import AckMode, Subscription
-from gateway.session.traffic import OTHER, Deliveries, Sends
+from gateway.session.subscription import Subscription, Subscriptions
+from gateway.session.traffic import OTHER, TrafficByDestination, TrafficCounter
 
 ROUTE = b"\0\x01q"
 NO_PROPERTIES = b"\0\0"
 
 
 def _subscription(mode: AckMode) -> Subscription:
-    subscription = Subscription(b"T_1", b"1", mode, b"session-x")
-    subscription.destination, subscription.kind = b"/queue/q", Kind.QUEUE
-    return subscription
+    return Subscription(b"T_1", b"1", mode, b"session-x", destination=b"/queue/q")
 
 
 def _delivered(mode: AckMode, count: int) -> Subscription:
@@ -32,12 +31,12 @@ def _delivered(mode: AckMode, count: int) -> Subscription:
 @pytest.mark.parametrize(
     ("mode", "settle", "expected"),
     [
-        (AckMode.CLIENT, lambda each: each.acknowledge(3), (3, 0, 0)),
-        (AckMode.CLIENT, lambda each: each.refuse(3, requeue=True), (0, 3, 0)),
-        (AckMode.CLIENT, lambda each: each.refuse(0, requeue=False), (0, 0, 5)),
-        (AckMode.CLIENT_INDIVIDUAL, lambda each: each.acknowledge(3), (1, 0, 0)),
-        (AckMode.CLIENT_INDIVIDUAL, lambda each: each.refuse(3, requeue=True), (0, 1, 0)),
-        (AckMode.CLIENT_INDIVIDUAL, lambda each: each.refuse(3, requeue=False), (0, 0, 1)),
+        (AckMode.CLIENT, lambda each: each.ledger.acknowledge(3), (3, 0, 0)),
+        (AckMode.CLIENT, lambda each: each.ledger.refuse(3, requeue=True), (0, 3, 0)),
+        (AckMode.CLIENT, lambda each: each.ledger.refuse(0, requeue=False), (0, 0, 5)),
+        (AckMode.CLIENT_INDIVIDUAL, lambda each: each.ledger.acknowledge(3), (1, 0, 0)),
+        (AckMode.CLIENT_INDIVIDUAL, lambda each: each.ledger.refuse(3, requeue=True), (0, 1, 0)),
+        (AckMode.CLIENT_INDIVIDUAL, lambda each: each.ledger.refuse(3, requeue=False), (0, 0, 1)),
         (AckMode.AUTO, lambda each: each.settle_delivered(), (5, 0, 0)),
     ],
 )
@@ -47,17 +46,17 @@ def test_what_became_of_messages_is_known(
     subscription = _delivered(mode, 5)
     settle(subscription)
     stats = subscription.stats
-    assert stats[:3] == (5, 10, 1)
+    assert (stats.delivered, stats.delivered_bytes, stats.redelivered) == (5, 10, 1)
     assert (stats.acknowledged, stats.requeued, stats.discarded) == expected
     assert stats.outstanding == 5 - sum(expected)
 
 
 def test_what_a_client_settled_before_it_went_is_counted_after_it() -> None:
     subscription = _delivered(AckMode.CLIENT_INDIVIDUAL, 3)
-    subscription.silence()
+    subscription.stop()
     subscription.deliver(4, False, ROUTE, NO_PROPERTIES, b"to nobody")
-    subscription.acknowledge(1)
-    subscription.refuse(2, requeue=False)
+    subscription.ledger.acknowledge(1)
+    subscription.ledger.refuse(2, requeue=False)
     stats = subscription.stats
     assert stats.delivered == 3
     assert (stats.acknowledged, stats.requeued, stats.discarded, stats.outstanding) == (1, 0, 1, 1)
@@ -67,7 +66,7 @@ def test_what_is_shed_was_neither_delivered_nor_acknowledged() -> None:
     subscription = _delivered(AckMode.AUTO, 2)
     subscription.drop_for_requeue(3, False, ROUTE, NO_PROPERTIES, b"xx")
     assert (subscription.stats.delivered, subscription.stats.acknowledged) == (2, 0)
-    subscription.requeue_dropped()
+    subscription.ledger.requeue_dropped()
     subscription.settle_delivered()
     assert (subscription.stats.delivered, subscription.stats.acknowledged) == (2, 2)
     assert subscription.stats.requeued == 0
@@ -98,13 +97,13 @@ def test_no_message_is_counted_twice(mode: AckMode, steps: list[tuple[str, int]]
             subscription.drop_for_requeue(tag, False, ROUTE, NO_PROPERTIES, b"")
         elif step == "give back":
             shedding = False
-            subscription.requeue_dropped()
-        elif subscription.holds(number):
+            subscription.ledger.requeue_dropped()
+        elif subscription.ledger.is_outstanding(number):
             if step == "acknowledge":
-                subscription.acknowledge(number)
+                subscription.ledger.acknowledge(number)
             else:
-                subscription.refuse(number, requeue=step == "requeue")
-    subscription.requeue_dropped()
+                subscription.ledger.refuse(number, requeue=step == "requeue")
+    subscription.ledger.requeue_dropped()
     stats = subscription.stats
     assert stats.delivered == tag - returned
     settled = stats.acknowledged + stats.requeued + stats.discarded
@@ -113,23 +112,32 @@ def test_no_message_is_counted_twice(mode: AckMode, steps: list[tuple[str, int]]
 
 
 def test_counts_of_a_destination_are_shared_and_bounded() -> None:
-    sends = Sends()
-    assert sends.count(b"/queue/a", Kind.QUEUE) is sends.count(b"/queue/a", Kind.QUEUE)
+    sends = TrafficByDestination()
+    assert sends.counter(b"/queue/a", Kind.QUEUE) is sends.counter(b"/queue/a", Kind.QUEUE)
     for number in range(3000):
         for kind in (Kind.QUEUE, Kind.TOPIC):
-            sends.count(b"/%b/%d" % (kind.value, number), kind).messages += 1
-    counts = list(sends.all)
-    assert len(counts) == 1024 + 2
-    assert sum(count.messages for count in counts) == 6000
-    assert {count.kind for count in counts if count.destination == OTHER} == {Kind.QUEUE, Kind.TOPIC}
+            sends.counter(b"/%b/%d" % (kind.value, number), kind).published += 1
+    assert len(sends) == 1024 + 2
+    assert sum(counter.published for counter in sends.values()) == 6000
+    assert {kind for destination, kind in sends if destination == OTHER} == {Kind.QUEUE, Kind.TOPIC}
 
 
 def test_what_subscriptions_brought_is_kept_by_destination() -> None:
-    deliveries = Deliveries()
+    subscriptions = Subscriptions([])
     for _ in range(2):
         subscription = _delivered(AckMode.CLIENT, 2)
-        subscription.acknowledge(1)
-        deliveries.ended(subscription)
-    [count] = deliveries.all
-    assert (count.destination, count.kind) == (b"/queue/q", Kind.QUEUE)
-    assert (count.messages, count.octets, count.redelivered, count.acknowledged) == (4, 8, 2, 2)
+        subscriptions.add(subscription, "q")
+        subscription.ledger.acknowledge(1)
+        subscriptions.remove(subscription)
+    [((destination, kind), counter)] = subscriptions.past.items()
+    assert (destination, kind) == (b"/queue/q", Kind.QUEUE)
+    assert (counter.delivered, counter.delivered_bytes, counter.redelivered, counter.acknowledged) == (4, 8, 2, 2)
+
+
+def test_a_difference_and_its_start_add_up_to_the_counter() -> None:
+    counter = TrafficCounter(*range(1, 10))
+    earlier = TrafficCounter(*[1] * 9)
+    new = counter.since(earlier)
+    assert new == TrafficCounter(*range(9))
+    earlier.add(new)
+    assert earlier == counter

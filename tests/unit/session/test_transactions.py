@@ -2,31 +2,32 @@
 
 import pytest
 
+from gateway.config.virtual_host import TransactionLimits
 from gateway.errors import StompError
-from gateway.session.settings import TransactionLimits
-from gateway.session.subscription import AckMode, Subscription
-from gateway.session.transactions import Settlement, Transactions
+from gateway.session.delivery_ledger import AckMode
+from gateway.session.subscription import Settlement, Subscription
+from gateway.session.transactions import OpenTransactions
 from gateway.stomp.frame import Frame, HeaderBlock
 from tests.support.playbook import deliver, settlements_in_words
 
 FRAME = Frame(HeaderBlock(b"SEND", {}))
 
 
-def transactions(**limits: int) -> Transactions:
-    return Transactions(TransactionLimits(max_age=60.0, **limits))
+def transactions(**limits: int) -> OpenTransactions:
+    return OpenTransactions(TransactionLimits(max_age=60.0, **limits))
 
 
 @pytest.mark.parametrize("name", [b"t", b"", b"a:\n\xff", b"x" * 1000])
 def test_a_transaction_may_have_any_name(name: bytes) -> None:
     known = transactions()
     known.begin(name, 0.0)
-    known.join(name).sends.append(FRAME)
+    known.enlist(name).sends.append(FRAME)
     assert known.end(name).sends == [FRAME]
     with pytest.raises(StompError, match="Bad transaction"):
         known.end(name)
 
 
-@pytest.mark.parametrize("step", ["join", "peek", "end"])
+@pytest.mark.parametrize("step", ["enlist", "get", "end"])
 def test_what_is_not_open_cannot_be_used(step: str) -> None:
     known = transactions()
     with pytest.raises(StompError, match="Bad transaction") as found:
@@ -38,10 +39,10 @@ def test_what_is_not_open_cannot_be_used(step: str) -> None:
 def test_begin_again_empties() -> None:
     known = transactions(max_bytes=100)
     known.begin(b"t", 0.0)
-    known.join(b"t", 100).sends.append(FRAME)
+    known.enlist(b"t", 100).sends.append(FRAME)
     known.begin(b"t", 1.0)
-    assert known.peek(b"t").actions == 0
-    known.join(b"t", 100)
+    assert known.get(b"t").actions == 0
+    known.enlist(b"t", 100)
 
 
 def test_so_many_may_be_open() -> None:
@@ -60,13 +61,13 @@ def test_so_much_may_be_in_one() -> None:
     known = transactions(max_actions=2)
     known.begin(b"t", 0.0)
     subscription = Subscription(b"T_1", b"1", AckMode.CLIENT, b"s")
-    known.join(b"t").sends.append(FRAME)
-    known.join(b"t").settlements.append(Settlement(subscription, 1, b"id"))
+    known.enlist(b"t").sends.append(FRAME)
+    known.enlist(b"t").settlements.append(Settlement(subscription, 1, b"id"))
     with pytest.raises(StompError, match="Transaction too large") as found:
-        known.join(b"t")
+        known.enlist(b"t")
     assert found.value.body == b"Too many actions in transaction (limit 2)"
     known.begin(b"u", 0.0)
-    known.join(b"u")
+    known.enlist(b"u")
 
 
 @pytest.mark.parametrize("second", [b"a", b"b"])
@@ -74,26 +75,26 @@ def test_so_many_octets_may_be_in_all_of_them_together(second: bytes) -> None:
     known = transactions(max_bytes=100)
     known.begin(b"a", 0.0)
     known.begin(b"b", 0.0)
-    known.join(b"a", 60)
+    known.enlist(b"a", 60)
     with pytest.raises(StompError, match="Transaction too large") as found:
-        known.join(second, 41)
+        known.enlist(second, 41)
     assert found.value.body == b"Too many bytes in transaction (limit 100)"
-    known.join(second, 40)
+    known.enlist(second, 40)
     known.end(b"a")
-    known.join(b"b", 60)
+    known.enlist(b"b", 60)
 
 
 def test_expired_transactions_are_named_and_give_back_their_octets() -> None:
     known = transactions(max_bytes=100)
     known.begin(b"old", 0.0)
-    known.join(b"old", 100)
+    known.enlist(b"old", 100)
     known.begin(b"new", 30.0)
     assert known.expire(60.0) == []
     assert known.expire(60.1) == [b"old"]
     assert known.expire(60.1) == []
-    known.join(b"new", 100)
+    known.enlist(b"new", 100)
     with pytest.raises(StompError, match="Bad transaction"):
-        known.peek(b"old")
+        known.get(b"old")
 
 
 def test_begin_again_makes_a_transaction_young() -> None:
@@ -120,4 +121,4 @@ def test_a_settlement_is_carried_out_once(mode: AckMode, requeue: bool | None, w
     assert settlement.is_outstanding is bool(words)
     settlement.carry_out()
     settlement.carry_out()
-    assert settlements_in_words(subscription.take_settlements()) == words
+    assert settlements_in_words(subscription.ledger.take_frames()) == words

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from pydantic import SecretStr
 
+from gateway.config.virtual_host import User, VirtualHost
 from gateway.parity import ORACLE, Setup, Transcript, play
 from gateway.parity.steps import ExpectClosed, ExpectHeartBeat, Step
-from gateway.session.settings import Settings, User
 from tests.support.model_broker import ModelBroker
 from tests.support.session_peer import PASSCODES, PLAIN, SETTINGS, Premises, SessionPeer
 from tests.support.setups import DEFAULT_USER, DEFAULT_VHOST, TOPIC_EXCHANGE
@@ -30,25 +29,25 @@ async def _premises(setup: Setup, broker: ModelBroker) -> Premises:
     if setup == "plain":
         return PLAIN
     if setup == "no-default-user":
-        nobody = replace(SETTINGS, default_user=None)
+        nobody = SETTINGS.model_copy(update={"default_user": None})
         return Premises(lambda host: nobody if host in (None, "/") else None, implicit_connect=True)
-    login, passcode = DEFAULT_USER["login"].encode(), DEFAULT_USER["passcode"].encode()
-    here = replace(
-        SETTINGS,
-        default_user=User(login, passcode),
+    user = User(login=DEFAULT_USER["login"], passcode=SecretStr(DEFAULT_USER["passcode"]))
+    here = VirtualHost(
+        name="/",
+        default_user=user,
         default_topic_exchange=TOPIC_EXCHANGE.encode(),
         default_nack_requeue=False,
         hide_server_info=True,
     )
-    known = {"/": here, DEFAULT_VHOST: replace(here, virtual_host=DEFAULT_VHOST)}
+    known = {"/": here, DEFAULT_VHOST: here.model_copy(update={"name": DEFAULT_VHOST})}
     other = ModelBroker(DEFAULT_VHOST)
     for virtual_host in (broker, other):
         await virtual_host.declare_exchange(TOPIC_EXCHANGE, "topic", internal=False)
 
-    def resolve(host: str | None) -> Settings | None:
+    def resolve(host: str | None) -> VirtualHost | None:
         return known.get(DEFAULT_VHOST if host is None else host)
 
-    passcodes = {**PASSCODES, login: passcode}
+    passcodes = PASSCODES | dict([user.credentials])
     return Premises(resolve, passcodes, implicit_connect=True, elsewhere={DEFAULT_VHOST: other})
 
 

@@ -3,11 +3,11 @@ import tracemalloc
 import pytest
 
 from gateway.errors import FrameError
-from gateway.stomp.decoder import Decoder, Limits
+from gateway.stomp.decoder import Decoder, FrameLimits
 from gateway.stomp.frame import Frame
 
 
-def read(stream: bytes, limits: Limits, step: int) -> list[Frame]:
+def read(stream: bytes, limits: FrameLimits, step: int) -> list[Frame]:
     """The frames of a stream that comes in pieces of this size."""
     decoder = Decoder(limits)
     frames: list[Frame] = []
@@ -30,17 +30,17 @@ def test_a_frame_may_have_as_many_octets_as_the_limit_and_not_one_more(head: byt
         stream = start + b"x" * (size - len(start) - 1) + b"\0"
         assert len(stream) == size
         if fits:
-            assert len(read(b"\n" * 500 + stream * 3, Limits(frame=200), step)) == 3
+            assert len(read(b"\n" * 500 + stream * 3, FrameLimits(frame=200), step)) == 3
         else:
             with pytest.raises(FrameError, match=r"^the frame is larger than 200 octets$"):
-                read(stream, Limits(frame=200), step)
+                read(stream, FrameLimits(frame=200), step)
 
 
 @pytest.mark.parametrize(
     "endless", [b"x", b"SEND\nx", b"SEND\nx:y", b"SEND\nx:y\n\nx", b"SEND\nx:y\n" + b"x:y\n" * 10, b"ACK\n\nx"]
 )
 def test_a_frame_that_never_ends_is_refused_while_it_is_arriving(endless: bytes) -> None:
-    decoder = Decoder(Limits(frame=200))
+    decoder = Decoder(FrameLimits(frame=200))
     decoder.feed(endless)
     assert decoder.next_frame() is None
     decoder.feed(b"x" * (200 - len(endless)))
@@ -52,22 +52,22 @@ def test_a_frame_that_never_ends_is_refused_while_it_is_arriving(endless: bytes)
 def test_a_content_length_beyond_the_limit_is_refused_before_the_body_comes() -> None:
     for step in STEPS:
         with pytest.raises(FrameError, match=r"^the frame is larger than 200 octets$"):
-            read(b"SEND\ncontent-length:200\n\n", Limits(frame=200), step)
+            read(b"SEND\ncontent-length:200\n\n", FrameLimits(frame=200), step)
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_frame_may_have_as_many_distinct_headers_as_the_limit(step: int) -> None:
     lines = b"".join(b"h%d:1\n" % number for number in range(100))
-    (frame,) = read(b"SEND\n" + lines + lines + b"h5:again\n\n\0", Limits(), step)
+    (frame,) = read(b"SEND\n" + lines + lines + b"h5:again\n\n\0", FrameLimits(), step)
     assert len(frame.headers) == 100
     with pytest.raises(FrameError, match=r"^more than 100 headers$"):
-        read(b"SEND\n" + lines + b"one-more:1\n\n\0", Limits(), step)
+        read(b"SEND\n" + lines + b"one-more:1\n\n\0", FrameLimits(), step)
 
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("line", [b"n%b:value", b"name:%b", b"receipt:%b", b"destination:%b"])
 def test_names_and_values_may_be_as_long_as_the_limit(line: bytes, step: int) -> None:
-    limits = Limits(header=1_000)
+    limits = FrameLimits(header=1_000)
     (frame,) = read(b"SEND\n" + line % (b"x" * 999) + b"\n\n\0", limits, step)
     assert len(frame.headers) == 1
     with pytest.raises(FrameError, match=r"^header '[a-z]+(\.\.\.)?' is longer than 1000 octets$"):
@@ -75,12 +75,12 @@ def test_names_and_values_may_be_as_long_as_the_limit(line: bytes, step: int) ->
 
 
 def test_escapes_count_as_the_one_octet_that_they_stand_for() -> None:
-    (frame,) = read(b"SEND\nname:" + b"\\c" * 10 + b"\n\n\0", Limits(header=10), 1)
+    (frame,) = read(b"SEND\nname:" + b"\\c" * 10 + b"\n\n\0", FrameLimits(header=10), 1)
     assert frame.headers == {b"name": b":" * 10}
 
 
 def test_limits_may_be_raised_between_frames() -> None:
-    limits = Limits(frame=50)
+    limits = FrameLimits(frame=50)
     decoder = Decoder(limits)
     decoder.feed(b"CONNECT\nhost:/\n\n\0")
     assert decoder.next_frame() is not None
@@ -104,7 +104,7 @@ PIECE = 65_536
 def test_memory_stays_near_the_limit_while_a_frame_arrives(start: bytes, filling: bytes) -> None:
     limit = 4 * PIECE
     piece = filling * (PIECE // len(filling))
-    decoder = Decoder(Limits(frame=limit))
+    decoder = Decoder(FrameLimits(frame=limit))
     tracemalloc.start()
     try:
         decoder.feed(start + piece)

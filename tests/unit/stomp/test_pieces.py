@@ -72,14 +72,14 @@ def test_no_octet_is_searched_twice_however_small_the_pieces(start: bytes, rest:
     decoder = Decoder()
     decoder.feed(start)
     assert decoder.next_frame() is None
-    parked = decoder._parked
-    assert parked is not None
-    buffer = parked.buffer = CountingBuffer(parked.buffer)
+    partial = decoder._partial
+    assert partial is not None
+    buffer = partial.buffer = CountingBuffer(partial.buffer)
     step = 1_460
     for at in range(0, len(rest), step):
         assert decoder.next_frame() is None
         decoder.feed(rest[at : at + step])
-    assert parked.buffer is buffer
+    assert partial.buffer is buffer
     frame = decoder.next_frame()
     assert frame is not None
     assert len(frame.body) == (len(BODY) if start.startswith(b"SEND\n") and BODY in rest else 0)

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.errors import FrameError
-from gateway.stomp.decoder import Decoder, Limits
+from gateway.stomp.decoder import Decoder, FrameLimits
 from gateway.stomp.frame import Frame
 
 
@@ -25,7 +25,7 @@ def test_frames_with_the_same_block_share_their_head_but_not_receipt_length_and_
         )
         for size, body in enumerate([b"", b"1", b"22", b"333"])
     ]
-    assert len({id(frame.head) for frame in frames}) == 1
+    assert len({id(frame.header_block) for frame in frames}) == 1
     for size, frame in enumerate(frames):
         assert frame.headers == {
             b"destination": b"/queue/a",
@@ -34,16 +34,17 @@ def test_frames_with_the_same_block_share_their_head_but_not_receipt_length_and_
             b"x": b"y",
         }
         assert (frame.receipt, frame.length, len(frame.body)) == (b"r%d" % size, b"%d" % size, size)
-    assert frames[0].head.volatile == (b"receipt", b"content-length")
+    assert frames[0].header_block.volatile == (b"receipt", b"content-length")
 
 
 def test_a_plan_on_a_head_is_found_again_with_the_same_block_only() -> None:
     decoder = Decoder()
-    read(decoder, b"SEND\ndestination:/queue/a\nreceipt:1\n\n\0").head.plan = "plan"
-    assert read(decoder, b"SEND\ndestination:/queue/a\nreceipt:2\n\nbody\0").head.plan == "plan"
-    assert read(decoder, b"SEND\ndestination:/queue/b\nreceipt:3\n\n\0").head.plan is None
-    assert read(decoder, b"SEND\ndestination:/queue/a\n\n\0").head.plan is None
-    assert read(decoder, b"SEND\ndestination:/queue/a\nreceipt:4\ncontent-length:0\n\n\0").head.plan is None
+    read(decoder, b"SEND\ndestination:/queue/a\nreceipt:1\n\n\0").header_block.cached_publish = "plan"
+    assert read(decoder, b"SEND\ndestination:/queue/a\nreceipt:2\n\nbody\0").header_block.cached_publish == "plan"
+    assert read(decoder, b"SEND\ndestination:/queue/b\nreceipt:3\n\n\0").header_block.cached_publish is None
+    assert read(decoder, b"SEND\ndestination:/queue/a\n\n\0").header_block.cached_publish is None
+    empty = read(decoder, b"SEND\ndestination:/queue/a\nreceipt:4\ncontent-length:0\n\n\0")
+    assert empty.header_block.cached_publish is None
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,7 @@ def test_the_receipt_of_a_known_block_is_read_by_the_same_rules(spelt: bytes, me
     ],
 )
 def test_violations_in_what_varies_are_found_in_a_known_block_too(block: bytes) -> None:
-    decoder = Decoder(Limits(header=30))
+    decoder = Decoder(FrameLimits(header=30))
     for _ in range(2):
         read(decoder, b"SEND\nreceipt:r\ncontent-length:1\n\nb\0")
     with pytest.raises(FrameError):
@@ -89,7 +90,7 @@ def test_violations_in_what_varies_are_found_in_a_known_block_too(block: bytes) 
 
 
 def test_a_known_block_does_not_make_room_for_a_longer_frame() -> None:
-    decoder = Decoder(Limits(frame=30))
+    decoder = Decoder(FrameLimits(frame=30))
     for stream in (b"SEND\na:1\n\n\0", b"SEND\na:1\n\n" + b"x" * 19 + b"\0"):
         assert read(decoder, stream).headers == {b"a": b"1"}
     decoder.feed(b"SEND\na:1\n\n" + b"x" * 20 + b"\0")
@@ -110,7 +111,7 @@ def test_memory_for_header_blocks_is_bounded() -> None:
         read(decoder, b"SEND\nx:%d\ncontent-length:1\n\nb\0" % number)
         read(decoder, b"SEND\nx:same\ncontent-length:%d\n\n" % number + b"b" * number + b"\0")
     read(decoder, b"SEND\nx:" + b"long" * 1_000 + b"\n\n\0")
-    remembered = [*decoder._heads, *decoder._blocks]
+    remembered = [*decoder._header_blocks, *decoder._sized_blocks]
     assert len(remembered) <= 2 * 64
     assert max(map(len, remembered)) <= 2_048
 

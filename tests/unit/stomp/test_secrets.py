@@ -5,7 +5,7 @@ import traceback
 import pytest
 
 from gateway.errors import FrameError
-from gateway.stomp.decoder import Decoder, Limits
+from gateway.stomp.decoder import Decoder, FrameLimits
 
 SECRET = "s3cr3t"
 
@@ -15,15 +15,15 @@ def test_no_text_about_a_frame_holds_its_passcode() -> None:
     start = f"CONNECT\nlogin:guest\npasscode:{SECRET}\n".encode()
     decoder.feed(start)
     assert decoder.next_frame() is None
-    for shown in (decoder, decoder._parked):
+    for shown in (decoder, decoder._partial):
         assert SECRET not in f"{shown!r} {shown}"
     decoder.feed(b"\n\0")
     frame = decoder.next_frame()
     assert frame is not None
     assert frame.headers[b"passcode"] == SECRET.encode()
-    for thing in (frame, frame.head, decoder):
+    for thing in (frame, frame.header_block, decoder):
         assert SECRET not in f"{thing!r} {thing}"
-    assert repr(frame) == "<Frame 'CONNECT' with 2 headers, 0 octets>"
+    assert repr(frame) == "<Frame 'CONNECT' with 2 headers, 0 bytes>"
 
 
 def test_a_long_command_is_not_shown_in_full() -> None:
@@ -54,7 +54,7 @@ def test_a_long_command_is_not_shown_in_full() -> None:
 def test_no_error_shows_what_may_be_a_passcode(command: str, lines: str) -> None:
     stream = f"{command}\nlogin:guest\n{lines.format(SECRET)}\n\n\0".encode()
     for step in (1, len(stream)):
-        decoder = Decoder(Limits(frame=150, headers=4, header=12))
+        decoder = Decoder(FrameLimits(frame=150, headers=4, header=12))
         with pytest.raises(FrameError) as raised:  # noqa: PT012
             for at in range(0, len(stream), step):
                 decoder.feed(stream[at : at + step])

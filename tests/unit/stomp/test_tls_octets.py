@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.errors import CloseReason, FrameError, TlsOctetsError
+from gateway.errors import CloseReason, FrameError, TlsHandshakeError
 from gateway.session.session import Session
 from gateway.session.transitions import State
-from gateway.stomp.decoder import Decoder, Limits
+from gateway.stomp.decoder import Decoder, FrameLimits
 
 HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 
@@ -17,7 +17,7 @@ HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 def test_it_is_told_apart_from_other_octets(before: bytes, after: bytes) -> None:
     decoder = Decoder()
     decoder.feed(before + HELLO + after)
-    with pytest.raises(TlsOctetsError):
+    with pytest.raises(TlsHandshakeError):
         list(iter(decoder.next_frame, None))
 
 
@@ -28,7 +28,7 @@ def test_one_octet_is_enough(before: bytes) -> None:
         decoder.feed(bytes((octet,)))
         assert decoder.next_frame() is None
     decoder.feed(HELLO[:1])
-    with pytest.raises(TlsOctetsError):
+    with pytest.raises(TlsHandshakeError):
         decoder.next_frame()
 
 
@@ -42,7 +42,7 @@ def test_inside_of_a_frame_and_beside_it_the_octet_means_nothing(octets: bytes) 
 
 
 def session() -> tuple[Session, Decoder]:
-    limits = Limits()
+    limits = FrameLimits()
     return Session(b"session", b"server", lambda _host: None, limits), Decoder(limits)
 
 
@@ -56,7 +56,7 @@ def test_before_the_login_the_session_ends_without_an_answer() -> None:
 
 def test_after_the_login_it_is_a_malformed_frame_like_any_other() -> None:
     conversation, decoder = session()
-    conversation.login = b"somebody"
+    conversation._context.login = b"somebody"
     decoder.feed(HELLO)
     conversation.run(decoder)
     assert (conversation.state, conversation.close_reason) == (State.CLOSED, CloseReason.MALFORMED_FRAME)
@@ -64,4 +64,4 @@ def test_after_the_login_it_is_a_malformed_frame_like_any_other() -> None:
 
 
 def test_it_is_a_violation_of_the_grammar() -> None:
-    assert issubclass(TlsOctetsError, FrameError)
+    assert issubclass(TlsHandshakeError, FrameError)

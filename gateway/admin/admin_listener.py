@@ -1,0 +1,90 @@
+"""The admin listener of a gateway: metrics, health, the API and the status page over HTTP.
+
+The HTTP library takes a moment to load. It is loaded only if there is such a listener, and when clients can already
+connect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from gateway.config import AdminSettings, Listener, ListenerTls
+from gateway.errors import ListenError
+from gateway.server.listen.listener import OpenListener
+
+if TYPE_CHECKING:
+    from gateway.admin.http_server import AdminHttpServer
+    from gateway.config import SocketAddress
+    from gateway.server.process.gateway import Gateway
+
+log = structlog.get_logger("gateway.admin")
+
+# Connections at once, those in their TLS handshake included; and the seconds that a handshake may take.
+_MAX_CONNECTIONS: Final = 64
+_HANDSHAKE_TIMEOUT: Final = 10.0
+_BACKLOG: Final = 100
+
+
+class AdminListener:
+    """Listens while its gateway runs, unless the configuration switches it off."""
+
+    def __init__(self, settings: AdminSettings) -> None:
+        self._settings = settings
+        self._listener: OpenListener | None = None
+        self._http: AdminHttpServer | None = None
+
+    async def start(self, gateway: Gateway) -> None:
+        """Listen.
+
+        Raises:
+            ListenError: the address cannot be taken, and the configuration names it. Without the default address the
+                gateway works all the same.
+        """
+        address = self._settings.address
+        if address is None:
+            return
+        # In a thread, so that clients are served meanwhile.
+        module = await asyncio.to_thread(import_module, "gateway.admin.http_server")
+        http: AdminHttpServer = module.AdminHttpServer(gateway, self._settings)
+        listener = OpenListener(self._listener_settings(address), http.connection)
+        await http.start()
+        self._http = http
+        try:
+            await listener.open()
+        except OSError as error:
+            if self._settings.model_fields_set:
+                raise ListenError(str(address), error, "admin") from error
+            log.warning(
+                "no admin listener", address=str(address), reason=error.strerror or str(error),
+                hint="give another address under admin in the configuration, or address: null",
+            )  # fmt: skip
+            return
+        self._listener = listener
+        scheme = "http" if self._settings.tls is None else "https"
+        for host, port in listener.addresses:
+            url_host = f"[{host}]" if ":" in host else host
+            log.info("admin listening", url=f"{scheme}://{url_host}:{port}/")
+
+    def _listener_settings(self, address: SocketAddress) -> Listener:
+        """Those of a listener for STOMP clients, so that it withstands the same attacks."""
+        tls = self._settings.tls
+        return Listener(
+            tcp=address,
+            tls=None if tls is None else ListenerTls.model_construct(**dict(tls)),
+            max_connections=_MAX_CONNECTIONS,
+            login_timeout=_HANDSHAKE_TIMEOUT,
+            backlog=_BACKLOG,
+        )
+
+    async def stop(self) -> None:
+        """Accept nothing more, answer the requests that have come, and close."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        if self._http is not None:
+            await self._http.stop()
+            self._http = None

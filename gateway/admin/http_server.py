@@ -1,0 +1,277 @@
+"""HTTP of the admin listener: the resources, and what all responses have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+from aiohttp import web
+
+from gateway.admin.access import Access
+from gateway.admin.http_timeouts import HttpTimeouts
+from gateway.admin.listing import QueryError
+from gateway.admin.metrics import Metrics
+from gateway.admin.overview import (
+    DESTINATIONS,
+    LINKS,
+    VIRTUAL_HOSTS,
+    destinations,
+    overview,
+    virtual_hosts,
+)
+from gateway.admin.sessions import SESSIONS, detail
+from gateway.server.listen.accepted_connection import AcceptedConnection, LogRateLimiter, Peer
+
+if TYPE_CHECKING:
+    from gateway.config import AdminSettings
+    from gateway.server.client.connection import ClientConnection
+    from gateway.server.process.gateway import Gateway
+
+log = structlog.get_logger("gateway.admin")
+
+# Bytes: a request's first line and each header; bodies are never read.
+_MAX_LINE: Final = 4096
+_MAX_BODY: Final = 1024
+
+# Seconds: an idle connection is kept for another request; a stopping one, for its response to be read.
+_KEEP_ALIVE: Final = 15.0
+_SHUTDOWN: Final = 2.0
+
+# Characters of an operator's reason for closing a session.
+_MAX_REASON: Final = 200
+
+_UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
+_SCRIPT: Final = re.compile(r"<script>(.*?)</script>", re.DOTALL)
+
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Server": "stomp-gateway",
+}
+_API_POLICY: Final = "default-src 'none'; frame-ancestors 'none'"
+_PAGE_POLICY: Final = (
+    "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+# For probes, which have no passcode, and may not know this host's name.
+_WITHOUT_USER: Final = frozenset(("/healthz", "/readyz"))
+_WITHOUT_HOST: Final = frozenset(("/healthz",))
+
+# Reasons of not being ready that everybody may know.
+_PUBLIC_REASONS: Final = frozenset(("draining", "no listener is open"))
+
+_ERROR_TEXTS: Final = {
+    404: "There is no such thing here. A session may have ended.",
+    405: "This cannot be done here.",
+    413: "No request to this listener has a body.",
+}
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class AdminHttpServer:
+    """The HTTP server of one gateway's admin listener."""
+
+    def __init__(self, gateway: Gateway, settings: AdminSettings) -> None:
+        self._gateway = gateway
+        self._access = Access(settings)
+        self._log_rate_limiter = LogRateLimiter(asyncio.get_running_loop().time)
+        self._metrics = Metrics(gateway)
+        page = files("gateway.admin").joinpath("page.html").read_text("utf-8")
+        self._page, self._page_policy = page.encode(), _page_policy(page)
+        application = web.Application(middlewares=[self._respond], client_max_size=_MAX_BODY)
+        application.add_routes(
+            [
+                web.get("/", self._get_page),
+                web.get("/healthz", self._get_health),
+                web.get("/readyz", self._get_readiness),
+                web.get("/metrics", self._get_metrics),
+                web.get("/api/overview", self._get_overview),
+                web.get("/api/sessions", self._get_sessions),
+                web.get("/api/sessions/{id}", self._get_session),
+                web.delete("/api/sessions/{id}", self._delete_session),
+                web.get("/api/destinations", self._get_destinations),
+                web.get("/api/links", self._get_links),
+                web.get("/api/virtual-hosts", self._get_virtual_hosts),
+            ]
+        )
+        self._runner = web.AppRunner(
+            application,
+            access_log=None,
+            logger=_silent_logger(),
+            handle_signals=False,
+            keepalive_timeout=_KEEP_ALIVE,
+            shutdown_timeout=_SHUTDOWN,
+            max_line_size=_MAX_LINE,
+            max_field_size=_MAX_LINE,
+        )
+        self._timeouts = HttpTimeouts(self._protocol)
+
+    async def start(self) -> None:
+        """Get ready; after this, `connection` may be called."""
+        await self._runner.setup()
+
+    async def stop(self) -> None:
+        """Answer the requests that have come, and close every connection."""
+        await self._runner.cleanup()
+
+    def connection(self, accepted: AcceptedConnection) -> asyncio.Protocol:
+        """The protocol of a new connection."""
+        return self._timeouts.connection(accepted.on_closed)
+
+    def _protocol(self) -> asyncio.Protocol:
+        server = self._runner.server
+        if server is None:
+            raise RuntimeError("not started")
+        return server()
+
+    @web.middleware
+    async def _respond(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self._timeouts.request_complete(request.transport)
+        try:
+            response = self._refusal(request) or await handler(request)
+        except QueryError as error:
+            response = _error(400, str(error))
+        except web.HTTPException as error:
+            response = _error(error.status, _ERROR_TEXTS.get(error.status, error.reason))
+            if "Allow" in error.headers:
+                response.headers["Allow"] = error.headers["Allow"]
+        except Exception as error:
+            log.error("admin request failed", path=request.path[:100], exc_info=error)
+            response = _error(500, "A fault of the gateway; its log has it whole.")
+        for name, value in _HEADERS.items():
+            response.headers[name] = value
+        response.headers.setdefault("Content-Security-Policy", _API_POLICY)
+        self._timeouts.response_made(request.transport)
+        return response
+
+    def _refusal(self, request: web.Request) -> web.Response | None:
+        path, host = request.path, request.headers.get("Host")
+        # Every browser sends a Host header; a load balancer's health check may not.
+        if path not in _WITHOUT_HOST and host is not None and not self._access.is_host_known(host):
+            return _error(
+                403, "This name is not known here: ask by an IP address, or list the name under admin.allowed_hosts."
+            )
+        if path in _WITHOUT_USER or self._access.is_open or self._user(request) is not None:
+            return None
+        # A request without credentials is only asked for them; wrong ones are worth a line in the log.
+        if "Authorization" in request.headers and (left_out := self._log_rate_limiter.left_out()) is not None:
+            log.info("admin login refused", peer=str(_peer(request)), left_out=left_out)
+        refusal = _error(401, "This needs a user and a passcode.")
+        refusal.headers["WWW-Authenticate"] = 'Basic realm="stomp-gateway", charset="UTF-8"'
+        return refusal
+
+    def _user(self, request: web.Request) -> str | None:
+        return self._access.user(request.headers.get("Authorization"))
+
+    async def _get_health(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def _get_readiness(self, request: web.Request) -> web.Response:
+        readiness = await self._gateway.readiness()
+        reasons = list(readiness.reasons)
+        if reasons and not self._access.is_open and self._user(request) is None:
+            # Addresses of brokers are not for everybody.
+            reasons = [reason if reason in _PUBLIC_REASONS else "no broker can be reached" for reason in reasons[:1]]
+        status = 200 if readiness.is_ready else 503
+        return _json({"ready": readiness.is_ready, "reasons": reasons}, status)
+
+    async def _get_metrics(self, request: web.Request) -> web.Response:
+        readiness = await self._gateway.readiness()
+        text, content_type = await self._metrics.answer(request.headers.get("Accept", ""), readiness)
+        return web.Response(body=text, headers={"Content-Type": content_type})
+
+    async def _get_page(self, request: web.Request) -> web.Response:
+        headers = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": self._page_policy}
+        return web.Response(body=self._page, headers=headers)
+
+    async def _get_overview(self, request: web.Request) -> web.Response:
+        _no_query(request.query)
+        return _json(await overview(self._gateway, await self._gateway.readiness()))
+
+    async def _get_sessions(self, request: web.Request) -> web.Response:
+        query = SESSIONS.read(request.query)
+        return _json(SESSIONS.page(self._gateway.clients, query))
+
+    async def _get_session(self, request: web.Request) -> web.Response:
+        _no_query(request.query)
+        return _json(detail(self._session(request)))
+
+    async def _delete_session(self, request: web.Request) -> web.Response:
+        _no_query(request.query, "reason")
+        peer = _peer(request)
+        user = self._user(request)
+        if user is None and not peer.is_local:
+            return _error(403, "Sessions can be closed from this machine only, unless users are configured for admin.")
+        client = self._session(request)
+        reason = _UNPRINTABLE.sub(" ", request.query.get("reason", "")).strip()[:_MAX_REASON]
+        log.info(
+            "session closed by operator", session=client.session.identity.decode(), client=client.stats.peer,
+            operator=str(peer), user=user, reason=reason or None,
+        )  # fmt: skip
+        client.close_by_operator(reason)
+        return web.Response(status=204)
+
+    def _session(self, request: web.Request) -> ClientConnection:
+        identity = request.match_info["id"].encode(errors="replace")
+        for client in self._gateway.clients:
+            if client.session.identity == identity:
+                return client
+        raise web.HTTPNotFound
+
+    async def _get_destinations(self, request: web.Request) -> web.Response:
+        query = DESTINATIONS.read(request.query)
+        return _json(DESTINATIONS.page(await destinations(self._gateway), query))
+
+    async def _get_links(self, request: web.Request) -> web.Response:
+        query = LINKS.read(request.query)
+        return _json(LINKS.page(self._gateway.pool.links, query))
+
+    async def _get_virtual_hosts(self, request: web.Request) -> web.Response:
+        query = VIRTUAL_HOSTS.read(request.query)
+        return _json(VIRTUAL_HOSTS.page(await virtual_hosts(self._gateway), query))
+
+
+def _silent_logger() -> logging.Logger:
+    """For the HTTP library, whose own log lines quote requests, passcodes included."""
+    logger = logging.getLogger("gateway.admin.http")
+    logger.setLevel(logging.CRITICAL + 1)
+    return logger
+
+
+def _peer(request: web.Request) -> Peer:
+    return Peer("", 0) if request.transport is None else Peer.of(request.transport)
+
+
+def _no_query(query: Mapping[str, str], *known: str) -> None:
+    for name in query:
+        if name not in known:
+            raise QueryError(f"There is no parameter {name[:50]!r} here.")
+
+
+def _json(value: Any, status: int = 200) -> web.Response:  # noqa: ANN401 - JSON has every type
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return web.Response(text=text, status=status, content_type="application/json")
+
+
+def _error(status: int, text: str) -> web.Response:
+    return _json({"error": text}, status)
+
+
+def _page_policy(page: str) -> str:
+    """A content security policy that lets the page's own scripts run, and no others."""
+    digests = (hashlib.sha256(script.encode()).digest() for script in _SCRIPT.findall(page))
+    scripts = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    return _PAGE_POLICY.format(scripts=scripts or "'none'")

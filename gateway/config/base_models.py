@@ -1,0 +1,142 @@
+"""The base classes of the configuration's models, and the kinds of text that they have in common.
+
+Nothing here or in the models touches a disk: validation asks the `ConfigFiles` in its context about files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar, cast
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    GetPydanticSchema,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+
+from gateway.config.scalars import mistake
+
+if TYPE_CHECKING:
+    from gateway.config.config_files import ConfigFiles
+
+MAX_SHORT_STRING = 255
+"""Bytes in an AMQP short string, which is how a virtual host's name travels (AMQP 0-9-1, 4.2.5.3)."""
+
+
+T = TypeVar("T")
+ModelT = TypeVar("ModelT", bound="MergeableModel")
+
+
+class ConfigModel(BaseModel):
+    """Base of all models: frozen, and strict about keys."""
+
+    # The docstrings of attributes are the descriptions in the JSON Schema.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
+
+
+class MergeableModel(ConfigModel):
+    """A model whose keys are all optional. An empty one (`null` in YAML) sets nothing; see `merge`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_sets_nothing(cls, value: object) -> object:
+        return {} if value is None else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        shape = handler.resolve_ref_schema(handler(schema))
+        shape["type"] = ["object", "null"]
+        return shape
+
+
+def merge(below: ModelT, above: MergeableModel) -> ModelT:
+    """`below` with every key that `above` sets, if it has that key too; models inside are merged in turn."""
+    changes: dict[str, object] = {}
+    for name in above.model_fields_set & type(below).model_fields.keys():
+        new, old = getattr(above, name), getattr(below, name)
+        both = isinstance(new, MergeableModel) and isinstance(old, MergeableModel)
+        changes[name] = merge(old, new) if both else new
+    return below.model_copy(update=changes)
+
+
+def fits_short_string(name: str) -> bool:
+    """Whether a name can travel as an AMQP short string."""
+    try:
+        return len(name.encode()) <= MAX_SHORT_STRING
+    except UnicodeEncodeError:  # a lone surrogate, from bytes that were not UTF-8
+        return False
+
+
+def _virtual_host_name(name: str) -> str:
+    if not fits_short_string(name):
+        raise mistake(f"A virtual host's name has at most {MAX_SHORT_STRING} bytes.")
+    return name
+
+
+def made_from_text(kind: type[T], make: Callable[[str], T], text_of: Callable[[T], str]) -> GetPydanticSchema:
+    """Marks a field whose value is of another type than the file's text. A value of that type is taken as it is.
+
+    Args:
+        kind: the value's type.
+        make: the value of a text that is not empty; raises `mistake` for one that does not fit.
+        text_of: the text of a value, for JSON.
+    """
+
+    def read(value: object, text: core_schema.ValidatorFunctionWrapHandler) -> T:
+        return value if isinstance(value, kind) else make(text(value))
+
+    def schema(_source: object, handler: Callable[[object], CoreSchema]) -> CoreSchema:
+        as_text = core_schema.plain_serializer_function_ser_schema(text_of, when_used="json")
+        return core_schema.no_info_wrap_validator_function(read, handler(Text), serialization=as_text)
+
+    return GetPydanticSchema(schema)
+
+
+def _name(value: object, kind: str = "file") -> str:
+    if not isinstance(value, str) or not value:
+        raise mistake(f"The name of a {kind} is needed here.")
+    return value
+
+
+def _files(info: ValidationInfo) -> ConfigFiles:
+    return cast("ConfigFiles", info.context)
+
+
+def _directory(value: object, info: ValidationInfo) -> Path:
+    return _files(info).path(_name(value, "directory"))
+
+
+def _readable_file(value: object, info: ValidationInfo) -> Path:
+    return _files(info).readable(_name(value))
+
+
+def _certificate_file(value: object, info: ValidationInfo) -> Path:
+    return _files(info).certificates(_name(value))
+
+
+def _key_file(value: object, info: ValidationInfo) -> Path:
+    file, certificate = _files(info).readable(_name(value)), info.data.get("cert_file")
+    # Without a certificate beside it, the key belongs to the one in `upstream.tls`: `consistency` checks the two.
+    return file if certificate is None else _files(info).key(file, certificate)
+
+
+Text = Annotated[str, Field(strict=True, min_length=1)]
+EncodedText = Annotated[bytes, made_from_text(bytes, str.encode, bytes.decode)]
+"""A text that STOMP and AMQP carry as UTF-8: the value is those bytes."""
+VirtualHostName = Annotated[Text, AfterValidator(_virtual_host_name)]
+
+Directory = Annotated[Path, BeforeValidator(_directory, json_schema_input_type=str)]
+"""A directory, which need not exist."""
+ReadableFile = Annotated[Path, BeforeValidator(_readable_file, json_schema_input_type=str)]
+CertificateFile = Annotated[Path, BeforeValidator(_certificate_file, json_schema_input_type=str)]
+KeyFile = Annotated[Path, BeforeValidator(_key_file, json_schema_input_type=str)]
+"""The private key of the field `cert_file`, which must come before this one."""

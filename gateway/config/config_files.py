@@ -1,0 +1,95 @@
+"""The files that a configuration names, and the journal's default directory.
+
+Certificates and keys are loaded here only to check them, so that a wrong one is a mistake with its place in the
+configuration file, and not a failure later on.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from pathlib import Path
+
+from gateway.config.scalars import mistake
+
+
+class ConfigFiles:
+    """Finds and checks the files that a configuration names. Its methods raise `mistake` for one that is of no use.
+
+    Args:
+        directory: where relative file names start.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def path(self, name: str) -> Path:
+        """The path of a name, which need not exist."""
+        return self._directory / name
+
+    def readable(self, name: str) -> Path:
+        """The path of a file that can be opened."""
+        file = self._directory / name
+        try:
+            file.open("rb").close()
+        except OSError as error:
+            raise mistake(f"This file cannot be read: {error.strerror}.") from None
+        return file
+
+    def certificates(self, name: str) -> Path:
+        """The path of a file that holds at least one certificate (PEM)."""
+        file = self.readable(name)
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(file)
+        except (OSError, ValueError):
+            advice = "It begins with the line -----BEGIN CERTIFICATE-----."
+            raise mistake("This file holds no certificate (PEM).", advice) from None
+        return file
+
+    def key(self, file: Path, certificate: Path) -> Path:
+        """The file itself, which holds the private key (PEM, not encrypted) of a certificate."""
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, file, password=_refuse_passphrase)
+        except _EncryptedKeyError:
+            advice = "The gateway cannot ask for a passphrase: decrypt it, for example with openssl pkey."
+            raise mistake("This private key is encrypted.", advice) from None
+        except ssl.SSLError as error:
+            raise mistake(_key_sentence(error)) from None
+        except (OSError, ValueError):
+            raise mistake("This file holds no private key (PEM).") from None
+        return file
+
+
+class _EncryptedKeyError(Exception):
+    """Raised where OpenSSL would ask on the terminal."""
+
+
+def _refuse_passphrase() -> str:
+    raise _EncryptedKeyError
+
+
+def _key_sentence(error: ssl.SSLError) -> str:
+    if error.reason == "KEY_VALUES_MISMATCH":
+        return "This private key does not belong to the certificate in cert_file."
+    if error.library == "SSL" and error.reason and error.reason != "PEM_LIB":
+        # OpenSSL finds the certificate or the key too weak, for example.
+        reason = error.reason.replace("_", " ").lower()
+        return f"TLS does not take this key with the certificate in cert_file: {reason}."
+    return "This file holds no private key (PEM)."
+
+
+def default_journal_directory(environment: dict[str, str] | None = None, user: int | None = None) -> Path:
+    """Where the journal is written unless configured.
+
+    Args:
+        environment: variables; the process's own unless given.
+        user: numeric user id; the process's own unless given.
+    """
+    variables = dict(os.environ) if environment is None else environment
+    given = variables.get("STATE_DIRECTORY", "").partition(":")[0]  # systemd's StateDirectory=, one or several
+    if given:
+        return Path(given) / "journal"
+    if (os.getuid() if user is None else user) == 0:
+        return Path("/var/lib/stomp-gateway/journal")
+    state = variables.get("XDG_STATE_HOME") or str(Path(variables.get("HOME", "/")) / ".local" / "state")
+    return Path(state) / "stomp-gateway" / "journal"

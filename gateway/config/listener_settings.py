@@ -1,0 +1,196 @@
+"""Listeners: where STOMP clients and operators connect, and the limits before a client has logged in.
+
+`Listener` has more fields than a class of ours usually has, because it mirrors one flat mapping of the file.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    GetJsonSchemaHandler,
+    TypeAdapter,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from gateway.config.base_models import CertificateFile, ConfigModel, KeyFile, MergeableModel, Text
+from gateway.config.scalars import Count, Duration, Size, SocketAddress, Switch, mistake
+from gateway.config.virtual_host import User
+
+DEFAULT_ADMIN_ADDRESS: Final = SocketAddress("127.0.0.1", 15692)
+
+_OF_WEBSOCKET: Final = frozenset((
+    "path", "frame", "allowed_origins", "use_http_auth", "compression", "ping_interval", "idle_timeout",
+    "strict_transport_security",
+))  # fmt: skip
+_ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://(?:\[[0-9a-f:.]+\]|[a-z0-9._~-]+)(?::[0-9]{1,5})?")
+_PATH: Final = re.compile(r"[!-~]+")
+
+
+def _path(value: str) -> str:
+    if not value.startswith("/") or set(value) & set("?#") or not _PATH.fullmatch(value):
+        raise mistake("A path begins with / and has no ?, no #, no spaces, and nothing beyond ASCII, for example /ws.")
+    return value
+
+
+def is_origin(value: str) -> bool:
+    """Whether a browser could send this as a page's origin (RFC 6454)."""
+    return value == "null" or _ORIGIN.fullmatch(value) is not None
+
+
+def _origin(value: str) -> str:
+    if not is_origin(value):
+        raise mistake(
+            "An origin is a scheme, a host, and a port if it is not the usual one, as browsers write it: in small "
+            "letters, without a slash or a path behind it. For example https://example.org or http://localhost:8080."
+        )
+    return value
+
+
+def _header_value(value: str) -> str:
+    if not value.isascii() or not value.isprintable() or value != value.strip():
+        raise mistake("The value of an HTTP header is printable ASCII on one line, for example max-age=31536000.")
+    return value
+
+
+def _version_as_text(value: object) -> object:
+    """YAML reads an unquoted 1.2 as a number."""
+    return str(value) if isinstance(value, float) else value
+
+
+class CertificateLogin(ConfigModel):
+    """Which name of a client's certificate stands in for a login; `certificate_users` says whose name it is."""
+
+    name: Literal["distinguished_name", "common_name", "subject_alternative_name"] = "distinguished_name"
+    """The whole subject (RFC 4514), its common names joined by commas, or an alternative name."""
+    san_type: Literal["dns", "ip", "email", "uri", "other_name"] = "dns"
+    """For subject_alternative_name: which kind of alternative name."""
+    san_index: Annotated[int, Count(least=0)] = 0
+    """For subject_alternative_name: which one of that kind, counted from 0."""
+
+
+class ServerTls(ConfigModel):
+    """TLS toward clients: a certificate, and what is asked of theirs."""
+
+    cert_file: CertificateFile
+    """The gateway's certificate and its chain (PEM). Relative to this file's directory."""
+    key_file: KeyFile
+    """The private key (PEM, not encrypted) of cert_file."""
+    ca_file: CertificateFile | None = None
+    """Certificates (PEM) that clients' certificates are checked against. verify needs it."""
+    verify: Literal["none", "optional", "required"] = "none"
+    """none asks for no client certificate. optional checks one if there is one. required refuses clients without a
+    valid one."""
+    min_version: Annotated[Literal["1.2", "1.3"], BeforeValidator(_version_as_text)] = "1.2"
+    """The oldest version of TLS that is accepted."""
+
+
+class ListenerTls(ServerTls):
+    """TLS of a listener: its own certificate, and what is asked of the clients."""
+
+    certificate_login: CertificateLogin | None = None
+    """Let a client without a login header log in by its certificate. Needs verify. null: certificates say nothing about
+    who a client is."""
+
+
+class Listener(ConfigModel):
+    """One address where STOMP clients connect, and the limits that hold there before they log in."""
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["tcp"]}, {"required": ["websocket"]}]})
+
+    tcp: SocketAddress | None = None
+    """Address and port, host:port. Port 0 takes a free one. IPv6 in brackets and quotes: '[::1]:61613'. This or
+    websocket."""
+    websocket: SocketAddress | None = None
+    """The same, for STOMP over WebSocket: browsers connect here. This or tcp."""
+    path: Annotated[Text, AfterValidator(_path)] = "/ws"
+    """For websocket: the path of its URL. A slash behind it and a query change nothing."""
+    frame: Literal["text", "binary"] = "text"
+    """For websocket: how messages to clients are sent. What is not UTF-8 is sent as binary in any case, since browsers
+    would close the connection."""
+    allowed_origins: tuple[Annotated[Text, AfterValidator(_origin)], ...] = ()
+    """For websocket: web pages that may connect, by scheme, host and port: https://example.org. Compared exactly.
+    Empty: all. Clients other than browsers send no origin, and may always connect."""
+    use_http_auth: Annotated[bool, Switch()] = False
+    """For websocket: HTTP Basic credentials of the request, where there are any, replace CONNECT's."""
+    compression: Annotated[bool, Switch()] = False
+    """For websocket: compress messages (permessage-deflate). It costs memory for each client."""
+    ping_interval: Annotated[float, Duration()] = 30.0
+    """For websocket: how often a silent client is asked for a sign of life (ping). 0 is never."""
+    idle_timeout: Annotated[float, Duration()] = 60.0
+    """For websocket: a client from which nothing came for this long, not even a pong, is closed. 0 is never."""
+    strict_transport_security: Annotated[Text, AfterValidator(_header_value)] | None = None
+    """For websocket: value of the header Strict-Transport-Security in the answer to the handshake."""
+    max_connections: Annotated[int, Count()] | None = None
+    """Connections at once; further ones are closed as soon as they come. null: without limit."""
+    tls: ListenerTls | None = None
+    """Speak TLS on this address. null: in the clear."""
+    proxy_protocol: Annotated[bool, Switch()] = False
+    """Every connection begins with a PROXY protocol header (v1 or v2), before TLS; others are closed. Only behind a
+    proxy that sends it: whoever can connect can claim any address."""
+    implicit_connect: Annotated[bool, Switch()] = False
+    """A client may leave out CONNECT: it is then the default user in the default virtual host."""
+    login_timeout: Annotated[float, Duration(zero=False)] = 10.0
+    """A client that has not logged in this long after it connected is closed."""
+    max_frame_size_unauthenticated: Annotated[int, Size()] = 64 << 10
+    """The largest frame that a client may send before it has logged in."""
+    max_headers: Annotated[int, Count()] = 100
+    """The most headers in one frame."""
+    max_header_length: Annotated[int, Size()] = 102_400
+    """The longest header name, and the longest header value, in bytes."""
+    backlog: Annotated[int, Count()] = 1024
+    """Connections that the operating system queues until the gateway accepts them."""
+
+    @property
+    def address(self) -> SocketAddress:
+        """Where it listens, for whichever transport."""
+        address = self.tcp or self.websocket
+        assert address is not None  # noqa: S101 - `_one_address` has checked it
+        return address
+
+    @model_validator(mode="after")
+    def _one_address(self) -> Self:
+        if (self.tcp is None) == (self.websocket is None):
+            raise mistake("A listener has one address: either tcp or websocket.")
+        strays = sorted(self.model_fields_set & _OF_WEBSOCKET)
+        if strays and self.websocket is None:
+            raise mistake(f"{strays[0]} is for websocket listeners only.")
+        if self.implicit_connect and self.websocket is not None:
+            raise mistake("implicit_connect is for tcp listeners only.")
+        return self
+
+
+class AdminSettings(MergeableModel):
+    """Where operators look in: only an address, or more than that, or `off`."""
+
+    address: SocketAddress | None = DEFAULT_ADMIN_ADDRESS
+    """Address and port, host:port. Port 0 takes a free one. null: no admin listener."""
+    users: tuple[User, ...] = ()
+    """Who may look in and close sessions, by HTTP Basic. Empty: everybody who can connect may look in, and close
+    sessions only from this machine itself."""
+    tls: ServerTls | None = None
+    """Speak HTTPS. null: plain HTTP."""
+    allowed_hosts: tuple[Text, ...] = ()
+    """Names by which browsers may reach it, besides IP addresses and localhost. Any other Host header is refused, so
+    that no foreign web page can look in."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_an_address(cls, value: object) -> object:
+        if value is False or value == "off":  # YAML reads a bare off as false
+            return {"address": None}
+        return {"address": value} if isinstance(value, str) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        shape = super().__get_pydantic_json_schema__(schema, handler)
+        shape["type"] = ["object", "null", "string", "boolean"]
+        shape["pattern"] = f"^off$|{TypeAdapter(SocketAddress).json_schema()['pattern']}"
+        shape["not"] = {"const": True}
+        return shape

@@ -1,0 +1,151 @@
+"""Rules by destination: what clients may do with some destinations, and the arguments of the queues behind them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, model_validator
+
+from gateway.config.base_models import ConfigModel, Text, made_from_text
+from gateway.config.scalars import Switch, mistake
+from gateway.patterns import STAR, Pattern
+
+_LOGIN: Final = "{login}"
+_RULED: Final = ("/queue/", "/topic/", "/exchange/", "/amq/queue/", "/reply-queue/")
+_DECLARED: Final = ("/queue/", "/topic/", "/exchange/", "/temp-queue/")
+_NUMBERS: Final = frozenset((
+    "x-expires", "x-message-ttl", "x-max-length", "x-max-length-bytes", "x-max-priority", "x-delivery-limit",
+    "x-stream-max-segment-size-bytes", "x-stream-filter-size-bytes",
+))  # fmt: skip
+_TEXTS: Final = frozenset(
+    ("x-queue-type", "x-overflow", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-max-age", "x-queue-mode")
+)
+_QUEUE_TYPES: Final = ("classic", "quorum", "stream")
+_AGE: Final = re.compile(r"[0-9]+[YMDhms]")
+_NUMBER_BOUND: Final = 1 << 63
+
+
+def _check_reachable(value: str, starts: tuple[str, ...]) -> None:
+    """Raise `mistake` for a pattern that no destination can fit."""
+    if not value.startswith("/"):
+        raise mistake("A destination begins with /; * in it stands for anything, for example /queue/orders.*.")
+    fixed = re.split(r"[*{]", value)[0]
+    if fixed != value and any(start.startswith(fixed) for start in starts):
+        return
+    start = next((start for start in starts if fixed.startswith(start)), None)
+    if start is None:
+        raise mistake(f"No destination fits this. Here they begin with {', '.join(starts)}.")
+    if len(value) == len(start) or value.count("/", len(start)) > (start == "/exchange/"):
+        form = "/exchange/<exchange>/<key>" if start == "/exchange/" else f"{start}<name>"
+        raise mistake(f"No destination fits this: the form is {form}.", "Write a slash within a name as %2F.")
+
+
+def _pattern(text: str) -> Pattern:
+    return Pattern(text.encode())
+
+
+def _ruled(value: str) -> Pattern:
+    if set("{}") & set(value.replace(_LOGIN, "")):
+        raise mistake("Only {login} may stand in braces.")
+    _check_reachable(value, _RULED)
+    return _pattern(value)
+
+
+def _declared(value: str) -> Pattern:
+    if _LOGIN in value:
+        raise mistake("There is no {login} here: a queue is the same for everybody who names it.", "Write * instead.")
+    _check_reachable(value, _DECLARED)
+    return _pattern(value)
+
+
+def _argument(value: object) -> object:
+    if not isinstance(value, (bool, int, str)):
+        raise mistake("A number, a text, true or false belongs here.")
+    if not isinstance(value, str) and not -_NUMBER_BOUND <= value < _NUMBER_BOUND:
+        raise mistake("This number is too large for AMQP, which has 64 bits.")
+    return value
+
+
+def _arguments(value: Mapping[str, bool | int | str]) -> Mapping[str, bool | int | str]:
+    """Check the types that RabbitMQ wants: it would refuse every declaration with others."""
+    if not value:
+        raise mistake("This must not be empty.", "Name an argument, or delete the entry.")
+    for name, argument in value.items():
+        if not name.startswith("x-"):
+            raise mistake("Names of a queue's arguments begin with x-, for example x-max-length.")
+        is_number = isinstance(argument, int) and not isinstance(argument, bool)
+        if name in _NUMBERS and not (is_number and int(argument) >= 0):
+            raise mistake(f"{name} is a whole number, and not negative.", "Times are in milliseconds, sizes in bytes.")
+        if name in _TEXTS and not isinstance(argument, str):
+            raise mistake(f"{name} is a text.")
+    if value.get("x-queue-type", "classic") not in _QUEUE_TYPES:
+        raise mistake(f"x-queue-type is one of {', '.join(_QUEUE_TYPES)}.")
+    if not _AGE.fullmatch(str(value.get("x-max-age", "1s"))):
+        raise mistake("x-max-age is a number and one of the letters Y M D h m s, for example 7D.")
+    return value
+
+
+def _pattern_text(pattern: Pattern) -> str:
+    return pattern.text.decode()
+
+
+RulePattern = Annotated[Pattern, made_from_text(Pattern, _ruled, _pattern_text)]
+QueuePattern = Annotated[Pattern, made_from_text(Pattern, _declared, _pattern_text)]
+LoginPattern = Annotated[Pattern, made_from_text(Pattern, _pattern, _pattern_text)]
+ArgumentTable = Annotated[
+    Mapping[Text, Annotated[bool | int | str, BeforeValidator(_argument)]],
+    AfterValidator(_arguments),
+]
+
+
+class QueueArguments(ConfigModel):
+    """Arguments that the queues behind some destinations are declared with, unless a client gives its own."""
+
+    destination: QueuePattern
+    """Which: * stands for anything, for example /queue/orders.*. The first entry that fits counts."""
+    arguments: ArgumentTable
+    """By their AMQP names, for example x-queue-type: quorum, x-expires: 3600000, x-max-length: 10000."""
+
+
+class DestinationRule(ConfigModel):
+    """What clients may do with some destinations. The first rule that fits decides; without one all is allowed."""
+
+    action: Literal["allow", "deny", "rewrite"]
+    """rewrite puts another destination in its place."""
+    destination: RulePattern
+    """Which: * stands for anything, {login} for the client's login."""
+    to: RulePattern | None = None
+    """For rewrite: the new destination; * becomes what the * of destination stood for, in order."""
+    on: Literal["send", "subscribe", "both"] = "both"
+    """Which frames it is about."""
+    logins: tuple[LoginPattern, ...] = ()
+    """Whose; * stands for anything. Empty: everybody's."""
+    mandatory: Annotated[bool, Switch()] = False
+    """A message sent by this rule that reaches no queue is an ERROR and gets no RECEIPT."""
+
+    @model_validator(mode="after")
+    def _keys_agree(self) -> Self:
+        if (self.to is not None) != (self.action == "rewrite"):
+            raise mistake("action: rewrite needs to, and nothing else has it.")
+        if self.to is not None and self.to.text.count(STAR) > self.destination.text.count(STAR):
+            raise mistake("to has more * than destination.")
+        if self.mandatory and (self.on == "subscribe" or self.action == "deny"):
+            raise mistake("mandatory is about messages that are sent: it goes with allow or rewrite, on send or both.")
+        return self
+
+    @property
+    def denies(self) -> bool:
+        """Whether it refuses the destinations that fit."""
+        return self.action == "deny"
+
+    @property
+    def on_send(self) -> bool:
+        """Whether it is about SEND."""
+        return self.on != "subscribe"
+
+    @property
+    def on_subscribe(self) -> bool:
+        """Whether it is about SUBSCRIBE."""
+        return self.on != "send"

@@ -1,0 +1,260 @@
+"""A virtual host: every setting that it may have, and the values that a session and the server read.
+
+`defaults` and each entry of `virtual_hosts` have the same keys, `VirtualHostSettings`: one flat mapping of the file,
+so it has many fields. `VirtualHost` is an entry with the defaults merged in. The session reads it too and does no input
+or output, so this module and those that it imports do none (ADR 16). Editors show the fields' docstrings, by way of
+the JSON Schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, GetJsonSchemaHandler, SecretStr, field_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from gateway.config.base_models import (
+    CertificateFile,
+    ConfigModel,
+    EncodedText,
+    KeyFile,
+    MergeableModel,
+    Text,
+    VirtualHostName,
+)
+from gateway.config.journal_settings import JournalSettings
+from gateway.config.rules import DestinationRule, QueueArguments
+from gateway.config.scalars import BrokerUrl, Count, Duration, Factor, Size, Switch
+
+
+class User(ConfigModel):
+    """A user of the broker, with the passcode."""
+
+    login: Text
+    """The broker's user."""
+    passcode: Annotated[SecretStr, Field(strict=True, min_length=1)]
+    """Its passcode. Better ${A_VARIABLE} than the passcode itself. This or passcode_file."""
+    passcode_file: Path | None = None
+    """A file that holds the passcode; one line end after it is left out. Relative to this file's directory. This or
+    passcode."""
+
+    @property
+    def credentials(self) -> tuple[bytes, bytes]:
+        """Login and passcode as STOMP and AMQP carry them (UTF-8)."""
+        return self.login.encode(), self.passcode.get_secret_value().encode()
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        shape = handler.resolve_ref_schema(handler(schema))
+        shape["required"] = ["login"]
+        # Either may be present as null, which counts as absent; never both with a value.
+        keys = ("passcode", "passcode_file")
+        shape["oneOf"] = [{"required": [key], "properties": {key: {"type": "string"}}} for key in keys]
+        for key in keys:
+            description = shape["properties"][key]["description"]
+            shape["properties"][key] = {"type": ["string", "null"], "minLength": 1, "description": description}
+        return shape
+
+
+class UpstreamTls(MergeableModel):
+    """TLS toward a broker, for amqps URLs."""
+
+    ca_file: CertificateFile | None = None
+    """Certificates (PEM) to trust instead of the system's. Relative to this file's directory."""
+    cert_file: CertificateFile | None = None
+    """The gateway's own certificate (PEM), where the broker asks for one. Needs key_file."""
+    key_file: KeyFile | None = None
+    """The private key (PEM, not encrypted) of cert_file."""
+    verify: Annotated[bool, Switch()] = True
+    """Check the broker's certificate and its host name. false is for trials only."""
+
+
+class Upstream(MergeableModel):
+    """A RabbitMQ, as one or several nodes."""
+
+    urls: tuple[BrokerUrl, ...] = Field((BrokerUrl("amqp", "127.0.0.1", 5672),), min_length=1)
+    """Tried in order: amqp://host:port, or amqps:// with TLS. No credentials, no path."""
+    connect_timeout: Annotated[float, Duration(zero=False)] = 10.0
+    """Limit for reaching one URL: TCP, TLS and AMQP handshakes together."""
+    heartbeat: Annotated[float, Duration(most=65535, whole=True)] = 60.0
+    """AMQP heart-beat interval in whole seconds; the broker may ask for less. 0 is none."""
+    tls: UpstreamTls = Field(default_factory=UpstreamTls)
+    """TLS for amqps URLs."""
+
+
+class CertificateUsers(MergeableModel):
+    """Whom a client's certificate name stands for. The broker cannot be asked without a passcode."""
+
+    users: Mapping[Text, User] = Field(default_factory=dict, json_schema_extra={"type": ["object", "null"]})
+    """Users by the name in the certificate, as the listener's certificate_login picks it."""
+    everyone: User | None = None
+    """The user for every certificate name that is not among users. null: such clients are refused."""
+
+    @field_validator("users", mode="before")
+    @classmethod
+    def _left_empty(cls, value: object) -> object:
+        return {} if value is None else value
+
+
+class ConfirmWindow(MergeableModel):
+    """How much one client may have sent without the broker's confirm; beyond it the gateway stops reading it."""
+
+    messages: Annotated[int, Count()] = 10_000
+    """Messages waiting for the broker's confirm."""
+    bytes: Annotated[int, Size()] = 64 << 20
+    """Bytes of bodies waiting for the broker's confirm."""
+
+
+class TransactionLimits(MergeableModel):
+    """Bounds of the transactions that one client may hold open. Beyond one of them: an ERROR."""
+
+    max_open: Annotated[int, Count()] = 100
+    """Transactions open at once."""
+    max_actions: Annotated[int, Count()] = 10_000
+    """SEND, ACK and NACK frames in one transaction."""
+    max_bytes: Annotated[int, Size()] = 64 << 20
+    """Bytes held by all open transactions together."""
+    max_age: Annotated[float, Duration(zero=False)] = 600.0
+    """A transaction open this long is aborted."""
+
+
+class Prefetch(MergeableModel):
+    """How many unacknowledged messages a subscription may have in hand (prefetch-count)."""
+
+    default: Annotated[int, Count(most=65535)] | None = None
+    """For a SUBSCRIBE without prefetch-count. null: no limit, as with the plugin."""
+    max: Annotated[int, Count(most=65535)] | None = None
+    """The most that a client may ask for: more, or no limit, becomes this. null: whatever it asks for."""
+
+
+class Limit(MergeableModel):
+    """What one user, or one address, may have and do in a virtual host. null: without limit."""
+
+    sessions: Annotated[int, Count()] | None = None
+    """Sessions at once. One more is refused with an ERROR."""
+    messages_per_second: Annotated[int, Count()] | None = None
+    """SEND frames per second, all its sessions together. Beyond it they are read more slowly."""
+    bytes_per_second: Annotated[int, Size()] | None = None
+    """Bytes of frames per second, all its sessions together. Beyond it they are read more slowly."""
+    burst: Annotated[float, Duration(zero=False)] = 2.0
+    """How many seconds' worth may come at once after a rest."""
+
+
+class Limits(MergeableModel):
+    """What clients of a virtual host may have and do."""
+
+    sessions: Annotated[int, Count()] | None = None
+    """Sessions of the virtual host at once. null: without limit."""
+    user: Limit = Field(default_factory=Limit)
+    """For each login."""
+    address: Limit = Field(default_factory=Limit)
+    """For each client address."""
+
+
+class VirtualHostSettings(MergeableModel):
+    """Every setting that a virtual host may have of its own; `defaults` gives the value for all others."""
+
+    default_user: User | None = Field(default_factory=lambda: User(login="guest", passcode=SecretStr("guest")))
+    """Who a client is when its CONNECT has no login. null: such a client is refused."""
+    loopback_users: tuple[EncodedText, ...] = (b"guest",)
+    """Users who may log in only from this machine itself. The gateway checks it, because the broker sees the gateway's
+    address and not the client's."""
+    certificate_users: CertificateUsers = Field(default_factory=CertificateUsers)
+    """Whom a client's certificate name stands for."""
+    links: Literal["shared", "dedicated"] = "shared"
+    """shared: clients with the same virtual host and credentials share AMQP connections. dedicated: AMQP connections
+    for each client."""
+    login_cache: Annotated[float, Duration()] = 60.0
+    """A login on a shared link is trusted this long after the broker accepted it. 0 asks always."""
+    default_topic_exchange: EncodedText = b"amq.topic"
+    """The exchange behind /topic/ destinations."""
+    subscription_queues: Literal["auto", "shared", "exclusive"] = "auto"
+    """Whether the queue of a /topic or /exchange subscription that is not durable belongs to its session alone. auto:
+    from RabbitMQ 4.3 on, which refuses shared ones."""
+    default_nack_requeue: Annotated[bool, Switch()] = True
+    """Whether a NACK without a requeue header puts the message back into its queue."""
+    max_frame_size: Annotated[int, Size()] = 4 << 20
+    """The largest frame that a logged-in client may send: headers and body."""
+    heart_beat_grace: Annotated[float, Factor(least=1, most=100)] = 2.0
+    """How many heart-beat intervals a client may be silent. It is closed then, or up to half as long again later."""
+    conformance: Literal["plugin", "strict"] = "plugin"
+    """plugin: most ERRORs leave the connection open. strict: every ERROR closes it, as STOMP demands."""
+    compatibility: Literal["released", "next"] = "released"
+    """Whose names and texts are used: the released plugin's (up to 4.3), or those of its next version."""
+    hide_server_info: Annotated[bool, Switch()] = False
+    """Leave the server header out of CONNECTED."""
+    confirm_window: ConfirmWindow = Field(default_factory=ConfirmWindow)
+    """What one client may have sent without the broker's confirm."""
+    auto_ack_window: Annotated[int, Count(most=65535)] = 2000
+    """Messages that a subscription with ack:auto may have in hand before the gateway settles them (the AMQP
+    prefetch)."""
+    transactions: TransactionLimits = Field(default_factory=TransactionLimits)
+    """Bounds of the transactions that one client may hold open."""
+    client_buffer: Annotated[int, Size()] = 1 << 20
+    """Bytes waiting to be written to a client; above it a link of its own is paused."""
+    slow_consumer_timeout: Annotated[float, Duration(zero=False)] = 60.0
+    """A client whose buffer stays full this long is closed."""
+    prefetch: Prefetch = Field(default_factory=Prefetch)
+    """Unacknowledged messages that a subscription may have in hand."""
+    queue_arguments: tuple[QueueArguments, ...] = ()
+    """Arguments for queues that clients' frames declare, by destination."""
+    on_queue_conflict: Literal["error", "use_existing"] = "error"
+    """When a queue exists with other properties than a client asks for. use_existing takes it as it is."""
+    destination_rules: tuple[DestinationRule, ...] = ()
+    """Who may send to and subscribe to what, and what other destination is meant by one."""
+    limits: Limits = Field(default_factory=Limits)
+    """Sessions and rates, by user and by address."""
+    token_renewal: Annotated[bool, Switch()] = False
+    """Passcodes are OAuth 2 tokens, and a client may renew its own with the extension frame TOKEN. Needs links:
+    dedicated."""
+    journal: JournalSettings = Field(default_factory=JournalSettings)
+    """The traffic journal: what happened, for people and for the pipeline."""
+
+    @property
+    def strict(self) -> bool:
+        """Whether every ERROR closes the connection."""
+        return self.conformance == "strict"
+
+    @property
+    def next_release(self) -> bool:
+        """Whether the names and texts of the plugin's next version are used."""
+        return self.compatibility == "next"
+
+    @property
+    def exclusive_queues(self) -> bool | None:
+        """Whether queues of subscriptions that are not durable are exclusive. None: as the broker's version wants."""
+        return None if self.subscription_queues == "auto" else self.subscription_queues == "exclusive"
+
+    @property
+    def takes_existing_queues(self) -> bool:
+        """Whether a queue with other properties than a client asks for is used as it is."""
+        return self.on_queue_conflict == "use_existing"
+
+
+class VirtualHostEntry(VirtualHostSettings):
+    """A virtual host: its own names, its broker, and whatever it sets differently from `defaults`."""
+
+    aliases: tuple[VirtualHostName, ...] = ()
+    """Other values of CONNECT's host header that mean this virtual host: usually DNS names."""
+    upstream: Upstream | None = None
+    """This virtual host's own broker. What it does not say comes from the upstream at the top."""
+    amqp_vhost: VirtualHostName | None = None
+    """The broker's name for this virtual host, where it differs from the key."""
+
+
+class VirtualHost(VirtualHostSettings):
+    """A virtual host with all its settings: what the session and the server need to know."""
+
+    name: str
+    """The key in `virtual_hosts`; for a host that was passed through, the host itself."""
+    amqp_vhost: str = Field(default_factory=lambda fields: fields["name"])
+    """The broker's name for it."""
+    upstream: Upstream = Field(default_factory=Upstream)
+    """Its broker."""
+
+
+FindVirtualHost = Callable[[str | None], VirtualHost | None]
+"""Finds the virtual host that CONNECT's host header means (None when absent); None when it means none."""

@@ -1,0 +1,162 @@
+"""Opens links: to the first broker that answers, with the client's own credentials."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import re
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+import aio_pika
+from aiormq.connection import Connection as AiormqConnection
+from aiormq.connection import TransportFactory
+from aiormq.exceptions import AMQPConnectionError, AMQPError
+from yarl import URL
+
+from gateway.config import BrokerUrl, Upstream, VirtualHost
+from gateway.server.broker.broker_errors import ACCESS_REFUSED, CONNECTION_FORCED, LinkDownError, UpstreamError
+from gateway.server.broker.link import ClientProperties, Link, Tuning
+from gateway.server.broker.tap import Tap, TapCallbacks
+from gateway.server.tls_contexts import broker_tls_context
+
+# Bytes waiting for the broker above which the clients of a link are held. The kernel's own buffers come on top.
+_HIGH_WATER: Final = 1 << 20
+
+# RabbitMQ takes AMQP frames of 4096 bytes before the login, or of 8192, unless configured otherwise, and closes the
+# connection over longer ones. The rest is for the connection's properties.
+_SHORT_LOGIN: Final = 3000
+
+_NO_CHANNEL_LIMIT: Final = 0xFFFF
+
+# The AMQP library drops its answer to the broker's channel.close when ten frames wait to be written, and then reuses
+# the number of a channel that the broker is still closing: that costs the whole link. What it writes is bounded anyway,
+# because each session has one operation under way.
+AiormqConnection.FRAME_BUFFER_SIZE = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a client logs in with. The passcode is not in ``repr``."""
+
+    login: str
+    passcode: str
+
+    @property
+    def size(self) -> int:
+        """Bytes that both take on the wire."""
+        return len(self.login.encode()) + len(self.passcode.encode())
+
+    def __repr__(self) -> str:
+        return f"Credentials({self.login!r})"
+
+
+def _ignore_reads() -> None:
+    pass
+
+
+async def open_link(
+    virtual_host: VirtualHost,
+    credentials: Credentials,
+    client_properties: ClientProperties,
+    on_read: Callable[[], None] = _ignore_reads,
+) -> Link:
+    """Open a connection to the first broker of a virtual host that answers.
+
+    Raises:
+        UpstreamError: a broker refused the login or the virtual host.
+        LinkDownError: no broker answered.
+    """
+    upstream = virtual_host.upstream
+    failures = []
+    for broker in upstream.urls:
+        link = Link(client_properties, broker, on_read)
+        url = _url(broker, credentials, virtual_host)
+        try:
+            await asyncio.wait_for(_connect(link, url, upstream), upstream.connect_timeout)
+        except (TimeoutError, OSError, AMQPError, RuntimeError, LinkDownError) as error:
+            if link.closed is not None and link.closed.code != CONNECTION_FORCED:
+                raise UpstreamError(link.closed.code, link.closed.text) from None
+            if _is_reset(error) and credentials.size > _SHORT_LOGIN:
+                text = f"the broker hung up on a login of {credentials.size} bytes; see its initial_frame_max"
+                raise UpstreamError(ACCESS_REFUSED, f"ACCESS_REFUSED - {text}") from None
+            failures.append(f"{broker}: {_reason(error, upstream.connect_timeout)}")
+            continue
+        return link
+    raise LinkDownError(CONNECTION_FORCED, "no broker answers", "; ".join(failures))
+
+
+async def _connect(link: Link, url: URL, upstream: Upstream) -> None:
+    context = broker_tls_context(upstream.tls) if url.scheme == "amqps" else None
+    connection = aio_pika.Connection(url, ssl_context=context, client_properties={**link.client_properties.as_table()})
+    factory = _TapFactory(link)
+    connection.kwargs["transport_factory"] = factory
+    try:
+        await connection.connect()
+    except BaseException:
+        if factory.tap is not None:
+            factory.tap.transport.abort()
+        raise
+    aiormq_connection = connection.transport.connection if connection.transport else None
+    if aiormq_connection is None or factory.tap is None:
+        raise LinkDownError(CONNECTION_FORCED, "the connection was closed at once")
+    tune = aiormq_connection.connection_tune
+    version = _version(aiormq_connection.server_properties.get("version"))
+    link.opened(connection, factory.tap, Tuning(tune.frame_max, tune.channel_max or _NO_CHANNEL_LIMIT, version))
+
+
+class _TapFactory(TransportFactory):
+    """Opens the socket of a link for the AMQP library, with the tap on it."""
+
+    def __init__(self, callbacks: TapCallbacks) -> None:
+        self._callbacks = callbacks
+        self.tap: Tap | None = None
+
+    async def create(self, url: URL, **kwargs: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:  # noqa: ANN401
+        """Open the socket; called by the library, of whose options only the TLS context is used."""
+        loop = asyncio.get_running_loop()
+        context: ssl.SSLContext | None = None
+        if url.scheme == "amqps":
+            context = await kwargs["ssl_context_provider"].get_context()
+        reader = asyncio.StreamReader(loop=loop)
+        try:
+            transport, tap = await loop.create_connection(
+                lambda: Tap(reader, self._callbacks, loop), url.host or "", url.port or 0, ssl=context
+            )
+        except OSError as error:
+            raise AMQPConnectionError(*error.args) from error
+        transport.set_write_buffer_limits(high=_HIGH_WATER)
+        self.tap = tap
+        return reader, asyncio.StreamWriter(transport, tap, reader, loop)
+
+
+def _url(broker: BrokerUrl, credentials: Credentials, virtual_host: VirtualHost) -> URL:
+    """The URL that the AMQP library wants. It holds the passcode, so it never leaves this module."""
+    parts = {
+        "user": quote(credentials.login, safe=""),
+        "password": quote(credentials.passcode, safe=""),
+        "path": "/" + quote(virtual_host.amqp_vhost, safe=""),
+        "query_string": f"heartbeat={int(virtual_host.upstream.heartbeat)}",
+    }
+    return URL.build(scheme=broker.scheme, host=broker.host, port=broker.port, encoded=True, **parts)
+
+
+def _version(text: object) -> tuple[int, ...]:
+    """RabbitMQ's version as numbers, up to the first part that is not one."""
+    found = re.match(r"[0-9]+(?:\.[0-9]+)*", text.decode() if isinstance(text, bytes) else str(text))
+    return tuple(map(int, found[0].split("."))) if found else ()
+
+
+def _is_reset(error: BaseException) -> bool:
+    return any(isinstance(each, OSError) and each.errno == errno.ECONNRESET for each in (error, error.__cause__))
+
+
+def _reason(error: BaseException, timeout: float) -> str:
+    """Why a broker could not be reached: the operating system's words where there are any."""
+    if isinstance(error, TimeoutError) and not error.args:
+        return f"no answer within {timeout:g} seconds"
+    cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+    return str(cause) or type(cause).__name__

@@ -1,0 +1,386 @@
+"""The bridge of one session: carries out its operations on links, and carries bytes both ways.
+
+Operations run one at a time, each as a task; bytes never wait. Everything that the broker does to the session's
+channels comes back through here as an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
+
+from gateway.amqp.splitter import Sink
+from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
+from gateway.server.broker.channel import LinkChannel, ignore_confirm, ignore_delivery
+from gateway.server.broker.link import Link
+from gateway.server.broker.link_pool import LinkPool, LoginLinks
+from gateway.server.broker.pausable_link import PausableLink
+from gateway.server.broker.queue_declare import ExclusiveQueues, declare_or_accept
+from gateway.server.client.login_handler import LoginHandler
+from gateway.session import ops
+from gateway.session.context import Hold
+from gateway.session.queues import QueueSpec
+from gateway.session.session import Session
+from gateway.session.subscription import Subscription
+from gateway.session.transitions import State
+
+_NOT_FOUND: Final = 404
+
+
+class BridgeCallbacks(Protocol):
+    """What a bridge calls; the client's connection."""
+
+    def broker_batch_done(self) -> None:
+        """Data or an event reached the session: go on reading if it may, and write out."""
+
+    def failed(self, error: BaseException) -> None:
+        """A fault of the gateway itself."""
+
+
+class Bridge:
+    """Between one session and the broker; ``client`` names it in the broker's list of connections."""
+
+    def __init__(
+        self,
+        session: Session,
+        callbacks: BridgeCallbacks,
+        pool: LinkPool,
+        login: LoginHandler,
+        client: str,
+        spawn: Callable[..., asyncio.Task[None]],
+    ) -> None:
+        self._session = session
+        self._callbacks = callbacks
+        self._pool = pool
+        self._login = login
+        self._client = client
+        self._spawn = spawn
+        self._task: asyncio.Task[None] | None = None
+        self._publishing: LinkChannel | None = None
+        self._consuming: dict[Subscription, LinkChannel] = {}
+        # For declarations on a link for subscriptions.
+        self._control: LinkChannel | None = None
+        self._pausable = PausableLink(client, session.identity.decode(), self._consuming.values())
+        self._exclusive = ExclusiveQueues()
+        self._is_dropping = False
+        self._is_released = False
+
+    # Bytes.
+
+    def flush(self) -> None:
+        """Put what the session has for the broker on the wire, and start the operation it asks for."""
+        session = self._session
+        if self._publishing is not None:
+            # Taken before the write, which may find the link full and lead back here.
+            publishes = session.take_publishes()
+            if publishes:
+                self._publishing.write(publishes)
+        for subscription, settlements in session.take_settlements():
+            channel = self._consuming.get(subscription)
+            if channel is not None:
+                channel.write(settlements)
+        operation = session.take_operation()
+        if operation is not None:
+            self._task = self._spawn(self._carry_out(operation), name=f"stomp-operation {self._client}")
+
+    def flush_batch(self) -> None:
+        """The tap has handed over the data of one read."""
+        self._callbacks.broker_batch_done()
+
+    def client_writable(self, writable: bool) -> None:
+        """Whether the client takes bytes; a link that serves only this client pauses with it."""
+        self._pausable.set_client_writable(writable)
+        if writable and self._is_dropping:
+            self._resume_deliveries()
+
+    def client_gone(self) -> None:
+        """Throw away deliveries from now on, so that the broker's answers do not wait behind them."""
+        for channel in self._consuming.values():
+            channel.set_sink(Sink(ignore_delivery, ignore_confirm, self))
+        self._pausable.set_client_gone()
+
+    def time_passed(self) -> None:
+        """Called about once a second: the AMQP library must not take a paused link for dead."""
+        self._pausable.time_passed()
+
+    def drop_deliveries(self) -> None:
+        """Far too much waits for the client: until it is writable, keep only the delivery tags of what else arrives."""
+        self._is_dropping = True
+        for subscription, channel in self._consuming.items():
+            if not self._pausable.has(channel):
+                channel.set_sink(Sink(subscription.drop_for_requeue, ignore_confirm, self))
+
+    def _resume_deliveries(self) -> None:
+        """Requeue what was dropped, and take deliveries again."""
+        self._is_dropping = False
+        for subscription, channel in self._consuming.items():
+            if not self._pausable.has(channel):
+                channel.set_sink(Sink(subscription.deliver, ignore_confirm, self))
+                subscription.ledger.requeue_dropped()
+                channel.write(subscription.ledger.take_frames())
+
+    # Operations.
+
+    async def _carry_out(self, operation: ops.Operation) -> None:
+        try:
+            self._session.handle(await self._outcome(operation))
+            if self._session.state is State.CONNECTING:
+                self._login.log_out()
+        except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
+            self._callbacks.failed(error)
+            return
+        self._callbacks.broker_batch_done()
+
+    async def _outcome(self, operation: ops.Operation) -> ops.Event:
+        try:
+            return await self._perform(operation)
+        except LinkDownError as down:
+            return ops.LinkLost(down.code, down.text)
+        except UpstreamError as refusal:
+            return ops.OperationFailed(refusal.code, refusal.text)
+
+    async def _perform(self, operation: ops.Operation) -> ops.Event:
+        if isinstance(operation, ops.Login):
+            return await self._login.log_in(operation)
+        if isinstance(operation, ops.PreparePublisher):
+            return await self._prepare_publisher(operation)
+        if isinstance(operation, ops.Subscribe):
+            return await self._subscribe(operation)
+        if isinstance(operation, ops.Unsubscribe):
+            return await self._unsubscribe(operation)
+        if isinstance(operation, ops.RenewToken):
+            return await self._renew_token(operation)
+        await self._close_channels()
+        return ops.UpstreamClosed()
+
+    async def _prepare_publisher(self, operation: ops.PreparePublisher) -> ops.Event:
+        channel = self._publishing
+        if channel is None:
+            channel = await self._links.publishing_channel()
+            channel.link.add_user(self)
+            channel.set_sink(Sink(ignore_delivery, self._session.confirm, self, self._session.message_returned))
+            channel.on_closed = partial(self._channel_closed, publishing=True)
+            self._publishing = channel
+            self._follow(channel.link)
+        if operation.queue is not None:
+            await self._declare(operation.queue, channel)
+        if operation.confirms and not self._session.has_confirms:
+            await channel.select_confirms()
+        return ops.PublisherPrepared(channel.number, channel.link.tuning.frame_max, operation.confirms)
+
+    async def _declare(self, queue: QueueSpec, channel: LinkChannel) -> tuple[str, QueueSpec | None]:
+        """Declare a queue; an exclusive one where this session consumes, since AMQP binds it to the connection.
+
+        Returns:
+            Its name, and what was declared; None where the queue existed with other properties.
+        """
+        if queue.exclusive and channel is self._publishing:
+            channel = await self._control_channel()
+        if not queue.name or not self._session.settings.takes_existing_queues:
+            return await self._declare_on(channel, queue), queue
+        conflict = await declare_or_accept(queue, channel.link, partial(self._declare_on, queue=queue))
+        if conflict is None:
+            return queue.name, queue
+        self._pool.queue_conflicts.write(self._session.settings.name, queue.name, conflict.text)
+        return queue.name, None
+
+    async def _declare_on(self, channel: LinkChannel, queue: QueueSpec) -> str:
+        if queue.exclusive:
+            return await self._exclusive.declare(queue, channel, self._vhost)
+        return await channel.declare(queue)
+
+    async def _control_channel(self) -> LinkChannel:
+        channel = self._control
+        if channel is None:
+            channel = self._control = await self._links.consuming_channel()
+            channel.link.add_user(self)
+            channel.on_closed = partial(self._channel_closed, publishing=False)
+        return channel
+
+    async def _subscribe(self, operation: ops.Subscribe) -> ops.Event:
+        subscription = operation.subscription
+        channel = await self._consuming_channel(operation)
+        channel.link.add_user(self)
+        channel.set_sink(Sink(subscription.deliver, ignore_confirm, self))
+        self._consuming[subscription] = channel
+        subscription.set_channel(channel.number)
+        declared = None
+        try:
+            queue_name = operation.queue_name
+            if operation.queue is not None:
+                queue_name, declared = await self._declare(operation.queue, channel)
+            await self._exclusive.check(queue_name, channel.link, self._vhost)
+            cancelled: list[bool] = []
+            channel.on_cancelled = lambda: cancelled.append(True)
+            await channel.consume(queue_name, operation.prefetch, operation.arguments)
+            if operation.binding is not None:
+                await channel.bind(queue_name, *operation.binding)
+            if cancelled:
+                raise UpstreamError(_NOT_FOUND, f"NOT_FOUND - queue '{queue_name}' was deleted")
+        except UpstreamError as refusal:
+            self._consuming.pop(subscription, None)
+            await self._undo_subscribe(channel, declared, refusal)
+            raise
+        self._exclusive.consumed(subscription, queue_name)
+        channel.on_closed = partial(self._channel_closed, publishing=False)
+        channel.on_cancelled = partial(self._consumer_cancelled, subscription)
+        self._pausable.read_or_pause()
+        return ops.Subscribed(subscription, channel.number, queue_name)
+
+    async def _undo_subscribe(self, channel: LinkChannel, declared: QueueSpec | None, refusal: UpstreamError) -> None:
+        """A SUBSCRIBE failed half-way: delete the queue that it made, unless it is in use."""
+        await self._close_channel(channel)
+        if declared is None or isinstance(refusal, LinkDownError) or declared.durable or not declared.auto_delete:
+            return
+        cleaner = await self._links.consuming_channel()
+        try:
+            await cleaner.delete_queue(declared.name, if_idle=True)
+        except UpstreamError:
+            pass
+        finally:
+            await cleaner.close()
+
+    async def _consuming_channel(self, operation: ops.Subscribe) -> LinkChannel:
+        owner = self._exclusive.link_of(operation.queue_name)
+        if owner is not None and owner.closed is None:
+            return await LinkChannel.open(owner)
+        if operation.needs_pausable_link:
+            return await LinkChannel.open(await self._pausable.opened(self._links))
+        return await self._links.consuming_channel()
+
+    async def _unsubscribe(self, operation: ops.Unsubscribe) -> ops.Event:
+        channel = self._consuming.pop(operation.subscription, None)
+        if channel is not None:
+            # Closing the channel requeues what is on its way with everything unsettled, and cancels the consumer. The
+            # channel is needed a moment longer only if there is a queue to delete.
+            channel.discard(self)
+            try:
+                if operation.delete_queue is not None:
+                    await self._exclusive.check(operation.delete_queue, channel.link, self._vhost)
+                    await channel.cancel()
+                    await channel.delete_queue(operation.delete_queue)
+                    self._exclusive.forget(operation.delete_queue)
+            finally:
+                await self._close_channel(channel)
+        self._exclusive.consumer_closed(operation.subscription)
+        return ops.Unsubscribed(operation.subscription)
+
+    async def _renew_token(self, operation: ops.RenewToken) -> ops.Event:
+        """Try a token on a connection of its own first, because the broker closes a link over a token that it refuses.
+
+        On a link it would also accept an expired token without a word.
+        """
+        try:
+            token = operation.token.decode()
+            await self._links.check_passcode(token)
+        except UnicodeDecodeError:
+            return ops.TokenRefused("it is no text")
+        except LinkDownError:
+            return ops.TokenRefused("the broker cannot be reached")
+        except UpstreamError as refusal:
+            return ops.TokenRefused(refusal.text)
+        await asyncio.gather(self._links.update_secret(token), self._pausable.update_secret(token))
+        return ops.TokenRenewed()
+
+    # What happens at the broker.
+
+    def _channel_closed(self, refusal: UpstreamError, *, publishing: bool) -> None:
+        self._handle(ops.ChannelClosed(refusal.code, refusal.text, publishing=publishing))
+
+    def _consumer_cancelled(self, subscription: Subscription) -> None:
+        channel = self._consuming.pop(subscription, None)
+        self._exclusive.consumer_cancelled(subscription)
+        self._handle(ops.ConsumerCancelled(subscription))
+        if channel is not None:
+            channel.discard(self)
+            _ = self._spawn(self._close_channel(channel), name=f"stomp-cancelled {self._client}")
+
+    def _handle(self, event: ops.Event) -> None:
+        self._session.handle(event)
+        self._callbacks.broker_batch_done()
+
+    def link_lost(self, link: Link) -> None:
+        """A link of the session is gone."""
+        if link.closed is not None:
+            self._handle(ops.LinkLost(link.closed.code, link.closed.text))
+
+    def link_changed(self, link: Link) -> None:
+        """The broker's alarm began or ended, or the link's write buffer is full or has room again."""
+        if self._publishing is not None and self._publishing.link is link:
+            self._follow(link)
+            self._callbacks.broker_batch_done()
+
+    def _follow(self, link: Link) -> None:
+        """Hold or release the client as its publishing link needs."""
+        self._session.set_blocked(link.blocked)
+        if link.paused:
+            self._session.hold(Hold.LINK_WRITE)
+        else:
+            self._session.release(Hold.LINK_WRITE)
+
+    # Links and the end.
+
+    @property
+    def _links(self) -> LoginLinks:
+        return self._login.links
+
+    @property
+    def _vhost(self) -> str:
+        return self._links.virtual_host.amqp_vhost
+
+    async def _close_channel(self, channel: LinkChannel) -> None:
+        channel.link.remove_user(self)
+        channel.discard(self)
+        if self._pausable.has(channel):
+            # The answer to channel.close must be read; deliveries before it are thrown away.
+            channel.link.resume_reading()
+        await channel.close()
+        if self._pausable.has(channel):
+            self._pausable.read_or_pause()
+
+    async def _close_channels(self) -> None:
+        """Close everything in order; the broker has handled all that was published when this returns.
+
+        Raises:
+            UpstreamError: it has not, because the link or the channel is gone.
+        """
+        self._exclusive.start_closing()
+        channels = list(self._consuming.values())
+        if self._control is not None:
+            channels.append(self._control)
+        publishing, self._publishing, self._control = self._publishing, None, None
+        self._consuming.clear()
+        try:
+            await asyncio.gather(*(self._close_channel(channel) for channel in channels))
+        finally:
+            await self._exclusive.delete()
+        # Last, because during an alarm the broker does not answer until it is over.
+        if publishing is not None:
+            await self._close_channel(publishing)
+            failure = publishing.link.closed or publishing.closed
+            if failure is not None:
+                raise failure
+
+    def release(self) -> None:
+        """The session is over: close its channels and give its links back, in the background."""
+        if self._is_released:
+            return
+        self._is_released = True
+        # At once: the client may connect again before its channels are closed.
+        self._login.close()
+        self.client_gone()
+        _ = self._spawn(self._release(), name=f"stomp-release {self._client}")
+
+    async def _release(self) -> None:
+        task = self._task
+        if task is not None and not task.done():
+            await asyncio.wait([task])
+        try:
+            await self._close_channels()
+        except UpstreamError:
+            pass
+        finally:
+            await self._pausable.close()
+            self._login.release_links()

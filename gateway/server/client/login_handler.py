@@ -1,0 +1,118 @@
+"""The login of one client: the broker decides, then the gateway's limits, and the session gets its links."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import structlog
+
+from gateway.config import VirtualHost
+from gateway.server.broker.broker_errors import ACCESS_REFUSED, CONNECTION_FORCED, LinkDownError, UpstreamError
+from gateway.server.broker.connector import Credentials
+from gateway.server.broker.link_pool import LinkPool, LoginLinks
+from gateway.server.client.session_limits import LimitReachedError, SessionLimits, SessionRates
+from gateway.session import ops
+
+log = structlog.get_logger("gateway.session")
+
+
+# Characters in the log of a login that the broker has not accepted.
+_LONGEST_LOGIN: Final = 100
+
+
+class LoginHandler:
+    """Logs one client in, and holds what its session uses until it ends: links, and a place within the limits.
+
+    ``host`` is the client's IP address; ``client`` and ``session`` name it in the broker's list of connections.
+    """
+
+    def __init__(
+        self,
+        pool: LinkPool,
+        limits: SessionLimits,
+        host: str,
+        client: str,
+        session: str,
+    ) -> None:
+        # Set while the session counts.
+        self.rates: SessionRates | None = None
+        self._pool = pool
+        self._limits = limits
+        self._host = host
+        self._client = client
+        self._session = session
+        self._links: LoginLinks | None = None
+        self._is_closed = False
+
+    @property
+    def links(self) -> LoginLinks:
+        """The links of the login.
+
+        Raises:
+            LinkDownError: the session is over.
+        """
+        if self._links is None:
+            raise LinkDownError(CONNECTION_FORCED, "CONNECTION_FORCED - the session is over")
+        return self._links
+
+    async def log_in(self, operation: ops.Login) -> ops.Event:
+        """Let the broker decide on a login."""
+        self.release_links()
+        virtual_host = operation.settings
+        try:
+            credentials = Credentials(operation.login.decode(), operation.passcode.decode())
+        except UnicodeDecodeError:
+            credentials = Credentials("", "")
+        if not credentials.login or not credentials.passcode:
+            # RabbitMQ refuses both, and the AMQP library would put guest in their place.
+            return ops.LoginFailed(ACCESS_REFUSED, "ACCESS_REFUSED")
+        try:
+            version = await self._accept(virtual_host, credentials)
+        except LimitReachedError as full:
+            self.release_links()
+            self._log_refusal(virtual_host, credentials, str(full))
+            return ops.SessionRefused(full.scope, full.limit)
+        except LinkDownError as down:
+            log.warning("upstream unreachable", virtual_host=virtual_host.name, reason=down.detail)
+            return ops.BrokerUnreachable()
+        except UpstreamError as refusal:
+            self._log_refusal(virtual_host, credentials, refusal.text)
+            return ops.LoginFailed(refusal.code, refusal.text)
+        return ops.LoggedIn(version)
+
+    async def _accept(self, virtual_host: VirtualHost, credentials: Credentials) -> tuple[int, ...]:
+        """Get the links, and count the session; the broker's version."""
+        self._limits.check(virtual_host, self._host)
+        self._links = await self._pool.log_in(virtual_host, credentials, self._client, self._session)
+        version = self._links.broker_version
+        if self._is_closed:
+            self.release_links()
+        else:
+            self.rates = self._limits.enter(virtual_host, credentials.login, self._host)
+        return version
+
+    def _log_refusal(self, virtual_host: VirtualHost, credentials: Credentials, reason: str) -> None:
+        log.info(
+            "login refused",
+            peer=self._client,
+            virtual_host=virtual_host.name,
+            login=credentials.login[:_LONGEST_LOGIN],
+            reason=reason,
+        )
+
+    def log_out(self) -> None:
+        """The session does not count any more, because it is over or did not begin after the login."""
+        rates, self.rates = self.rates, None
+        if rates is not None:
+            rates.release()
+
+    def close(self) -> None:
+        """The session is over: a login that is still under way must not count. Its links are released later."""
+        self._is_closed = True
+        self.log_out()
+
+    def release_links(self) -> None:
+        """Give the links back: at the end, or when a client has to log in once more."""
+        links, self._links = self._links, None
+        if links is not None:
+            self._pool.release(links)

@@ -1,0 +1,161 @@
+"""What goes to a client: writing, what the client has not taken yet, and closing.
+
+Automatic acknowledgements depend on this: a message is settled when the kernel has taken it, because what the gateway
+itself holds would be lost with the gateway (docs/adr/0006-automatic-acknowledgement-in-rounds.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import select
+import struct
+import termios
+from collections.abc import Callable
+from typing import Final
+
+from gateway.config import VirtualHost
+from gateway.errors import CloseReason
+from gateway.server.listen.websocket_transport import WebSocketTransport
+from gateway.session.subscription import split_frames
+
+# When so many times a client's buffer wait, its further messages go back to their queues until it has caught up. The
+# prefetch bounds messages and not bytes, so without this large messages for a slow client would fill the memory.
+_DROP_AT: Final = 16
+
+# How long a client may take to read its last frame and to close before the gateway aborts the connection, in seconds.
+_CLOSE_TIMEOUT: Final = 5.0
+
+# Automatic acknowledgements wait so many seconds for others: a write to the broker for each message would cost more
+# than the message.
+_AUTO_ACK_INTERVAL: Final = 0.01
+
+
+class ClientOutput:
+    """The write side of a client's connection."""
+
+    def __init__(self, transport: asyncio.Transport, *, over_tls: bool) -> None:
+        self.transport = transport
+        self.websocket = transport if isinstance(transport, WebSocketTransport) else None
+        # Whether the client takes bytes as fast as they come.
+        self.is_writable = True
+        # Seconds that it may take them more slowly.
+        self.slow_consumer_timeout = 60.0
+        self._paused_at = 0.0
+        self._over_tls = over_tls
+        self._buffer = 1 << 16
+        self._close_timer: asyncio.TimerHandle | None = None
+
+    def start(self, virtual_host: VirtualHost) -> None:
+        """The client has logged in."""
+        self._buffer = virtual_host.client_buffer
+        self.transport.set_write_buffer_limits(high=self._buffer, low=self._buffer // 4)
+        self.slow_consumer_timeout = virtual_host.slow_consumer_timeout
+
+    def write(self, output: list[bytes]) -> int:
+        """Write the frames of a session's output; how many bytes of STOMP that was.
+
+        HOT: once per batch. The output is emptied before the write, which may find the client slow and lead back.
+        """
+        if self.websocket is not None:
+            frames = split_frames(output)
+            output.clear()
+            return self.websocket.write_messages(frames)
+        data = b"".join(output)
+        output.clear()
+        self.transport.write(data)
+        return len(data)
+
+    def pause(self, now: float) -> None:
+        """The transport's buffer is full; ``now`` is in seconds."""
+        self.is_writable = False
+        self._paused_at = now
+
+    def resume(self) -> None:
+        """The client has taken most of it."""
+        self.is_writable = True
+
+    def is_slow(self, now: float) -> bool:
+        """Whether the client has taken too little for too long."""
+        return not self.is_writable and now - self._paused_at > self.slow_consumer_timeout
+
+    @property
+    def write_buffer(self) -> int:
+        """Bytes that wait in the event loop to be written to the client."""
+        return self.transport.get_write_buffer_size()
+
+    @property
+    def must_drop(self) -> bool:
+        """Whether so much waits that further messages have to go back to their queues."""
+        return not self.is_writable and self.write_buffer > _DROP_AT * self._buffer
+
+    def unsent_bytes(self) -> int:
+        """0 if the kernel has taken everything; else more, and another number whenever the client has taken some."""
+        return self.write_buffer or (_unsent_below_tls(self.transport) if self._over_tls else 0)
+
+    def close(self, reason: CloseReason | None, *, has_ended: bool, is_reading: bool) -> None:
+        """Close after the last frame, and abort if the client does not close soon.
+
+        What to do depends on whether the client has ended its side, and on whether it is read now.
+        """
+        if self.websocket is not None:
+            self.websocket.send_close(reason)
+        if has_ended or not self.transport.can_write_eof():
+            self.transport.close()
+        else:
+            # Bytes that come after a full close are answered with a reset, which may overtake the last frame.
+            self._half_close(is_reading)
+        self._close_timer = asyncio.get_running_loop().call_later(_CLOSE_TIMEOUT, self.transport.abort)
+
+    def _half_close(self, is_reading: bool) -> None:
+        try:
+            self.transport.write_eof()
+            if not is_reading:
+                self.transport.resume_reading()
+        except OSError:
+            # Reset by the client at the same moment.
+            self.transport.abort()
+
+    def connection_lost(self) -> None:
+        """The connection is closed."""
+        if self._close_timer is not None:
+            self._close_timer.cancel()
+
+
+def _unsent_below_tls(transport: asyncio.BaseTransport) -> int:
+    """What the kernel has not sent, as a number to compare; 0 if its buffer has room.
+
+    A TLS transport of the event loop has another transport beneath it, which keeps what the kernel has no room for and
+    does not show it. While that one keeps anything, the kernel's buffer is full.
+    """
+    descriptor = transport.get_extra_info("socket").fileno()
+    if descriptor < 0:
+        return 1
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    if [event for _, event in poll.poll(0)] == [select.POLLOUT]:
+        return 0
+    (in_kernel,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)))
+    return max(1, int(in_kernel))
+
+
+class AutoAckFlusher:
+    """Settles automatic acknowledgements of all clients in rounds, so that no message needs a timer of its own."""
+
+    def __init__(self) -> None:
+        self._waiting: set[Callable[[], None]] = set()
+
+    def schedule(self, settle: Callable[[], None]) -> None:
+        """Call a function in the next round, once."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_later(_AUTO_ACK_INTERVAL, self._flush)
+        self._waiting.add(settle)
+
+    def is_scheduled(self, settle: Callable[[], None]) -> bool:
+        """Whether a function will be called in the next round."""
+        return settle in self._waiting
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, set()
+        for settle in waiting:
+            settle()

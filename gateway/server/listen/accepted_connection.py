@@ -1,0 +1,116 @@
+"""A connection that a listener has accepted: who is at the other end, and what the log may say of it."""
+
+from __future__ import annotations
+
+from asyncio import BaseTransport
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
+from typing import Final
+
+import structlog
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("gateway.listening")
+
+TLS_HINT: Final = "give this listener a tls section, or let the client connect without TLS"
+
+_LINES: Final = 10
+_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """An address that a client comes from.
+
+    ``host`` is an IP address as text, IPv6 without its brackets, or empty if it is unknown. ``is_proxy`` says that this
+    is the address of a proxy that did not name its client.
+    """
+
+    host: str
+    port: int
+    is_proxy: bool = False
+
+    @classmethod
+    def of(cls, transport: BaseTransport) -> Peer:
+        """The other end of a connection, as the operating system knows it."""
+        return cls.named(transport.get_extra_info("peername"))
+
+    @classmethod
+    def named(cls, name: object) -> Peer:
+        """From a socket's address, as `getpeername` gives it: a tuple, or anything else if there is none."""
+        return cls(str(name[0]), int(name[1])) if isinstance(name, tuple) and name else cls("", 0)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is this machine, over its loopback address; an IPv4 address may be written as an IPv6 one.
+
+        A client behind a proxy that does not name it may be anywhere.
+        """
+        if self.is_proxy:
+            return False
+        try:
+            address = ip_address(self.host)
+        except ValueError:
+            return False
+        # Python 3.13 does this in IPv6Address.is_loopback.
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+            return address.ipv4_mapped.is_loopback
+        return address.is_loopback
+
+    def __str__(self) -> str:
+        if not self.host:
+            return "unknown"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class LogRateLimiter:
+    """Bounds the log lines that anybody can cause without a login: 10 in 10 seconds, whatever they are about."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._since = clock()
+        self._lines = 0
+        self._left_out = 0
+
+    def left_out(self) -> int | None:
+        """The number of lines left out before this one, which is to be written; None if this one is left out too."""
+        now = self._clock()
+        if now - self._since > _SECONDS:
+            self._since, self._lines = now, 0
+        if self._lines >= _LINES:
+            self._left_out += 1
+            return None
+        self._lines += 1
+        left_out, self._left_out = self._left_out, 0
+        return left_out
+
+    def info(self, event: str, **details: object) -> bool:
+        """Write a line, unless there were too many; whether it was written."""
+        left_out = self.left_out()
+        if left_out is not None:
+            log.info(event, **details, left_out=left_out)
+        return left_out is not None
+
+    def warning(self, event: str, **details: object) -> None:
+        """The same, as a warning."""
+        left_out = self.left_out()
+        if left_out is not None:
+            log.warning(event, **details, left_out=left_out)
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedConnection:
+    """A connection that a listener has accepted.
+
+    ``peer`` is where it comes from, None to ask the transport; ``accepted_at`` is in seconds on the event loop's clock;
+    ``log_limiter`` is the listener's; ``on_closed`` is to be called, once or more, when the connection is closed.
+    """
+
+    peer: Peer | None
+    accepted_at: float
+    log_limiter: LogRateLimiter
+    on_closed: Callable[[], None] = _nothing

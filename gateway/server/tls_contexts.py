@@ -1,0 +1,50 @@
+"""TLS contexts, toward brokers and toward clients."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Final
+
+from gateway.config import ServerTls, UpstreamTls
+
+_VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+_VERIFY: Final = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+
+
+def broker_tls_context(tls: UpstreamTls) -> ssl.SSLContext:
+    """The context for `amqps` URLs.
+
+    Raises:
+        ssl.SSLError: a file does not hold what it should.
+        OSError: a file cannot be read.
+    """
+    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=tls.ca_file)
+    if not tls.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if tls.cert_file is not None:
+        context.load_cert_chain(tls.cert_file, tls.key_file, password=_no_passphrase)
+    return context
+
+
+def listener_tls_context(tls: ServerTls) -> ssl.SSLContext:
+    """The context of a listener.
+
+    Raises:
+        ssl.SSLError: a file does not hold what it should.
+        OSError: a file cannot be read.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = _VERSIONS[tls.min_version]
+    # With renegotiation a client could make the gateway work for nothing, and TLS 1.3 does without it.
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.load_cert_chain(tls.cert_file, tls.key_file, password=_no_passphrase)
+    if tls.ca_file is not None:
+        context.load_verify_locations(tls.ca_file)
+    context.verify_mode = _VERIFY[tls.verify]
+    return context
+
+
+def _no_passphrase() -> str:
+    """OpenSSL asks for this when a key is encrypted; by default it would ask on the terminal."""
+    raise ssl.SSLError("the private key is encrypted")

@@ -1,0 +1,119 @@
+"""BEGIN, ABORT and COMMIT.
+
+COMMIT publishes the messages, waits for every confirm, then settles the acknowledgements, then sends its RECEIPT. So
+when the broker refuses a message, nothing is acknowledged.
+"""
+
+from __future__ import annotations
+
+from gateway.session import error_frames, ops
+from gateway.session.cached_publish import CachedPublish
+from gateway.session.confirms import Commit
+from gateway.session.context import Hold, SessionContext
+from gateway.session.publish import Publisher
+from gateway.session.subscription import Settlement
+from gateway.session.transactions import OpenTransactions, Transaction
+from gateway.session.transitions import State
+from gateway.stomp.frame import Frame
+
+
+class TransactionHandler:
+    """The transactions of a session.
+
+    Args:
+        now: seconds on the clock of ``time_passed``.
+    """
+
+    __slots__ = ("_commit", "_context", "_now", "_publisher", "_transactions")
+
+    def __init__(
+        self, context: SessionContext, transactions: OpenTransactions, publisher: Publisher, now: float
+    ) -> None:
+        self._context = context
+        self._transactions = transactions
+        self._publisher = publisher
+        self._now = now
+        # The COMMIT that waits for confirms.
+        self._commit: tuple[Commit, Transaction, Frame] | None = None
+
+    @property
+    def committing(self) -> Frame | None:
+        """The COMMIT that waits for confirms."""
+        return None if self._commit is None else self._commit[2]
+
+    def time_passed(self, now: float) -> None:
+        """Note the time, and drop transactions that were open for too long."""
+        self._now = now
+        if self._context.state is State.CONNECTED:
+            for name in self._transactions.expire(now):
+                self._context.fail(error_frames.transaction_too_old(name))
+
+    def begin(self, frame: Frame) -> None:
+        """BEGIN."""
+        self._transactions.begin(self._name_in(frame), self._now)
+        if self._context.observer is not None:
+            self._context.observer.used("transaction")
+        self._context.send_receipt(frame)
+
+    def abort(self, frame: Frame) -> None:
+        """ABORT."""
+        self._transactions.end(self._name_in(frame))
+        self._context.send_receipt(frame)
+
+    def commit(self, frame: Frame) -> None:
+        """COMMIT."""
+        name = self._name_in(frame)
+        transaction = self._transactions.get(name)
+        if transaction.sends and not self._publisher.has_confirms:
+            self._context.ask(ops.PreparePublisher(confirms=True, queue=None), frame, retry=True)
+            return
+        self._transactions.end(name)
+        for settlement in transaction.settlements:
+            self._check(settlement)
+        commit = Commit(len(transaction.sends), self._finish)
+        self._commit = (commit, transaction, frame)
+        for send in transaction.sends:
+            if isinstance(send.header_block.cached_publish, CachedPublish):
+                self._publisher.publish(send, send.header_block.cached_publish, commit)
+        if transaction.sends:
+            self._context.holds.add(Hold.COMMIT)
+        else:
+            self._finish()
+
+    def _name_in(self, frame: Frame) -> bytes:
+        name = self._context.headers(frame).get(b"transaction")
+        if name is None:
+            raise error_frames.missing_transaction(frame.command)
+        return name
+
+    def _check(self, settlement: Settlement) -> None:
+        context = self._context
+        if not context.subscriptions.is_current(settlement.subscription):
+            raise error_frames.message_without_subscription(settlement.ack_id)
+        if not settlement.is_outstanding:
+            raise error_frames.unknown_delivery_tag(settlement.number, context.settings)
+
+    def _finish(self) -> None:
+        """Every message is confirmed, rejected or returned."""
+        if self._commit is None:
+            return
+        (commit, transaction, frame), self._commit = self._commit, None
+        context = self._context
+        context.holds.discard(Hold.COMMIT)
+        if context.state is State.CLOSED:
+            return
+        receipt, subscriptions = context.receipt_of(frame), context.subscriptions
+        if commit.is_returned:
+            context.fail(error_frames.commit_unroutable(), receipt)
+            return
+        if commit.is_rejected:
+            context.fail(error_frames.commit_rejected(), receipt)
+            return
+        for settlement in transaction.settlements:
+            if not subscriptions.is_current(settlement.subscription):
+                # The broker has cancelled it while the confirms were awaited.
+                context.fail(error_frames.message_without_subscription(settlement.ack_id), receipt)
+                return
+        for settlement in transaction.settlements:
+            subscriptions.settle(settlement)
+        context.send_receipt(frame)

@@ -1,0 +1,156 @@
+"""The confirm window: what a session has published and the broker has not confirmed.
+
+A RECEIPT for SEND follows the broker's confirm and nothing else. Publish sequence numbers count from 1 from the moment
+on when confirms are switched on (RabbitMQ, "Consumer Acknowledgements and Publisher Confirms").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gateway.amqp import properties
+from gateway.amqp.splitter import Return
+from gateway.config.virtual_host import VirtualHost
+from gateway.errors import CodecError
+from gateway.session.cached_publish import CachedPublish
+
+
+@dataclass(slots=True, eq=False)
+class Commit:
+    """A COMMIT that waits for confirms: how many messages are unconfirmed, and what went wrong with others."""
+
+    unconfirmed: int
+    on_confirmed: Callable[[], None]
+    is_rejected: bool = False
+    is_returned: bool = False
+
+
+Unconfirmed = tuple[bytes | None, CachedPublish, int, Commit | None, object]
+"""A message that waits for its confirm: receipt, where it went, bytes of its body, the COMMIT that published it, and
+what the observer's counter returned for it (``sent_at``). A plain tuple, since one is made for every message."""
+
+
+class PublisherConfirms:
+    """The unconfirmed messages of one session, in the order of publishing."""
+
+    __slots__ = ("_last_returned", "_max_bytes", "_max_messages", "_unconfirmed", "last_sequence", "unconfirmed_bytes")
+
+    def __init__(self, settings: VirtualHost) -> None:
+        self.set_limits(settings)
+        self._unconfirmed: dict[int, Unconfirmed] = {}
+        self._last_returned = 0
+        # The publish sequence number of the last message; 0 before confirms are on.
+        self.last_sequence = 0
+        self.unconfirmed_bytes = 0
+
+    def set_limits(self, settings: VirtualHost) -> None:
+        """Bound the window from now on."""
+        self._max_messages = settings.confirm_window.messages
+        self._max_bytes = settings.confirm_window.bytes
+
+    def __len__(self) -> int:
+        """Messages published and not confirmed yet."""
+        return len(self._unconfirmed)
+
+    def __contains__(self, sequence: int) -> bool:
+        """Whether a message is not confirmed yet."""
+        return sequence in self._unconfirmed
+
+    @property
+    def owes_receipts(self) -> bool:
+        """Whether a receipt waits for a confirm."""
+        return any(receipt is not None for receipt, *_ in self._unconfirmed.values())
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more may be published until some of it is confirmed. HOT: once per confirmed SEND."""
+        return len(self._unconfirmed) >= self._max_messages or self.unconfirmed_bytes >= self._max_bytes
+
+    @property
+    def is_half_empty(self) -> bool:
+        """Whether enough is confirmed that a client that filled the window may go on."""
+        return 2 * len(self._unconfirmed) <= self._max_messages and 2 * self.unconfirmed_bytes <= self._max_bytes
+
+    def add(
+        self, receipt: bytes | None, cached_publish: CachedPublish, size: int, commit: Commit | None, sent_at: object
+    ) -> None:
+        """Enter a published message. HOT: once per SEND once confirms are on."""
+        self.last_sequence += 1
+        self._unconfirmed[self.last_sequence] = (receipt, cached_publish, size, commit, sent_at)
+        self.unconfirmed_bytes += size
+
+    def confirm(self, sequence: int, *, multiple: bool) -> list[Unconfirmed]:
+        """Take out what the broker confirmed or rejected, in the order of publishing. HOT: once per confirm."""
+        unconfirmed = self._unconfirmed
+        if not multiple:
+            message = unconfirmed.pop(sequence, None)
+            if message is None:
+                return []
+            self.unconfirmed_bytes -= message[2]
+            return [message]
+        # The messages of a multiple stand in front, since the dictionary is in publishing order. They are taken out
+        # afterwards: to look for the first entry again after each removal would walk over all the holes before.
+        confirmed: list[int] = []
+        for each in unconfirmed:
+            if each > sequence:
+                break
+            confirmed.append(each)
+        messages = [unconfirmed.pop(each) for each in confirmed]
+        self.unconfirmed_bytes -= sum([message[2] for message in messages])
+        return messages
+
+    def take_returned(self, returned: Return) -> Unconfirmed | None:
+        """Find the message that the broker returned. Its confirm still follows, and answers nothing any more.
+
+        The broker does not say which message it was. It returns messages in order, so this one was published after the
+        one returned last. Other messages with the same route may have reached a queue and only wait for their confirm;
+        the receipt tells them apart, because it is among a message's headers. None if no unconfirmed message fits.
+        """
+        unconfirmed = self._unconfirmed
+        receipt = _receipt_in(returned.properties)
+        first = max(self._last_returned + 1, next(iter(unconfirmed), 0))
+        for sequence in range(first, self.last_sequence + 1):
+            message = unconfirmed.get(sequence)
+            if message is not None and _is_returned(message, returned, receipt):
+                self._last_returned = sequence
+                _, cached_publish, size, commit, _ = message
+                unconfirmed[sequence] = (None, cached_publish, size, commit, None)
+                return message
+        return None
+
+    def receipt_of_failure(self, text: str) -> bytes | None:
+        """The receipt of the SEND that made the broker close the channel, as far as the broker tells.
+
+        Its text quotes the exchange, and for a topic permission the routing key. The first unconfirmed message that
+        fits is the one, because a channel works in order. A text that quotes neither tells only if there is a single
+        candidate.
+        """
+        quoted = text.encode()
+        for receipt, route, *_ in self._unconfirmed.values():
+            names_key = b"topic '" not in quoted or b"'%b'" % route.routing_key in quoted
+            if names_key and b"'%b'" % (route.exchange or b"amq.default") in quoted:
+                return receipt
+        if len(self._unconfirmed) == 1 and b"exchange" not in quoted:
+            return next(iter(self._unconfirmed.values()))[0]
+        return None
+
+
+def _is_returned(message: Unconfirmed, returned: Return, receipt_in_headers: bytes | None) -> bool:
+    receipt, route, size, *_ = message
+    return (
+        route.mandatory
+        and route.routing_key == returned.routing_key
+        and route.exchange == returned.exchange
+        and size == returned.size
+        and receipt == receipt_in_headers
+    )
+
+
+def _receipt_in(property_list: bytes) -> bytes | None:
+    """The receipt among the headers of a message."""
+    try:
+        headers = properties.decode(property_list).headers or ()
+    except CodecError:
+        return None
+    return next((value for name, value in headers if name == b"receipt" and isinstance(value, bytes)), None)

@@ -1,0 +1,274 @@
+"""CONNECT: version, virtual host and login of a client, and the broker's answer (STOMP 1.2, "CONNECT or STOMP Frame").
+
+The broker judges the login. The gateway only chooses the version, finds the virtual host, and decides whose credentials
+count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from gateway.config.virtual_host import FindVirtualHost, VirtualHost
+from gateway.errors import CloseReason, StompError
+from gateway.session import error_frames, ops
+from gateway.session.context import SessionContext
+from gateway.session.destination_rules import DestinationRules
+from gateway.session.observer import SessionObserver
+from gateway.session.queues import QueueRules
+from gateway.session.transitions import State
+from gateway.stomp.encoder import encode
+from gateway.stomp.frame import Frame
+from gateway.stomp.headers import trim_values
+from gateway.stomp.heartbeat import Heartbeats, negotiate
+
+VERSIONS: Final = (b"1.2", b"1.1", b"1.0")
+"""The versions of STOMP that the gateway speaks, best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFacts:
+    """What the server knows of a client besides its frames.
+
+    ``is_local``: it connects from this machine. ``certificate_name``: the name in its certificate, where that may stand
+    in for a login. ``credentials``: login and passcode that came with the WebSocket handshake and win over CONNECT's.
+    ``implicit_connect``: its listener allows it to leave out CONNECT.
+    """
+
+    is_local: bool = True
+    certificate_name: str | None = None
+    credentials: tuple[bytes, bytes] | None = field(default=None, repr=False)
+    implicit_connect: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectRequest:
+    """A valid CONNECT: the version, the login to check, the heart-beat header to answer.
+
+    ``is_implicit``: there was no such frame; another one came first, and the listener allows that.
+    """
+
+    version: bytes
+    login: ops.Login
+    heart_beat: bytes | None
+    is_implicit: bool = False
+
+    def accept(self, *, is_local: bool) -> Heartbeats:
+        """Check what RabbitMQ's adapter checks only after the broker has accepted the login.
+
+        Returns:
+            The heart-beats agreed on.
+
+        Raises:
+            StompError: when the user may not connect from elsewhere, or the heart-beat header is malformed.
+        """
+        if not is_local and self.login.login in self.login.settings.loopback_users:
+            raise error_frames.bad_connect("non-loopback access denied")
+        heartbeats = negotiate(self.heart_beat)
+        if heartbeats is None:
+            raise error_frames.processing_error()
+        return heartbeats
+
+
+def negotiate_version(headers: Mapping[bytes, bytes]) -> bytes:
+    """Choose the best common version (STOMP 1.2, "Protocol Negotiation").
+
+    Args:
+        headers: of CONNECT, untrimmed. Without accept-version the client speaks 1.0.
+
+    Raises:
+        StompError: when there is no common version.
+    """
+    offered = headers.get(b"accept-version", b"1.0").split(b",")
+    for version in VERSIONS:
+        if version in offered:
+            return version
+    raise error_frames.version_mismatch()
+
+
+def read_connect(
+    headers: Mapping[bytes, bytes],
+    resolve: FindVirtualHost,
+    certificate_name: str | None = None,
+    *,
+    is_implicit: bool = False,
+) -> ConnectRequest:
+    """Read the headers of CONNECT.
+
+    Raises:
+        StompError: when there is no common version, no such virtual host, or no login.
+    """
+    version = negotiate_version(headers)
+    if version == b"1.0":
+        headers = trim_values(headers)
+    settings = _settings(headers.get(b"host"), resolve)
+    login = _credentials(headers, settings, certificate_name)
+    return ConnectRequest(version, login, headers.get(b"heart-beat"), is_implicit)
+
+
+def _settings(host: bytes | None, resolve: FindVirtualHost) -> VirtualHost:
+    try:
+        settings = resolve(None if host is None else host.decode())
+    except UnicodeDecodeError:
+        settings = None
+    if settings is None:
+        raise error_frames.virtual_host_denied(b"" if host is None else host)
+    return settings
+
+
+def _credentials(headers: Mapping[bytes, bytes], settings: VirtualHost, certificate_name: str | None) -> ops.Login:
+    """A login header wins over a certificate, and a certificate over the default user."""
+    login, default = headers.get(b"login"), settings.default_user
+    if login is None and certificate_name is not None:
+        certificates = settings.certificate_users
+        user = certificates.users.get(certificate_name, certificates.everyone)
+        if user is None:
+            raise error_frames.access_refused(certificate_name.encode(), settings)
+        return ops.Login(settings, *user.credentials)
+    passcode = headers.get(b"passcode")
+    if default is not None:
+        default_login, default_passcode = default.credentials
+        login = default_login if login is None else login
+        passcode = default_passcode if passcode is None else passcode
+    if login is None:
+        raise error_frames.bad_connect("Missing login or passcode header(s)")
+    if passcode is None:
+        # The adapter asks the broker, which refuses every login without one.
+        raise error_frames.access_refused(login, settings)
+    if b"\0" in login + passcode:
+        # AMQP's PLAIN separates the two by NUL, so the broker cannot be asked about them.
+        raise error_frames.access_refused(login, settings)
+    return ops.Login(settings, login, passcode)
+
+
+class ConnectHandler:
+    """The session until it is connected: CONNECT, or the first frame where CONNECT may be left out."""
+
+    __slots__ = ("_context", "_observe", "_request", "_resolve", "_server", "client", "heartbeats")
+
+    def __init__(self, context: SessionContext, server: bytes, resolve: FindVirtualHost) -> None:
+        self.client = ClientFacts()
+        self.heartbeats = _NO_HEARTBEATS
+        self._context = context
+        self._server = server
+        self._resolve = resolve
+        self._request: ConnectRequest | None = None
+        self._observe: Callable[[], SessionObserver | None] = lambda: None
+
+    def set_client(self, client: ClientFacts, observe: Callable[[], SessionObserver | None]) -> None:
+        """Note what the server knows of the client, and the function that makes its observer at the login."""
+        self.client = client
+        self._observe = observe
+
+    def connect(self, frame: Frame) -> None:
+        """CONNECT or STOMP."""
+        headers = frame.headers
+        if self.client.credentials is not None:
+            login, passcode = self.client.credentials
+            headers = {**headers, b"login": login, b"passcode": passcode}
+        self._ask(read_connect(headers, self._resolve, self.client.certificate_name), frame)
+
+    def connect_again(self, frame: Frame) -> None:
+        """CONNECT or STOMP of a client that is connected.
+
+        Raises:
+            StompError: always.
+        """
+        raise error_frames.already_connected()
+
+    def connect_implicitly(self, frame: Frame) -> None:
+        """A frame that should come after CONNECT. Where the listener allows it, log in and carry it out.
+
+        Raises:
+            StompError: where the listener does not allow it, or there is no login to use.
+        """
+        if not self.client.implicit_connect:
+            raise error_frames.not_connected()
+        # The client speaks STOMP 1.0, whether it is let in or not.
+        self._context.trims_values = True
+        try:
+            request = read_connect({}, self._resolve, self.client.certificate_name, is_implicit=True)
+        except StompError as error:
+            raise error_frames.closed_for(error, CloseReason.BROKER_ERROR) from None
+        self._ask(request, frame)
+
+    def _ask(self, request: ConnectRequest, frame: Frame) -> None:
+        self._request = request
+        context = self._context
+        context.strict = request.login.settings.strict
+        context.ask(request.login, frame, retry=request.is_implicit)
+        context.move(State.AUTHENTICATING)
+
+    # What the broker answers.
+
+    def logged_in(self, event: ops.LoggedIn) -> bool:
+        """The broker accepted the login.
+
+        Returns:
+            Whether the session is connected now. The gateway may have its own reasons to refuse.
+        """
+        request, context = self._request, self._context
+        if request is None or context.state is not State.AUTHENTICATING:
+            context.operation_done()
+            return False
+        try:
+            self.heartbeats = request.accept(is_local=self.client.is_local)
+        except StompError as error:
+            self._refuse(error)
+            return False
+        self._request = None
+        context.operation_done()
+        settings = request.login.settings
+        context.version = request.version
+        context.trims_values = request.version == b"1.0"
+        context.login = request.login.login
+        context.settings = settings
+        context.queue_rules = QueueRules.of(event.broker_version, settings)
+        context.destination_rules = DestinationRules(settings, request.login.login)
+        context.move(State.CONNECTED)
+        context.observer = self._observe()
+        if not request.is_implicit:
+            context.output.append(self._connected(request))
+        elif context.observer is not None:
+            context.observer.used("implicit-connect")
+        return True
+
+    def _connected(self, request: ConnectRequest) -> bytes:
+        headers = [
+            (b"session", self._context.identity),
+            (b"heart-beat", self.heartbeats.header),
+            (b"version", request.version),
+        ]
+        if not request.login.settings.hide_server_info:
+            headers.insert(0, (b"server", self._server))
+        return encode(b"CONNECTED", headers)
+
+    def login_failed(self, event: ops.LoginFailed) -> None:
+        """The broker refused the login."""
+        if self._request is not None:
+            login = self._request.login
+            self._refuse(error_frames.login_failed(event.code, event.text, login.login, login.settings))
+
+    def broker_unreachable(self, event: ops.BrokerUnreachable) -> None:
+        """No broker answered."""
+        self._refuse(error_frames.broker_unreachable())
+
+    def session_refused(self, event: ops.SessionRefused) -> None:
+        """There are as many sessions as allowed."""
+        self._refuse(error_frames.too_many_sessions(event.whose, event.limit))
+
+    def _refuse(self, error: StompError) -> None:
+        """Refuse the client. It may send another CONNECT; one that left CONNECT out is closed."""
+        request, self._request = self._request, None
+        context = self._context
+        frame = context.operation_failed()
+        if context.state is not State.AUTHENTICATING:
+            return
+        context.move(State.CONNECTING)
+        if request is not None and request.is_implicit and error.close is None:
+            error = error_frames.closed_for(error, CloseReason.BROKER_ERROR)
+        context.fail(error, context.receipt_of(frame))
+
+
+_NO_HEARTBEATS: Final = Heartbeats()

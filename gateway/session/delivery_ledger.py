@@ -1,0 +1,221 @@
+"""The ledger of one subscription's deliveries: which are settled, and what to tell the broker about them.
+
+Theory of operation. Delivery tags of a channel count 1, 2, 3, ..., and each subscription has a channel of its own. So
+the ledger needs few numbers: everything up to ``settled_up_to`` is settled, ``settled_out_of_order`` holds the settled
+tags above it, ``last_tag`` is the last delivery. At any time delivered = settled + outstanding, and an acknowledgement
+of an unknown tag is found without asking the broker.
+
+A client that keeps one message and settles all that follow would make ``settled_out_of_order`` grow without end. So
+when that set becomes large beside the outstanding deliveries, ``settled_up_to`` moves above it, and the few unsettled
+tags below are kept in ``unsettled_below`` instead.
+
+Acknowledgements in the order of delivery, the normal case, only move ``settled_up_to``; one basic.ack with ``multiple``
+tells the broker when the batch is written. The tag of a multiple must be one that the broker still knows. So
+``pending_multiple`` is the last tag settled that way, not ``settled_up_to``, which may have moved past tags that were
+settled one by one.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from gateway.amqp.codec import encode_ack, encode_nack
+from gateway.session.traffic import DeliveryCounter
+
+# At most so many tags are settled out of order, or more while they are at most this multiple of the outstanding ones.
+_MOST_OUT_OF_ORDER: Final = 1024
+_RATIO: Final = 4
+
+
+class AckMode(Enum):
+    """The ack header of SUBSCRIBE (STOMP 1.2, "SUBSCRIBE ack Header")."""
+
+    AUTO = b"auto"
+    CLIENT = b"client"
+    CLIENT_INDIVIDUAL = b"client-individual"
+
+
+class DeliveryLedger:
+    """The deliveries of one subscription, by delivery tag.
+
+    ``last_tag`` is the last delivery, ``last_sent`` the last one that went to the client. `Subscription.deliver` writes
+    both itself, because a call for each message would cost more than the message.
+    """
+
+    __slots__ = (
+        "_dropped", "_frames", "_mode", "_pending_multiple", "_settled_out_of_order", "_settled_up_to",
+        "_unsettled_below", "channel", "counter", "discarded", "dropped", "last_sent", "last_tag", "requeued",
+    )  # fmt: skip
+
+    def __init__(self, mode: AckMode) -> None:
+        self.channel = 0
+        self.counter: DeliveryCounter | None = None
+        self.last_tag = self.last_sent = 0
+        # Messages that the client gave back, or refused; and those dropped before they reached it.
+        self.requeued = self.discarded = self.dropped = 0
+        self._mode = mode
+        self._settled_up_to = 0
+        self._settled_out_of_order: set[int] = set()
+        self._unsettled_below: set[int] = set()
+        self._pending_multiple = 0
+        # Dropped and not yet given back to the queue.
+        self._dropped: list[int] = []
+        self._frames: list[bytes] = []
+
+    @property
+    def outstanding(self) -> int:
+        """Deliveries that are not settled."""
+        return self.last_tag - self._settled_up_to - len(self._settled_out_of_order) + len(self._unsettled_below)
+
+    @property
+    def settled_by_client(self) -> int:
+        """Deliveries that reached the client and are settled."""
+        return self.last_tag - self.outstanding - (self.dropped - len(self._dropped))
+
+    def is_outstanding(self, tag: int) -> bool:
+        """Whether the client may settle a delivery. Tag 0 in mode client means everything delivered so far."""
+        if tag == 0:
+            return self._mode is AckMode.CLIENT
+        if tag <= self._settled_up_to:
+            return tag in self._unsettled_below
+        return tag <= self.last_sent and tag not in self._settled_out_of_order
+
+    # What the client settles.
+
+    def acknowledge(self, tag: int) -> None:
+        """Settle an outstanding delivery; in mode client all before it too.
+
+        HOT: once per ACK. In the order of delivery it moves two numbers.
+        """
+        tag = tag or self.last_sent
+        if tag <= self._settled_up_to and not self._unsettled_below:
+            return
+        if self._mode is AckMode.CLIENT:
+            self._pending_multiple = tag
+            self._settle_up_to(tag, None)
+            return
+        if tag == self._settled_up_to + 1 and not self._unsettled_below:
+            self._pending_multiple = tag
+            self._move_up_to(tag)
+        else:
+            self._frames.append(encode_ack(self.channel, tag, multiple=False))
+            self._settle_one(tag)
+        if self.counter is not None:
+            self.counter.settled(tag, 1, None)
+
+    def refuse(self, tag: int, *, requeue: bool) -> None:
+        """Refuse an outstanding delivery; in mode client all before it too."""
+        tag = tag or self.last_sent
+        if tag <= self._settled_up_to and not self._unsettled_below:
+            return
+        self._encode_pending()
+        multiple = self._mode is AckMode.CLIENT
+        self._frames.append(encode_nack(self.channel, tag, multiple=multiple, requeue=requeue))
+        before = self.outstanding
+        if multiple:
+            self._settle_up_to(tag, requeue)
+        else:
+            self._settle_one(tag)
+        if requeue:
+            self.requeued += before - self.outstanding
+        else:
+            self.discarded += before - self.outstanding
+        if not multiple and self.counter is not None:
+            self.counter.settled(tag, 1, requeue)
+
+    # What the gateway settles.
+
+    def settle_delivered(self) -> bool:
+        """Mode auto: settle everything delivered.
+
+        Returns:
+            False if some of it was dropped. Settling has to wait for ``requeue_dropped`` then.
+        """
+        if self._dropped:
+            return False
+        if self.last_tag > self._settled_up_to:
+            self._settled_up_to = self._pending_multiple = self.last_tag
+        return True
+
+    def drop(self, tag: int) -> None:
+        """Note a delivery that the client does not get. Its tag is kept until ``requeue_dropped``."""
+        self.last_tag = tag
+        self._dropped.append(tag)
+        self.dropped += 1
+
+    def requeue_dropped(self) -> None:
+        """Give dropped messages back to their queue; the broker delivers them again in their old order.
+
+        The nacks come before any acknowledgement: each one makes room in the prefetch for one delivery, and that must
+        be the message just given back, not one that stands behind it in the queue.
+        """
+        dropped, self._dropped = self._dropped, []
+        if not dropped:
+            return
+        self._encode_pending()
+        for tag in dropped:
+            self._frames.append(encode_nack(self.channel, tag, multiple=False, requeue=True))
+        if self._mode is AckMode.AUTO:
+            # What went to the client before is settled too, in one multiple that names the last of it.
+            if dropped[0] - 1 > self._settled_up_to:
+                self._pending_multiple = dropped[0] - 1
+            self._settled_up_to = dropped[-1]
+            return
+        self._settled_out_of_order.update(dropped)
+        self._move_up_to(self._settled_up_to)
+        self._compact()
+
+    def take_frames(self) -> bytes:
+        """The AMQP frames that tell the broker what was settled since the last call."""
+        self._encode_pending()
+        if not self._frames:
+            return b""
+        taken = b"".join(self._frames)
+        self._frames.clear()
+        return taken
+
+    # The arithmetic.
+
+    def _settle_up_to(self, tag: int, requeue: bool | None) -> None:
+        before = 0 if self.counter is None else self.outstanding
+        if self._unsettled_below:
+            self._unsettled_below = {each for each in self._unsettled_below if each > tag}
+        if self._settled_out_of_order:
+            self._settled_out_of_order = {each for each in self._settled_out_of_order if each > tag}
+        self._move_up_to(max(tag, self._settled_up_to))
+        if self.counter is not None and before > self.outstanding:
+            self.counter.settled(tag, before - self.outstanding, requeue)
+
+    def _settle_one(self, tag: int) -> None:
+        if tag <= self._settled_up_to:
+            self._unsettled_below.discard(tag)
+        elif tag == self._settled_up_to + 1:
+            self._move_up_to(tag)
+        else:
+            self._settled_out_of_order.add(tag)
+            self._compact()
+
+    def _compact(self) -> None:
+        """Bound the memory, see at the top of the file."""
+        settled = self._settled_out_of_order
+        if len(settled) <= _MOST_OUT_OF_ORDER or len(settled) <= _RATIO * self.outstanding:
+            return
+        self._encode_pending()
+        top = max(settled)
+        self._unsettled_below.update(tag for tag in range(self._settled_up_to + 1, top) if tag not in settled)
+        settled.clear()
+        self._settled_up_to = top
+
+    def _move_up_to(self, tag: int) -> None:
+        """Settle up to a tag, and past the tags behind it that are settled already."""
+        settled = self._settled_out_of_order
+        while settled and tag + 1 in settled:
+            tag += 1
+            settled.remove(tag)
+        self._settled_up_to = tag
+
+    def _encode_pending(self) -> None:
+        if self._pending_multiple:
+            self._frames.append(encode_ack(self.channel, self._pending_multiple, multiple=True))
+            self._pending_multiple = 0

@@ -1,0 +1,208 @@
+"""Publishing: SEND, the publishing channel, and the broker's confirms.
+
+A SEND is published at once where everything it needs is there. Otherwise it asks the broker for the next missing thing
+(the channel, confirms, a queue) and is carried out anew. The broker's confirm sends its RECEIPT.
+"""
+
+from __future__ import annotations
+
+from gateway.amqp.splitter import Return
+from gateway.session import error_frames, ops
+from gateway.session.cached_publish import CachedPublish
+from gateway.session.confirms import Commit, PublisherConfirms
+from gateway.session.context import NO_SETTINGS, Hold, SessionContext
+from gateway.session.delivery_ledger import AckMode
+from gateway.session.queues import temporary_queue
+from gateway.session.transactions import OpenTransactions, size_of
+from gateway.stomp.encoder import encode_receipt
+from gateway.stomp.frame import Frame
+
+
+class Publisher:
+    """What a session publishes."""
+
+    __slots__ = (
+        "_blocked", "_channel", "_context", "_frame_max", "_output", "_transactions", "confirms", "has_confirms",
+    )  # fmt: skip
+
+    def __init__(self, context: SessionContext, transactions: OpenTransactions) -> None:
+        self._context = context
+        self._transactions = transactions
+        # The publishing channel; 0 until the first SEND has asked for it.
+        self._channel = self._frame_max = 0
+        # Whether the broker confirms what is published. The first frame that needs it switches confirms on.
+        self.has_confirms = False
+        self.confirms = PublisherConfirms(NO_SETTINGS)
+        self._output: list[bytes] = []
+        self._blocked = False
+
+    def take_output(self) -> bytes:
+        """The AMQP frames for the publishing channel since the last call."""
+        output = self._output
+        if not output:
+            return b""
+        taken = b"".join(output)
+        output.clear()
+        return taken
+
+    # SEND.
+
+    def send(self, frame: Frame) -> None:
+        """SEND: publish, at once if everything is there.
+
+        HOT: once per SEND. A look at the header block's `CachedPublish`, an encode, an entry in the confirm window.
+        """
+        cached = frame.header_block.cached_publish
+        if not isinstance(cached, CachedPublish):
+            cached = self._cache(frame)
+        receipt = frame.receipt
+        if cached.publication is None or not cached.is_plain or (receipt is not None and not self.has_confirms):
+            self._send_slowly(frame, cached)
+            return
+        self.publish(frame, cached)
+        if self._blocked or self.confirms.is_full:
+            self._hold()
+
+    def _cache(self, frame: Frame) -> CachedPublish:
+        context = self._context
+        headers, block = context.headers(frame), frame.header_block
+        cached = CachedPublish(
+            headers,
+            block.volatile,
+            context.settings.default_topic_exchange,
+            trims=context.trims_values,
+            rules=context.queue_rules,
+            destinations=context.destination_rules,
+        )
+        block.cached_publish = cached
+        cached.traffic = context.traffic.sends.counter(cached.destination, cached.kind)
+        if context.observer is not None:
+            cached.counter = context.observer.sends(cached, headers)
+        return cached
+
+    def _send_slowly(self, frame: Frame, cached: CachedPublish) -> None:
+        """The slow twin of ``send``: asks for what is missing first, and leaves the frame to a transaction."""
+        if not self._is_prepared(frame, cached):
+            return
+        if cached.transaction is not None:
+            transactions = self._transactions
+            transactions.get(cached.transaction)
+            cached.check(self._context.receipt_of(frame), frame)
+            transactions.enlist(cached.transaction, size_of(frame)).sends.append(frame)
+            return
+        self.publish(frame, cached)
+        if self._blocked or self.confirms.is_full:
+            self._hold()
+
+    def _is_prepared(self, frame: Frame, cached: CachedPublish) -> bool:
+        """Whether everything a SEND needs is there. If not, this asks for the next missing thing."""
+        context = self._context
+        temp_queues = context.subscriptions.temp_queues
+        if cached.temp_queue is not None and cached.temp_queue not in temp_queues:
+            self._ask_for_temp_queue(cached.temp_queue, frame)
+            return False
+        queue = cached.queue if cached.queue is not None and cached.queue.name not in context.declared_queues else None
+        needs_confirm = (frame.receipt is not None or cached.mandatory) and cached.transaction is None
+        confirms = self.has_confirms or needs_confirm
+        if not self._channel or queue is not None or confirms is not self.has_confirms:
+            context.ask(ops.PreparePublisher(confirms, queue), frame, retry=True)
+            return False
+        reply_queue = temp_queues.get(cached.temp_queue or b"")
+        if cached.publication is None or cached.reply_queue != reply_queue:
+            cached.build(self._channel, self._frame_max, reply_queue)
+        return True
+
+    def _ask_for_temp_queue(self, identifier: bytes, frame: Frame) -> None:
+        """A queue that the broker names and only this session reads: ``/temp-queue/<id>`` in a reply-to."""
+        context = self._context
+        subscription = context.new_subscription(b"T_" + identifier, identifier, AckMode.AUTO)
+        queue = temporary_queue(identifier, context.queue_rules)
+        operation = ops.Subscribe(subscription, queue, "", None, context.settings.auto_ack_window)
+        context.ask_to_subscribe(operation, queue, frame, retry=True)
+
+    def publish(self, frame: Frame, cached: CachedPublish, commit: Commit | None = None) -> None:
+        """Publish a frame whose publication is built.
+
+        HOT: once per SEND.
+        """
+        publication = cached.publication
+        if publication is None:
+            return
+        receipt, body = frame.receipt, frame.body
+        if receipt is not None:
+            receipt = self._context.receipt_of(frame)
+        self._output.append(publication.encode(body, cached.values(receipt, frame)))
+        counter, traffic, size = cached.counter, cached.traffic, len(body)
+        traffic.published += 1
+        traffic.published_bytes += size
+        sent_at = None if counter is None else counter.sent(size, receipt is not None)
+        if self.has_confirms:
+            self.confirms.add(receipt, cached, size, commit, sent_at)
+
+    def _hold(self) -> None:
+        holds = self._context.holds
+        if self.confirms.is_full and len(self.confirms):
+            holds.add(Hold.CONFIRM_WINDOW)
+        if self._blocked:
+            holds.add(Hold.BROKER_BLOCKED)
+
+    # What the broker answers.
+
+    def prepared(self, event: ops.PublisherPrepared) -> None:
+        """The publishing channel is open, and the queue declared if one was asked for."""
+        context = self._context
+        operation = context.operation
+        self._channel, self._frame_max, self.has_confirms = event.channel, event.frame_max, event.confirms
+        if isinstance(operation, ops.PreparePublisher) and operation.queue is not None:
+            context.declared_queues.add(operation.queue.name)
+        context.operation_done()
+
+    def set_blocked(self, blocked: bool) -> None:
+        """Note a broker alarm, or its end. During an alarm the client is held after its next SEND."""
+        self._blocked = blocked
+        if not blocked:
+            self._context.holds.discard(Hold.BROKER_BLOCKED)
+
+    def confirm(self, sequence: int, multiple: bool, accepted: bool) -> None:
+        """Take the broker's basic.ack or basic.nack of published messages: a RECEIPT follows the confirm.
+
+        HOT: once per confirm, a receipt or nothing per message.
+        """
+        context = self._context
+        output, traffic = context.output, context.traffic
+        messages = self.confirms.confirm(sequence, multiple=multiple)
+        if accepted:
+            traffic.confirmed += len(messages)
+        else:
+            traffic.rejected += len(messages)
+        finished: Commit | None = None
+        for receipt, cached, _, commit, sent_at in messages:
+            if sent_at is not None and cached.counter is not None:
+                cached.counter.confirmed(sent_at, accepted)
+            if commit is not None:
+                commit.unconfirmed -= 1
+                commit.is_rejected = commit.is_rejected or not accepted
+                if commit.unconfirmed == 0:
+                    finished = commit
+            if not accepted:
+                context.fail(error_frames.rejected(cached.destination), receipt)
+            elif receipt is not None:
+                output.append(encode_receipt(receipt))
+                traffic.receipts_sent += 1
+        if Hold.CONFIRM_WINDOW in context.holds and self.confirms.is_half_empty:
+            context.holds.discard(Hold.CONFIRM_WINDOW)
+        if finished is not None:
+            finished.on_confirmed()
+
+    def message_returned(self, returned: Return) -> None:
+        """Take a mandatory message that reached no queue. Its confirm still follows."""
+        message = self.confirms.take_returned(returned)
+        if message is None:
+            return
+        receipt, cached, _, commit, sent_at = message
+        self._context.traffic.returned += 1
+        if sent_at is not None and cached.counter is not None:
+            cached.counter.confirmed(sent_at, False)
+        if commit is not None:
+            commit.is_returned = True
+        self._context.fail(error_frames.unroutable(cached.destination, returned.text), receipt)

@@ -1,0 +1,262 @@
+"""SUBSCRIBE and UNSUBSCRIBE: what a client asks for, checked, in the terms of the broker; and the broker's answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import md5
+from typing import Final
+
+from gateway.config.virtual_host import VirtualHost
+from gateway.session import error_frames, ops
+from gateway.session.context import SessionContext
+from gateway.session.delivery_ledger import AckMode
+from gateway.session.destination_rules import NO_DESTINATION_RULES, DestinationRules
+from gateway.session.destinations import TEMP_QUEUE, Destination, Kind, not_for, subscription_queue_name
+from gateway.session.queues import (
+    QUEUE_TYPE,
+    Argument,
+    QueueRules,
+    QueueSpec,
+    consumer_arguments,
+    is_durable,
+    name_for_broker,
+    queue_arguments,
+    subscribed_queue,
+    subscription_queue,
+)
+from gateway.stomp.frame import Frame
+from gateway.stomp.headers import read_integer
+
+# AMQP's prefetch-count has 16 bits.
+_LARGEST_PREFETCH: Final = 0xFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeRequest:
+    """A valid SUBSCRIBE.
+
+    ``tag`` is the subscription's identity in its session. ``queue`` is to be declared, if any;
+    ``queue_name`` is to be consumed and, when ``binding`` gives an exchange and a routing key, bound. ``prefetch`` 0
+    means no limit. ``arguments`` are those of basic.consume.
+    """
+
+    tag: bytes
+    identifier: bytes | None
+    destination: bytes
+    mode: AckMode
+    queue: QueueSpec | None
+    queue_name: str
+    binding: tuple[str, str] | None
+    prefetch: int
+    arguments: dict[str, Argument]
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the client or the operator asks for a stream."""
+        declared = {} if self.queue is None else self.queue.arguments
+        return "x-stream-offset" in self.arguments or declared.get(QUEUE_TYPE) == "stream"
+
+
+@dataclass(frozen=True, slots=True)
+class UnsubscribeRequest:
+    """A valid UNSUBSCRIBE. ``description`` names the subscription in an ERROR."""
+
+    tag: bytes
+    description: bytes
+    durable: bool
+
+
+def read_subscribe(
+    headers: Mapping[bytes, bytes],
+    fresh_queue_name: bytes,
+    settings: VirtualHost,
+    rules: QueueRules,
+    destinations: DestinationRules = NO_DESTINATION_RULES,
+) -> SubscribeRequest:
+    """Read the headers of SUBSCRIBE (STOMP 1.2, "SUBSCRIBE").
+
+    Raises:
+        StompError: when one is missing or invalid, or the destination is denied.
+    """
+    identifier = headers.get(b"id")
+    if identifier is None and b"true" in (headers.get(b"durable"), headers.get(b"persistent")):
+        raise error_frames.durable_needs_id()
+    text = headers.get(b"destination")
+    if text is None:
+        raise error_frames.missing_destination(b"SUBSCRIBE")
+    admission = destinations.for_subscribe(text)
+    destination = admission.destination
+    mode = _ack_mode(headers.get(b"ack"))
+    prefetch = _prefetch(headers.get(b"prefetch-count"), settings)
+    if admission.asked.kind is Kind.TEMP_QUEUE:
+        queue_arguments(headers)  # RabbitMQ's adapter checks them first
+        raise not_for(b"SUBSCRIBE", text)
+    if identifier is None and destination.kind in (Kind.TOPIC, Kind.EXCHANGE) and is_durable(headers):
+        # With "True", which the adapter's first check overlooks, all such clients would share one queue.
+        raise error_frames.processing_error()
+    if identifier is not None and identifier.startswith(TEMP_QUEUE):
+        raise error_frames.processing_error()
+    tag = b"Q_" + text if identifier is None else b"T_" + identifier
+    arguments = consumer_arguments(headers)
+    if destination.kind in (Kind.TOPIC, Kind.EXCHANGE) and b"x-queue-name" in headers:
+        destinations.check_queue(headers[b"x-queue-name"])
+    queue = subscribed_queue(destination, headers, fresh_queue_name, settings, rules)
+    if queue is not None:
+        destinations.check_dead_letters(headers, queue.arguments)
+    queue_name, binding = _consumed(destination, queue, settings.default_topic_exchange)
+    return SubscribeRequest(tag, identifier, text, mode, queue, queue_name, binding, prefetch, arguments)
+
+
+def _consumed(
+    destination: Destination, queue: QueueSpec | None, topic_exchange: bytes
+) -> tuple[str, tuple[str, str] | None]:
+    """The queue to consume, and what to bind it to."""
+    if queue is None or destination.kind not in (Kind.TOPIC, Kind.EXCHANGE):
+        return name_for_broker(b"destination", destination.name), None
+    exchange, key = destination.route(topic_exchange)
+    return queue.name, (name_for_broker(b"destination", exchange), name_for_broker(b"destination", key))
+
+
+def read_unsubscribe(headers: Mapping[bytes, bytes]) -> UnsubscribeRequest:
+    """Read the headers of UNSUBSCRIBE (STOMP 1.2, "UNSUBSCRIBE").
+
+    Raises:
+        StompError: when they name no subscription, or a reply queue.
+    """
+    identifier = headers.get(b"id")
+    text = headers.get(b"destination")
+    durable = is_durable(headers)
+    if identifier is None and durable:
+        raise error_frames.durable_needs_id()
+    if identifier is not None:
+        if identifier.startswith(TEMP_QUEUE):
+            raise error_frames.temporary_unsubscribe()
+        return UnsubscribeRequest(b"T_" + identifier, b"id='%b'" % identifier, durable)
+    if text is None:
+        raise error_frames.missing_subscription_name()
+    return UnsubscribeRequest(b"Q_" + text, b"destination='%b'" % text, durable)
+
+
+def queue_to_delete(
+    subscribed: bytes,
+    headers: Mapping[bytes, bytes],
+    settings: VirtualHost,
+    destinations: DestinationRules = NO_DESTINATION_RULES,
+) -> str | None:
+    """The queue that a durable UNSUBSCRIBE deletes: only that of a topic, named by the UNSUBSCRIBE's own headers.
+
+    Raises:
+        StompError: when a rule denies the client that queue.
+    """
+    destination = destinations.for_subscribe(subscribed).destination
+    if destination.kind is not Kind.TOPIC or not is_durable(headers):
+        return None
+    if b"x-queue-name" in headers:
+        destinations.check_queue(headers[b"x-queue-name"])
+    return name_for_broker(b"x-queue-name", subscription_queue(destination, headers, b"", settings))
+
+
+def _ack_mode(text: bytes | None) -> AckMode:
+    try:
+        return AckMode.AUTO if text is None else AckMode(text)
+    except ValueError:
+        raise error_frames.processing_error() from None
+
+
+def _prefetch(text: bytes | None, settings: VirtualHost) -> int:
+    number = settings.prefetch.default or 0 if text is None else read_integer(text)
+    if number is None or number < 0:
+        raise error_frames.processing_error()
+    most = settings.prefetch.max or 0
+    # 0 is no limit.
+    return min(number or most, most or _LARGEST_PREFETCH)
+
+
+class SubscribeHandler:
+    """The subscriptions that a session begins and ends."""
+
+    __slots__ = ("_context", "_queues_named")
+
+    def __init__(self, context: SessionContext) -> None:
+        self._context = context
+        self._queues_named = 0
+
+    def subscribe(self, frame: Frame) -> None:
+        """SUBSCRIBE."""
+        context = self._context
+        headers, fresh = context.headers(frame), self._fresh_queue_name()
+        request = read_subscribe(headers, fresh, context.settings, context.queue_rules, context.destination_rules)
+        if request.tag in context.subscriptions:
+            raise error_frames.duplicate_subscription(request.tag)
+        subscription = context.new_subscription(request.tag, request.identifier, request.mode, request.destination)
+        # A queue is declared once per session, by the first frame that needs it; that of a topic every time.
+        is_declared = request.binding is None and request.queue_name in context.declared_queues
+        operation = ops.Subscribe(
+            subscription,
+            None if is_declared else request.queue,
+            request.queue_name,
+            request.binding,
+            context.settings.auto_ack_window if request.mode is AckMode.AUTO else request.prefetch,
+            request.arguments,
+            is_stream=request.is_stream,
+        )
+        context.ask_to_subscribe(operation, request.queue, frame)
+
+    def _fresh_queue_name(self) -> bytes:
+        """A name for a queue that no other session reads; unguessable, because the session's identity is."""
+        self._queues_named += 1
+        seed = b"%b %d" % (self._context.identity, self._queues_named)
+        return subscription_queue_name(md5(seed, usedforsecurity=False).digest())
+
+    def unsubscribe(self, frame: Frame) -> None:
+        """UNSUBSCRIBE."""
+        context = self._context
+        headers = context.headers(frame)
+        request = read_unsubscribe(headers)
+        subscription = context.subscriptions.get(request.tag)
+        if subscription is None:
+            raise error_frames.no_subscription(request.description)
+        delete = queue_to_delete(subscription.destination, headers, context.settings, context.destination_rules)
+        context.settle_if_writable()
+        if context.observer is not None:
+            context.observer.unsubscribed(subscription, "unsubscribe" if delete is None else "deleted")
+        context.subscriptions.remove(subscription)
+        context.ask(ops.Unsubscribe(subscription, delete), frame)
+
+    # What the broker answers.
+
+    def subscribed(self, event: ops.Subscribed) -> None:
+        """The consumer runs."""
+        context, subscription = self._context, event.subscription
+        operation = context.operation
+        if isinstance(operation, ops.Subscribe) and operation.queue is not None and operation.binding is None:
+            context.declared_queues.add(event.queue_name)
+        context.subscriptions.add(subscription, event.queue_name)
+        if context.observer is not None and isinstance(operation, ops.Subscribe):
+            context.observer.subscribed(operation, event.queue_name)
+        # The RECEIPT precedes the first MESSAGE, though the broker may deliver earlier.
+        context.send_receipt(context.operation_done())
+        context.subscriptions.start(subscription)
+
+    def unsubscribed(self, event: ops.Unsubscribed) -> None:
+        """The consumer is gone."""
+        self._context.send_receipt(self._context.operation_done())
+
+    def cancelled(self, event: ops.ConsumerCancelled) -> None:
+        """The broker has cancelled a consumer, because its queue was deleted for instance."""
+        context, subscription = self._context, event.subscription
+        if not context.subscriptions.is_current(subscription):
+            return
+        if context.observer is not None:
+            context.observer.unsubscribed(subscription, "cancelled")
+        context.subscriptions.remove(subscription)
+        identifier, destination = subscription.identifier, subscription.destination
+        description: bytes | None
+        if identifier is None:
+            shown, description = destination, b"destination='%b'" % destination
+        elif identifier.startswith(TEMP_QUEUE):
+            shown, description = identifier, None
+        else:
+            shown, description = identifier, b"id='%b'" % identifier
+        context.fail(error_frames.subscription_cancelled(description, shown))

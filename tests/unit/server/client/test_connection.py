@@ -1,0 +1,145 @@
+"""A client's connection from inside: the time to log in, log lines about TLS, and a client that resets at once."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import structlog
+
+from gateway.config import GatewayConfig, parse
+from gateway.journal.journal import Journal
+from gateway.server.broker.link_pool import LinkPool
+from gateway.server.client.connection import ClientConnection, ServerContext
+from gateway.server.client.session_limits import SessionLimits
+from gateway.server.listen.accepted_connection import AcceptedConnection, LogRateLimiter, Peer
+from gateway.server.process.gateway import Gateway
+from gateway.server.stats import GatewayStats
+from tests.support.deadline import PATIENCE, until, within
+from tests.support.stomp_client import StompClient, encoded
+
+TLS = b"\x16\x03\x01\x02\0\1\0\1"
+
+
+@dataclass
+class Clock:
+    """Stands still until it is set, in seconds."""
+
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Wire(asyncio.Transport):
+    """A transport that keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("10.1.1.1", 1000)})
+        self.written = b""
+
+    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+        self.written += data
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+
+@dataclass
+class Connections:
+    """Makes connections of clients, on a clock that is set by hand. The `login_timeout` is 10 seconds."""
+
+    clock: Clock = field(default_factory=Clock)
+
+    def __post_init__(self) -> None:
+        self.listener = parse("listeners: [{tcp: '127.0.0.1:0', login_timeout: 10s}]", environment={}).listeners[0]
+        self.log_limiter = LogRateLimiter(self.clock)
+        stats, journal = GatewayStats(("/",)), Journal(GatewayConfig())
+        self._context = ServerContext(
+            server=b"gateway",
+            find_virtual_host=lambda _: None,
+            pool=LinkPool(self.clock, self._spawn, journal, stats, "node"),
+            clock=self.clock,
+            spawn=self._spawn,
+            journal=journal,
+            stats=stats,
+            limits=SessionLimits(self.clock),
+        )
+
+    def _spawn(self, work: Coroutine[Any, Any, None], *, name: str | None = None) -> asyncio.Task[None]:
+        return asyncio.get_running_loop().create_task(work, name=name)
+
+    def accept(self, since: float) -> tuple[ClientConnection, Wire]:
+        wire = Wire()
+        accepted = AcceptedConnection(Peer("10.1.1.1", 1000), since, self.log_limiter)
+        client = ClientConnection(self._context, self.listener, accepted)
+        client.connection_made(wire)
+        return client, wire
+
+
+async def test_the_time_to_log_in_begins_when_the_connection_is_accepted() -> None:
+    connections = Connections()
+    client, wire = connections.accept(since=connections.clock.now - 7)
+    connections.clock.now += 2.5
+    client.time_passed(connections.clock.now)
+    assert wire.written == b""
+    connections.clock.now += 1
+    client.time_passed(connections.clock.now)
+    assert b"message:Login timeout" in wire.written
+    client.connection_lost(None)
+
+
+async def test_lines_about_tls_on_a_plain_port_are_few() -> None:
+    connections = Connections()
+    with structlog.testing.capture_logs() as lines:
+        for seconds in (0, 11):
+            connections.clock.now += seconds
+            for _ in range(25):
+                client, _ = connections.accept(connections.clock.now)
+                client.data_received(TLS)
+                client.connection_lost(None)
+    written = [line for line in lines if line["event"] == "tls on a plain port"]
+    assert [line["left_out"] for line in written] == [0] * 10 + [15] + [0] * 9
+    assert len([line for line in lines if line["event"] == "session ended"]) == len(written)
+
+
+def test_a_client_that_resets_at_once_is_dropped_without_a_line() -> None:
+    """On uvloop, which asks the connection for its address; asyncio's own loop keeps it from accept."""
+    uvloop = pytest.importorskip("uvloop")
+    with structlog.testing.capture_logs() as lines, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_reset_at_once())
+    assert [line["event"] for line in lines] == ["listening", "error sent", "session ended", "draining", "stopped"]
+
+
+async def _reset_at_once() -> None:
+    gateway = Gateway(parse("{listeners: [{tcp: '127.0.0.1:0'}], defaults: {journal: {level: off}}}", environment={}))
+    await gateway.start()
+    (address,) = gateway.addresses
+    # Blocking: all of it happens before the gateway, which is in this loop, accepts.
+    with socket.create_connection(address, PATIENCE) as client:
+        client.sendall(encoded("CONNECT", accept_version="1.2"))
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    async with within(), StompClient.dialled(address) as later:
+        # Connections are accepted in their order, and this answer needs no broker.
+        later.write("SEND", destination="/queue/a")
+        await later.expect("ERROR", message="Illegal command")
+
+    async def sessions() -> int:
+        return len(gateway.clients)
+
+    await until(sessions, lambda count: count == 0)
+    await gateway.stop()

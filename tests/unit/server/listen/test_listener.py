@@ -1,0 +1,259 @@
+"""A listener from inside: which connections it accepts, what it knows of each, and which addresses it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import socket
+import struct
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import pytest
+import structlog
+
+from gateway.config import GatewayConfig, parse
+from gateway.errors import ListenError
+from gateway.server.listen.accepted_connection import AcceptedConnection
+from gateway.server.listen.listener import OpenListener
+from tests.support.deadline import PATIENCE, within
+from tests.support.gateway import gateway_here
+
+Address = tuple[str, int]
+
+LINE: Final = b"PROXY TCP4 10.1.1.1 10.2.2.2 1000 2000\r\n"
+WELCOME: Final = b"welcome"
+
+
+class WelcomeFactory:
+    """Makes protocols that send a welcome and close, and keeps the accepted connections."""
+
+    def __init__(self) -> None:
+        self.accepted: list[AcceptedConnection] = []
+
+    def connect(self, accepted: AcceptedConnection) -> asyncio.Protocol:
+        self.accepted.append(accepted)
+        return _Welcome()
+
+
+class _Welcome(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        transport.write(WELCOME)
+        transport.close()
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    factory: WelcomeFactory, *, host: str = "127.0.0.1", proxied: bool = True
+) -> AsyncIterator[OpenListener]:
+    """A listener of a configuration, open."""
+    text = f"listeners: [{{tcp: '{host}:0', proxy_protocol: {str(proxied).lower()}, login_timeout: 1h}}]"
+    listener = OpenListener(parse(text, environment={}).listeners[0], factory.connect)
+    await listener.open()
+    try:
+        yield listener
+    finally:
+        listener.close()
+
+
+@contextlib.asynccontextmanager
+async def dialled(address: Address) -> AsyncIterator[socket.socket]:
+    loop = asyncio.get_running_loop()
+    with socket.socket() as client:
+        client.setblocking(False)
+        await loop.sock_connect(client, address)
+        yield client
+
+
+async def visit(address: Address, header: bytes = LINE) -> bytes:
+    """Connect with a PROXY header; what the listener's protocol sends."""
+    loop = asyncio.get_running_loop()
+    async with within(), dialled(address) as client:
+        await loop.sock_sendall(client, header)
+        answer = b""
+        while data := await loop.sock_recv(client, 100):
+            answer += data
+        return answer
+
+
+async def test_a_connection_begins_when_it_is_accepted_and_not_with_its_header() -> None:
+    factory = WelcomeFactory()
+    loop = asyncio.get_running_loop()
+    async with opened(factory) as listener, dialled(listener.addresses[0]) as slow:
+        # Connections are accepted in their order.
+        assert await visit(listener.addresses[0]) == WELCOME
+        accepted_by = loop.time()
+        await loop.sock_sendall(slow, LINE)
+        assert await loop.sock_recv(slow, 100) == WELCOME
+        assert factory.accepted[-1].accepted_at <= accepted_by
+
+
+@pytest.mark.parametrize("header", [b"PROXY UNKNOWN\r\n", b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0"])
+async def test_a_client_behind_a_proxy_that_does_not_name_it_is_not_local(header: bytes) -> None:
+    factory = WelcomeFactory()
+    async with opened(factory) as listener:
+        assert await visit(listener.addresses[0], header) == WELCOME
+    (accepted,) = factory.accepted
+    assert accepted.peer is not None
+    assert (accepted.peer.host, accepted.peer.is_local) == ("127.0.0.1", False)
+
+
+async def test_a_connection_that_is_reset_before_it_is_accepted_has_an_address() -> None:
+    factory = WelcomeFactory()
+    async with opened(factory) as listener:
+        address = listener.addresses[0]
+        # Blocking: all of it happens before the loop, which is this one, accepts.
+        with socket.create_connection(address, PATIENCE) as client:
+            host, port = client.getsockname()
+            client.sendall(b"PROXY UNKNOWN\r\n")
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        assert await visit(address) == WELCOME
+    (peer,) = [each.peer for each in factory.accepted if str(each.peer) != "10.1.1.1:1000"]
+    assert str(peer) == f"{host}:{port}"
+
+
+async def test_the_connections_that_are_being_prepared_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.server.listen.listener._MAX_PREPARING", 2)
+    factory, elsewhere = WelcomeFactory(), WelcomeFactory()
+    loop = asyncio.get_running_loop()
+    with structlog.testing.capture_logs() as lines:
+        async with opened(factory) as listener, opened(elsewhere) as other, within():
+            address = listener.addresses[0]
+            async with dialled(address) as first, dialled(address), dialled(address) as third:
+                await loop.sock_sendall(third, LINE)
+                for _ in range(20):
+                    # The others are not held up, and the loop has gone round and round.
+                    assert await visit(other.addresses[0]) == WELCOME
+                assert not factory.accepted
+                first.close()
+                assert await loop.sock_recv(third, 100) == WELCOME
+    assert {line["event"] for line in lines} == {"too many not let in yet"}
+
+
+async def test_an_error_of_one_connection_does_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.server.listen.listener._PAUSE", 3600.0)
+    errors = [OSError(number, "") for number in (errno.ECONNABORTED, errno.EHOSTUNREACH, errno.EPERM)]
+    _failing(monkeypatch, errors)
+    async with opened(WelcomeFactory()) as listener:
+        assert await visit(listener.addresses[0]) == WELCOME
+    assert not errors
+
+
+async def test_without_file_descriptors_accepting_pauses_and_the_log_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.server.listen.listener._PAUSE", 0.0)
+    errors = [OSError(number, "so it is") for number in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)]
+    _failing(monkeypatch, errors)
+    with structlog.testing.capture_logs() as lines:
+        async with opened(WelcomeFactory()) as listener:
+            assert await visit(listener.addresses[0]) == WELCOME
+    assert [(line["event"], line["reason"]) for line in lines] == [("accept failed", "so it is")] * 4
+
+
+def _failing(monkeypatch: pytest.MonkeyPatch, errors: list[OSError]) -> None:
+    """Let the first attempts to accept fail, which the operating system does not do on demand."""
+    loop = asyncio.get_running_loop()
+    accept = loop.sock_accept
+
+    async def fail_first(door: socket.socket) -> tuple[socket.socket, Any]:
+        if errors:
+            raise errors.pop()
+        return await accept(door)
+
+    monkeypatch.setattr(loop, "sock_accept", fail_first)
+
+
+# Names that stand for several addresses. 192.0.2.1 is nobody's (RFC 5737); no socket has the family of AppleTalk.
+
+HERE: Final = (socket.AF_INET, "127.0.0.1")
+NOT_HERE: Final = (socket.AF_INET, "192.0.2.1")
+NO_FAMILY: Final = (socket.AF_APPLETALK, "127.0.0.1")
+
+
+def _standing_for(monkeypatch: pytest.MonkeyPatch, addresses: list[tuple[socket.AddressFamily, str]]) -> None:
+    async def found(host: str, port: int, **options: Any) -> list[Any]:  # noqa: ANN401 - as the loop's own
+        assert host == "several.example"
+        return [(family, options["type"], 6, "", (name, port)) for family, name in addresses]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", found)
+
+
+@pytest.mark.parametrize("addresses", [[NOT_HERE, HERE], [HERE, NOT_HERE], [NO_FAMILY, HERE], [HERE, NO_FAMILY]])
+async def test_addresses_that_this_machine_does_not_have_are_passed_over(
+    monkeypatch: pytest.MonkeyPatch, addresses: list[tuple[socket.AddressFamily, str]]
+) -> None:
+    _standing_for(monkeypatch, addresses)
+    async with opened(WelcomeFactory(), host="several.example") as listener:
+        ((host, _),) = listener.addresses
+        assert host == "127.0.0.1"
+        assert await visit(listener.addresses[0]) == WELCOME
+
+
+@pytest.mark.parametrize(
+    ("addresses", "number"),
+    [
+        ([NO_FAMILY, NO_FAMILY], errno.EAFNOSUPPORT),
+        ([NOT_HERE], errno.EADDRNOTAVAIL),
+        ([NO_FAMILY, NOT_HERE], errno.EADDRNOTAVAIL),
+    ],
+)
+async def test_a_name_without_an_address_here_cannot_be_listened_on(
+    monkeypatch: pytest.MonkeyPatch, addresses: list[tuple[socket.AddressFamily, str]], number: int
+) -> None:
+    _standing_for(monkeypatch, addresses)
+    with pytest.raises(OSError, match="Errno") as caught:
+        async with opened(WelcomeFactory(), host="several.example"):
+            pytest.fail("it is open")
+    assert caught.value.errno == number
+
+
+def _without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    create = socket.create_server
+
+    def refused(name: tuple[str, int], *, family: socket.AddressFamily, backlog: int) -> socket.socket:
+        if family is socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return create(name, family=family, backlog=backlog)
+
+    monkeypatch.setattr(socket, "create_server", refused)
+
+
+def _listening_at(*addresses: str) -> GatewayConfig:
+    listeners = [{"tcp": address} for address in addresses]
+    return parse(json.dumps({"listeners": listeners, "defaults": {"journal": {"level": "off"}}}), environment={})
+
+
+async def test_without_ipv6_every_address_is_every_ipv4_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _without_ipv6(monkeypatch)
+    with structlog.testing.capture_logs() as lines:
+        async with gateway_here(_listening_at("[::]:0", "0.0.0.0:0")) as gateway:
+            assert [host for host, _ in gateway.addresses] == ["0.0.0.0"]  # noqa: S104 - on purpose
+    assert [line["address"] for line in lines if line["event"] == "no ipv6"] == ["[::]:0"]
+
+
+@pytest.mark.parametrize("addresses", [["[::]:0"], ["[::1]:0", "0.0.0.0:0"], ["127.0.0.1:0", "[::]:0"]])
+async def test_without_ipv6_an_address_that_nothing_stands_for_cannot_be_listened_on(
+    monkeypatch: pytest.MonkeyPatch, addresses: list[str]
+) -> None:
+    _without_ipv6(monkeypatch)
+    with pytest.raises(ListenError, match=r"cannot listen on \[::1?\]:0"):
+        async with gateway_here(_listening_at(*addresses)):
+            pytest.fail("it is open")
+
+
+async def test_an_address_that_is_taken_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        async def found(*_: object, **options: Any) -> list[Any]:  # noqa: ANN401 - as the loop's own
+            return [(socket.AF_INET, options["type"], 6, "", (host, port)) for host in ("127.0.0.2", "127.0.0.1")]
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", found)
+        with pytest.raises(OSError, match="Errno") as caught:
+            async with opened(WelcomeFactory(), host="several.example"):
+                pytest.fail("it is open")
+    assert caught.value.errno == errno.EADDRINUSE

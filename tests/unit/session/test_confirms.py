@@ -1,0 +1,148 @@
+"""The confirm window: what is published and not confirmed."""
+
+import pytest
+
+from gateway.config.virtual_host import ConfirmWindow, VirtualHost
+from gateway.session.cached_publish import CachedPublish
+from gateway.session.confirms import PublisherConfirms
+from tests.support.playbook import Playbook
+
+
+def route(destination: str = "/topic/t") -> CachedPublish:
+    return CachedPublish({b"destination": destination.encode()}, (), b"amq.topic")
+
+
+def confirm_window(messages: int = 10, size: int = 1000) -> PublisherConfirms:
+    return PublisherConfirms(VirtualHost(name="/", confirm_window=ConfirmWindow(messages=messages, bytes=size)))
+
+
+def publish(to: PublisherConfirms, receipt: bytes | None = None, size: int = 0, destination: str = "/topic/t") -> None:
+    to.add(receipt, route(destination), size, None, None)
+
+
+def receipts(of: PublisherConfirms, sequence: int, *, multiple: bool) -> list[bytes | None]:
+    return [receipt for receipt, *_ in of.confirm(sequence, multiple=multiple)]
+
+
+def test_without_confirms_nothing_is_kept() -> None:
+    play = Playbook(VirtualHost(name="/", confirm_window=ConfirmWindow(messages=1, bytes=1000)))
+    play.connect()
+    play.client("SEND", "destination:/topic/t", body=b"x" * 5000)
+    play.prepare()
+    assert len(play.published()) == 1
+    window = play.session.confirms
+    assert (len(play.session.confirms), window.unconfirmed_bytes, window.is_full) == (0, 0, False)
+    assert not play.session.holds
+
+
+def test_sequence_numbers_count_from_when_confirms_are_on() -> None:
+    play = Playbook()
+    play.connect()
+    play.client("SEND", "destination:/topic/t")
+    play.prepare()
+    play.client("SEND", "destination:/topic/t", "receipt:first")
+    play.prepare()
+    play.confirm(1)
+    assert play.said() == ["RECEIPT first"]
+
+
+def test_single_confirms_come_in_any_order() -> None:
+    found = confirm_window()
+    for name in (b"1", b"2", b"3"):
+        publish(found, name)
+    assert receipts(found, 2, multiple=False) == [b"2"]
+    assert receipts(found, 3, multiple=False) == [b"3"]
+    assert receipts(found, 1, multiple=False) == [b"1"]
+    assert len(found) == 0
+
+
+def test_a_multiple_confirms_all_up_to_it_in_the_order_of_publishing() -> None:
+    found = confirm_window()
+    for name in (b"1", None, b"3", b"4"):
+        publish(found, name)
+    assert receipts(found, 2, multiple=False) == [None]
+    assert receipts(found, 3, multiple=True) == [b"1", b"3"]
+    assert len(found) == 1
+    assert receipts(found, 4, multiple=True) == [b"4"]
+
+
+@pytest.mark.parametrize("multiple", [False, True])
+def test_a_confirm_that_says_nothing_new(multiple: bool) -> None:
+    found = confirm_window()
+    publish(found, b"1")
+    publish(found, b"2")
+    assert receipts(found, 1, multiple=False) == [b"1"]
+    assert receipts(found, 1, multiple=multiple) == []
+    assert len(found) == 1
+
+
+def test_octets_are_given_back_when_they_are_confirmed() -> None:
+    found = confirm_window()
+    for size in (100, 200, 300):
+        publish(found, size=size)
+    assert found.unconfirmed_bytes == 600
+    found.confirm(2, multiple=False)
+    assert found.unconfirmed_bytes == 400
+    found.confirm(3, multiple=True)
+    assert found.unconfirmed_bytes == 0
+
+
+@pytest.mark.parametrize(("count", "size", "full"), [(9, 0, False), (10, 0, True), (1, 999, False), (1, 1000, True)])
+def test_the_window_is_full_by_number_or_by_octets(count: int, size: int, full: bool) -> None:
+    found = confirm_window(10, 1000)
+    for _ in range(count):
+        publish(found, size=size)
+    assert found.is_full is full
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "room"), [(5, 0, True), (6, 0, False), (1, 500, True), (1, 501, False), (0, 0, True)]
+)
+def test_there_is_room_again_at_half_of_both(count: int, size: int, room: bool) -> None:
+    found = confirm_window(10, 1000)
+    for _ in range(count):
+        publish(found, size=size)
+    assert found.is_half_empty is room
+
+
+def test_receipts_are_owed_until_they_are_confirmed() -> None:
+    found = confirm_window()
+    publish(found)
+    assert [found.owes_receipts, len(found)] == [False, 1]
+    publish(found, b"r")
+    owed = [found.owes_receipts]
+    found.confirm(2, multiple=False)
+    assert [*owed, found.owes_receipts] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "receipt"),
+    [
+        ("NOT_FOUND - no exchange 'e' in vhost '/'", b"e"),
+        ("NOT_FOUND - no exchange 'f' in vhost '/'", None),
+        ("ACCESS_REFUSED - cannot publish to internal exchange 'e' in vhost '/'", b"e"),
+        ("ACCESS_REFUSED - access to exchange 'amq.default' in vhost '/' refused for user 'guest'", b"q"),
+        ("ACCESS_REFUSED - access to topic 'b' in exchange 'amq.topic' in vhost '/' refused for user 'guest'", b"b"),
+        ("ACCESS_REFUSED - access to exchange 'amq.topic' in vhost '/' refused for user 'guest'", b"a"),
+        ("PRECONDITION_FAILED - invalid expiration 'soon': no_integer", None),
+    ],
+)
+def test_the_receipt_of_the_message_that_closed_the_channel(text: str, receipt: bytes | None) -> None:
+    found = confirm_window()
+    for name, destination in (
+        (b"a", "/topic/a"),
+        (b"e", "/exchange/e/k"),
+        (b"b", "/topic/b"),
+        (b"q", "/queue/q"),
+        (b"e2", "/exchange/e/k"),
+    ):
+        publish(found, name, destination=destination)
+    assert found.receipt_of_failure(text) == receipt
+
+
+def test_a_single_candidate_is_the_one() -> None:
+    found = confirm_window()
+    publish(found, b"r1")
+    publish(found, b"r2")
+    found.confirm(1, multiple=False)
+    assert found.receipt_of_failure("PRECONDITION_FAILED - invalid expiration 'soon': no_integer") == b"r2"

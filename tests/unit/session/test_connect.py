@@ -1,0 +1,180 @@
+"""CONNECT: versions, credentials, virtual hosts, and what is trimmed when."""
+
+import pytest
+from pydantic import SecretStr
+
+from gateway.config.virtual_host import User, VirtualHost
+from gateway.errors import StompError
+from gateway.session import ops
+from gateway.session.connect import negotiate_version, read_connect
+from gateway.stomp.headers import trim_values
+from tests.support.playbook import Playbook
+
+SETTINGS = VirtualHost(name="/", default_user=User(login="guest", passcode=SecretStr("secret")))
+
+
+def resolve(host: str | None) -> VirtualHost | None:
+    return SETTINGS if host in (None, "/", "ä") else None
+
+
+@pytest.mark.parametrize(
+    ("offered", "version"),
+    [
+        (None, b"1.0"), (b"1.0", b"1.0"), (b"1.1", b"1.1"), (b"1.2", b"1.2"), (b"1.0,1.1,1.2", b"1.2"),
+        (b"1.2,1.1", b"1.2"), (b"1.1,1.0", b"1.1"), (b"1.2,9.9", b"1.2"), (b"1.1, 1.2", b"1.1"), (b"1.0,1.0", b"1.0"),
+    ],
+)  # fmt: skip
+def test_the_highest_common_version_is_chosen(offered: bytes | None, version: bytes) -> None:
+    assert negotiate_version({} if offered is None else {b"accept-version": offered}) == version
+
+
+@pytest.mark.parametrize("offered", [b"", b"2.0", b" 1.2", b"1.2 ", b"1", b"1.2.3", b"1.0;1.1", b"v1.2"])
+def test_no_common_version(offered: bytes) -> None:
+    with pytest.raises(StompError, match="Version mismatch") as found:
+        negotiate_version({b"accept-version": offered})
+    assert found.value.body == b"Supported versions are 1.0,1.1,1.2\n"
+    assert found.value.close is None
+
+
+@pytest.mark.parametrize(
+    ("headers", "login", "passcode"),
+    [
+        ({}, b"guest", b"secret"),
+        ({b"login": b"a"}, b"a", b"secret"),
+        ({b"passcode": b"p"}, b"guest", b"p"),
+        ({b"login": b"a", b"passcode": b"p"}, b"a", b"p"),
+        ({b"login": b"", b"passcode": b""}, b"", b""),
+        ({b"Login": b"a"}, b"guest", b"secret"),
+    ],
+)
+def test_the_default_user_stands_in_for_absent_headers(
+    headers: dict[bytes, bytes], login: bytes, passcode: bytes
+) -> None:
+    assert read_connect(headers, resolve).login == ops.Login(SETTINGS, login, passcode)
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        ({}, b"Missing login or passcode header(s)"),
+        ({b"passcode": b"p"}, b"Missing login or passcode header(s)"),
+        ({b"login": b"a"}, b"Access refused for user 'a'\n"),
+    ],
+)
+def test_without_a_default_user_both_are_needed(headers: dict[bytes, bytes], body: bytes) -> None:
+    nobody = VirtualHost(name="/", default_user=None)
+    with pytest.raises(StompError, match="Bad CONNECT") as found:
+        read_connect(headers, lambda _: nobody)
+    assert found.value.body == body
+
+
+@pytest.mark.parametrize(
+    "host",
+    [b"nowhere", b"", b" /", b"\xff", b"a\nb", b"x" * 300],
+    ids=["name", "empty", "space", "octet", "line", "long"],
+)
+def test_a_virtual_host_that_is_not_there_is_named_to_the_octet(host: bytes) -> None:
+    with pytest.raises(StompError, match="Bad CONNECT") as found:
+        read_connect({b"accept-version": b"1.2", b"host": host}, resolve)
+    assert found.value.body == b"Virtual host '%b' access denied" % host
+    assert found.value.close is None
+
+
+@pytest.mark.parametrize("host", [None, b"/", "ä".encode()])
+def test_a_virtual_host_that_is_there(host: bytes | None) -> None:
+    headers = {} if host is None else {b"host": host}
+    assert read_connect(headers, resolve).login.settings is SETTINGS
+
+
+def test_only_1_0_trims_and_only_leading_spaces_of_values() -> None:
+    padded = {b"host": b" /", b"login": b"  a ", b"passcode": b" \tp", b"heart-beat": b" 1,1", b" name": b" value"}
+    connect = read_connect(padded, resolve)
+    assert (connect.login.login, connect.login.passcode, connect.heart_beat) == (b"a ", b"\tp", b"1,1")
+    assert trim_values(padded)[b" name"] == b"value"
+    for version in (b"1.1", b"1.2"):
+        with pytest.raises(StompError):
+            read_connect(padded | {b"accept-version": version}, resolve)
+        untrimmed = read_connect(padded | {b"accept-version": version, b"host": b"/"}, resolve)
+        assert (untrimmed.login.login, untrimmed.heart_beat) == (b"  a ", b" 1,1")
+
+
+@pytest.mark.parametrize(("login", "passcode"), [(b"guest\0", b"guest"), (b"guest", b"gu\0est"), (b"\0", b"")])
+def test_a_nul_in_a_login_is_refused_without_asking_the_broker(login: bytes, passcode: bytes) -> None:
+    with pytest.raises(StompError, match="Bad CONNECT") as found:
+        read_connect({b"login": login, b"passcode": passcode}, resolve)
+    assert found.value.body == b"Access refused for user '%b'\n" % login
+
+
+def test_the_version_is_read_before_anything_else() -> None:
+    with pytest.raises(StompError, match="Version mismatch"):
+        read_connect({b"accept-version": b"9", b"host": b"nowhere"}, resolve)
+
+
+# CONNECTED, and the session after it.
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1", "1.2"])
+def test_connected_says_who_what_and_which(version: str) -> None:
+    play = Playbook()
+    play.client("CONNECT", f"accept-version:{version}", "heart-beat:1500,2500")
+    assert play.asked() is not None
+    play.broker(ops.LoggedIn())
+    assert b"".join(play.session.output) == (
+        b"CONNECTED\nserver:stomp-gateway/0\nsession:session-of-the-playbook\nheart-beat:2000,1000\n"
+        b"version:%b\n\n\0\n" % version.encode()
+    )
+
+
+def test_who_has_logged_in_may_send_larger_frames() -> None:
+    play = Playbook(VirtualHost(name="/", max_frame_size=64))
+    play.connect()
+    play.client("SEND", "destination:/topic/t", body="x" * 64)
+    (error,) = play.said()
+    assert error.startswith("ERROR Malformed frame: the frame is larger than 64 octets")
+
+
+def test_a_session_of_1_0_trims_every_header_and_every_receipt() -> None:
+    play = Playbook()
+    play.connect("1.0")
+    play.client("BEGIN", "transaction: t", "receipt:  r1 ")
+    play.client("COMMIT", "transaction:t", "receipt: r2")
+    play.client("COMMIT", "transaction: nope", "receipt: r3")
+    assert play.said() == [
+        "RECEIPT r1 ",
+        "RECEIPT r2",
+        'ERROR for r3 Bad transaction: Invalid transaction identifier: "nope"',
+    ]
+
+
+def test_a_session_of_1_0_trims_what_travels_with_a_message() -> None:
+    play = Playbook()
+    play.connect("1.0")
+    play.client("SEND", "destination: /topic/t", "color:  red", "receipt: r1", "content-length: 5", body="hello")
+    play.prepare()
+    octets = play.session.take_publishes()
+    for name, value in ((b"color", b"red"), (b"receipt", b"r1"), (b"content-length", b"5")):
+        assert name + b"S" + len(value).to_bytes(4, "big") + value in octets
+
+
+def test_a_session_of_1_2_trims_nothing() -> None:
+    play = Playbook()
+    play.connect("1.2")
+    play.client("BEGIN", "transaction: t", "receipt: r1")
+    play.client("COMMIT", "transaction:t", "receipt: r2")
+    assert play.said() == ["RECEIPT  r1", 'ERROR for  r2 Bad transaction: Invalid transaction identifier: "t"']
+
+
+def test_an_error_for_connect_names_its_receipt_whatever_is_wrong() -> None:
+    for headers, event in (
+        (("accept-version:9",), None),
+        (("host:nowhere",), None),
+        (("heart-beat:soon",), ops.LoggedIn()),
+        ((), ops.LoginFailed(403, "ACCESS_REFUSED - Login was refused")),
+    ):
+        play = Playbook()
+        play.client("CONNECT", *headers, "receipt:r1")
+        if event is not None:
+            assert play.asked() is not None
+            play.broker(event)
+        (error,) = play.said()
+        assert error.startswith("ERROR for r1 "), (headers, error)
