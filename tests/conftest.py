@@ -69,11 +69,17 @@ async def _leaks() -> list[str]:
     """Describe the tasks, transports and timers that are left in the running loop."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _GRACE
-    while found := list(_left(loop)):
+    while (found := list(_left(loop))) or _is_closing(loop):
         if loop.time() > deadline:
             break
         await asyncio.sleep(_LOOK_AGAIN)
     return found
+
+
+def _is_closing(loop: Any) -> bool:  # noqa: ANN401 - as below
+    """Whether a transport still has its socket. The end of the loop would cut its closing short, with a warning."""
+    transports = list(getattr(loop, "_transports", {}).values())
+    return any(transport.is_closing() and getattr(transport, "_sock", None) is not None for transport in transports)
 
 
 def _left(loop: Any) -> Iterator[str]:  # noqa: ANN401 - private attributes of asyncio's loops
