@@ -1,8 +1,8 @@
 """The program of a client library: it carries out requests and answers with what the library received.
 
 Program and test exchange JSON, one object on each line. The test writes ``{"do": "receive", "connection": "a"}``; the
-program waits for a message from the library and writes ``{"headers": {...}, "body": "..."}``. So one conversation serves
-all libraries, in any language. README.md in this directory lists the requests.
+program waits for a message from the library and writes ``{"headers": {...}, "body": "..."}``. So one conversation
+serves all libraries, in any language. README.md in this directory lists the requests.
 """
 
 from __future__ import annotations
