@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import signal
 from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 import pytest_asyncio
@@ -15,37 +16,40 @@ from deploy.local.broker import Broker, running
 from deploy.local.given import GivenBroker
 from gateway.parity import AmqpBroker
 from tests.support.browser import CHROMIUM, Browser
+from tests.support.chaos import ChaosProxy, chaos
 from tests.support.gateway import Address, configuration, gateway_process
-from tests.support.leaks import leaks
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadScopeScheduling
 
+# Seconds that transports and tasks get to close by themselves.
+_GRACE: Final = 1.0
+_LOOK_AGAIN: Final = 0.02
 
-# A shell lets its background jobs ignore Ctrl-C, and so would whatever the tests start and interrupt.
+# A shell makes its background jobs ignore SIGINT, and the processes that the tests start and interrupt inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes() -> None:
-    """All workers see sets in the same order, by chance as ever: else they could disagree on which tests there are."""
+    """Give all workers the same hash seed: test ids made from sets must be the same in each."""
     os.environ.setdefault("PYTHONHASHSEED", str(secrets.randbits(32)))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """Share the tests out among workers, if there are several."""
-    from tests.support.shares import Shares  # noqa: PLC0415 - one worker does without pytest-xdist
+    """Distribute the tests among the workers, if there are several."""
+    from tests.support.scheduling import FileScheduling  # noqa: PLC0415 - needs pytest-xdist
 
-    config.option.loadscopereorder = False  # the order is ours
-    return Shares(config, log)
+    config.option.loadscopereorder = False  # in_order() decides
+    return FileScheduling(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Check every asynchronous test for leaks, after all its other fixtures are gone; the others pay nothing for it."""
+    """Check every asynchronous test for leaks, after the teardown of all its other fixtures."""
     if hasattr(config, "workerinput"):
-        from tests.support.shares import in_order  # noqa: PLC0415 - the same
+        from tests.support.scheduling import in_order  # noqa: PLC0415 - needs pytest-xdist
 
         items[:] = in_order(items)
     for item in items:
@@ -55,15 +59,49 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest_asyncio.fixture
 async def no_leaks() -> AsyncIterator[None]:
-    """After the test nothing of it may be left in the loop: no task, no transport, no live timer."""
+    """A test may leave nothing in the event loop: no task, no transport, no live timer."""
     yield
-    found = await leaks()
+    found = await _leaks()
     assert not found, "\n".join(["left in the event loop:", *found])
+
+
+async def _leaks() -> list[str]:
+    """Describe the tasks, transports and timers that are left in the running loop."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _GRACE
+    while (found := list(_left(loop))) or _is_closing(loop):
+        if loop.time() > deadline:
+            break
+        await asyncio.sleep(_LOOK_AGAIN)
+    return found
+
+
+def _is_closing(loop: Any) -> bool:  # noqa: ANN401 - as below
+    """Whether a transport still has its socket. The end of the loop would cut its closing short, with a warning."""
+    transports = list(getattr(loop, "_transports", {}).values())
+    return any(transport.is_closing() and getattr(transport, "_sock", None) is not None for transport in transports)
+
+
+def _left(loop: Any) -> Iterator[str]:  # noqa: ANN401 - private attributes of asyncio's loops
+    for task in asyncio.all_tasks(loop):
+        if task is not asyncio.current_task() and not task.done():
+            yield f"task {task!r}"
+    for transport in list(getattr(loop, "_transports", {}).values()):
+        if not transport.is_closing():
+            yield f"transport {transport!r}"
+    own = getattr(loop, "_ssock", None)
+    selector = getattr(loop, "_selector", None)
+    for key in list(selector.get_map().values()) if selector is not None and selector.get_map() else ():
+        if key.fileobj is not own and key.fd != (own.fileno() if own else -1):
+            yield f"socket watched {key!r}"
+    for timer in list(getattr(loop, "_scheduled", ())):
+        if not timer.cancelled():
+            yield f"timer {timer!r}"
 
 
 @pytest.fixture(scope="session", autouse=True)
 def journals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Gateways that are told nothing else write their journals below this directory."""
+    """Gateways without a configured journal directory write their journals below this one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STATE_DIRECTORY", str(tmp_path_factory.mktemp("state")))
         yield
@@ -71,17 +109,24 @@ def journals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    """A broker of the tests' own, with the plugin enabled."""
+    """A broker for the tests, with the STOMP plugin enabled."""
     with running(plugins=["rabbitmq_stomp"]) as broker:
         yield broker
 
 
 @pytest.fixture(scope="session")
 def own_broker(broker: Broker) -> Broker:
-    """The same, for tests that need rabbitmqctl."""
+    """The same broker, for tests that need rabbitmqctl."""
     if isinstance(broker, GivenBroker):
-        pytest.skip("the broker that AMQP_URL names is not ours to control")
+        pytest.skip("the tests may not change the broker that AMQP_URL names")
     return broker
+
+
+@pytest_asyncio.fixture
+async def proxy(broker: Broker) -> AsyncIterator[ChaosProxy]:
+    """A proxy in front of the broker, for a gateway whose link is to be disturbed."""
+    async with chaos((broker.host, broker.amqp_port)) as proxy:
+        yield proxy
 
 
 @pytest.fixture(scope="session")
@@ -92,7 +137,7 @@ def broker_url(broker: Broker) -> str:
 
 @pytest.fixture(scope="session")
 def plugin_address(broker: Broker) -> Address:
-    """Where RabbitMQ's own STOMP plugin listens."""
+    """Address of RabbitMQ's own STOMP plugin."""
     if broker.stomp_port is None:
         pytest.skip("this broker has no STOMP plugin to compare with")
     return broker.host, broker.stomp_port
@@ -100,21 +145,21 @@ def plugin_address(broker: Broker) -> Address:
 
 @pytest.fixture(scope="session")
 def gateway_address(broker_url: str) -> Iterator[Address]:
-    """Where a gateway listens that runs as a process of its own."""
+    """Address of a gateway that runs in a process of its own."""
     with gateway_process(configuration(broker_url)) as process:
         yield process.address
 
 
 @pytest_asyncio.fixture
 async def amqp(broker_url: str) -> AsyncIterator[AmqpBroker]:
-    """The broker seen from behind, over AMQP."""
+    """The broker, over AMQP."""
     async with AmqpBroker.connected(broker_url) as connected:
         yield connected
 
 
 @pytest_asyncio.fixture
 async def queue(amqp: AmqpBroker) -> AsyncIterator[str]:
-    """The name of a queue that no other test uses, deleted in the end."""
+    """The name of a queue that no other test uses, deleted at the end."""
     name = f"test-{secrets.token_hex(6)}"
     yield name
     await amqp.delete_queue(name)

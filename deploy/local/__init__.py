@@ -1,5 +1,5 @@
-"""A RabbitMQ for this machine: found, or started as a private node, for `make run`, the tests and the benchmarks.
+"""A RabbitMQ for `make run`, the tests and the benchmarks: an existing one, or one that is started here.
 
-`deploy.local.broker.running` is the entry; `python -m deploy.local.run` is the `make run` job. Everything listens on
-loopback only, and everything that is started here is also ended here.
+`deploy.local.broker.running` is the entry point; `python -m deploy.local.run` is `make run`. Everything that is started
+here listens on loopback only, and is stopped at the end.
 """

@@ -1,4 +1,4 @@
-"""Where a broker is and as whom to talk to it, as one AMQP URL says it."""
+"""The address of a broker and the login for it, from an AMQP URL."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -24,13 +24,13 @@ class Address:
 
     @classmethod
     def parse(cls, url: str) -> Self:
-        """Take an AMQP URL apart. Login and passcode default to guest, an absent or empty virtual host to /.
+        """Parse an AMQP URL. Login and passcode default to guest, an absent or empty virtual host to /.
 
         Args:
             url: `amqp://login:passcode@host:port/vhost`, parts percent-encoded.
 
         Raises:
-            LocalError: it is not such a URL. The text does not repeat it, since it may hold a passcode.
+            LocalError: it is not such a URL. The text does not repeat it, since it may contain a passcode.
         """
         try:
             parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""One RabbitMQ for whoever needs one: `make run`, the tests, the benchmarks.
+"""One RabbitMQ for `make run`, the tests and the benchmarks.
 
 with running(plugins=["rabbitmq_stomp"]) as broker:
     connect(broker.amqp_url)
@@ -25,14 +25,14 @@ Source = Literal["given", "installed", "debian", "container"]
 FOR_RUNNING: tuple[Source, ...] = ("given", "installed", "debian", "container")
 FOR_TESTS: tuple[Source, ...] = ("container", "installed", "debian", "given")
 PRIVATE: tuple[Source, ...] = ("installed", "debian")
-"""A node on this machine and nothing else, for those who measure it."""
+"""Only a node on this machine."""
 
 VAR = Path(__file__).parents[2] / "var"
-"""Where everything goes that running leaves on disk."""
+"""The directory for everything that is written to disk."""
 
 
 class Broker(Protocol):
-    """A RabbitMQ, however it came about."""
+    """A RabbitMQ from any source."""
 
     @property
     def host(self) -> str:
@@ -48,7 +48,7 @@ class Broker(Protocol):
 
     @property
     def stomp_port(self) -> int | None:
-        """TCP port of RabbitMQ's own STOMP plugin, if that was asked for and could be had."""
+        """TCP port of RabbitMQ's own STOMP plugin, if it was requested and is available."""
 
     @property
     def management_port(self) -> int | None:
@@ -56,21 +56,21 @@ class Broker(Protocol):
 
     @property
     def os_pid(self) -> int | None:
-        """Process id of the broker's virtual machine, if it is one of this machine's."""
+        """Process id of the broker's Erlang virtual machine, if it runs on this machine."""
 
     @property
     def description(self) -> str:
-        """What this is, for people."""
+        """A description for people."""
 
     @property
     def running(self) -> bool:
-        """Whether it is there, as far as we can tell."""
+        """Whether it runs, as far as can be told from here."""
 
     def start(self) -> None:
         """Start it, or start it again after `kill`, and wait until it takes connections."""
 
     def stop(self) -> None:
-        """End it in order."""
+        """Shut it down cleanly."""
 
     def kill(self) -> None:
         """End it as a power cut would."""
@@ -80,7 +80,7 @@ class Broker(Protocol):
 
 
 @dataclass(frozen=True)
-class _Wish:
+class _Request:
     plugins: Sequence[str]
     config: Sequence[str]
     data_dir: Path | None
@@ -98,13 +98,13 @@ def running(
     environ: Mapping[str, str] = os.environ,
     say: Callable[[str], None] = lambda _line: None,
 ) -> Iterator[Broker]:
-    """Find a RabbitMQ, start it, and end it afterwards.
+    """Find a RabbitMQ, start it, and stop it afterwards.
 
     Args:
         order: sources to try.
         plugins: for a broker that is started here, e.g. `rabbitmq_stomp`, `rabbitmq_management`.
         config: further lines for its rabbitmq.conf.
-        data_dir: where a private node keeps its data, which then stays; a temporary directory under `var/` when absent.
+        data_dir: where a private node keeps its data, which is kept; by default a temporary directory under `var/`.
         environ: where AMQP_URL is looked up.
         say: takes a line about the progress.
 
@@ -112,9 +112,9 @@ def running(
         The broker, taking connections.
 
     Raises:
-        LocalError: there is none to be had, or it did not start.
+        LocalError: no source has one, or it did not start.
     """
-    broker = _find(order, _Wish(plugins, config, data_dir, environ, say))
+    broker = _find(order, _Request(plugins, config, data_dir, environ, say))
     try:
         broker.start()
         yield broker
@@ -122,55 +122,55 @@ def running(
         broker.stop()
 
 
-def _find(order: Sequence[Source], wish: _Wish) -> Broker:
-    setbacks: list[str] = []
+def _find(order: Sequence[Source], request: _Request) -> Broker:
+    failures: list[str] = []
     for source in order:
         try:
-            if broker := _SOURCES[source](wish):
+            if broker := _SOURCES[source](request):
                 return broker
-        except _SetbackError as setback:
-            setbacks.append(str(setback))
-    tried = f" ({'; '.join(setbacks)})" if setbacks else ""
+        except _SourceError as failure:
+            failures.append(str(failure))
+    tried = f" ({'; '.join(failures)})" if failures else ""
     raise LocalError(
         f"No RabbitMQ to be had{tried}: install it (Debian: `apt install rabbitmq-server`), or start a Docker engine, "
         "or name a broker with AMQP_URL=amqp://user:password@host:5672/virtual-host."
     )
 
 
-class _SetbackError(Exception):
+class _SourceError(Exception):
     """A source that should have worked did not; the next may."""
 
 
-def _given(wish: _Wish) -> Broker | None:
-    url = wish.environ.get("AMQP_URL")
+def _given(request: _Request) -> Broker | None:
+    url = request.environ.get("AMQP_URL")
     return GivenBroker(url) if url else None
 
 
-def _installed(wish: _Wish) -> Broker | None:
+def _installed(request: _Request) -> Broker | None:
     installation = Installation.find()
     if installation is None:
         return None
-    directory = DataDirectory(wish.data_dir) if wish.data_dir else DataDirectory.fresh(VAR)
-    return PrivateNode(installation, directory, plugins=wish.plugins, config=wish.config, say=wish.say)
+    directory = DataDirectory(request.data_dir) if request.data_dir else DataDirectory.fresh(VAR)
+    return PrivateNode(installation, directory, plugins=request.plugins, config=request.config, say=request.say)
 
 
-def _debian(wish: _Wish) -> Broker | None:
+def _debian(request: _Request) -> Broker | None:
     if not debian.can_install():
         return None
     try:
-        debian.install(wish.say)
+        debian.install(request.say)
     except LocalError as error:
-        raise _SetbackError(str(error)) from error
-    return _installed(wish)
+        raise _SourceError(str(error)) from error
+    return _installed(request)
 
 
-def _container(wish: _Wish) -> Broker | None:
+def _container(request: _Request) -> Broker | None:
     if not container.engine_answers():
         return None
-    return container.BrokerContainer(plugins=wish.plugins, config=wish.config, say=wish.say)
+    return container.BrokerContainer(plugins=request.plugins, config=request.config, say=request.say)
 
 
-_SOURCES: Mapping[Source, Callable[[_Wish], Broker | None]] = {
+_SOURCES: Mapping[Source, Callable[[_Request], Broker | None]] = {
     "given": _given,
     "installed": _installed,
     "debian": _debian,

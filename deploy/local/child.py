@@ -1,4 +1,4 @@
-"""A child process that cannot outlive us."""
+"""A child process that cannot outlive this one."""
 
 import contextlib
 import os
@@ -10,16 +10,16 @@ from typing import IO, Self
 
 import psutil
 
-# Reads a pipe whose other end only we hold: when we are gone, for whatever reason, it ends its own process group, which
-# is the child's. (PR_SET_PDEATHSIG would be shorter, but it fires when the *thread* that forked ends, and tests do
-# start brokers from worker threads.) Being in the group also keeps its number from being given to anybody else.
+# This shell reads a pipe whose other end only this process holds. When this process ends, even by SIGKILL, the shell
+# ends its process group, which is the child's. (PR_SET_PDEATHSIG would be shorter, but it fires when the *thread* that
+# forked ends, and tests start brokers from worker threads.) The shell also keeps the number of the group from reuse.
 _LIFELINE = 'trap "" TERM HUP INT; cat >/dev/null; kill -TERM 0; sleep 15; kill -KILL 0'
 
 
 class Child:
-    """A program running in a process group of its own, so that a terminal's Ctrl-C reaches us and not it.
+    """A program in a process group of its own, so that Ctrl-C in a terminal reaches this process only.
 
-    Its standard input is empty. It is ended by `stop` or `kill`, at the latest when this process ends, even by SIGKILL.
+    Its standard input is empty. It ends at `stop` or `kill`, at the latest when this process ends, even by SIGKILL.
     """
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, log: Path | None = None) -> None:
@@ -27,8 +27,8 @@ class Child:
 
         Args:
             argv: program and arguments; no shell is involved.
-            env: its whole environment; ours when absent.
-            log: file that its standard output and error are appended to; ours when absent.
+            env: its whole environment; by default that of this process.
+            log: file that its standard output and error are appended to; by default those of this process.
 
         Raises:
             OSError: the program cannot be started, or the log cannot be written.
@@ -86,12 +86,12 @@ class Child:
             return None
 
     def stop(self, grace: float = 20.0) -> None:
-        """Ask the program to end, and end all that it started if it does not. Repeating this does nothing.
+        """Ask the program to end, and kill it and its children if it does not. Calling it again does nothing.
 
         Args:
-            grace: seconds that it gets for ending itself.
+            grace: seconds that it has to end by itself.
         """
-        descendants = self._descendants()  # once the program is gone, nothing tells whose they were
+        descendants = self._descendants()  # to be listed before the program ends: later their parent is unknown
         try:
             self._process.terminate()
             self.wait(grace)
@@ -99,7 +99,7 @@ class Child:
             self._end(descendants)
 
     def kill(self) -> None:
-        """End the program and all that it started at once (SIGKILL), and wait for that. Repeating this does nothing."""
+        """Kill the program and its children (SIGKILL), and wait for their end. Calling it again does nothing."""
         self._end(self._descendants())
 
     def _descendants(self) -> list[psutil.Process]:
@@ -118,16 +118,11 @@ class Child:
         if self._lifeline.stdin:
             self._lifeline.stdin.close()
         self._ended = True
-        end_all(descendants, grace=1.0)  # those in groups of their own end with their pipes, or else now
+        end_all(descendants, grace=1.0)  # children in groups of their own end with their pipes, or now
 
 
 def end_all(processes: list[psutil.Process], grace: float) -> None:
-    """Wait for processes to end, killing those that take too long.
-
-    Args:
-        processes: whose; they need not be our children.
-        grace: seconds before SIGKILL.
-    """
+    """Wait for processes to end, which need not be our children, and kill them after ``grace`` seconds."""
     _, alive = psutil.wait_procs(processes, timeout=grace)
     for process in alive:
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -1,7 +1,7 @@
-"""A Chromium for the tests that render pages: the one that is there, or Debian's package installed.
+"""Chromium for the tests that render pages: an installed one, or Debian's package.
 
-`python -m deploy.local.chromium` does so; `make tests` calls it first. Nobody else needs one, and without one those
-tests are skipped.
+`python -m deploy.local.chromium` provides it; `make tests` calls it first. Only those tests need it, and they are
+skipped without it.
 """
 
 import shutil
@@ -13,7 +13,7 @@ from deploy.local import debian
 from deploy.local.errors import LocalError
 
 PROGRAMS: Final = ("chromium", "chromium-browser", "google-chrome")
-"""What it is called, the best one first."""
+"""Its possible names, the best first."""
 
 
 def find() -> str | None:
@@ -28,7 +28,7 @@ def provide(say: Callable[[str], None]) -> str | None:
         say: takes a line about the progress.
 
     Returns:
-        The program's path; None where there is none, which was said then.
+        The program's path, or None if there is none, after `say` got the reason.
     """
     found = find()
     if found is not None:
@@ -46,7 +46,7 @@ def provide(say: Callable[[str], None]) -> str | None:
 
 
 def main() -> int:
-    """Provide one if possible; always 0, since the tests do without."""
+    """Provide one if possible. The exit code is always 0, since the tests can do without."""
     provide(lambda line: print(line, flush=True))
     return 0
 

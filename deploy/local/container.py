@@ -24,7 +24,7 @@ _POLL = 0.2
 
 
 def engine_answers() -> bool:
-    """Tell whether there is a Docker engine that takes our commands."""
+    """Whether a Docker engine accepts commands."""
     if shutil.which("docker") is None:
         return False
     try:
@@ -37,7 +37,7 @@ def engine_answers() -> bool:
 
 
 class BrokerContainer:
-    """RabbitMQ's official image, started by testcontainers, whose reaper removes it even if we are killed.
+    """RabbitMQ's official image, started by testcontainers, whose reaper removes it even if this process is killed.
 
     The user is guest, with passcode guest. Host ports are fixed, so they survive `kill` and `start`.
     """
@@ -82,7 +82,7 @@ class BrokerContainer:
         if self._container is None:
             return False
         try:
-            self._container.reload()  # what is known of it is from its last command, else
+            self._container.reload()  # otherwise the status is that of the last command
             return self._container.status == "running"
         except (DockerException, OSError):
             return False
@@ -106,7 +106,7 @@ class BrokerContainer:
         self._wait()
 
     def stop(self) -> None:
-        """Remove the container. Repeating this does nothing."""
+        """Remove the container. Calling it again does nothing."""
         if self._container:
             self._container.stop()
             self._container = None
@@ -145,10 +145,10 @@ class BrokerContainer:
         ports = {_AMQP: self.amqp_port, _STOMP: self.stomp_port, _MANAGEMENT: self.management_port}
         engine = container.get_docker_client()
         if engine.get_connection_mode() is ConnectionMode.docker_host and engine.host() == "localhost":
-            # The address beside the port is docker-py's way. Testcontainers passes it on; only its types know no such.
+            # docker-py accepts an address with the port. Testcontainers passes it on, though its types do not allow it.
             bound = {f"{inside}/tcp": (LOOPBACK, outside) for inside, outside in ports.items() if outside}
             container.ports.update(cast("dict[str, int | None]", bound))
-        else:  # an engine elsewhere, or the one that we are in a container of: its loopback is not ours
+        else:  # an engine on another host, or this process runs in a container: its loopback is not ours
             for inside, outside in ports.items():
                 if outside:
                     container.with_bind_ports(inside, outside)

@@ -1,4 +1,4 @@
-"""Debian's packages, RabbitMQ's above all, installed without letting them start anything of the system's."""
+"""Debian's packages, above all RabbitMQ's, installed without starting their services."""
 
 import contextlib
 import fcntl
@@ -19,7 +19,7 @@ _SERVICES = ("rabbitmq-server.service", "epmd.service", "epmd.socket")
 
 
 def can_install() -> bool:
-    """Tell whether this is a Debian-like system and we are root."""
+    """Whether this is a Debian-like system and we are root."""
     return os.geteuid() == 0 and shutil.which("apt-get") is not None and shutil.which("dpkg") is not None
 
 
@@ -30,7 +30,7 @@ def install(say: Callable[[str], None]) -> None:
         say: takes a line about what is being done.
 
     Raises:
-        LocalError: apt could not do it; the text holds apt's own last word.
+        LocalError: apt failed; the text has the last line of its output.
     """
     say(f"RabbitMQ is not installed: installing Debian's package {PACKAGE} with apt-get (35 MB, about a minute)")
     with _uninterrupted():
@@ -41,13 +41,13 @@ def install(say: Callable[[str], None]) -> None:
 
 
 def install_first(packages: Sequence[str]) -> None:
-    """Install the first of some packages that this release of Debian has, starting nothing. It says nothing itself.
+    """Install the first of some packages that this release of Debian has, starting nothing. It prints nothing itself.
 
     Args:
         packages: names, the best one first.
 
     Raises:
-        LocalError: it has none of them, or apt could not do it; the text holds apt's own last word.
+        LocalError: it has none of them, or apt failed; the text has the last line of its output.
     """
     with _uninterrupted(), _alone():
         known = _first_known(packages)
@@ -60,28 +60,28 @@ def install_first(packages: Sequence[str]) -> None:
             except LocalError:
                 if known is None:
                     raise
-                _apt("update", "--quiet")  # the lists that are there may name files that are gone from the mirror
+                _apt("update", "--quiet")  # the lists may name files that are no longer on the mirror
                 _install(package)
 
 
 def download(package: str, directory: Path) -> Path:
-    """Download a package without installing it. It says nothing itself.
+    """Download a package without installing it. It prints nothing itself.
 
     Args:
         package: its name.
-        directory: where to.
+        directory: for the file.
 
     Returns:
         The package's file.
 
     Raises:
-        LocalError: apt could not do it; the text holds apt's own last word.
+        LocalError: apt failed; the text has the last line of its output.
     """
     with _uninterrupted(), _alone():
         try:
             _apt("download", package, directory=directory)
         except LocalError:
-            _apt("update", "--quiet")  # no lists are there, or they name files that are gone from the mirror
+            _apt("update", "--quiet")  # there are no lists, or they name files that are no longer on the mirror
             _apt("download", package, directory=directory)
     return next(directory.glob("*.deb"))
 
@@ -115,7 +115,7 @@ def _apt(*arguments: str, directory: Path | None = None) -> None:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Put Ctrl-C and SIGTERM off, for apt-get too, which inherits this: an interrupted dpkg wants mending by hand."""
+    """Block Ctrl-C and SIGTERM, also in apt-get, which inherits this: an interrupted dpkg must be repaired by hand."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     try:
         yield
@@ -125,7 +125,7 @@ def _uninterrupted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """Wait until nobody else here installs: apt would refuse, and the end of one would take the other's policy away."""
+    """Wait until no other process installs: apt would refuse, and the first to end would remove the other's policy."""
     descriptor = os.open(_POLICY.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -136,7 +136,7 @@ def _alone() -> Iterator[None]:
 
 @contextlib.contextmanager
 def services_kept_down(policy: Path = _POLICY) -> Iterator[None]:
-    """Have Debian's packages start nothing, by the file that Debian provides for it; one that is there stays.
+    """Keep Debian's packages from starting services, by policy-rc.d. An existing file stays.
 
     Args:
         policy: the file.

@@ -1,5 +1,5 @@
-"""The one error that this package shows to people."""
+"""The one error that this package shows to its users."""
 
 
 class LocalError(Exception):
-    """Something the user can mend. Its text is one sentence that says what is wrong and what to do."""
+    """An error that the user can fix. Its text is one sentence that says what is wrong and what to do."""

@@ -46,7 +46,7 @@ def write_configuration(path: Path, address: Address, port: int, admin_port: int
         "drain_timeout": 5,
     }
     secrets: dict[str, str] = {}
-    if (address.login, address.passcode) != ("guest", "guest"):  # who is the default user anyway
+    if (address.login, address.passcode) != ("guest", "guest"):  # the default user already
         user = {"login": f"${{{LOGIN_VARIABLE}}}", "passcode": f"${{{PASSCODE_VARIABLE}}}"}
         defaults["default_user"] = user
         secrets = {LOGIN_VARIABLE: address.login, PASSCODE_VARIABLE: address.passcode}

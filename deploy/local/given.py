@@ -1,4 +1,4 @@
-"""A broker that somebody else runs: only its address is ours."""
+"""A broker that runs already, named by AMQP_URL."""
 
 from deploy.local.address import Address
 from deploy.local.errors import LocalError
@@ -20,7 +20,7 @@ class GivenBroker:
             url: an AMQP URL.
 
         Raises:
-            LocalError: it is none.
+            LocalError: it is not an AMQP URL.
         """
         self._address = Address.parse(url)
         self.host = self._address.host
@@ -29,12 +29,12 @@ class GivenBroker:
         self.description = "the RabbitMQ that AMQP_URL names"
 
     def start(self) -> None:
-        """Look whether it is there.
+        """Check that it answers.
 
         Raises:
-            LocalError: nobody answers.
+            LocalError: it does not answer.
         """
-        # Over TLS only the connection itself is tried: the gateway is the one that knows which certificates to trust.
+        # With amqps only the TCP connection is tried: the gateway's configuration says which certificates to trust.
         ask = answers_amqp if self._address.scheme == "amqp" else listens
         if not ask(self.host, self.amqp_port, timeout=10.0):
             raise LocalError(

@@ -1,4 +1,4 @@
-"""An installed RabbitMQ: where its own programs are."""
+"""An installed RabbitMQ: the paths of its programs."""
 
 import re
 import shutil
@@ -32,7 +32,7 @@ class Installation:
             path: directories to search as in PATH, which is the default.
 
         Returns:
-            It, or None when there is none that works.
+            The installation, or None if there is none that works.
         """
         epmd = _find_epmd(root, path)
         candidates = sorted(root.glob(_PACKAGED), key=_version_of, reverse=True)
@@ -45,7 +45,7 @@ class Installation:
 
     @property
     def version(self) -> str:
-        """RabbitMQ's version as its directory tells it, else an empty text."""
+        """RabbitMQ's version, from the name of its directory; empty if that has none."""
         return ".".join(str(part) for part in _version_of(self.scripts))
 
 

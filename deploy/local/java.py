@@ -1,4 +1,4 @@
-"""A Java for Spark, which is what the pipeline runs on: found as the pipeline finds it, or Debian's package installed.
+"""A Java for Spark: the one that the pipeline would find, or Debian's package.
 
 `python -m deploy.local.java` does so; `make` calls it before it installs Spark.
 """

@@ -1,7 +1,7 @@
-"""A private RabbitMQ node: own ports on loopback, own data, own cookie, own port mapper, no trace of it afterwards.
+"""A private RabbitMQ node with its own ports on loopback, data, cookie and port mapper. It leaves nothing behind.
 
-A node is two processes. `epmd` is Erlang's port mapper, which rabbitmqctl finds the node by; with one of our own on its
-own port we neither join a node of the system's nor leave a daemon behind. The other is the broker.
+A node is two processes: the broker, and `epmd`, Erlang's port mapper, by which rabbitmqctl finds the node. A private
+epmd on its own port keeps the node apart from a RabbitMQ of the system, and no daemon stays behind.
 """
 
 import os
@@ -22,8 +22,8 @@ from deploy.local.probe import answers_amqp, listens
 
 _NODE_NAME = "gateway@localhost"
 _DISTRIBUTION_ON_LOOPBACK = "-kernel inet_dist_use_interface {127,0,0,1}"
-# Sourced by the node's scripts in place of the system's file, and the one spot where the limit can be raised for the
-# node alone. A hard limit of "unlimited" may be refused: then the old one stays.
+# The node's scripts source this in place of the system's file. Only here the limit can be raised for the node alone.
+# A hard limit of "unlimited" may be refused: then the old one stays.
 _SHELL_ENVIRONMENT = 'ulimit -n "$(ulimit -H -n)" 2>/dev/null || true\n'
 _POLL = 0.1
 _PROGRESS_EVERY = 10.0
@@ -33,7 +33,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class PrivateNode:
-    """A RabbitMQ node that lives no longer than this process. The user is guest, with passcode guest.
+    """A RabbitMQ node that ends at the latest with this process. The user is guest, with passcode guest.
 
     Use it as a context manager, or call `start` and `stop`. After `kill`, `start` brings the same node back: same
     ports, same data.
@@ -92,7 +92,7 @@ class PrivateNode:
 
     @property
     def log(self) -> Path:
-        """The broker's log, with all that it printed."""
+        """The broker's log, with everything that it printed."""
         return self._directory.path / "rabbitmq.log"
 
     @property
@@ -102,7 +102,7 @@ class PrivateNode:
 
     @property
     def description(self) -> str:
-        """What this is, for people."""
+        """A description for people."""
         return f"RabbitMQ {self._installation.version}".rstrip() + f", a private node in {shown(self.data)}"
 
     @property
@@ -151,7 +151,7 @@ class PrivateNode:
         self._say(f"RabbitMQ is ready after {time.monotonic() - began:.0f} s")
 
     def stop(self) -> None:
-        """Shut the node down in order, give its directory up. Repeating this does nothing."""
+        """Shut the node down, and release its directory. Calling it again does nothing."""
         try:
             for child in (self._server, self._epmd):
                 if child:
@@ -209,7 +209,7 @@ class PrivateNode:
             self.log.write_bytes(b"")
 
     def _environment(self) -> dict[str, str]:
-        """What the scripts would otherwise take from the system, and nothing inherited that they react to."""
+        """Everything that the scripts would take from the system, without inherited variables that they would use."""
         inherited = {
             name: value
             for name, value in os.environ.items()
@@ -251,7 +251,7 @@ class PrivateNode:
         report_at = began + _PROGRESS_EVERY
         while not ready():
             now = time.monotonic()
-            if child.wait(_POLL) is not None:  # the status tells nothing: the node's script hides it
+            if child.wait(_POLL) is not None:  # the exit status is not the node's: its script hides it
                 raise LocalError(self._failure(f"{name} did not start"))
             if now - began > self._deadline:
                 raise LocalError(self._failure(f"{name} did not take connections within {self._deadline:.0f} s"))
@@ -261,16 +261,12 @@ class PrivateNode:
 
     def _failure(self, what: str) -> str:
         text = _COLOUR.sub("", self.log.read_text(errors="replace"))
-        # The cause is what it complains of first; crash reports of everything else that goes down with it follow.
+        # The first errors show the cause; crash reports of other processes follow.
         errors = [line for line in _ERROR.findall(text) if line.strip()][:_LOG_LINES_SHOWN]
         lines = errors or [line for line in text.splitlines() if line.strip()][-_LOG_LINES_SHOWN:]
         return f"{what}; its log {shown(self.log)} says:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 def shown(path: Path) -> str:
-    """Name a path the way a person standing in the working directory would.
-
-    Args:
-        path: an absolute one.
-    """
+    """The path relative to the working directory, if it is inside."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

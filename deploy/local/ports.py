@@ -11,17 +11,17 @@ LOOPBACK = "127.0.0.1"
 _LOWEST = 15_000
 _FIRST_EPHEMERAL = 32_768
 _ATTEMPTS = 1_000
-# A broker takes seconds until it listens on the ports that were chosen for it, and may be started again. Meanwhile a
-# datagram socket of the same number, which is in nobody's way, shows others who choose that the port is taken.
+# A broker needs seconds until it listens on the ports that were chosen for it, and may be restarted. Until this process
+# ends, a UDP socket with the same number marks the port as taken for other processes that choose ports here.
 _claims = ExitStack()
 atexit.register(_claims.close)
 
 
 def free_ports(count: int) -> list[int]:
-    """Choose TCP ports on loopback that nobody listens on now, and nobody else gets from here while this process lives.
+    """Choose TCP ports on loopback that are free, and that no other process gets from here while this one lives.
 
-    They lie below the kernel's range for outgoing connections. Otherwise any busy client of this machine could occupy
-    the port of a broker while that is being restarted.
+    They are below the kernel's range for outgoing connections. Otherwise any client on this machine could occupy the
+    port of a broker while it is restarted.
 
     Args:
         count: how many; all are different.

@@ -1,4 +1,4 @@
-"""Questions asked of a TCP port: does anybody listen, and is it an AMQP broker that is ready?"""
+"""Checks of a TCP port: whether a program listens, and whether it is an AMQP broker that is ready."""
 
 import socket
 
@@ -7,7 +7,7 @@ _METHOD_FRAME = b"\x01"
 
 
 def listens(host: str, port: int, timeout: float = 1.0) -> bool:
-    """Tell whether a TCP connection to the port can be opened.
+    """Whether a TCP connection to the port can be opened.
 
     Args:
         host: name or address.
@@ -22,7 +22,7 @@ def listens(host: str, port: int, timeout: float = 1.0) -> bool:
 
 
 def answers_amqp(host: str, port: int, timeout: float = 1.0) -> bool:
-    """Tell whether an AMQP 0-9-1 broker answers the protocol header, which it does only once it takes connections.
+    """Whether an AMQP 0-9-1 broker answers the protocol header, which it does as soon as it accepts connections.
 
     Args:
         host: name or address.

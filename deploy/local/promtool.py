@@ -1,7 +1,7 @@
-"""A promtool for tests of alerts and dashboard: the one that is there, or the one in Debian's package of Prometheus.
+"""promtool for the tests of alerts and dashboard: an installed one, or the one in Debian's package of Prometheus.
 
 `python -m deploy.local.promtool` fetches it; `make tests` calls it first. The package is unpacked and not installed, so
-no Prometheus starts. Nobody else needs one, and without one those tests are skipped.
+no Prometheus starts. Only those tests need it, and they are skipped without it.
 """
 
 import shutil
@@ -16,7 +16,7 @@ from deploy.local import debian
 from deploy.local.errors import LocalError
 
 FETCHED: Final = Path("var/tools/promtool")
-"""Where a fetched one is kept."""
+"""The path of a fetched one."""
 
 _PACKAGE: Final = "prometheus"
 
@@ -38,7 +38,7 @@ def provide(say: Callable[[str], None], fetched: Path = FETCHED) -> str | None:
         fetched: where to keep it.
 
     Returns:
-        The program's path; None where there is none, which was said then.
+        The program's path, or None if there is none, after `say` got the reason.
     """
     found = find(fetched)
     if found is not None:
@@ -68,7 +68,7 @@ def _fetch(fetched: Path) -> None:
 
 
 def main() -> int:
-    """Provide one if possible; always 0, since the tests do without."""
+    """Provide one if possible. The exit code is always 0, since the tests can do without."""
     provide(lambda line: print(line, flush=True))
     return 0
 

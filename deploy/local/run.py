@@ -1,7 +1,7 @@
-"""The `make run` job: a RabbitMQ, the gateway in front of it, and a word on how to use them.
+"""`make run`: a RabbitMQ, the gateway in front of it, and examples of their use.
 
 AMQP_URL in the environment names a broker to use instead of a private one, STOMP_PORT the port to listen on.
-Exit codes: 0 stopped as asked (Ctrl-C, SIGTERM), 1 could not start, 2 the gateway or RabbitMQ ended by itself.
+Exit codes: 0 stopped by Ctrl-C or SIGTERM, 1 could not start, 2 the gateway or RabbitMQ ended by itself.
 """
 
 import argparse
@@ -33,7 +33,7 @@ _ADMIN_PORT = 15692
 _GATEWAY_DEADLINE = 30.0
 _WATCH_EVERY = 0.5
 
-# The examples stand at the margin, so that they can be pasted.
+# The examples are not indented, so that they can be pasted.
 _BANNER = """
 Gateway   STOMP on {host}:{port}, configuration in {config}
 Broker    {broker}, AMQP on {amqp_host}:{amqp_port}
@@ -54,12 +54,12 @@ Ctrl-C stops {both}.
 """
 
 
-class _Asked(BaseException):
-    """Somebody wants us to stop."""
+class _StopRequested(BaseException):
+    """A signal asked the program to stop."""
 
 
 class _DiedError(Exception):
-    """Something that should run ended."""
+    """The gateway or the broker ended by itself."""
 
 
 def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
@@ -77,32 +77,32 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
     )
     parser.add_argument("--directory", type=Path, default=VAR / "run", help="for configuration and data (%(default)s)")
     options = parser.parse_args(arguments)
-    _ask_by_signals()
+    _stop_by_signals()
     try:
         _run(options.directory.absolute(), environ)
     except LocalError as error:
         return _failed(error, _NOT_STARTED)
     except _DiedError as error:
         return _failed(error, _DIED)
-    except _Asked:
+    except _StopRequested:
         say("Stopped.")
     return _OK
 
 
 def say(line: str) -> None:
-    """Print a line now. A terminal that is gone does not matter."""
+    """Print a line at once. A closed terminal is not an error."""
     with contextlib.suppress(OSError):
         print(line, flush=True)
 
 
-def _ask_by_signals() -> None:
-    def ask(_number: int, _frame: FrameType | None) -> None:
+def _stop_by_signals() -> None:
+    def stop(_number: int, _frame: FrameType | None) -> None:
         for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(name, signal.SIG_IGN)  # asked once is enough: what follows has time limits of its own
-        raise _Asked
+            signal.signal(name, signal.SIG_IGN)  # ignore further signals: the clean-up has its own time limits
+        raise _StopRequested
 
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(name, ask)
+        signal.signal(name, stop)
 
 
 def _failed(error: Exception, code: int) -> int:
@@ -113,7 +113,7 @@ def _failed(error: Exception, code: int) -> int:
 
 def _run(directory: Path, environ: Mapping[str, str]) -> None:
     port = _stomp_port(environ)
-    _require_free(port)  # before a broker is started, or even installed, in vain
+    _require_free(port)  # before a broker is started, or even installed
     given = bool(environ.get("AMQP_URL"))
     with running(order=FOR_RUNNING, data_dir=directory / "rabbitmq", environ=environ, say=say) as broker:
         config = directory / "gateway.yaml"
@@ -136,7 +136,7 @@ def _stomp_port(environ: Mapping[str, str]) -> int:
 
 
 def _admin_port() -> int:
-    """The usual port for looking in, or any other: RabbitMQ's own metrics have the same one."""
+    """The default port of the admin listener, or another one: RabbitMQ's own metrics use the same."""
     try:
         _require_free(_ADMIN_PORT)
     except LocalError:
@@ -146,7 +146,7 @@ def _admin_port() -> int:
 
 def _require_free(port: int) -> None:
     with socket.socket() as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections just closed do not matter
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ignore connections in TIME_WAIT
         try:
             trial.bind((LOOPBACK, port))
         except OSError as error:
@@ -163,7 +163,7 @@ def _port_advice(port: int, error: OSError) -> str:
 
 
 def _check(config: Path, environment: Mapping[str, str]) -> None:
-    """Have the gateway try login and virtual host: a broker that somebody else runs may refuse them."""
+    """Let the gateway check login and virtual host, which a broker that AMQP_URL names may refuse."""
     command = [sys.executable, "-m", "gateway", "check", "--config", str(config)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -184,7 +184,7 @@ def _gateway(config: Path, environment: Mapping[str, str], port: int) -> Iterato
 
 
 def _listens(gateway: Child, port: int) -> bool:
-    """Look whether the port is the gateway's. Unlike a trial connection, this leaves no session in its log."""
+    """Whether the gateway listens on the port. Unlike a trial connection, this leaves no session in its log."""
     try:
         connections = psutil.Process(gateway.pid).net_connections("tcp4")
     except psutil.Error:  # it has ended, as the caller will notice

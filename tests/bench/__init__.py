@@ -8,10 +8,10 @@ Run `python -m tests.bench --help`. What is where:
 * `rounds`     in which order they are measured
 * `wire`       the load client's connection and its loop
 * `payload`    the bytes it sends, and how the received ones are checked
-* `stand`      what is measured (broker, sides, processes), and the stopwatch
-* `staging`    starts it, or takes what runs already
-* `broker`     the broker spoken to directly, over AMQP and through rabbitmqctl
-* `processes`  CPU seconds, memory and listeners out of /proc
+* `environment` what is measured (broker, sides, processes), and the stopwatch
+* `startup`    starts it, or uses what is already running
+* `broker`     the broker itself, over AMQP and through rabbitmqctl
+* `processes`  CPU seconds, memory and listeners from /proc
 * `report`     medians, ratios, the printed tables and the JSON
 * `micro`      micro-benchmarks of single functions, a program of its own
 """

@@ -1,4 +1,4 @@
-"""The broker behind both sides, spoken to directly: queues over AMQP, memory through rabbitmqctl."""
+"""The broker behind both sides: its queues over AMQP, its memory through rabbitmqctl."""
 
 import asyncio
 import subprocess
@@ -29,7 +29,7 @@ Control = Callable[[Sequence[str]], str]
 class Broker:
     """A RabbitMQ node.
 
-    `url` is its AMQP URL with credentials; `control` runs rabbitmqctl against it, None when that cannot be had;
+    `url` is its AMQP URL with credentials; `control` runs rabbitmqctl against it, None when that is not available;
     `pid` is the node's Erlang process, None when it is not on this machine or may not be seen.
     """
 
@@ -38,7 +38,7 @@ class Broker:
     pid: int | None = None
 
     def declare(self, queue: str) -> None:
-        """Make `queue` anew: durable and empty, as most queues are, and gone by itself if this run is cut off."""
+        """Create `queue` again: durable and empty. The broker deletes it later if this run is killed."""
 
         async def remake(channel: AbstractChannel) -> None:
             await channel.queue_delete(queue)
@@ -65,9 +65,9 @@ class Broker:
         return self._with_channel(inspect)
 
     def require_depth(self, queue: str, expected: int, *, patience: float = 10.0) -> None:
-        """Wait until `queue` has no consumer any more, then demand `expected` ready messages.
+        """Wait until `queue` has no consumer any more, then require `expected` ready messages.
 
-        Without consumers nothing is in anybody's hands: what was delivered and never settled counts as ready again.
+        Without consumers, messages that were delivered and never settled count as ready again.
 
         Raises:
             RowError: the number is another, or consumers are still there after `patience` seconds.
@@ -85,7 +85,7 @@ class Broker:
         """Collect the garbage of every Erlang process and return the bytes then allocated, binaries left out.
 
         Raises:
-            NotMeasurableError: rabbitmqctl is not to be had, or fails.
+            NotMeasurableError: rabbitmqctl is not available, or fails.
         """
         if self.control is None:
             raise NotMeasurableError("memory needs rabbitmqctl for this broker (--rabbitmqctl)")
@@ -104,7 +104,7 @@ class Broker:
         return self._with_channel(ask)
 
     def _with_channel(self, work: Callable[[AbstractChannel], Awaitable[_Result]]) -> _Result:
-        # A connection for each errand: one that stayed open would need its heartbeats served while a row runs.
+        # A new connection each time: an open one would need its heartbeats served while a row runs.
         async def run() -> _Result:
             async with await aio_pika.connect(self.url) as connection:
                 return await work(await connection.channel())

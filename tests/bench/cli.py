@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tests.bench.environment import DEFAULT_NAP, Environment
 from tests.bench.report import Circumstances, Outcome, as_text, write_json
 from tests.bench.rounds import measure
-from tests.bench.staging import StagingError, Wish, staged
-from tests.bench.stand import DEFAULT_NAP, Stand
+from tests.bench.startup import StartError, StartOptions, started_environment
 from tests.bench.targets import ROWS, Row
 
-_SUCCESS, _INCOMPLETE, _NOT_STAGED, _MISSED = 0, 1, 2, 3
+_SUCCESS, _INCOMPLETE, _NOT_STARTED, _MISSED = 0, 1, 2, 3
 
 _DESCRIPTION = """\
 Compares two STOMP servers on one RabbitMQ: RabbitMQ's own plugin and the gateway, in alternation.
@@ -41,30 +41,30 @@ examples:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark as `arguments` (the process's own, if None) say; return the exit status."""
     options = _parser().parse_args(arguments)
-    wish = Wish(options.broker_url, options.plugin, options.gateway, options.rabbitmqctl, options.nap / 1000)
-    if wish.broker_url is None and (wish.plugin or wish.gateway or wish.rabbitmqctl):
+    servers = StartOptions(options.broker_url, options.plugin, options.gateway, options.rabbitmqctl, options.nap / 1000)
+    if servers.broker_url is None and (servers.plugin or servers.gateway or servers.rabbitmqctl):
         print(
             "--plugin, --gateway and --rabbitmqctl speak of a running broker: name it with --broker-url",
             file=sys.stderr,
         )
-        return _NOT_STAGED
+        return _NOT_STARTED
     # Otherwise SIGTERM would end this process without the clean-up, and so without stopping what it started.
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(128 + signal.SIGTERM))
     try:
-        with staged(wish, _say) as stand:
-            outcomes = _measure_and_report(stand, options)
-    except StagingError as error:
+        with started_environment(servers, _say) as environment:
+            outcomes = _measure_and_report(environment, options)
+    except StartError as error:
         print(error, file=sys.stderr)
-        return _NOT_STAGED
+        return _NOT_STARTED
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     return _exit_status(outcomes, strict=options.strict)
 
 
-def _measure_and_report(stand: Stand, options: argparse.Namespace) -> list[Outcome]:
+def _measure_and_report(environment: Environment, options: argparse.Namespace) -> list[Outcome]:
     begun, started = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
-    version = stand.broker.version()
-    outcomes = measure(stand, options.rows, options.rounds, options.scale, _say)
+    version = environment.broker.version()
+    outcomes = measure(environment, options.rows, options.rounds, options.scale, _say)
     circumstances = Circumstances(
         broker=version,
         rounds=options.rounds,

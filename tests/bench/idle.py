@@ -2,15 +2,15 @@
 
 There are two ways to ask the broker, and neither is right alone:
 
-* The node's proportional set size is what the machine really gives. But it does not fall all the way when sessions go,
-  so whoever is measured second finds some room that somebody else paid for.
+* The node's proportional set size is the memory that the machine really provides. But it does not fall all the way when
+  sessions end, so the side that is measured second reuses memory that counted for the first.
 * The node's own count, `erlang:memory()`, is exact at any time. But it holds receive buffers as large as the kernel's
   socket buffers (two megabytes for each session of the plugin on a usual Linux), hardly a page of which is ever
-  touched. So binaries are left out of it, and with them the little that is touched.
+  touched. So binaries are not counted, and with them the little that is touched.
 
-Each therefore understates, and the row takes the greater. The garbage of all Erlang processes is collected before
-either is read. A gateway's memory does not fall fast, so its growth is counted from the least that it was ever
-seen to use without sessions.
+Each therefore understates, and the row takes the larger. The garbage of all Erlang processes is collected before
+either is read. A gateway's memory does not fall fast, so its growth is counted from the lowest
+value that was ever seen without sessions.
 """
 
 import gc
@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from tests.bench import processes
-from tests.bench.stand import Sample, Side, Stand, Stopwatch, await_quiet, raise_descriptor_limit
+from tests.bench.environment import Environment, Sample, Side, Stopwatch, await_quiet, raise_descriptor_limit
 from tests.bench.wire import NotMeasurableError, connected_socket
 
 _KILOBYTE = 1024
@@ -33,42 +33,42 @@ class _Memory:
     gateway: int
 
 
-def measure_idle(stand: Stand, side: Side, count: int) -> Sample:
+def measure_idle(environment: Environment, side: Side, count: int) -> Sample:
     """Open `count` sessions and divide the growth of memory by them; the figure is in kB (1,024 bytes) per session."""
-    broker = _require_processes(stand, side, count)
-    for _ in range(_WARM_UP):  # what a server builds once, at its first sessions, is not a session's cost
+    broker = _require_processes(environment, side, count)
+    for _ in range(_WARM_UP):  # what a server sets up once, for its first sessions, is not the cost of a session
         connected_socket(side.account).close()
-    before = _memory(stand, side, broker)
-    lowest = stand.lowest_gateway_memory.setdefault(side.name, before.gateway)
-    stand.lowest_gateway_memory[side.name] = min(lowest, before.gateway)
+    before = _memory(environment, side, broker)
+    lowest = environment.lowest_gateway_memory.setdefault(side.name, before.gateway)
+    environment.lowest_gateway_memory[side.name] = min(lowest, before.gateway)
     with ExitStack() as sessions:
-        with Stopwatch(stand, side) as watch:
+        with Stopwatch(environment, side) as watch:
             for _ in range(count):
                 sessions.enter_context(connected_socket(side.account))
-        after = _memory(stand, side, broker)
+        after = _memory(environment, side, broker)
     parts = {
         "broker_resident_kb": (after.broker_resident - before.broker_resident) / _KILOBYTE / count,
         "broker_allocated_kb": (after.broker_allocated - before.broker_allocated) / _KILOBYTE / count,
-        "gateway_kb": (after.gateway - stand.lowest_gateway_memory[side.name]) / _KILOBYTE / count,
+        "gateway_kb": (after.gateway - environment.lowest_gateway_memory[side.name]) / _KILOBYTE / count,
     }
     figure = max(parts["broker_resident_kb"], parts["broker_allocated_kb"]) + parts["gateway_kb"]
     return Sample(figure, count, watch.seconds, watch.cpu, parts)
 
 
-def _require_processes(stand: Stand, side: Side, count: int) -> int:
+def _require_processes(environment: Environment, side: Side, count: int) -> int:
     limit = raise_descriptor_limit()
     if limit < count + _SPARE_DESCRIPTORS:
         raise NotMeasurableError(f"{count:,} sessions need as many open files, and this process may open {limit:,}")
-    if stand.broker.pid is None:
+    if environment.broker.pid is None:
         raise NotMeasurableError("the broker's process is not on this machine, or may not be seen")
     if side.pid is None and not side.in_broker:
         raise NotMeasurableError("the gateway's process is not on this machine, or may not be seen")
-    return stand.broker.pid
+    return environment.broker.pid
 
 
-def _memory(stand: Stand, side: Side, broker: int) -> _Memory:
-    await_quiet(stand)
+def _memory(environment: Environment, side: Side, broker: int) -> _Memory:
+    await_quiet(environment)
     gc.collect()
-    allocated = stand.broker.allocated_after_collection()
+    allocated = environment.broker.allocated_after_collection()
     gateway = 0 if side.pid is None else processes.memory_bytes(side.pid)
     return _Memory(processes.memory_bytes(broker), allocated, gateway)

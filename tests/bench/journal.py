@@ -25,9 +25,9 @@ from deploy.local.ports import LOOPBACK, free_ports
 from gateway.journal.schema import SendLine
 from gateway.journal.writer import BATCH, Clock, Writer, WriterSettings
 from tests.bench.broker import Broker
+from tests.bench.environment import Environment, Sample, Side, raise_descriptor_limit
 from tests.bench.rows import MEASURES
-from tests.bench.staging import VAR, start_gateway
-from tests.bench.stand import Sample, Side, Stand, raise_descriptor_limit
+from tests.bench.startup import VAR, start_gateway
 from tests.bench.targets import ROWS
 from tests.bench.wire import Account
 
@@ -43,8 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; returns 0, or 3 with --strict when a target was missed."""
     options = _options(arguments)
     print(f"writer: {_writer_cost():.2f} us of CPU per event (target: at most {_WRITER_TARGET:g})", flush=True)
-    with _stand() as stand:
-        samples = _measure(stand, options.rows.split(","), options.rounds, options.scale)
+    with _environment() as environment:
+        samples = _measure(environment, options.rows.split(","), options.rounds, options.scale)
     met = _report(samples)
     return 0 if met or not options.strict else 3
 
@@ -89,7 +89,7 @@ def _cpu() -> float:
 
 
 @contextmanager
-def _stand() -> Iterator[Stand]:
+def _environment() -> Iterator[Environment]:
     raise_descriptor_limit()
     shutil.rmtree(VAR / "journal-cost", ignore_errors=True)
     with ExitStack() as started:
@@ -101,14 +101,16 @@ def _stand() -> Iterator[Stand]:
             child = start_gateway(started, address, port, journal, f"gateway-{level}")
             account = Account(LOOPBACK, port, address.login, address.passcode, address.vhost)
             sides[level] = Side(level, account, in_broker=False, pid=child.pid)
-        yield Stand(Broker(address.url, lambda words: node.ctl(*words), node.os_pid), sides, "stomp-bench-journal")
+        yield Environment(
+            Broker(address.url, lambda words: node.ctl(*words), node.os_pid), sides, "stomp-bench-journal"
+        )
     shutil.rmtree(VAR / "journal-cost", ignore_errors=True)
 
 
 _Samples = dict[str, dict[str, list[Sample]]]
 
 
-def _measure(stand: Stand, rows: Sequence[str], rounds: int, scale: float) -> _Samples:
+def _measure(environment: Environment, rows: Sequence[str], rounds: int, scale: float) -> _Samples:
     samples: _Samples = {row: {level: [] for level in _LEVELS} for row in rows}
     for number in range(-1, rounds):
         turned = number % len(_LEVELS)
@@ -116,7 +118,7 @@ def _measure(stand: Stand, rows: Sequence[str], rounds: int, scale: float) -> _S
         for row in rows:
             for level in order if number % 2 else order[::-1]:
                 count = max(10, round(ROWS[row].count * (scale if number >= 0 else 0.05)))
-                sample = MEASURES[row](stand, stand.sides[level], count)
+                sample = MEASURES[row](environment, environment.sides[level], count)
                 if number >= 0:  # the first one warms up
                     samples[row][level].append(sample)
         _say(f"round {number + 1} of {rounds}")

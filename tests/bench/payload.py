@@ -1,8 +1,7 @@
-"""The bytes that the load client sends, encoded before the clock starts, and the check of those that came back.
+"""The bytes that the load client sends, encoded before the clock starts, and the check of what comes back.
 
 Every body is 256 bytes and begins with its own number, so a lost, doubled, cut or reordered message is found
-afterwards.
-No body holds a NUL: the client counts frames by counting NULs.
+afterwards. No body holds a NUL: the client counts frames by counting NULs.
 """
 
 import re

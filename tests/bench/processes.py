@@ -14,13 +14,13 @@ def cpu_seconds(pid: int) -> float:
     Raises:
         OSError: there is no such process.
     """
-    # The second field is the program's name in parentheses and may hold blanks: count fields from behind it.
+    # The second field is the program's name in parentheses and may contain spaces: count fields after it.
     fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICK
 
 
 def machine_seconds() -> float:
-    """Return the CPU seconds that the whole machine has worked, the hypervisor's theft among them."""
+    """Return the CPU seconds that the whole machine has worked, including time stolen by the hypervisor."""
     user, nice, system, _idle, _iowait, irq, softirq, steal = (
         int(field) for field in (_PROC / "stat").read_text().split("\n", 1)[0].split()[1:9]
     )
@@ -28,7 +28,7 @@ def machine_seconds() -> float:
 
 
 def memory_bytes(pid: int) -> int:
-    """Return the proportional set size of process `pid` in bytes, or its resident set where that is not to be had.
+    """Return the proportional set size of process `pid` in bytes, or its resident set where that is not available.
 
     Raises:
         OSError: there is no such process.
@@ -46,7 +46,7 @@ def program(pid: int) -> str:
 
 
 def listener(port: int) -> int | None:
-    """Return the process that listens on TCP `port` of this machine, or None when none does or it may not be seen."""
+    """Return the process that listens on TCP `port` of this machine, or None if there is none or it is not visible."""
     inodes = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
     if not inodes:
         return None
@@ -70,5 +70,5 @@ def _listening_inodes(port: int) -> list[str]:
 def _holds(descriptors: Path, targets: set[str]) -> bool:
     try:
         return any(os.readlink(entry) in targets for entry in descriptors.iterdir())
-    except OSError:  # it ended meanwhile, or belongs to somebody else
+    except OSError:  # it has ended, or belongs to another user
         return False

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from tests.bench.stand import GATEWAY, PLUGIN, Sample
+from tests.bench.environment import GATEWAY, PLUGIN, Sample
 from tests.bench.targets import Row
 
 SIDES = (PLUGIN, GATEWAY)
@@ -21,9 +21,9 @@ Verdict = Literal["met", "missed", "failed", "not measured"]
 
 @dataclass
 class Outcome:
-    """All that came of one row, by side: the samples, or a sentence about what went wrong.
+    """The results of one row, by side: the samples, or a sentence about what went wrong.
 
-    `failures` are losses and broken promises; `omissions` say why something could not be measured here.
+    `failures` are lost messages and broken guarantees; `omissions` say why something could not be measured here.
     """
 
     row: Row
@@ -32,7 +32,7 @@ class Outcome:
     omissions: dict[str, str] = field(default_factory=dict)
 
     def is_spoilt(self, side: str) -> bool:
-        """Tell whether further rounds of `side` would be in vain."""
+        """Whether further rounds of `side` are useless."""
         return side in self.failures or side in self.omissions
 
     def figure(self, side: str) -> float | None:
@@ -60,7 +60,7 @@ class Outcome:
 
     @property
     def verdict(self) -> Verdict:
-        """What to say about the row as a whole."""
+        """The result of the row as a whole."""
         if self.failures:
             return "failed"
         if self.ratio is None:
@@ -70,7 +70,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Circumstances:
-    """Under what conditions a report came about."""
+    """The conditions of a measurement."""
 
     broker: str
     rounds: int
@@ -84,7 +84,7 @@ class Circumstances:
 
 
 def as_text(outcomes: Sequence[Outcome], circumstances: Circumstances) -> str:
-    """Return the report for people: ratios, the CPU time behind them, a sentence for everything that is odd."""
+    """Return the report as text: ratios, the CPU time, and a sentence for each oddity."""
     c = circumstances
     head = (
         f"{c.broker}, {c.python}, {c.cores} cores; medians of {c.rounds} rounds at scale {c.scale:g}, "
@@ -103,7 +103,7 @@ def as_json(outcomes: Sequence[Outcome], circumstances: Circumstances) -> str:
 
 
 def write_json(path: Path, outcomes: Sequence[Outcome], circumstances: Circumstances) -> None:
-    """Write `as_json` to `path`, whose directory is made if need be."""
+    """Write `as_json` to `path`, and create its directory if necessary."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(as_json(outcomes, circumstances))
 

@@ -16,7 +16,7 @@ def test_a_running_plugin_without_its_broker_is_refused(capsys: pytest.CaptureFi
     assert "--broker-url" in capsys.readouterr().err
 
 
-def test_help_tells_rows_targets_and_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_rows_targets_and_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from tests.bench.environment import GATEWAY, PLUGIN, Cpu, Sample
 from tests.bench.report import Circumstances, Outcome, as_json, as_text
 from tests.bench.rounds import order_of_sides
-from tests.bench.stand import GATEWAY, PLUGIN, Cpu, Sample
 from tests.bench.targets import ROWS
 
 UNDER = Circumstances(broker="RabbitMQ", rounds=3, scale=1, started="now", seconds=1, client_nap_ms=0.5)
@@ -42,7 +42,7 @@ def test_a_target_is_a_floor_for_rates_and_a_ceiling_for_times_and_memory(
     assert _outcome(row, [100], [gateway]).verdict == verdict
 
 
-def test_a_side_that_is_missing_reads_not_measured_and_never_zero() -> None:
+def test_a_missing_side_is_shown_as_not_measured_and_not_as_zero() -> None:
     outcome = _outcome("send", [100], [])
 
     assert re.split(r"  +", _line(outcome)) == [
@@ -63,7 +63,7 @@ def test_a_side_that_failed_shows_no_figure_and_says_why() -> None:
     assert "* e2e of the gateway failed: 3 messages arrived more than once" in text
 
 
-def test_a_client_or_a_neighbour_that_takes_the_processor_is_pointed_out() -> None:
+def test_a_busy_client_or_machine_is_reported() -> None:
     tired = Outcome(ROWS["send"], {PLUGIN: [_sample(100, client=0.8)]})
     disturbed = Outcome(ROWS["e2e"], {GATEWAY: [_sample(100, elsewhere=1_000)]})
 

@@ -43,10 +43,10 @@ def serve() -> Iterator[Callable[[Conversation], Account]]:
 def _read_frame(peer: socket.socket) -> bytes:
     frame = b""
     while not frame.endswith(b"\0"):
-        octet = peer.recv(1)
-        if not octet:
+        byte = peer.recv(1)
+        if not byte:
             raise EOFError(f"the client left within a frame: {frame!r}")
-        frame += octet
+        frame += byte
     return frame
 
 
@@ -59,9 +59,9 @@ def test_messages_cut_into_pieces_are_counted_and_each_is_acknowledged_once(
     def conversation(peer: socket.socket) -> None:
         peer.sendall(CONNECTED)
         _read_frame(peer)
-        octets = b"".join(map(_message, range(count)))
-        for at in range(0, len(octets), 1_460):
-            peer.sendall(octets[at : at + 1_460])
+        data = b"".join(map(_message, range(count)))
+        for at in range(0, len(data), 1_460):
+            peer.sendall(data[at : at + 1_460])
         acknowledged.extend(_read_frame(peer) for _ in range(count))
         _read_frame(peer)
         peer.sendall(b"RECEIPT\nreceipt-id:bye\n\n\0\n")
@@ -98,7 +98,7 @@ def test_a_payload_goes_out_only_as_far_as_it_is_allowed(serve: Callable[[Conver
     assert max(unanswered) == in_flight
 
 
-def test_a_server_that_gives_up_is_quoted(serve: Callable[[Conversation], Account]) -> None:
+def test_the_error_of_a_server_that_closes_is_quoted(serve: Callable[[Conversation], Account]) -> None:
     def conversation(peer: socket.socket) -> None:
         peer.sendall(CONNECTED)
         _read_frame(peer)
@@ -127,14 +127,14 @@ def test_a_refused_login_is_quoted(serve: Callable[[Conversation], Account]) -> 
         ([0, 2, 1], "the messages arrived out of order"),
     ],
 )
-def test_what_arrived_is_held_against_what_was_sent(numbers: list[int], complaint: str | None) -> None:
+def test_received_messages_are_compared_with_the_sent_ones(numbers: list[int], complaint: str | None) -> None:
     assert payload.complaint_about_messages(b"".join(map(_message, numbers)), 3) == complaint
 
 
 def test_a_cut_message_does_not_count() -> None:
-    octets = _message(0) + _message(1).replace(b"xxx", b"xx", 1)
+    data = _message(0) + _message(1).replace(b"xxx", b"xx", 1)
 
     assert (
-        payload.complaint_about_messages(octets, 2)
+        payload.complaint_about_messages(data, 2)
         == "1 of 2 messages did not arrive whole, the first is number 1; 0 came double"
     )

@@ -127,9 +127,9 @@ class Wire:
         self._sent = 0
         self._allowed = len(payload) if allowed is None else min(allowed, len(payload))
 
-    def allow(self, octets: int) -> None:
+    def allow(self, size: int) -> None:
         """Let the first `bytes` bytes of the payload be written."""
-        self._allowed = min(octets, len(self._payload))
+        self._allowed = min(size, len(self._payload))
 
     def append(self, more: bytes) -> None:
         """Put `more` behind what is still unwritten."""
@@ -143,7 +143,7 @@ class Wire:
         except BlockingIOError:
             pass
         except OSError as error:
-            raise RowError(f"the connection broke while sending ({error}){self.last_words()}") from error
+            raise RowError(f"the connection broke while sending ({error}){self.error_clause()}") from error
 
     def read(self) -> int:
         """Read once and return the number of bytes.
@@ -158,9 +158,9 @@ class Wire:
         except BlockingIOError:
             return 0
         except OSError as error:
-            raise RowError(f"the connection broke while reading ({error}){self.last_words()}") from error
+            raise RowError(f"the connection broke while reading ({error}){self.error_clause()}") from error
         if not count:
-            raise RowError(f"the server closed the connection{self.last_words()}")
+            raise RowError(f"the server closed the connection{self.error_clause()}")
         end = self.filled + count
         self.frames += self.buffer.count(0, self.filled, end)
         self.filled = end
@@ -182,7 +182,7 @@ class Wire:
         """End the session in the orderly way: DISCONNECT, its RECEIPT, close."""
         self.ask(b"DISCONNECT\nreceipt:bye\n\n\0")
 
-    def last_words(self) -> str:
+    def error_clause(self) -> str:
         """Return a clause with the ERROR that the server sent, or nothing."""
         start = self.buffer.find(b"ERROR\n", 0, self.filled)
         return "" if start < 0 else f"; the server said {_excerpt(self.buffer[start : self.filled])}"
@@ -224,14 +224,14 @@ def pump(goals: Mapping[Wire, int], on_read: Callable[[Wire], None] | None = Non
             events = poller.poll(PATIENCE)
             if not events:
                 raise RowError(_stalled(goals))
-            octets = 0
+            size = 0
             for number, event in events:
                 wire = wires[number]
-                octets += _serve(wire, event, on_read)
+                size += _serve(wire, event, on_read)
                 if (mask := _interest(wire)) != interest[number]:
                     interest[number] = mask
                     poller.modify(number, mask)
-            if nap and octets < _SMALL:
+            if nap and size < _SMALL:
                 time.sleep(nap)
 
 
@@ -240,21 +240,21 @@ def _interest(wire: Wire) -> int:
 
 
 def _serve(wire: Wire, event: int, on_read: Callable[[Wire], None] | None) -> int:
-    octets = 0
+    size = 0
     if event & ~select.EPOLLOUT:
-        octets = wire.read()
+        size = wire.read()
         if on_read is not None:
             on_read(wire)
     if wire.has_outgoing:
         wire.write()
-    return octets
+    return size
 
 
 def _stalled(goals: Mapping[Wire, int]) -> str:
     arrived, wanted = sum(wire.frames for wire in goals), sum(goals.values())
-    words = next((words for wire in goals if (words := wire.last_words())), "")
+    words = next((words for wire in goals if (words := wire.error_clause())), "")
     return f"only {arrived:,} of {wanted:,} frames came, then nothing for {PATIENCE:.0f} s{words}"
 
 
-def _excerpt(octets: bytes | bytearray) -> str:
-    return repr(bytes(octets[:300]).decode("utf-8", "replace"))
+def _excerpt(data: bytes | bytearray) -> str:
+    return repr(bytes(data[:300]).decode("utf-8", "replace"))

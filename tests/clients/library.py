@@ -1,4 +1,4 @@
-"""The client libraries that take part: where each is found, and what it can do."""
+"""The client libraries: where each is found, and what it supports."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Library:
     ``arguments`` are the command line of its program, without the interpreter. ``receipts`` are the requests for which
     it can ask for a receipt and tell when it came. ``escapes`` are the versions of STOMP in which it escapes headers,
     ``heart_beats`` those in which it sends and takes heart-beats, ``refuses_in`` those in which it has NACK, and
-    ``sends_host`` those in which it sends the name it dialled as ``host`` unless told otherwise.
-    ``missing`` gives the reason why it cannot run here, or None. What a program prints on ``version`` is for people.
+    ``sends_host`` those in which it sends the server's address as ``host`` by default.
+    ``missing`` gives the reason why it cannot run here, or None. The output of ``version`` is for people.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""What `make clients` does first: install the client libraries that pip does not, where that is possible.
+"""The first step of `make clients`: install the client libraries that pip does not, where that is possible.
 
-Debian's packages need root and apt-get; what npm installs goes into var/. A library that cannot be had is named, and
-its tests are skipped.
+Debian's packages need root and apt-get; what npm installs goes into var/. A library that cannot be installed is
+named, and its tests are skipped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""stomp.py as a user has it, with a listener that tests can wait for."""
+"""stomp.py as users have it, with a listener that tests can wait for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CLIENTS: Final[dict[str, Callable[..., Any]]] = {
 
 @dataclass(frozen=True)
 class Message:
-    """A MESSAGE as stomp.py hands it over."""
+    """A MESSAGE as stomp.py passes it on."""
 
     headers: dict[str, str]
     body: str
@@ -77,7 +77,7 @@ class Inbox(stomp.ConnectionListener):  # type: ignore[misc]  # stomp.py ships n
         """Whether a receipt has come."""
         return self._receipt(receipt).is_set()
 
-    def heard(self, count: int) -> None:
+    def wait_for_heart_beats(self, count: int) -> None:
         """Wait for so many more heart-beats."""
         for _ in range(count):
             self.heart_beats.get(timeout=PATIENCE)
@@ -92,7 +92,7 @@ class Inbox(stomp.ConnectionListener):  # type: ignore[misc]  # stomp.py ships n
 
 
 class StompPy:
-    """A connection of one version, with the differences of stomp.py's methods evened out.
+    """A connection of one version, with one interface for stomp.py's different methods.
 
     Args:
         address: of the server.
@@ -129,7 +129,7 @@ class StompPy:
         return (message.headers["message-id"],)
 
     def disconnect(self) -> None:
-        """Say DISCONNECT, wait for its receipt and the end of the connection."""
+        """Send DISCONNECT, wait for its receipt and the end of the connection."""
         self.confirmed(self.connection.disconnect)
         happens(self.inbox.disconnected)
 

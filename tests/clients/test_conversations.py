@@ -1,4 +1,4 @@
-"""Each client library holds the same conversations with RabbitMQ's plugin and with the gateway, and sees the same."""
+"""Each client library has the same conversations with RabbitMQ's plugin and with the gateway, with the same results."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from collections.abc import Callable, Collection
 
 import pytest
 
-from tests.clients.both import Both, comparable
+from tests.clients.client_program import ClientProgram, Seen
+from tests.clients.comparison import Comparison, comparable
 from tests.clients.library import EVERY_FRAME, LIBRARIES, Library
-from tests.clients.peer import Peer, Seen
 
 pytestmark = pytest.mark.system
 
 LARGE = "lärge " * 30_000
 NOTE = "a:b\\d\ne"
-"""Each character that is escaped; the backslash stands before none of c, n and r, which two libraries would take for
-an escape when they undo theirs."""
+"""Each character that is escaped. No c, n or r follows the backslash: two libraries would unescape that again."""
 INDIVIDUAL = {"ack": "client-individual", "prefetch-count": "10"}
 
 
-def held(versions: Callable[[Library], Collection[str]] = lambda library: library.versions) -> pytest.MarkDecorator:
+def each_library(
+    versions: Callable[[Library], Collection[str]] = lambda library: library.versions,
+) -> pytest.MarkDecorator:
     """A test for each library in each version of STOMP that it speaks, or in some of them.
 
     Args:
@@ -41,82 +42,88 @@ def held(versions: Callable[[Library], Collection[str]] = lambda library: librar
 
 
 def name() -> str:
-    """A name that no other conversation uses; both servers have the same broker behind them."""
+    """A name that no other conversation uses, since both servers have the same broker."""
     return f"test-{secrets.token_hex(6)}"
 
 
-def receive(peer: Peer, connection: str, count: int) -> list[Seen]:
-    return [peer.receive(connection) for _ in range(count)]
+def receive(program: ClientProgram, connection: str, count: int) -> list[Seen]:
+    return [program.receive(connection) for _ in range(count)]
 
 
 def bodies(messages: list[Seen]) -> list[str]:
     return [message["body"] for message in messages]
 
 
-def acknowledge(peer: Peer, how: str, connection: str, message: Seen, **headers: str) -> Seen:
+def acknowledge(program: ClientProgram, how: str, connection: str, message: Seen, **headers: str) -> Seen:
     subscription = message["headers"]["subscription"]
-    return peer.ask(how, connection, message=message["headers"], subscription=subscription, headers=headers)
+    return program.ask(how, connection, message=message["headers"], subscription=subscription, headers=headers)
 
 
-def leave(peer: Peer, *connections: str) -> None:
+def connect(program: ClientProgram, version: str, *connections: str) -> str:
+    """Open connections, and return the destination of a queue for this conversation."""
     for connection in connections:
-        assert peer.ask("disconnect", connection) == {"receipt": True}
+        program.connect(connection, version)
+    return f"/queue/{name()}"
 
 
-@held()
-def test_connect(both: Both, version: str) -> None:
-    def conversation(peer: Peer) -> list[Seen]:
-        seen = peer.connect("a", version)
-        leave(peer, "a")
+def leave(program: ClientProgram, *connections: str) -> None:
+    for connection in connections:
+        assert program.ask("disconnect", connection) == {"receipt": True}
+
+
+@each_library()
+def test_connect(comparison: Comparison, version: str) -> None:
+    def conversation(program: ClientProgram) -> list[Seen]:
+        seen = program.connect("a", version)
+        leave(program, "a")
         return [seen]
 
-    (seen,) = both.hold(conversation)
-    if both.library.shows_connected:
+    (seen,) = comparison.compare(conversation)
+    if comparison.library.shows_connected:
         assert seen["connected"]["version"] == version
 
 
-@held()
-def test_a_refused_login(both: Both, version: str) -> None:
-    (seen,) = both.hold(lambda peer: [peer.connect("a", version, passcode="wrong")])
+@each_library()
+def test_a_refused_login(comparison: Comparison, version: str) -> None:
+    (seen,) = comparison.compare(lambda program: [program.connect("a", version, passcode="wrong")])
     assert seen["refused"]["headers"]["message"] == "Bad CONNECT"
     assert seen["refused"]["body"].strip() == "Access refused for user 'guest'"
 
 
-@held()
-def test_the_name_that_a_client_dialled_is_no_virtual_host_to_the_plugin(both: Both, version: str) -> None:
-    """The gateway knows it for an alias. This is what users of these libraries win by moving."""
+@each_library()
+def test_only_the_gateway_accepts_the_dialled_name_as_a_virtual_host(comparison: Comparison, version: str) -> None:
+    """The gateway has it as an alias, which helps users of these libraries."""
 
-    def conversation(peer: Peer) -> list[Seen]:
-        seen = peer.connect("a", version, virtual_host=None, dialled="localhost")
+    def conversation(program: ClientProgram) -> list[Seen]:
+        seen = program.connect("a", version, virtual_host=None, dialled="localhost")
         if "connected" in seen:
-            leave(peer, "a")
+            leave(program, "a")
         return [seen]
 
-    (plugin,), (gateway,) = both.hear(conversation)
+    (plugin,), (gateway,) = comparison.run(conversation)
     assert "connected" in gateway
-    if version in both.library.sends_host:
+    if version in comparison.library.sends_host:
         assert plugin["refused"]["body"] == "Virtual host 'localhost' access denied"
     else:
         assert comparable(plugin) == comparable(gateway)
 
 
-@held()
-def test_a_message_and_its_headers(both: Both, version: str) -> None:
+@each_library()
+def test_a_message_and_its_headers(comparison: Comparison, version: str) -> None:
     headers = {"content-type": "text/plain", "persistent": "true", "colour": "röd"}
-    if version in both.library.escapes:
+    if version in comparison.library.escapes:
         headers["note"] = NOTE
 
-    def conversation(peer: Peer) -> list[Seen]:
-        destination = f"/queue/{name()}"
-        peer.connect("a", version)
-        peer.subscribe("a", destination)
+    def conversation(program: ClientProgram) -> list[Seen]:
+        destination = connect(program, version, "a")
+        program.subscribe("a", destination)
         for body in ("grüße\n\nand more", "", "with\0NUL", LARGE):
-            peer.send("a", destination, body, headers)
-        seen = receive(peer, "a", 4)
-        leave(peer, "a")
+            program.send("a", destination, body, headers)
+        seen = receive(program, "a", 4)
+        leave(program, "a")
         return seen
 
-    seen = both.hold(conversation)
+    seen = comparison.compare(conversation)
     assert bodies(seen) == ["grüße\n\nand more", "", "with\0NUL", LARGE]
     for message in seen:
         assert headers.items() <= message["headers"].items()
@@ -124,275 +131,259 @@ def test_a_message_and_its_headers(both: Both, version: str) -> None:
         assert message["headers"]["redelivered"] == "false"
 
 
-@held()
-def test_order_is_kept(both: Both, version: str) -> None:
+@each_library()
+def test_order_is_kept(comparison: Comparison, version: str) -> None:
     numbers = [str(number) for number in range(1, 101)]
 
-    def conversation(peer: Peer) -> list[Seen]:
-        destination = f"/queue/{name()}"
-        peer.connect("a", version)
-        peer.subscribe("a", destination)
+    def conversation(program: ClientProgram) -> list[Seen]:
+        destination = connect(program, version, "a")
+        program.subscribe("a", destination)
         for number in numbers:
-            peer.send("a", destination, number, unconfirmed=True)
-        seen = receive(peer, "a", len(numbers))
-        leave(peer, "a")
+            program.send("a", destination, number, unconfirmed=True)
+        seen = receive(program, "a", len(numbers))
+        leave(program, "a")
         return seen
 
-    assert bodies(both.hold(conversation)) == numbers
+    assert bodies(comparison.compare(conversation)) == numbers
 
 
-@held()
-def test_receipts(both: Both, version: str) -> None:
-    """Those that the library can ask for, and tells about when they come."""
+@each_library()
+def test_receipts(comparison: Comparison, version: str) -> None:
+    """The receipts that the library can ask for, and that it reports."""
 
-    def conversation(peer: Peer) -> list[Seen]:
-        destination = f"/queue/{name()}"
-        peer.connect("a", version)
+    def conversation(program: ClientProgram) -> list[Seen]:
+        destination = connect(program, version, "a")
         seen = {
-            "subscribe": peer.subscribe("a", destination, "r", INDIVIDUAL),
-            "send": peer.send("a", destination, "x"),
-            "ack": acknowledge(peer, "ack", "a", peer.receive("a")),
-            "unsubscribe": peer.ask("unsubscribe", "a", id="r", destination=destination, headers={}),
+            "subscribe": program.subscribe("a", destination, "r", INDIVIDUAL),
+            "send": program.send("a", destination, "x"),
+            "ack": acknowledge(program, "ack", "a", program.receive("a")),
+            "unsubscribe": program.ask("unsubscribe", "a", id="r", destination=destination, headers={}),
         }
         for end in ("abort", "commit"):
-            seen["begin"] = peer.ask("begin", "a", transaction=end)
-            seen[end] = peer.ask(end, "a", transaction=end)
-        seen["disconnect"] = peer.ask("disconnect", "a")
+            seen["begin"] = program.ask("begin", "a", transaction=end)
+            seen[end] = program.ask(end, "a", transaction=end)
+        seen["disconnect"] = program.ask("disconnect", "a")
         return [seen]
 
-    (seen,) = both.hold(conversation)
+    (seen,) = comparison.compare(conversation)
     confirmed = {request for request, answer in seen.items() if answer.get("receipt")}
-    assert confirmed == both.library.receipts & (EVERY_FRAME - {"nack"})
+    assert confirmed == comparison.library.receipts & (EVERY_FRAME - {"nack"})
 
 
-@held()
-def test_acknowledging_the_third_acknowledges_two_before(both: Both, version: str) -> None:
+@each_library()
+def test_acknowledging_the_third_acknowledges_two_before(comparison: Comparison, version: str) -> None:
 
-    def conversation(peer: Peer) -> list[Seen]:
-        destination = f"/queue/{name()}"
-        peer.connect("a", version)
-        peer.connect("b", version)
-        peer.subscribe("a", destination, headers={"ack": "client", "prefetch-count": "10"})
+    def conversation(program: ClientProgram) -> list[Seen]:
+        destination = connect(program, version, "a", "b")
+        program.subscribe("a", destination, headers={"ack": "client", "prefetch-count": "10"})
         for body in ("one", "two", "three", "four"):
-            peer.send("b", destination, body)
-        messages = receive(peer, "a", 4)
-        acknowledge(peer, "ack", "a", messages[2])
-        peer.subscribe("b", destination)
-        leave(peer, "a")
-        again = peer.receive("b")
-        peer.send("b", destination, "the end")
-        last = peer.receive("b")
-        leave(peer, "b")
+            program.send("b", destination, body)
+        messages = receive(program, "a", 4)
+        acknowledge(program, "ack", "a", messages[2])
+        program.subscribe("b", destination)
+        leave(program, "a")
+        again = program.receive("b")
+        program.send("b", destination, "the end")
+        last = program.receive("b")
+        leave(program, "b")
         return [*messages, again, last]
 
-    *_, again, last = both.hold(conversation)
+    *_, again, last = comparison.compare(conversation)
     assert bodies([again, last]) == ["four", "the end"]
     assert again["headers"]["redelivered"] == "true"
 
 
-@held()
-def test_acknowledging_one_leaves_the_others(both: Both, version: str) -> None:
+@each_library()
+def test_acknowledging_one_leaves_the_others(comparison: Comparison, version: str) -> None:
 
-    def conversation(peer: Peer) -> list[Seen]:
-        destination = f"/queue/{name()}"
-        peer.connect("a", version)
-        peer.connect("b", version)
-        peer.subscribe("a", destination, headers=INDIVIDUAL)
+    def conversation(program: ClientProgram) -> list[Seen]:
+        destination = connect(program, version, "a", "b")
+        program.subscribe("a", destination, headers=INDIVIDUAL)
         for body in ("one", "two", "three"):
-            peer.send("b", destination, body)
-        messages = receive(peer, "a", 3)
-        acknowledge(peer, "ack", "a", messages[1])
-        peer.subscribe("b", destination)
-        leave(peer, "a")
-        again = receive(peer, "b", 2)
-        leave(peer, "b")
+            program.send("b", destination, body)
+        messages = receive(program, "a", 3)
+        acknowledge(program, "ack", "a", messages[1])
+        program.subscribe("b", destination)
+        leave(program, "a")
+        again = receive(program, "b", 2)
+        leave(program, "b")
         return [*messages, *again]
 
-    again = both.hold(conversation)[3:]
+    again = comparison.compare(conversation)[3:]
     assert bodies(again) == ["one", "three"]
     assert {message["headers"]["redelivered"] for message in again} == {"true"}
 
 
-@held(lambda library: library.refuses_in)
-def test_a_refused_message_comes_again(both: Both, version: str) -> None:
+@each_library(lambda library: library.refuses_in)
+def test_a_refused_message_is_delivered_again(comparison: Comparison, version: str) -> None:
 
-    def conversation(peer: Peer) -> list[Seen]:
-        destination = f"/queue/{name()}"
-        peer.connect("a", version)
-        peer.subscribe("a", destination, headers=INDIVIDUAL)
-        peer.send("a", destination, "again")
-        first = peer.receive("a")
-        acknowledge(peer, "nack", "a", first)
-        second = peer.receive("a")
-        acknowledge(peer, "ack", "a", second)
-        leave(peer, "a")
+    def conversation(program: ClientProgram) -> list[Seen]:
+        destination = connect(program, version, "a")
+        program.subscribe("a", destination, headers=INDIVIDUAL)
+        program.send("a", destination, "again")
+        first = program.receive("a")
+        acknowledge(program, "nack", "a", first)
+        second = program.receive("a")
+        acknowledge(program, "ack", "a", second)
+        leave(program, "a")
         return [first, second]
 
-    seen = both.hold(conversation)
+    seen = comparison.compare(conversation)
     assert [(message["body"], message["headers"]["redelivered"]) for message in seen] == [
         ("again", "false"),
         ("again", "true"),
     ]
 
 
-@held()
-def test_a_committed_transaction_happens_as_a_whole(both: Both, version: str) -> None:
+@each_library()
+def test_a_committed_transaction_happens_as_a_whole(comparison: Comparison, version: str) -> None:
 
-    def conversation(peer: Peer) -> list[Seen]:
-        destination = f"/queue/{name()}"
-        peer.connect("a", version)
-        peer.connect("b", version)
-        peer.subscribe("b", destination)
-        peer.ask("begin", "a", transaction="t")
+    def conversation(program: ClientProgram) -> list[Seen]:
+        destination = connect(program, version, "a", "b")
+        program.subscribe("b", destination)
+        program.ask("begin", "a", transaction="t")
         for body in ("one", "two"):
-            peer.send("a", destination, body, {"transaction": "t"}, unconfirmed=True)
-        peer.send("a", destination, "outside")
-        outside = peer.receive("b")
-        peer.ask("commit", "a", transaction="t")
-        seen = [outside, *receive(peer, "b", 2)]
-        leave(peer, "a", "b")
+            program.send("a", destination, body, {"transaction": "t"}, unconfirmed=True)
+        program.send("a", destination, "outside")
+        outside = program.receive("b")
+        program.ask("commit", "a", transaction="t")
+        seen = [outside, *receive(program, "b", 2)]
+        leave(program, "a", "b")
         return seen
 
-    assert bodies(both.hold(conversation)) == ["outside", "one", "two"]
+    assert bodies(comparison.compare(conversation)) == ["outside", "one", "two"]
 
 
-@held()
-def test_an_aborted_transaction_never_happened(both: Both, version: str) -> None:
+@each_library()
+def test_an_aborted_transaction_never_happened(comparison: Comparison, version: str) -> None:
 
-    def conversation(peer: Peer) -> list[Seen]:
-        destination = f"/queue/{name()}"
-        peer.connect("a", version)
-        peer.connect("b", version)
-        peer.subscribe("b", destination)
-        peer.ask("begin", "a", transaction="t")
-        peer.send("a", destination, "never", {"transaction": "t"}, unconfirmed=True)
-        peer.ask("abort", "a", transaction="t")
-        peer.send("a", destination, "outside")
-        seen = [peer.receive("b")]
-        leave(peer, "a", "b")
+    def conversation(program: ClientProgram) -> list[Seen]:
+        destination = connect(program, version, "a", "b")
+        program.subscribe("b", destination)
+        program.ask("begin", "a", transaction="t")
+        program.send("a", destination, "never", {"transaction": "t"}, unconfirmed=True)
+        program.ask("abort", "a", transaction="t")
+        program.send("a", destination, "outside")
+        seen = [program.receive("b")]
+        leave(program, "a", "b")
         return seen
 
-    assert bodies(both.hold(conversation)) == ["outside"]
+    assert bodies(comparison.compare(conversation)) == ["outside"]
 
 
-@held(lambda library: library.versions if library.acknowledges_in_transactions else ())
-def test_acknowledgements_in_a_transaction(both: Both, version: str) -> None:
+@each_library(lambda library: library.versions if library.acknowledges_in_transactions else ())
+def test_acknowledgements_in_a_transaction(comparison: Comparison, version: str) -> None:
 
-    def conversation(peer: Peer) -> list[Seen]:
-        destination = f"/queue/{name()}"
-        peer.connect("a", version)
-        peer.connect("b", version)
-        peer.subscribe("a", destination, headers=INDIVIDUAL)
+    def conversation(program: ClientProgram) -> list[Seen]:
+        destination = connect(program, version, "a", "b")
+        program.subscribe("a", destination, headers=INDIVIDUAL)
         for body, end in (("one", "commit"), ("two", "abort")):
-            peer.send("a", destination, body)
-            message = peer.receive("a")
-            peer.ask("begin", "a", transaction=end)
-            acknowledge(peer, "ack", "a", message, transaction=end)
-            peer.ask(end, "a", transaction=end)
-        peer.subscribe("b", destination)
-        leave(peer, "a")
-        seen = [peer.receive("b")]
-        leave(peer, "b")
+            program.send("a", destination, body)
+            message = program.receive("a")
+            program.ask("begin", "a", transaction=end)
+            acknowledge(program, "ack", "a", message, transaction=end)
+            program.ask(end, "a", transaction=end)
+        program.subscribe("b", destination)
+        leave(program, "a")
+        seen = [program.receive("b")]
+        leave(program, "b")
         return seen
 
-    assert bodies(both.hold(conversation)) == ["two"]
+    assert bodies(comparison.compare(conversation)) == ["two"]
 
 
-@held()
-def test_unsubscribed_is_unsubscribed(both: Both, version: str) -> None:
+@each_library()
+def test_no_message_arrives_after_unsubscribe(comparison: Comparison, version: str) -> None:
 
-    def conversation(peer: Peer) -> list[Seen]:
+    def conversation(program: ClientProgram) -> list[Seen]:
         topic = f"/topic/{name()}"
-        peer.connect("a", version)
+        program.connect("a", version)
         for identifier in ("left", "stays"):
-            peer.subscribe("a", topic, identifier)
-        peer.ask("unsubscribe", "a", id="left", destination=topic, headers={})
+            program.subscribe("a", topic, identifier)
+        program.ask("unsubscribe", "a", id="left", destination=topic, headers={})
         for body in ("one", "two"):
-            peer.send("a", topic, body)
-        seen = receive(peer, "a", 2)
-        leave(peer, "a")
+            program.send("a", topic, body)
+        seen = receive(program, "a", 2)
+        leave(program, "a")
         return seen
 
-    seen = both.hold(conversation)
+    seen = comparison.compare(conversation)
     assert bodies(seen) == ["one", "two"]
-    if both.library.chooses_subscription_id:
+    if comparison.library.chooses_subscription_id:
         assert {message["headers"]["subscription"] for message in seen} == {"stays"}
 
 
-@held()
-def test_a_durable_subscription_keeps_what_was_sent_meanwhile(both: Both, version: str) -> None:
-    def conversation(peer: Peer) -> list[Seen]:
+@each_library()
+def test_a_durable_subscription_keeps_what_was_sent_meanwhile(comparison: Comparison, version: str) -> None:
+    def conversation(program: ClientProgram) -> list[Seen]:
         topic = f"/topic/{name()}"
         durable = {"durable": "true", "auto-delete": "false", "x-expires": "60000"}
-        if not both.library.chooses_subscription_id:
+        if not comparison.library.chooses_subscription_id:
             durable["x-queue-name"] = name()
-        peer.connect("a", version)
-        peer.connect("b", version)
-        peer.subscribe("a", topic, "d", durable)
-        peer.send("b", topic, "while there")
-        seen = [peer.receive("a")]
-        leave(peer, "a")
-        peer.send("b", topic, "while away", {"persistent": "true"})
-        peer.connect("a", version)
-        peer.subscribe("a", topic, "d", durable)
-        seen.append(peer.receive("a"))
-        peer.ask("unsubscribe", "a", id="d", destination=topic, headers={"durable": "true"})
-        leave(peer, "a", "b")
+        program.connect("a", version)
+        program.connect("b", version)
+        program.subscribe("a", topic, "d", durable)
+        program.send("b", topic, "while there")
+        seen = [program.receive("a")]
+        leave(program, "a")
+        program.send("b", topic, "while away", {"persistent": "true"})
+        program.connect("a", version)
+        program.subscribe("a", topic, "d", durable)
+        seen.append(program.receive("a"))
+        program.ask("unsubscribe", "a", id="d", destination=topic, headers={"durable": "true"})
+        leave(program, "a", "b")
         return seen
 
-    seen = both.hold(conversation)
+    seen = comparison.compare(conversation)
     assert bodies(seen) == ["while there", "while away"]
 
 
-@held(lambda library: library.versions if library.temporary_queues else ())
-def test_a_question_is_answered_through_a_temporary_queue(both: Both, version: str) -> None:
+@each_library(lambda library: library.versions if library.temporary_queues else ())
+def test_a_question_is_answered_through_a_temporary_queue(comparison: Comparison, version: str) -> None:
 
-    def conversation(peer: Peer) -> list[Seen]:
-        destination = f"/queue/{name()}"
-        peer.connect("a", version)
-        peer.connect("b", version)
-        peer.subscribe("b", destination)
-        peer.send("a", destination, "ping", {"reply-to": "/temp-queue/answers"})
-        question = peer.receive("b")
+    def conversation(program: ClientProgram) -> list[Seen]:
+        destination = connect(program, version, "a", "b")
+        program.subscribe("b", destination)
+        program.send("a", destination, "ping", {"reply-to": "/temp-queue/answers"})
+        question = program.receive("b")
         # The answer goes to a queue that the broker named and that no header may make an auto-delete one.
-        peer.send("b", question["headers"]["reply-to"], "pong", {"auto-delete": "false"})
-        answer = peer.receive("a")
-        leave(peer, "a", "b")
+        program.send("b", question["headers"]["reply-to"], "pong", {"auto-delete": "false"})
+        answer = program.receive("a")
+        leave(program, "a", "b")
         return [question, answer]
 
-    question, answer = both.hold(conversation)
+    question, answer = comparison.compare(conversation)
     assert question["headers"]["reply-to"].startswith("/reply-queue/")
     assert (answer["body"], answer["headers"]["subscription"]) == ("pong", "/temp-queue/answers")
 
 
-@held(lambda library: library.heart_beats)
-def test_heart_beats_keep_an_idle_connection(both: Both, version: str) -> None:
-    def conversation(peer: Peer) -> list[Seen]:
-        seen = peer.connect("a", version, heart_beat=[1000, 1000])
-        peer.ask("beats", "a", count=2)
-        peer.send("a", f"/topic/{name()}", "still here")
-        leave(peer, "a")
+@each_library(lambda library: library.heart_beats)
+def test_heart_beats_keep_an_idle_connection(comparison: Comparison, version: str) -> None:
+    def conversation(program: ClientProgram) -> list[Seen]:
+        seen = program.connect("a", version, heart_beat=[1000, 1000])
+        program.ask("beats", "a", count=2)
+        program.send("a", f"/topic/{name()}", "still here")
+        leave(program, "a")
         return [seen]
 
-    (seen,) = both.hold(conversation)
-    if both.library.shows_connected:
+    (seen,) = comparison.compare(conversation)
+    if comparison.library.shows_connected:
         assert seen["connected"]["heart-beat"] == "1000,1000"
 
 
-@held()
-def test_an_error_leaves_the_session_open(both: Both, version: str) -> None:
+@each_library()
+def test_an_error_leaves_the_session_open(comparison: Comparison, version: str) -> None:
 
-    def conversation(peer: Peer) -> list[Seen]:
-        destination = f"/queue/{name()}"
-        peer.connect("a", version)
-        peer.send("a", "/nonsense/x", "x", unconfirmed=True)
-        error = peer.ask("error", "a")
-        peer.subscribe("a", destination)
-        peer.send("a", destination, "still here")
-        seen = [error, peer.receive("a")]
-        leave(peer, "a")
+    def conversation(program: ClientProgram) -> list[Seen]:
+        destination = connect(program, version, "a")
+        program.send("a", "/nonsense/x", "x", unconfirmed=True)
+        error = program.ask("error", "a")
+        program.subscribe("a", destination)
+        program.send("a", destination, "still here")
+        seen = [error, program.receive("a")]
+        leave(program, "a")
         return seen
 
-    error, message = both.hold(conversation)
+    error, message = comparison.compare(conversation)
     assert error["headers"]["message"] == "Unknown destination"
     assert message["body"] == "still here"

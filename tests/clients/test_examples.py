@@ -1,4 +1,4 @@
-"""The examples of docs/clients.md do what they say, and its versions are those that are installed."""
+"""The examples of docs/clients.md work, and its versions are those that are installed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.clients.client_program import ROOT
 from tests.clients.library import LIBRARIES, NODE, PERL, RUBY, STOMP_PY, STOMPMAN, Library
-from tests.clients.peer import ROOT
 from tests.support.gateway import Address
 
 PAGE = ROOT / "docs" / "clients.md"
@@ -41,7 +41,7 @@ def _example(library: Library) -> str:
 
 @pytest.mark.system
 @each_library
-def test_the_example_says_hello(library: Library, gateway_address: Address, tmp_path: Path) -> None:
+def test_the_example_prints_hello(library: Library, gateway_address: Address, tmp_path: Path) -> None:
     if reason := library.missing():
         pytest.skip(reason)
     program = tmp_path / "example"

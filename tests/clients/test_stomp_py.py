@@ -1,4 +1,4 @@
-"""What stomp.py's users meet beside the conversations that all libraries have: TLS, reconnecting, ERROR frames."""
+"""stomp.py beyond the conversations of all libraries: TLS, reconnecting, ERROR frames."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def client(gateway_address: Address, version: str) -> Iterator[StompPy]:
 
 @pytest.fixture
 def destination() -> str:
-    """A queue that goes away with its last consumer; only tests that subscribe use it."""
+    """A queue that is deleted with its last consumer; only for tests that subscribe."""
     return f"/queue/test-{secrets.token_hex(6)}"
 
 
@@ -99,7 +99,7 @@ def test_a_client_goes_on_after_the_gateway_was_killed_and_started_again(broker_
         gateway.child.wait()
         happens(client.inbox.disconnected)
     with ThreadPoolExecutor(1) as thread:
-        resumed = thread.submit(resume, client)  # tries until somebody listens again
+        resumed = thread.submit(resume, client)  # retries until a server listens again
         with gateway_process(document):
             resumed.result(PATIENCE)
             again = client.inbox.message()
@@ -119,7 +119,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def tls_address(broker_url: str, authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
-    """A gateway with a TLS listener, as one dials it to have its certificate checked."""
+    """A gateway with a TLS listener."""
     certificate, key = authority.sign(tmp_path_factory.mktemp("server"), "server")
     tls = {"cert_file": str(certificate), "key_file": str(key)}
     with gateway_process(configuration(broker_url, listeners=[{"tcp": "127.0.0.1:0", "tls": tls}])) as gateway:
@@ -143,7 +143,7 @@ def test_over_tls(tls_address: Address, authority: Authority, destination: str, 
     client.disconnect()
 
 
-def test_a_certificate_of_a_foreign_authority_is_not_trusted(tls_address: Address, tmp_path: Path) -> None:
-    client = _over_tls(tls_address, "1.2", Authority.make(tmp_path, "foreign").certificate)
+def test_a_certificate_of_an_unknown_authority_is_not_trusted(tls_address: Address, tmp_path: Path) -> None:
+    client = _over_tls(tls_address, "1.2", Authority.make(tmp_path, "unknown").certificate)
     with pytest.raises(stomp.exception.ConnectFailedException):
         client.connection.connect("guest", "guest", wait=True)

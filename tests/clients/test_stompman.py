@@ -1,4 +1,4 @@
-"""What stompman's users meet beside the conversations that all libraries have."""
+"""stompman beyond the conversations of all libraries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def client(address: Address, errors: asyncio.Queue[stompman.ErrorFrame], attempt
 
 
 async def test_a_refused_send_leaves_others_in_flight_alone(gateway_address: Address) -> None:
-    """To the library, an ERROR without `receipt-id` refuses all that is unanswered; the gateway has one in it."""
+    """An ERROR without `receipt-id` would fail every unanswered send of this library; the gateway's has one."""
     async with within(), client(gateway_address, asyncio.Queue()) as sender:
         refused, sent = await asyncio.gather(
             sender.send(b"x", "/nonsense/x", receipt_timeout=RECEIPT_WITHIN),

@@ -1,4 +1,4 @@
-"""@stomp/stompjs over WebSocket, for which it is made: in Node, and in a page that a real browser shows."""
+"""@stomp/stompjs over WebSocket, in Node and in a page in a real browser."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ TOUR: Final = HERE / "programs" / "tour.js"
 LIBRARY: Final = NODE_MODULES / "@stomp" / "stompjs" / "bundles" / "stomp.umd.js"
 PAGE: Final = b"""<!doctype html><meta charset="utf-8"><title>STOMP</title>
 <script src="/stomp.js"></script><script src="/tour.js"></script>"""
-SEEN: Final = {"subprotocol": "v12.stomp", "disconnect": "told"}
+SEEN: Final = {"subprotocol": "v12.stomp", "disconnect": "confirmed"}
 
 
 class Site(http.server.BaseHTTPRequestHandler):
-    """Three files, as a web server has them."""
+    """Serves the page and its two scripts."""
 
     def do_GET(self) -> None:
         files = {"/": PAGE, "/stomp.js": LIBRARY.read_bytes(), "/tour.js": TOUR.read_bytes()}
@@ -39,7 +39,7 @@ class Site(http.server.BaseHTTPRequestHandler):
         self.wfile.write(content or b"")
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nobody reads it."""
+        """Print nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +82,8 @@ async def test_stompjs_in_node_alone_and_five_hundred_times(gateway: GatewayProc
         *command, env=NODE.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     async with within(120):
-        printed, complained = await program.communicate()
-    assert complained == b""
+        printed, errors = await program.communicate()
+    assert errors == b""
     assert json.loads(printed) == SEEN | {"crowd": 500}
 
 
@@ -97,15 +97,15 @@ async def test_stompjs_in_a_browser(
     assert browser.value(f"crowd({json.dumps(address)}, {json.dumps(queue)}, 40)") == 40
 
 
-def test_a_page_from_elsewhere_is_not_let_in(gateway: GatewayProcess, browser: Browser, site: str) -> None:
+def test_a_page_of_another_origin_is_refused(gateway: GatewayProcess, browser: Browser, site: str) -> None:
     addresses = [url(address) for address in listening(gateway, 3)]
     browser.open(f"{site}/", DESKTOP)
-    assert browser.value(f"knock({json.dumps(addresses[0])})") == "open"
-    assert browser.value(f"knock({json.dumps(addresses[2])})") == "closed 1006"
+    assert browser.value(f"tryToConnect({json.dumps(addresses[0])})") == "open"
+    assert browser.value(f"tryToConnect({json.dumps(addresses[2])})") == "closed 1006"
 
 
 def test_a_browser_learns_why_it_is_closed(gateway: GatewayProcess, browser: Browser, site: str) -> None:
-    """The ERROR first, then a code for the page."""
+    """The ERROR comes first, then the close code."""
     address = json.dumps(url(gateway.address))
     browser.open(f"{site}/", DESKTOP)
     script = f"""new Promise((resolve) => {{

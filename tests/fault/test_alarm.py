@@ -11,9 +11,9 @@ from deploy.local.broker import Broker
 from deploy.local.given import GivenBroker
 from gateway.errors import ExitCode
 from gateway.parity import AmqpBroker
+from tests.support.brokers import until_queue_gone
 from tests.support.deadline import until, within
 from tests.support.gateway import GatewayProcess, configuration, gateway_process
-from tests.support.queues import until_gone
 from tests.support.stomp_client import StompClient, encoded
 
 pytestmark = pytest.mark.system
@@ -202,7 +202,7 @@ async def test_temporary_and_exclusive_queues_end_with_their_session_even_during
         await client.ask("SEND", b"first", destination="/topic/nobody")
         await alarm.set()
         client.write("SEND", b"during", destination="/topic/nobody")
-    await until_gone(amqp, queue)
+    await until_queue_gone(amqp, queue)
 
 
 async def test_the_gateway_stops_during_an_alarm(control: Broker, queue: str, alarm: Alarm) -> None:

@@ -1,4 +1,4 @@
-"""The journal's disk is full, really: traffic goes on, and in the end every event has been written or counted."""
+"""The disk of the journal is full: traffic goes on, and every event is written or counted as dropped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from gateway.errors import ExitCode
 from gateway.journal.segments import PATTERN
-from tests.support.deadline import until, within
+from tests.support.deadline import within
 from tests.support.gateway import configuration, gateway_process
 from tests.support.stomp_client import StompClient
 
@@ -48,16 +48,12 @@ async def test_every_event_is_written_or_counted(broker_url: str, small_disk: Pa
             for number in range(_MESSAGES):
                 client.write("SEND", b"x", destination="/topic/nobody")
                 if number % 1000 == 0:
-                    await client.ask("BEGIN", transaction=str(number))  # so that not everything is in memory here
+                    await client.ask("BEGIN", transaction=str(number))  # so that the client does not buffer everything
                     await client.ask("ABORT", transaction=str(number))
             await client.disconnect()
         assert len(process.logged("journal cannot be written")) == 1
         await asyncio.to_thread(_mount, "remount,size=100m", small_disk)
-
-        async def written_again() -> int:
-            return len(process.logged("journal is written again"))
-
-        assert await until(written_again, lambda count: count == 1) == 1
+        assert len(await process.until_logged("journal is written again")) == 1
         async with within(30), StompClient.logged_in(process.address) as client:
             await client.disconnect()
         process.terminate()
@@ -69,7 +65,7 @@ async def test_every_event_is_written_or_counted(broker_url: str, small_disk: Pa
     sends = sum(line["e"] == "send" for line in lines)
     drops = sum(line["n"] for line in lines if line["e"] == "drop")
     others = sum(line["e"] not in ("send", "drop", "open", "close") for line in lines)
-    assert drops > 0  # there is room for 66,000 in hand and handed over
-    # What was dropped is mostly sends, and perhaps the few other events of the first session.
+    assert drops > 0  # the writer holds at most 66,000
+    # Besides sends, the few other events of the first session may have been dropped.
     assert _MESSAGES <= sends + drops <= _MESSAGES + 20
     assert others < 20

@@ -38,11 +38,11 @@ def _fuzz(target: str, engine: str, seed: int, seconds: float) -> int:
         print(f"== {target}: mutation loop, {len(pool)} seeds, about {seconds:.0f} seconds", flush=True)
         outcome = loop.run(target, pool, seed=seed, seconds=seconds)
     lines = coverage.reached(target, outcome.inputs[:_COUNTED])
-    reached = ", ".join(f"{hit} of {there} lines of gateway/{package}" for package, (hit, there) in lines.items())
+    packages = ", ".join(f"{hit} of {there} lines of gateway/{package}" for package, (hit, there) in lines.items())
     print(f"{outcome.runs} executions, {outcome.runs / max(outcome.seconds, 0.001):.0f} per second{edges}")
-    print(f"reached {reached}; {len(outcome.findings)} findings", flush=True)
-    for octets, error in outcome.findings:
-        small = findings.reduced(target, octets, error)
+    print(f"reached {packages}; {len(outcome.findings)} findings", flush=True)
+    for found, error in outcome.findings:
+        small = findings.reduced(target, found, error)
         print(findings.tell(findings.save(target, small), target, findings.broken(target, small) or error))
     return int(bool(outcome.findings))
 

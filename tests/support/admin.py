@@ -1,4 +1,4 @@
-"""A client of the admin listener, that knows nothing of the gateway's code."""
+"""A client of the admin listener. It shares no code with the gateway."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import base64
 import json
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPSConnection
 from typing import Any
@@ -21,7 +21,7 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back."""
+    """The response to a request."""
 
     status: int
     headers: Mapping[str, str]
@@ -29,15 +29,15 @@ class Answer:
 
     @property
     def json(self) -> Any:  # noqa: ANN401 - JSON has every type
-        """The body, read."""
+        """The body, parsed."""
         return json.loads(self.text)
 
 
 @dataclass(frozen=True)
 class AdminClient:
-    """Asks the admin listener of a gateway, each time over a connection of its own.
+    """Sends requests to the admin listener of a gateway, each over a new connection.
 
-    ``user`` is login and passcode; ``tls`` speaks HTTPS to a server that calls itself localhost.
+    ``user`` is login and passcode; ``tls`` is for HTTPS to a server whose certificate names localhost.
     """
 
     address: Address
@@ -45,17 +45,17 @@ class AdminClient:
     tls: ssl.SSLContext | None = None
 
     async def ask(self, path: str, method: str = "GET", **headers: str) -> Answer:
-        """Ask for a path. A header's name is given with underscores for its hyphens."""
+        """Request a path. In the name of a header an underscore stands for a hyphen."""
         return await asyncio.to_thread(self._ask, path, method, headers)
 
     async def json(self, path: str) -> Any:  # noqa: ANN401 - JSON has every type
-        """Ask for a path that is there, and read the answer."""
+        """Request a path that must exist, and parse the answer."""
         answer = await self.ask(path)
         assert answer.status == 200, answer
         return answer.json
 
     async def samples(self) -> Samples:
-        """All metrics: values by name and labels."""
+        """All metrics, by name and labels."""
         answer = await self.ask("/metrics")
         assert answer.status == 200, answer
         return samples_of(answer.text)
@@ -78,26 +78,9 @@ class AdminClient:
 
 
 def samples_of(text: str) -> Samples:
-    """The samples in an answer in Prometheus's text format."""
+    """The samples of a text in Prometheus's format."""
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
-
-
-def of_host(samples: Samples, virtual_host: str, leave_out: Iterable[str] = ()) -> dict[str, float]:
-    """The samples of one virtual host that are not 0, as `name` or `name value` of its other label.
-
-    Args:
-        samples: all.
-        virtual_host: which.
-        leave_out: names that do not matter.
-    """
-    found = {}
-    for (name, labels), value in samples.items():
-        others = dict(labels)
-        if others.pop("virtual_host", None) == virtual_host and value and not name.startswith(tuple(leave_out)):
-            words = [name.removeprefix("stomp_gateway_"), *(others[label] for label in sorted(others))]
-            found[" ".join(words)] = value
-    return found

@@ -1,4 +1,4 @@
-"""A stand-in for the gateway's admin listener: it answers by the documented interface what a test lays down."""
+"""A fake admin listener with the documented interface, whose answers the test chooses."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def an_overview() -> Item:
 
 @dataclass
 class AdminApi:
-    """What the stand-in answers; a test changes it as it likes."""
+    """The answers of the fake listener, which a test may change."""
 
     url: str = ""
     overview: Item = field(default_factory=an_overview)

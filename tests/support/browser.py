@@ -32,7 +32,7 @@ class Browser:
     """One Chromium with one page.
 
     Args:
-        profile: an empty directory for all that it writes.
+        profile: an empty directory for its files.
     """
 
     def __init__(self, profile: Path) -> None:
@@ -58,7 +58,7 @@ class Browser:
             self.ask(f"{domain}.enable")
 
     def ask(self, method: str, **parameters: object) -> Answer:
-        """Give a command and wait for its answer; what happens meanwhile is kept."""
+        """Send a command and wait for its answer; events in between are kept."""
         self._number += 1
         command: dict[str, object] = {"id": self._number, "method": method, "params": parameters}
         if self._session:
@@ -85,16 +85,16 @@ class Browser:
                 self.events.append(self._next())
 
     def value(self, expression: str) -> object:
-        """What an expression is in the page, run there by the debugger; a promise is waited for."""
+        """The value of an expression in the page; of a promise, its result."""
         answer = self.ask("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return cast(dict[str, object], answer["result"]).get("value")
 
     def until(self, expression: str) -> object:
-        """Look at an expression in the page until it is true, and return what it is then.
+        """Wait until an expression in the page is true, and return its value.
 
         Raises:
-            AssertionError: it did not become so in time; the text holds what the page says.
+            AssertionError: it did not become so in time; the message has the text of the page.
         """
         deadline = time.monotonic() + PATIENCE
         while not (found := self.value(expression)):
@@ -125,7 +125,7 @@ class Browser:
         return base64.b64decode(str(self.ask("Page.printToPDF", preferCSSPageSize=True)["data"]))
 
     def close(self) -> None:
-        """End it."""
+        """Close the browser."""
         self._session = None
         self.ask("Browser.close")
         os.close(self._commands)
@@ -135,8 +135,8 @@ class Browser:
     def _next(self) -> Answer:
         while b"\0" not in self._unread:
             assert select.select([self._answers], [], [], 60)[0], "Chromium does not answer"
-            octets = os.read(self._answers, 1 << 20)
-            assert octets, "Chromium is gone"
-            self._unread += octets
+            data = os.read(self._answers, 1 << 20)
+            assert data, "Chromium is gone"
+            self._unread += data
         line, self._unread = self._unread.split(b"\0", 1)
         return cast(Answer, json.loads(line))

@@ -1,4 +1,4 @@
-"""Waiting in tests: for an event or a condition, never for a length of time, and never for ever."""
+"""Waiting in tests: for an event or a condition, with a time limit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from threading import Event
 from typing import Final, TypeVar
 
 PATIENCE: Final = 20.0
-"""Seconds to wait for what should come at once; enough for a busy machine, as only a failing test waits so long."""
+"""Seconds to wait for something that should come at once. Only a failing test waits so long, even on a busy machine."""
 
 _LOOK_AGAIN: Final = 0.05
 
@@ -24,18 +24,18 @@ def within(seconds: float = PATIENCE) -> asyncio.Timeout:
 async def until(
     observe: Callable[[], Awaitable[ValueT]], expected: Callable[[ValueT], bool], seconds: float = PATIENCE
 ) -> ValueT:
-    """Look at something outside the test, such as a queue's length, until it is as expected.
+    """Poll something outside the test, such as the length of a queue, until it is as expected.
 
     Args:
-        observe: looks once.
+        observe: reads the value.
         expected: whether the value is the awaited one.
-        seconds: how long to go on.
+        seconds: the time limit.
 
     Returns:
         The value that was expected.
 
     Raises:
-        AssertionError: it did not become so in time; the text holds the last value.
+        AssertionError: it did not become so in time; the message has the last value.
     """
     deadline = time.monotonic() + seconds
     while not expected(value := await observe()):

@@ -49,8 +49,8 @@ def _labels(family: Metric) -> set[str]:
     return labels | set(getattr(family, "_labelnames", ()))
 
 
-def strangers(expression: str, samples: Mapping[str, set[str]]) -> list[str]:
-    """What an expression asks for and no gateway exposes.
+def unknown_names(expression: str, samples: Mapping[str, set[str]]) -> list[str]:
+    """The names in an expression that no gateway exposes.
 
     Args:
         expression: PromQL.

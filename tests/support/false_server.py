@@ -1,4 +1,4 @@
-"""A STOMP server that gives whatever answers a test wants."""
+"""A STOMP server whose answers the test chooses."""
 
 from __future__ import annotations
 

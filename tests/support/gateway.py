@@ -1,4 +1,4 @@
-"""Gateways for tests: as a process of its own, as users run it, or inside the test's event loop."""
+"""Gateways for tests: in a process of their own, as users run them, or inside the test's event loop."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ import yaml
 
 from gateway.config import GatewayConfig, parse
 from gateway.server.process.gateway import Gateway
+from tests.support.deadline import until
 
 ROOT = Path(__file__).parents[2]
 Address = tuple[str, int]
@@ -49,10 +50,10 @@ def configuration(
     document: dict[str, Any] = {
         "listeners": [{"tcp": "127.0.0.1:0"}],
         "upstream": {"urls": [f"{parts.scheme}://{parts.hostname}:{parts.port}"]},
-        # Every conversation of the tests is journalled in full: nothing of it may show to client or broker.
+        # The journal records everything in all tests: neither client nor broker may notice it.
         "defaults": {"default_user": user, "journal": {"level": "message"}, **(defaults or {})},
         "virtual_hosts": {"/": {"aliases": ["localhost", "127.0.0.1"]}},
-        # Tests that look in ask for it, at a port of their own.
+        # Tests that need the admin listener choose a free port.
         "admin": {"address": None},
         "logging": {"format": "json", "level": "info"},
         "drain_timeout": 10,
@@ -60,12 +61,17 @@ def configuration(
     return document | changes
 
 
+def upstream(address: Address, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - YAML has every type
+    """The configuration of a broker at an address; ``more`` are further keys."""
+    return {"urls": [f"amqp://{address[0]}:{address[1]}"], **more}
+
+
 def parsed(
     amqp_url: str,
     defaults: Mapping[str, Any] | None = None,
     **changes: Any,  # noqa: ANN401 - YAML has every type
 ) -> GatewayConfig:
-    """The same as values, for a gateway inside the test's loop."""
+    """The same document as a validated configuration, for a gateway inside the test's loop."""
     text = yaml.safe_dump(configuration(amqp_url, defaults, **changes))
     return parse(text, directory=ROOT, name="test.yaml", environment={})
 
@@ -105,7 +111,7 @@ class GatewayProcess:
 
     @property
     def admin(self) -> Address:
-        """Where its admin listener is, which opens a moment later."""
+        """Address of its admin listener, which opens a moment later."""
         found = self._found(_ADMIN_LISTENING)
         return found[2], int(found[3])
 
@@ -117,17 +123,30 @@ class GatewayProcess:
 
     def logged(self, event: str) -> list[dict[str, Any]]:
         """The log lines of an event, with their fields."""
-        # What is behind the last line's end is a line that is being written.
+        # What follows the last line end is a line that is still being written.
         *lines, _ = self.log.read_text().split("\n")
         records = [json.loads(line) for line in lines if line.startswith("{")]
         return [record for record in records if record.get("event") == event]
+
+    async def until_logged(self, event: str, count: int = 1) -> list[dict[str, Any]]:
+        """Wait until there are so many log lines of an event, and return all of them."""
+
+        async def lines() -> list[dict[str, Any]]:
+            return self.logged(event)
+
+        return await until(lines, lambda found: len(found) >= count)
+
+    def assert_no_internal_errors(self) -> None:
+        """Nothing failed that the gateway does not expect to fail."""
+        assert self.logged("internal error") == []
+        assert self.logged("background task failed") == []
 
     def _wait(self) -> Address:
         found = self._found(_LISTENING)
         return found[1], int(found[2])
 
     def _found(self, line: re.Pattern[str]) -> re.Match[str]:
-        """The line of the log that tells that something is open."""
+        """Wait for the log line that says that a port is open."""
         deadline = time.monotonic() + _START_WITHIN
         while time.monotonic() < deadline:
             found = line.search(self.log.read_text())
@@ -153,7 +172,7 @@ class GatewayProcess:
         return await asyncio.to_thread(self.child.wait, seconds)
 
     def stop(self) -> None:
-        """End it, and remove its files."""
+        """Stop it, and remove its files."""
         if self.child.poll() is None:
             self.child.terminate()
         try:
@@ -187,7 +206,7 @@ def listening(process: GatewayProcess, count: int) -> list[Address]:
 
 @contextlib.asynccontextmanager
 async def gateway_here(config: GatewayConfig) -> AsyncIterator[Gateway]:
-    """A gateway inside the running event loop, stopped in order afterwards."""
+    """A gateway inside the running event loop, shut down cleanly afterwards."""
     gateway = Gateway(config)
     await gateway.start()
     try:

@@ -12,10 +12,10 @@ from urllib.parse import quote
 from deploy.local.broker import Broker
 
 EVERYTHING: Final = (".*", ".*", ".*")
-"""The right to configure, to write and to read whatever there is."""
+"""The permissions to configure, write and read everything."""
 
 PASSCODE: Final = "correct"
-"""Of every user that is added here."""
+"""The passcode of every user that is added here."""
 
 _AUTHORIZATION: Final = "Basic " + base64.b64encode(b"guest:guest").decode()
 
@@ -47,7 +47,7 @@ class Management:
         await self._ask("PUT", "permissions", vhost, user, body=body)
 
     async def forbid(self, user: str, vhost: str = "/") -> None:
-        """Take a user every right, also the one to use the virtual host."""
+        """Remove all permissions of a user in a virtual host, and so its access."""
         await self._ask("DELETE", "permissions", vhost, user)
 
     async def permit_topics(self, user: str, write: str, read: str, vhost: str = "/") -> None:
@@ -80,7 +80,7 @@ class Management:
         await self._ask("PUT", "exchanges", vhost, name, body={"type": kind, "durable": False})
 
     async def delete_queue(self, name: str, vhost: str = "/") -> None:
-        """Delete a queue that is not exclusive, whoever uses it."""
+        """Delete a queue that is not exclusive, even if it is in use."""
         await self._ask("DELETE", "queues", vhost, name)
 
     async def connections(self) -> list[dict[str, Any]]:
@@ -90,7 +90,7 @@ class Management:
         return found
 
     async def _ask(self, method: str, *path: str, body: dict[str, Any] | None = None) -> None:
-        """Ask for a change, and fail if there is none."""
+        """Send a request, and fail unless it succeeds."""
         target = "/api/" + "/".join(quote(part, safe="") for part in path)
         _ = await asyncio.to_thread(self._ask_now, method, target, body)
 

@@ -1,4 +1,4 @@
-"""A STOMP client for tests: asynchronous, in charge of every byte, and independent of the gateway's own code."""
+"""A STOMP client for tests: asynchronous, in control of every byte, and independent of the gateway's own code."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import itertools
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, NamedTuple, Protocol, Self
 
 from tests.support.deadline import PATIENCE
 
@@ -18,7 +18,7 @@ Address = tuple[str, int]
 
 _ESCAPES: Final = {b"\\n": b"\n", b"\\r": b"\r", b"\\c": b":", b"\\\\": b"\\"}
 _ESCAPED: Final = re.compile(rb"\\[nrc\\]")
-_TO_ESCAPE: Final = {octet: escape for escape, octet in _ESCAPES.items()}
+_TO_ESCAPE: Final = {byte: escape for escape, byte in _ESCAPES.items()}
 _UNSAFE: Final = re.compile(rb"[\n\r:\\]")
 _READ_AHEAD: Final = 1 << 20
 _SHOWN: Final = 200
@@ -71,6 +71,29 @@ def checked(frame: Frame, command: str, body: bytes | None, headers: Mapping[str
     return frame
 
 
+async def open_connection(
+    address: Address, limit: int, receive_buffer: int, preface: bytes, tls: ssl.SSLContext | None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Open a TCP connection, with TLS if a context is given; see ``StompClient.dialled``.
+
+    Args:
+        address: of the server.
+        limit: bytes that asyncio may read ahead; few for a client that does not read.
+        receive_buffer: of the socket, in bytes; 0 for the system's default.
+        preface: sent before TLS begins.
+        tls: for a server whose certificate names localhost.
+    """
+    connection = socket.socket()
+    connection.setblocking(False)
+    if receive_buffer:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.get_running_loop().sock_connect(connection, address)
+        await asyncio.get_running_loop().sock_sendall(connection, preface)
+    name = None if tls is None else "localhost"
+    return await asyncio.open_connection(sock=connection, limit=limit, ssl=tls, server_hostname=name)
+
+
 class StompClient:
     """One connection to a STOMP server.
 
@@ -95,25 +118,15 @@ class StompClient:
         preface: bytes = b"",
         tls: ssl.SSLContext | None = None,
     ) -> AsyncIterator[Self]:
-        """Open a connection, say nothing yet, and cut it in the end.
+        """Open a connection without logging in, and abort it at the end.
 
         Args:
             address: of the server.
             receive_buffer: bytes that the kernel may keep for a client that does not read; 0 for the system's default.
             preface: sent in the clear before anything else, as a proxy in front of the server does.
-            tls: to speak TLS to a server that calls itself localhost.
+            tls: to speak TLS to a server whose certificate names localhost.
         """
-        plain = socket.socket()
-        plain.setblocking(False)
-        if receive_buffer:
-            plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        async with asyncio.timeout(PATIENCE):
-            await asyncio.get_running_loop().sock_connect(plain, address)
-            await asyncio.get_running_loop().sock_sendall(plain, preface)
-        # A client that does not read must not have its messages read ahead for it.
-        limit = receive_buffer or _READ_AHEAD
-        name = None if tls is None else "localhost"
-        reader, writer = await asyncio.open_connection(sock=plain, limit=limit, ssl=tls, server_hostname=name)
+        reader, writer = await open_connection(address, receive_buffer or _READ_AHEAD, receive_buffer, preface, tls)
         client = cls(reader, writer)
         try:
             yield client
@@ -158,7 +171,7 @@ class StompClient:
         await self.expect("RECEIPT", receipt_id=receipt)
 
     async def disconnect(self) -> None:
-        """Say DISCONNECT, and wait for its receipt and the end of the connection."""
+        """Send DISCONNECT, and wait for its receipt and the end of the connection."""
         await self.ask("DISCONNECT")
         await self.closed()
 
@@ -219,13 +232,73 @@ class StompClient:
             self.writer.write_eof()
 
     def hang_up(self) -> None:
-        """Cut the connection without a word, once everything written is on its way."""
+        """Close the connection without DISCONNECT, once everything written is on its way."""
         self.writer.close()
 
 
-def _escape(octets: bytes) -> bytes:
-    return _UNSAFE.sub(lambda found: _TO_ESCAPE[found[0]], octets)
+def _escape(data: bytes) -> bytes:
+    return _UNSAFE.sub(lambda found: _TO_ESCAPE[found[0]], data)
 
 
-def _unescape(octets: bytes) -> bytes:
-    return _ESCAPED.sub(lambda found: _ESCAPES[found[0]], octets)
+def _unescape(data: bytes) -> bytes:
+    return _ESCAPED.sub(lambda found: _ESCAPES[found[0]], data)
+
+
+# What a server says in an ERROR.
+
+
+class ErrorText(NamedTuple):
+    """The message header and the body of an ERROR."""
+
+    message: str
+    body: str
+
+
+def error_text(frame: Frame) -> ErrorText:
+    """The text of a frame that must be an ERROR."""
+    assert frame.command == "ERROR", frame
+    return ErrorText(frame["message"], frame.body.decode())
+
+
+async def final_error(client: StompClient) -> ErrorText:
+    """Wait until the server closes the connection, and return the text of the one ERROR that it sent.
+
+    Frames before the ERROR are ignored. So is a RECEIPT after it, which RabbitMQ's plugin sends even then.
+    """
+    errors = []
+    try:
+        while True:
+            frame = await client.receive()
+            if frame.command == "ERROR":
+                errors.append(error_text(frame))
+    except ConnectionOverError:
+        pass
+    assert len(errors) == 1, errors
+    return errors[0]
+
+
+# What a client notices of another one that keeps the gateway busy.
+
+
+class Asking(Protocol):
+    """A client that sends frames with a receipt."""
+
+    async def ask(self, command: str, body: bytes = b"", /, **headers: str) -> None:
+        """Send a frame and wait for its receipt."""
+
+
+async def answers_during(busy: Coroutine[None, None, None], other: Asking) -> int:
+    """Count the BEGIN and ABORT pairs of one client that are answered until another client gets its own answer.
+
+    Args:
+        busy: waits for the answer to the busy client.
+        other: sends the pairs meanwhile.
+    """
+    done = asyncio.ensure_future(busy)
+    answers = 0
+    while not done.done():
+        await other.ask("BEGIN", transaction=f"t{answers}")
+        await other.ask("ABORT", transaction=f"t{answers}")
+        answers += 1
+    await done
+    return answers

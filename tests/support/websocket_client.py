@@ -1,11 +1,10 @@
-"""A STOMP client over WebSocket for tests, in charge of every byte; the library judges what the server sends."""
+"""A STOMP client over WebSocket for tests, in control of every byte; the library checks what the server sends."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
-import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Final, Self, cast
@@ -20,7 +19,15 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from tests.support.deadline import PATIENCE
-from tests.support.stomp_client import Address, ConnectionOverError, Frame, StompClient, checked, encoded
+from tests.support.stomp_client import (
+    Address,
+    ConnectionOverError,
+    Frame,
+    StompClient,
+    checked,
+    encoded,
+    open_connection,
+)
 
 _READ: Final = 1 << 16
 
@@ -68,7 +75,7 @@ class WebSocketClient:
         preface: bytes = b"",
         tls: ssl.SSLContext | None = None,
     ) -> AsyncIterator[Self]:
-        """Open a WebSocket, say nothing yet, and cut it in the end.
+        """Open a WebSocket without logging in, and abort it at the end.
 
         Args:
             address: of the server.
@@ -78,22 +85,12 @@ class WebSocketClient:
             compression: whether to offer it.
             receive_buffer: bytes that the kernel may keep for a client that does not read; 0 for the system's default.
             preface: sent in the clear before anything else.
-            tls: to speak TLS to a server that calls itself localhost.
+            tls: to speak TLS to a server whose certificate names localhost.
 
         Raises:
             RefusedError: the server did not switch to WebSocket.
         """
-        plain = socket.socket()
-        plain.setblocking(False)
-        if receive_buffer:
-            plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        async with asyncio.timeout(PATIENCE):
-            await asyncio.get_running_loop().sock_connect(plain, address)
-            await asyncio.get_running_loop().sock_sendall(plain, preface)
-        name = None if tls is None else "localhost"
-        reader, writer = await asyncio.open_connection(
-            sock=plain, limit=receive_buffer or _READ, ssl=tls, server_hostname=name
-        )
+        reader, writer = await open_connection(address, receive_buffer or _READ, receive_buffer, preface, tls)
         protocol = ClientProtocol(
             parse_uri(f"ws://{address[0]}:{address[1]}{path}"),
             subprotocols=[Subprotocol(name) for name in subprotocols] or None,

@@ -1,4 +1,4 @@
-"""What tests of the whole system share beyond ``tests.conftest``: a broker to do anything with."""
+"""Fixtures of the system tests: a broker whose settings, users and virtual hosts may be changed."""
 
 from __future__ import annotations
 
@@ -8,31 +8,26 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from deploy.local.broker import PRIVATE, Broker, running
-from deploy.local.errors import LocalError
+from deploy.local.broker import Broker
 from deploy.local.ports import free_ports
+from tests.support.brokers import private_broker
 from tests.support.gateway import Address
 from tests.support.management import Management
 
 
 @pytest.fixture(scope="session")
 def web_stomp_port() -> int:
-    """The port of the laboratory's plugin for STOMP over WebSocket."""
+    """The port of the laboratory's Web STOMP plugin."""
     return free_ports(1)[0]
 
 
 @pytest.fixture(scope="session")
 def laboratory(web_stomp_port: int) -> Iterator[Broker]:
-    """A node of its own, whose settings, users and virtual hosts may be changed."""
+    """A private node whose settings, users and virtual hosts may be changed."""
     plugins = ["rabbitmq_stomp", "rabbitmq_management", "rabbitmq_web_stomp"]
     web_stomp = ["web_stomp.tcp.ip = 127.0.0.1", f"web_stomp.tcp.port = {web_stomp_port}"]
-    try:
-        with running(order=PRIVATE, plugins=plugins, config=web_stomp) as broker:
-            yield broker
-            # Nothing of it is worth an orderly end, which takes seconds.
-            broker.kill()
-    except LocalError as error:
-        pytest.skip(f"needs a private node: {error}")
+    with private_broker(plugins, web_stomp) as broker:
+        yield broker
 
 
 @pytest.fixture(scope="session")
@@ -43,25 +38,25 @@ def management(laboratory: Broker) -> Management:
 
 @pytest.fixture
 def laboratory_plugin(laboratory: Broker) -> Address:
-    """Where the laboratory's own STOMP plugin listens."""
+    """Address of the laboratory's own STOMP plugin."""
     assert laboratory.stomp_port is not None
     return laboratory.host, laboratory.stomp_port
 
 
 @pytest_asyncio.fixture
 async def user(management: Management) -> AsyncIterator[str]:
-    """A user of the laboratory who may do everything in the virtual host /, deleted in the end if still there."""
+    """A user of the laboratory with all permissions in the virtual host /, deleted at the end."""
     name = f"user-{secrets.token_hex(4)}"
     await management.add_user(name)
     yield name
-    # Adding first makes it exist: a test may have deleted it.
+    # Add it first: the test may have deleted it.
     await management.add_user(name)
     await management.delete_user(name)
 
 
 @pytest_asyncio.fixture
 async def vhost(management: Management) -> AsyncIterator[str]:
-    """A virtual host of the laboratory that guest may use, deleted in the end if still there."""
+    """A virtual host of the laboratory that guest may use, deleted at the end."""
     name = f"vhost-{secrets.token_hex(4)}"
     await management.add_vhost(name)
     yield name

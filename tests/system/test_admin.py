@@ -1,25 +1,25 @@
-"""The admin listener beside a gateway at work: what it shows is what clients did."""
+"""The admin listener of a busy gateway: what it shows is what clients did."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 
-from tests.support.admin import AdminClient, of_host
+from tests.support.admin import AdminClient, Samples
 from tests.support.chaos import Direction, chaos
 from tests.support.deadline import until, within
-from tests.support.gateway import GatewayProcess, configuration, gateway_process, listening
+from tests.support.gateway import GatewayProcess, configuration, gateway_process, listening, upstream
 from tests.support.stomp_client import StompClient
 
 pytestmark = pytest.mark.system
 
-# Each test has a virtual host of its own, which all mean the same one of the broker.
+# Each test has a virtual host of its own; all map to the same one of the broker.
 HOSTS = ("counted", "implicit", "listed", "paged", "shown", "closed", "sampled", "broken", "*")
 
 
@@ -43,6 +43,21 @@ def admin(gateway: GatewayProcess) -> AdminClient:
 
 
 # Metrics.
+
+
+def of_host(samples: Samples, virtual_host: str, leave_out: Iterable[str] = ()) -> dict[str, float]:
+    """The samples of one virtual host that are not 0, by `name`, or by `name value` with the value of another label.
+
+    Names that begin with one of ``leave_out`` are ignored.
+    """
+    found = {}
+    for (name, labels), value in samples.items():
+        others = dict(labels)
+        if others.pop("virtual_host", None) == virtual_host and value and not name.startswith(tuple(leave_out)):
+            words = [name.removeprefix("stomp_gateway_"), *(others[label] for label in sorted(others))]
+            found[" ".join(words)] = value
+    return found
+
 
 _OF_LINKS = ("stomp_gateway_link", "stomp_gateway_channel")
 _OF_TIME = ("stomp_gateway_confirm_latency", "stomp_gateway_holds", "stomp_gateway_client_")
@@ -97,7 +112,7 @@ async def test_metrics_are_what_a_client_did(gateway: GatewayProcess, admin: Adm
         found = of_host(await admin.samples(), "counted", [*_OF_LINKS, *_OF_TIME])
         assert found == expected | now
         await client.disconnect()
-    # The same when the session has ended and its counts are kept elsewhere.
+    # The same after the end of the session, when its counts have moved to the totals of the virtual host.
     ended = {
         "frames_received_total DISCONNECT": 1,
         "frames_sent_total RECEIPT": 9,
@@ -107,7 +122,7 @@ async def test_metrics_are_what_a_client_did(gateway: GatewayProcess, admin: Adm
     assert found == expected | ended
 
 
-async def test_octets_links_and_confirms_are_counted(gateway: GatewayProcess, admin: AdminClient, queue: str) -> None:
+async def test_bytes_links_and_confirms_are_counted(gateway: GatewayProcess, admin: AdminClient, queue: str) -> None:
     async with StompClient.logged_in(gateway.address, host="sampled") as client:
         await client.ask("SUBSCRIBE", id="1", destination=f"/queue/{queue}", ack="auto")
         for _ in range(3):
@@ -123,7 +138,7 @@ async def test_octets_links_and_confirms_are_counted(gateway: GatewayProcess, ad
         assert found["holds_begun_total operation"] >= 2
 
 
-async def test_heart_beats_are_octets_to_the_client(gateway: GatewayProcess, admin: AdminClient) -> None:
+async def test_heart_beats_count_as_bytes_sent(gateway: GatewayProcess, admin: AdminClient) -> None:
     async with within(), StompClient.dialled(gateway.address) as client:
         client.write("CONNECT", accept_version="1.2", host="shown", heart_beat="0,100")
         connected = await client.reader.readuntil(b"\0\n")
@@ -132,7 +147,7 @@ async def test_heart_beats_are_octets_to_the_client(gateway: GatewayProcess, adm
         assert (await admin.json(f"/api/sessions/{session}"))["bytes_sent"] >= len(connected) + 2
 
 
-async def test_who_is_let_in_without_connect_was_sent_no_connected(gateway: GatewayProcess, admin: AdminClient) -> None:
+async def test_an_implicit_login_sends_no_connected_frame(gateway: GatewayProcess, admin: AdminClient) -> None:
     async with StompClient.dialled(listening(gateway, 2)[1]) as client:
         await client.ask("SEND", b"x", destination="/topic/implicit")
         client.write("CONNECT", accept_version="1.2")
@@ -142,7 +157,7 @@ async def test_who_is_let_in_without_connect_was_sent_no_connected(gateway: Gate
     assert "frames_sent_total CONNECTED" not in found
 
 
-async def test_metrics_speak_both_formats(admin: AdminClient) -> None:
+async def test_metrics_have_both_formats(admin: AdminClient) -> None:
     plain = await admin.ask("/metrics")
     assert plain.headers["Content-Type"].startswith("text/plain; version=")
     modern = await admin.ask("/metrics", Accept="application/openmetrics-text; version=1.0.0")
@@ -152,7 +167,7 @@ async def test_metrics_speak_both_formats(admin: AdminClient) -> None:
 
 
 @pytest.mark.parametrize("version", ["abc", "9", "1.0.0.0", "x y"])
-async def test_a_form_that_nobody_knows_is_neither_spoken_nor_claimed(
+async def test_an_unknown_metrics_format_is_answered_with_plain_text(
     gateway: GatewayProcess, admin: AdminClient, version: str
 ) -> None:
     for kind in ("text/plain", "application/openmetrics-text"):
@@ -162,8 +177,8 @@ async def test_a_form_that_nobody_knows_is_neither_spoken_nor_claimed(
     assert not gateway.logged("admin request failed")
 
 
-async def test_many_sessions_make_no_more_metrics(gateway: GatewayProcess, admin: AdminClient) -> None:
-    """Whoever makes up names, of virtual hosts or of anything else, finds no place for them in a label."""
+async def test_many_sessions_and_invented_names_add_no_metrics(gateway: GatewayProcess, admin: AdminClient) -> None:
+    """Names that clients invent, of virtual hosts or of commands, are in no label."""
 
     async def one(number: int) -> None:
         client = await stack.enter_async_context(StompClient.dialled(gateway.address))
@@ -182,7 +197,7 @@ async def test_many_sessions_make_no_more_metrics(gateway: GatewayProcess, admin
                 await asyncio.gather(*(one(number) for number in range(start, start + 50)))
         after = await admin.samples()
         assert of_host(after, "broken")["sessions"] == 501
-        # Buckets are there from the beginning.
+        # Buckets exist from the start.
         assert {name for name, _ in after} == {name for name, _ in before}
         assert len(after) == len(before)
         page = await admin.json("/api/sessions?virtual_host=broken&page_size=1000")
@@ -277,7 +292,7 @@ async def test_lists_have_pages_and_an_order(gateway: GatewayProcess, admin: Adm
         "/api/overview?page=1",
     ],
 )
-async def test_a_query_that_makes_no_sense_is_refused(admin: AdminClient, path: str) -> None:
+async def test_an_invalid_query_is_refused(admin: AdminClient, path: str) -> None:
     answer = await admin.ask(path)
     assert answer.status == 400
     assert answer.json["error"].endswith(".")
@@ -295,7 +310,9 @@ async def test_a_query_that_makes_no_sense_is_refused(admin: AdminClient, path: 
         ("OPTIONS", "/api/sessions/x", 405),
     ],
 )
-async def test_what_is_not_there_is_one_sentence(admin: AdminClient, method: str, path: str, status: int) -> None:
+async def test_an_unknown_path_or_method_is_an_error_of_one_sentence(
+    admin: AdminClient, method: str, path: str, status: int
+) -> None:
     answer = await admin.ask(path, method)
     assert answer.status == status
     assert answer.json["error"].endswith(".")
@@ -358,7 +375,7 @@ async def test_one_session_is_shown_in_full(
         assert links[0]["broker"] == "{}:{}".format(*_address_of(broker_url))
 
 
-async def test_the_overview_adds_everything_up(gateway: GatewayProcess, admin: AdminClient) -> None:
+async def test_the_overview_has_the_totals(gateway: GatewayProcess, admin: AdminClient) -> None:
     before = await admin.json("/api/overview")
     async with StompClient.logged_in(gateway.address) as client:
         await client.ask("SEND", b"hello", destination="/topic/overview")
@@ -404,8 +421,8 @@ async def test_a_session_can_be_closed_without_a_reason(gateway: GatewayProcess,
 async def test_without_a_broker_the_gateway_is_not_ready(broker_url: str) -> None:
     async with chaos(("127.0.0.1", 1)) as proxy:
         host, port = proxy.address
-    # Nobody listens there any more.
-    document = configuration(broker_url, admin="127.0.0.1:0", upstream={"urls": [f"amqp://{host}:{port}"]})
+    # The proxy is closed: nothing listens there any more.
+    document = configuration(broker_url, admin="127.0.0.1:0", upstream=upstream((host, port)))
     with gateway_process(document) as process:
         admin = AdminClient(process.admin)
         answer = await admin.ask("/readyz")
@@ -423,12 +440,11 @@ async def test_without_a_broker_the_gateway_is_not_ready(broker_url: str) -> Non
 
 async def test_a_gateway_that_drains_is_alive_and_not_ready(broker_url: str) -> None:
     async with chaos(_address_of(broker_url)) as proxy:
-        host, port = proxy.address
         document = configuration(
             broker_url,
             {"confirm_window": {"messages": 1}},
             admin="127.0.0.1:0",
-            upstream={"urls": [f"amqp://{host}:{port}"]},
+            upstream=upstream(proxy.address),
         )
         with gateway_process(document) as process:
             admin = AdminClient(process.admin)

@@ -1,4 +1,4 @@
-"""Who may look in through the admin listener, by which names, and what it never tells anybody."""
+"""Access to the admin listener: users, host names, and what it never shows."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def tls(authority: Authority) -> ssl.SSLContext:
 
 @pytest.fixture(scope="module")
 def unguarded(broker_url: str) -> Iterator[GatewayProcess]:
-    """Without users, on every address that this machine has."""
+    """Without users, on every address of this machine."""
     with gateway_process(configuration(broker_url, admin="0.0.0.0:0")) as process:
         yield process
 
@@ -75,8 +75,8 @@ async def test_without_its_user_nothing_is_shown(guarded: GatewayProcess, tls: s
     "authorization",
     ["", "Basic", "Basic !!!", "Basic b3RoZXI=", "Bearer secret-of-other", "Basic b3RoZXI6Z3Vlc3Q=", "Basic Og=="],
 )
-async def test_what_proves_nobody_is_refused(guarded: GatewayProcess, tls: ssl.SSLContext, authorization: str) -> None:
-    """Among them a login without a passcode, another's passcode, and neither."""
+async def test_wrong_credentials_are_refused(guarded: GatewayProcess, tls: ssl.SSLContext, authorization: str) -> None:
+    """Also a login without a passcode, the passcode of another user, and neither."""
     answer = await AdminClient(guarded.admin, tls=tls).ask("/api/overview", Authorization=authorization)
     assert answer.status == 401
     assert guarded.logged("admin login refused")[-1]["peer"].startswith("127.0.0.1:")
@@ -114,7 +114,7 @@ async def test_a_user_closes_sessions(guarded: GatewayProcess, tls: ssl.SSLConte
         ("", 403),
     ],
 )
-async def test_only_by_its_own_names_can_it_be_reached(
+async def test_only_requests_with_one_of_its_names_are_answered(
     guarded: GatewayProcess, tls: ssl.SSLContext, host: str, status: int
 ) -> None:
     admin = AdminClient(guarded.admin, OPERATOR, tls)
@@ -123,7 +123,7 @@ async def test_only_by_its_own_names_can_it_be_reached(
 
 
 async def test_a_health_check_without_a_name_is_answered(unguarded: GatewayProcess) -> None:
-    """No browser leaves the name out; a balancer that speaks HTTP/1.0 does."""
+    """Every browser sends a Host header; a load balancer that uses HTTP/1.0 may not."""
     async with within():
         reader, writer = await asyncio.open_connection("127.0.0.1", unguarded.admin[1])
         writer.write(b"GET /readyz HTTP/1.0\r\n\r\n")
@@ -136,7 +136,7 @@ async def test_a_health_check_without_a_name_is_answered(unguarded: GatewayProce
 
 
 def _own_address() -> str:
-    """An address of this machine that is not its loopback one."""
+    """An address of this machine other than loopback."""
     with socket.socket(type=socket.SOCK_DGRAM) as trial:
         try:
             trial.connect(("192.0.2.1", 9))  # nothing is sent
@@ -157,11 +157,11 @@ async def test_without_users_only_this_machine_closes_sessions(unguarded: Gatewa
         assert (await here.ask(path, "DELETE")).status == 204
 
 
-# What stands around every answer.
+# Headers of every answer.
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/healthz", "/nothing", "/api/sessions?page=0"])
-async def test_every_answer_is_kept_from_strangers(unguarded: GatewayProcess, path: str) -> None:
+async def test_every_answer_has_the_security_headers(unguarded: GatewayProcess, path: str) -> None:
     answer = await AdminClient(("127.0.0.1", unguarded.admin[1])).ask(path)
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
     assert answer.headers["Cache-Control"] == "no-store"
@@ -186,33 +186,31 @@ async def test_no_answer_holds_a_passcode(broker_url: str, guarded: GatewayProce
         for secret in (wrong, OPERATOR[1], "secret-of-other", "geheim"):
             assert secret not in text
             assert secret not in json.dumps(text)
-        # Whose passcode is his name: it may stand where logins stand, and nowhere else.
+        # This user's passcode is its login, which may appear; the pair may not.
         assert "guest:guest" not in text
 
 
 # Its port.
 
 
-async def test_a_usual_port_that_is_taken_is_no_obstacle(broker_url: str) -> None:
+async def test_a_default_admin_port_that_is_taken_is_only_a_warning(broker_url: str) -> None:
     document = configuration(broker_url)
     del document["admin"]
     with contextlib.ExitStack() as stack:
         taken = stack.enter_context(socket.socket())
-        with contextlib.suppress(OSError):  # somebody else has it already
+        with contextlib.suppress(OSError):  # another program uses it already
             taken.bind((DEFAULT_ADMIN_ADDRESS.host, DEFAULT_ADMIN_ADDRESS.port))
             taken.listen()
         process = stack.enter_context(gateway_process(document))
         async with StompClient.logged_in(process.address) as client:
             await client.ask("SEND", b"x", destination="/topic/admin")
-        # It says so a moment after the first client can connect.
-        [line] = await until(
-            lambda: asyncio.to_thread(process.logged, "no admin listener"), lambda lines: len(lines) > 0
-        )
+        # The log says so a moment after the first client can connect.
+        [line] = await process.until_logged("no admin listener")
         assert line["address"] == str(DEFAULT_ADMIN_ADDRESS)
         assert line["level"] == "warning"
 
 
-async def test_a_port_that_was_asked_for_must_be_free(broker_url: str) -> None:
+async def test_a_configured_admin_port_that_is_taken_is_an_error(broker_url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with gateway_process(configuration(broker_url, admin=f"127.0.0.1:{port}")) as process:
@@ -222,7 +220,7 @@ async def test_a_port_that_was_asked_for_must_be_free(broker_url: str) -> None:
     assert "under admin in the configuration" in said
 
 
-# Bad manners.
+# Misbehaving clients.
 
 
 async def test_connections_are_bounded(unguarded: GatewayProcess) -> None:
@@ -237,7 +235,9 @@ async def test_connections_are_bounded(unguarded: GatewayProcess) -> None:
         await until(lambda: _asked(admin), lambda status: status == 200)
 
 
-async def test_connections_that_never_shake_hands_are_bounded_too(guarded: GatewayProcess, tls: ssl.SSLContext) -> None:
+async def test_connections_without_a_tls_handshake_are_bounded_too(
+    guarded: GatewayProcess, tls: ssl.SSLContext
+) -> None:
     address: Address = ("127.0.0.1", guarded.admin[1])
     async with within():
         with contextlib.ExitStack() as stack:
@@ -255,7 +255,7 @@ async def _asked(admin: AdminClient) -> int | None:
 
 
 @pytest.mark.parametrize(
-    "octets",
+    "data",
     [
         b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 20_000 + b"\r\n\r\n",
         b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\n\r\n",
@@ -264,10 +264,10 @@ async def _asked(admin: AdminClient) -> int | None:
     ],
     ids=["long-header", "long-line", "stomp", "tls"],
 )
-async def test_what_is_no_request_harms_nobody(unguarded: GatewayProcess, octets: bytes) -> None:
+async def test_input_that_is_not_http_is_refused(unguarded: GatewayProcess, data: bytes) -> None:
     address: Address = ("127.0.0.1", unguarded.admin[1])
     with socket.create_connection(address, timeout=20) as stranger:
-        stranger.sendall(octets)
+        stranger.sendall(data)
         with contextlib.suppress(ConnectionError):
             assert stranger.recv(12) in (b"", b"HTTP/1.1 400", b"HTTP/1.0 400", b"HTTP/1.1 414", b"HTTP/1.1 431")
     assert (await AdminClient(address).ask("/healthz")).status == 200

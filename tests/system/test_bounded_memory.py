@@ -1,19 +1,18 @@
-"""Slow readers and fast writers: the gateway's memory stays bounded, nobody else waits, and nothing is lost."""
+"""Slow readers and fast writers: memory stays bounded, other clients do not wait, and nothing is lost."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
 import pytest_asyncio
 
-from deploy.local.broker import Broker
 from gateway.errors import ExitCode
 from gateway.parity import AmqpBroker
-from tests.support.chaos import ChaosProxy, Direction, chaos
+from tests.support.chaos import ChaosProxy, Direction
 from tests.support.deadline import until, within
-from tests.support.gateway import GatewayProcess, configuration, gateway_process
+from tests.support.gateway import GatewayProcess, configuration, gateway_process, upstream
 from tests.support.stomp_client import StompClient, encoded
 
 pytestmark = pytest.mark.system
@@ -21,9 +20,9 @@ pytestmark = pytest.mark.system
 MIB = 1 << 20
 BODY = b"x" * 4096
 BACKLOG = 25_000
-"""Messages: 100 MiB of bodies, several times what the gateway may keep of them."""
+"""Messages: 100 MiB of bodies, several times more than the gateway may hold."""
 SMALL = 32 * 1024
-"""What a client that does not read gives the kernel for its messages."""
+"""Receive buffer, in bytes, of a client that does not read."""
 MAY_GROW = 40 * MIB
 
 
@@ -35,7 +34,7 @@ def process(broker_url: str) -> Iterator[GatewayProcess]:
 
 @pytest_asyncio.fixture
 async def backlog(process: GatewayProcess, queue: str) -> str:
-    """A queue with more messages than the gateway may hold; its memory is already used to sending and receiving."""
+    """A queue with more messages than the gateway may hold. Filling it also warms up the gateway's memory."""
     destination = f"/queue/{queue}"
     frame = encoded("SEND", BODY, destination=destination)
     async with StompClient.logged_in(process.address) as client, within(60):
@@ -48,7 +47,7 @@ async def backlog(process: GatewayProcess, queue: str) -> str:
 
 
 async def talk(process: GatewayProcess, destination: str) -> None:
-    """Another client's life goes on: 500 messages, each sent when the one before has arrived."""
+    """Another client exchanges 500 messages, each sent when the previous one has arrived."""
     async with StompClient.logged_in(process.address) as client:
         await client.ask("SUBSCRIBE", id="t", destination=destination)
         for number in range(500):
@@ -58,7 +57,7 @@ async def talk(process: GatewayProcess, destination: str) -> None:
 
 
 @pytest.mark.parametrize("ack", ["auto", "client", "client-individual"])
-async def test_a_slow_reader_costs_bounded_memory_and_delays_nobody(
+async def test_a_slow_reader_uses_bounded_memory_and_delays_no_other_client(
     process: GatewayProcess, backlog: str, ack: str
 ) -> None:
     before = process.memory
@@ -68,7 +67,7 @@ async def test_a_slow_reader_costs_bounded_memory_and_delays_nobody(
         for _ in range(3):
             await talk(process, f"/topic/{backlog[7:]}")
             assert process.memory - before < MAY_GROW
-        # Late, but every message, and in order.
+        # Every message arrives, late and in order.
         assert first["redelivered"] == "false"
         for _ in range(BACKLOG - 1):
             last = await slow.expect("MESSAGE", BODY)
@@ -78,7 +77,7 @@ async def test_a_slow_reader_costs_bounded_memory_and_delays_nobody(
         assert process.memory - before < MAY_GROW
 
 
-async def test_a_slow_reader_of_several_subscriptions_costs_bounded_memory(
+async def test_a_slow_reader_of_several_subscriptions_uses_bounded_memory(
     process: GatewayProcess, backlog: str
 ) -> None:
     """The second subscription finds the client's buffer full already."""
@@ -113,14 +112,14 @@ async def test_a_slow_consumer_is_closed_and_nothing_is_lost(
 
 
 @pytest.mark.parametrize("ack", ["auto", "client"])
-async def test_a_slow_reader_that_goes_gives_its_messages_back(
+async def test_messages_of_a_slow_reader_that_leaves_are_requeued(
     process: GatewayProcess, amqp: AmqpBroker, backlog: str, ack: str
 ) -> None:
     async with StompClient.logged_in(process.address, receive_buffer=SMALL) as slow, within(60):
         slow.write("SUBSCRIBE", id="s", ack=ack, destination=backlog)
         await slow.expect("MESSAGE")
         await talk(process, f"/topic/{backlog[7:]}")
-    # Under auto, what was handed to the kernel counts as delivered.
+    # With ack:auto, messages that were written to the socket count as delivered.
     delivered = 2500 if ack == "auto" else 0
     await until(lambda: amqp.count(backlog[7:]), lambda count: (count or 0) >= BACKLOG + 1 - delivered)
 
@@ -130,8 +129,8 @@ async def reasons(process: GatewayProcess) -> list[str]:
 
 
 @pytest.mark.parametrize("how", ["abruptly", "slow-consumer"])
-async def test_a_slow_reader_that_went_leaves_nothing_behind(broker_url: str, backlog: str, how: str) -> None:
-    """Its own link was not being read from any more; it is closed all the same, and keeps nobody waiting."""
+async def test_a_slow_reader_that_left_does_not_delay_the_shutdown(broker_url: str, backlog: str, how: str) -> None:
+    """The gateway does not read the client's own link any more. The shutdown closes it without waiting."""
     settings = {"slow_consumer_timeout": 1 if how == "slow-consumer" else 60}
     with gateway_process(configuration(broker_url, settings, drain_timeout=30)) as process:
         async with StompClient.logged_in(process.address, receive_buffer=SMALL) as slow, within(60):
@@ -149,14 +148,8 @@ async def test_a_slow_reader_that_went_leaves_nothing_behind(broker_url: str, ba
 # A fast writer.
 
 
-@pytest_asyncio.fixture
-async def proxy(broker: Broker) -> AsyncIterator[ChaosProxy]:
-    async with chaos((broker.host, broker.amqp_port)) as proxy:
-        yield proxy
-
-
 async def write_until_held(client: StompClient, frame: bytes, most: int) -> int:
-    """Send as fast as it goes until the gateway takes no more for a second; the number of frames that were written."""
+    """Send until the gateway reads no more for a second, and return the number of frames that were written."""
     client.writer.transport.set_write_buffer_limits(high=0)
     for written in range(0, most, 10):
         client.writer.write(frame * 10)
@@ -173,15 +166,14 @@ async def test_a_fast_writer_is_held_while_the_broker_takes_nothing(
     broker_url: str, proxy: ChaosProxy, amqp: AmqpBroker, queue: str, receipts: bool
 ) -> None:
     destination = f"/queue/{queue}"
-    host, port = proxy.address
-    # Unconfirmed messages shall not be what holds the client here: there may be any number of them.
+    # The window of unconfirmed messages is so large that it does not hold the client here.
     window = {"confirm_window": {"messages": 1_000_000, "bytes": "1GiB"}}
-    with gateway_process(configuration(broker_url, window, upstream={"urls": [f"amqp://{host}:{port}"]})) as process:
+    with gateway_process(configuration(broker_url, window, upstream=upstream(proxy.address))) as process:
         async with StompClient.logged_in(process.address) as client, within(90):
             await client.ask("SEND", b"first", destination=destination)
             before = process.memory
             proxy.stall(Direction.UP)
-            # A receipt that many frames share: with it, every message is in the account of confirms.
+            # All frames have the same receipt: so the gateway tracks the confirm of each.
             headers = {"receipt": "shared"} if receipts else {}
             frame = encoded("SEND", BODY, destination=destination, **headers)
             written = await write_until_held(client, frame, 40_000)
@@ -200,14 +192,13 @@ async def test_unconfirmed_messages_are_bounded(
 ) -> None:
     """The broker takes every byte and confirms nothing."""
     destination = f"/queue/{queue}"
-    host, port = proxy.address
     window = {"confirm_window": {"messages": 500, "bytes": "64MiB"}}
-    with gateway_process(configuration(broker_url, window, upstream={"urls": [f"amqp://{host}:{port}"]})) as process:
+    with gateway_process(configuration(broker_url, window, upstream=upstream(proxy.address))) as process:
         async with StompClient.logged_in(process.address) as client, within(60):
             await client.ask("SEND", b"first", destination=destination)
             proxy.stall(Direction.DOWN)
             written = await write_until_held(client, encoded("SEND", BODY, destination=destination), 20_000)
-            # A batch that was read already is carried out to its end.
+            # A batch that is already read is processed to its end.
             published = await until(lambda: amqp.count(queue), lambda count: (count or 0) >= 501)
             assert (published or 0) < 600
             proxy.release(Direction.DOWN)
@@ -220,8 +211,7 @@ async def test_each_message_is_published_once_though_the_link_is_full(
     broker_url: str, proxy: ChaosProxy, amqp: AmqpBroker, queue: str
 ) -> None:
     destination = f"/queue/{queue}"
-    host, port = proxy.address
-    with gateway_process(configuration(broker_url, upstream={"urls": [f"amqp://{host}:{port}"]})) as process:
+    with gateway_process(configuration(broker_url, upstream=upstream(proxy.address))) as process:
         async with StompClient.logged_in(process.address) as client, within(60):
             await client.ask("SEND", b"first", destination=destination)
             proxy.stall(Direction.UP)

@@ -1,4 +1,4 @@
-"""What happens at the broker while sessions are open: queues vanish, operators interfere, limits are reached."""
+"""Events at the broker while sessions are open: deleted queues, closed connections, limits."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from deploy.local.broker import Broker
 from gateway.parity import AmqpBroker
 from tests.support.deadline import within
 from tests.support.gateway import Address, GatewayProcess, configuration, gateway_process
-from tests.support.last_words import last_words, refusal_of
 from tests.support.management import PASSCODE, Management
-from tests.support.stomp_client import StompClient
+from tests.support.stomp_client import StompClient, error_text, final_error
 
 pytestmark = pytest.mark.system
 
@@ -28,8 +27,7 @@ def process(laboratory: Broker) -> Iterator[GatewayProcess]:
     hosts: dict[str, Any] = {"/": {}, "*": {}}
     with gateway_process(configuration(laboratory.amqp_url, virtual_hosts=hosts)) as process:
         yield process
-        assert process.logged("internal error") == []
-        assert process.logged("background task failed") == []
+        process.assert_no_internal_errors()
 
 
 @pytest.fixture
@@ -64,7 +62,7 @@ async def test_a_deleted_queue_ends_its_subscriptions_and_nothing_else(
             message = await client.expect("MESSAGE", b"unanswered")
             await management.delete_queue(queue)
             frames = [await client.receive() for _ in range(2)]
-            assert {frame["subscription"]: refusal_of(frame) for frame in frames} == {
+            assert {frame["subscription"]: error_text(frame) for frame in frames} == {
                 name: ("Server cancelled subscription", CANCELLED.format(f"{kind}='{name}'"))
                 for name, kind in (("a b", "id"), (destination, "destination"))
             }
@@ -84,7 +82,7 @@ async def test_a_deleted_queue_ends_its_subscriptions_and_nothing_else(
 
 @pytest.fixture
 def impatient(laboratory: Broker) -> Iterator[None]:
-    """The broker wants every delivery acknowledged within half a second, and looks often."""
+    """A broker whose delivery acknowledgement timeout is half a second, checked often."""
     laboratory.ctl("eval", set_environment(consumer_timeout=500, channel_tick_interval=100))
     yield
     laboratory.ctl("eval", set_environment(consumer_timeout=1_800_000, channel_tick_interval=60_000))
@@ -100,28 +98,28 @@ def set_environment(**values: int) -> str:
 async def test_a_delivery_that_is_not_acknowledged_in_time(
     both: tuple[Address, Address], queue: str, prefetch: str
 ) -> None:
-    words = []
+    errors = []
     for address in both:
         async with (
             StompClient.logged_in(address) as slow,
             StompClient.logged_in(address) as other,
-            StompClient.logged_in(address) as heir,
+            StompClient.logged_in(address) as next_client,
             within(),
         ):
             await other.ask("SUBSCRIBE", id="o", destination=f"/topic/{queue}")
             await slow.ask("SUBSCRIBE", id="a", ack="client", prefetch_count=prefetch, destination=f"/queue/{queue}")
             await other.ask("SEND", b"kept", destination=f"/queue/{queue}")
             await slow.expect("MESSAGE", b"kept", redelivered="false")
-            words.append(await last_words(slow))
-            # It is back in its queue, and who shares the link with the slow one is not disturbed.
-            await heir.ask("SUBSCRIBE", id="a", destination=f"/queue/{queue}")
-            await heir.expect("MESSAGE", b"kept", redelivered="true")
+            errors.append(await final_error(slow))
+            # The message is back in its queue, and other sessions on the same link are not disturbed.
+            await next_client.ask("SUBSCRIBE", id="a", destination=f"/queue/{queue}")
+            await next_client.expect("MESSAGE", b"kept", redelivered="true")
             other.write("SEND", b"undisturbed", destination=f"/topic/{queue}")
             await other.expect("MESSAGE", b"undisturbed")
-            await heir.disconnect()
+            await next_client.disconnect()
             await other.disconnect()
-    # The channel's number is the broker's business.
-    messages, bodies = zip(*words, strict=True)
+    # The channel's number differs.
+    messages, bodies = zip(*errors, strict=True)
     assert set(messages) == {"precondition_failed"}
     assert len({re.sub("channel [0-9]+", "channel", body) for body in bodies}) == 1
     assert bodies[0].startswith("PRECONDITION_FAILED - delivery acknowledgement on channel")
@@ -146,8 +144,8 @@ async def test_an_operator_closes_the_connections_of_a_user(
         await reader.expect("MESSAGE", b"kept", redelivered="false")
         await asyncio.to_thread(laboratory.ctl, "close_all_user_connections", user, "Wartung, 12 Uhr")
         for client in (reader, sender):
-            assert await last_words(client) == ("connection_forced", "CONNECTION_FORCED - Wartung, 12 Uhr")
-        # Nobody else is disturbed, and who was may come again at once.
+            assert await final_error(client) == ("connection_forced", "CONNECTION_FORCED - Wartung, 12 Uhr")
+        # Other users are not disturbed, and this one may log in again at once.
         async with StompClient.logged_in(gateway, login=user, passcode=PASSCODE) as again:
             await again.ask("SUBSCRIBE", id="a", destination=f"/queue/{queue}")
             await again.expect("MESSAGE", b"kept", redelivered="true")
@@ -158,7 +156,7 @@ async def test_an_operator_closes_the_connections_of_a_user(
 
 
 async def test_an_operator_closes_one_link(laboratory: Broker, gateway: Address, user: str) -> None:
-    """Who has a channel on it is told, and nobody else."""
+    """Sessions with a channel on the link end with an ERROR, and no others."""
     async with (
         StompClient.logged_in(gateway, login=user, passcode=PASSCODE) as reader,
         StompClient.logged_in(gateway, login=user, passcode=PASSCODE) as sender,
@@ -174,7 +172,7 @@ async def test_an_operator_closes_one_link(laboratory: Broker, gateway: Address,
             f' {{<<"connection_name">>, longstr, <<"stomp-gateway consume", _/binary>>}} <- Properties].'
         )
         assert "ok" in await asyncio.to_thread(laboratory.ctl, "eval", close)
-        assert await last_words(reader) == ("connection_forced", "CONNECTION_FORCED - no more reading")
+        assert await final_error(reader) == ("connection_forced", "CONNECTION_FORCED - no more reading")
         await sender.ask("SEND", b"", destination="/topic/any")
         await idle.ask("SUBSCRIBE", id="a", destination="/topic/any")
         sender.write("SEND", b"read again", destination="/topic/any")
@@ -183,24 +181,26 @@ async def test_an_operator_closes_one_link(laboratory: Broker, gateway: Address,
         await sender.disconnect()
 
 
-async def test_a_deleted_user_is_out(both: tuple[Address, Address], management: Management, user: str) -> None:
+async def test_the_sessions_of_a_deleted_user_end(
+    both: tuple[Address, Address], management: Management, user: str
+) -> None:
     for address in both:
         await management.add_user(user)
         async with StompClient.logged_in(address, login=user, passcode=PASSCODE) as client, within():
             await client.ask("SUBSCRIBE", id="a", destination="/topic/any")
             await management.delete_user(user)
-            words = await last_words(client)
-            # The plugin shows the end of its connection as the broker's own language has it.
-            assert f"user '{user}' is deleted" in words.body
+            error = await final_error(client)
+            # The plugin shows the reason as an Erlang term.
+            assert f"user '{user}' is deleted" in error.body
             if address == both[0]:
-                assert words == ("connection_forced", f"CONNECTION_FORCED - user '{user}' is deleted")
+                assert error == ("connection_forced", f"CONNECTION_FORCED - user '{user}' is deleted")
             async with StompClient.dialled(address) as again:
                 again.write("CONNECT", accept_version="1.2", login=user, passcode=PASSCODE)
-                refusal = refusal_of(await again.receive())
+                refusal = error_text(await again.receive())
                 assert refusal == ("Bad CONNECT", f"Access refused for user '{user}'\n")
 
 
-async def test_a_deleted_virtual_host_is_gone(
+async def test_the_sessions_of_a_deleted_virtual_host_end(
     both: tuple[Address, Address], management: Management, vhost: str
 ) -> None:
     for address in both:
@@ -213,15 +213,15 @@ async def test_a_deleted_virtual_host_is_gone(
             await elsewhere.ask("SUBSCRIBE", id="a", destination="/topic/other")
             await sender.ask("SEND", b"", destination="/topic/any")
             await management.delete_vhost(vhost)
-            words = await last_words(sender)
-            # Whichever the broker does first: it stops the virtual host, and it closes the connections.
-            assert re.search(f"vhost '{vhost}' is (deleted|down)", words.body)
+            error = await final_error(sender)
+            # The broker stops the virtual host and closes the connections, in either order.
+            assert re.search(f"vhost '{vhost}' is (deleted|down)", error.body)
             if address == both[0]:
-                assert words.message == "connection_forced"
-                assert words.body.startswith("CONNECTION_FORCED - ")
+                assert error.message == "connection_forced"
+                assert error.body.startswith("CONNECTION_FORCED - ")
             async with StompClient.dialled(address) as again:
                 again.write("CONNECT", accept_version="1.2", host=vhost)
-                assert refusal_of(await again.receive()) == ("Bad CONNECT", f"Virtual host '{vhost}' access denied")
+                assert error_text(await again.receive()) == ("Bad CONNECT", f"Virtual host '{vhost}' access denied")
             elsewhere.write("SEND", b"undisturbed", destination="/topic/other")
             await elsewhere.expect("MESSAGE", b"undisturbed")
             await elsewhere.disconnect()
@@ -239,7 +239,7 @@ async def test_a_limit_of_connections_is_a_refused_connect(
     for address in both:
         async with StompClient.dialled(address) as client, within():
             client.write("CONNECT", accept_version="1.2", login=user, passcode=PASSCODE, host=vhost)
-            assert refusal_of(await client.receive()) == ("Bad CONNECT", f"Virtual host '{vhost}' access denied")
+            assert error_text(await client.receive()) == ("Bad CONNECT", f"Virtual host '{vhost}' access denied")
             # The connection stays open.
             await client.connect(login="guest", passcode="guest")
             await client.disconnect()
@@ -264,31 +264,31 @@ async def test_sessions_on_shared_links_need_no_connections_of_their_own(
             client.write("SEND", b"x", destination="/topic/all")
             for receiver in (one, two, three):
                 await receiver.expect("MESSAGE", b"x")
-        # One that wants a link for itself alone gets none; the others have theirs.
+        # A subscription that needs a link of its own gets none; the shared links stay open.
         one.write("SUBSCRIBE", id="b", ack="client", destination="/topic/all", receipt="b")
-        words = await last_words(one)
-        assert words.message == "not_allowed"
-        assert f"user '{user}'" in words.body
+        error = await final_error(one)
+        assert error.message == "not_allowed"
+        assert f"user '{user}'" in error.body
         two.write("SEND", b"y", destination="/topic/all")
         await three.expect("MESSAGE", b"y")
 
 
 async def test_a_limit_of_queues(both: tuple[Address, Address], management: Management, vhost: str) -> None:
     await management.limit("vhost", vhost, "max-queues", 0)
-    words = []
+    errors = []
     for address in both:
         async with StompClient.logged_in(address, host=vhost) as client, within():
             client.write("SUBSCRIBE", id="a", destination="/queue/one-too-many")
-            words.append(await last_words(client))
-    assert words[0] == words[1]
+            errors.append(await final_error(client))
+    assert errors[0] == errors[1]
     text = f"cannot declare queue 'one-too-many': queue limit in vhost '{vhost}' (0) is reached"
-    assert words[0] == ("precondition_failed", f"PRECONDITION_FAILED - {text}")
+    assert errors[0] == ("precondition_failed", f"PRECONDITION_FAILED - {text}")
 
 
-async def test_a_limit_of_channels_ends_those_who_share_the_link(
+async def test_a_limit_of_channels_ends_all_sessions_of_the_link(
     gateway: Address, management: Management, user: str
 ) -> None:
-    """The broker closes the whole connection of whoever opens one channel too many."""
+    """The broker closes the whole connection on which one channel too many is opened."""
     await management.limit("user", user, "max-channels", 1)
     async with (
         StompClient.logged_in(gateway, login=user, passcode=PASSCODE) as one,
@@ -299,8 +299,8 @@ async def test_a_limit_of_channels_ends_those_who_share_the_link(
         await one.ask("SUBSCRIBE", id="a", destination="/topic/all")
         two.write("SUBSCRIBE", id="a", destination="/topic/all")
         for client in (one, two):
-            words = await last_words(client)
-            assert words.message == "not_allowed"
-            assert f"number of channels opened for user '{user}' has reached the maximum" in words.body
+            error = await final_error(client)
+            assert error.message == "not_allowed"
+            assert f"number of channels opened for user '{user}' has reached the maximum" in error.body
         await guest.ask("SEND", b"", destination="/topic/all")
         await guest.disconnect()

@@ -1,4 +1,4 @@
-"""Logging in by a client certificate: the gateway finds the name that RabbitMQ's own plugin finds."""
+"""Login by a client certificate: the gateway takes the same name from it as RabbitMQ's own plugin."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import json
 import ssl
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,13 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from deploy.local.broker import PRIVATE, Broker, running
-from deploy.local.errors import LocalError
+from deploy.local.broker import Broker
 from deploy.local.ports import free_ports
-from tests.support.certificates import Authority, Identity, Rdn, distinguished_name
-from tests.support.deadline import until, within
-from tests.support.gateway import Address, GatewayProcess, configuration, gateway_process
+from tests.support.brokers import private_broker
+from tests.support.certificates import SUBJECTS, Authority, Identity, Rdn, distinguished_name
+from tests.support.deadline import within
+from tests.support.gateway import Address, GatewayProcess, configuration, gateway_process, listening
 from tests.support.stomp_client import Frame, StompClient
-from tests.support.subjects import SUBJECTS
 
 pytestmark = pytest.mark.system
 
@@ -51,75 +50,134 @@ MISSING = [("dns", 2), ("email", 1), ("ip", 0)]
 DEFAULT = "guest"
 
 
-@dataclass(frozen=True)
-class Stage:
-    """A broker whose plugin takes clients' certificates, and users for all of the names."""
+NAMES = [*SUBJECTS, *COMMON_NAMES, *BY_KIND.values()]
 
-    broker: Broker
-    plugin: Address
+BY_DISTINGUISHED_NAME: dict[str, Any] = {"name": "distinguished_name"}
+BY_COMMON_NAME: dict[str, Any] = {"name": "common_name"}
+BY_DEFAULT: dict[str, Any] = {}
+
+
+def by_alternative_name(kind: str, index: int) -> dict[str, Any]:
+    return {"name": "subject_alternative_name", "san_type": kind, "san_index": index}
+
+
+# The gateway has a listener for each of them.
+LOGINS = [
+    BY_DISTINGUISHED_NAME,
+    BY_COMMON_NAME,
+    BY_DEFAULT,
+    None,
+    *(by_alternative_name(*which) for which in (*BY_KIND, *MISSING)),
+]
+
+
+@dataclass
+class Files:
+    """The certificates of the servers, and those that are made for clients."""
+
+    directory: Path
     authority: Authority
     server: Identity
-    directory: Path
 
-    def identity(self, parts: list[Rdn], names: list[x509.GeneralName] | None = None) -> ssl.SSLContext:
+    def client(self, parts: list[Rdn], names: list[x509.GeneralName] | None = None) -> ssl.SSLContext:
         """A client with a certificate."""
         made = self.authority.identify(self.directory, "client", distinguished_name(*parts), names or ())
-        context = ssl.create_default_context(cafile=str(self.authority.certificate))
+        context = self.client_without_certificate()
         context.load_cert_chain(made.certificate, made.key)
         return context
 
-    def nobody(self) -> ssl.SSLContext:
-        """A client without one."""
+    def client_without_certificate(self) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=str(self.authority.certificate))
 
-    def takes(self, name: str, kind: str = "dns", index: int = 0) -> None:
-        """Tell the plugin which name of a certificate it is."""
-        settings = {"ssl_cert_login_from": name, "ssl_cert_login_san_type": kind, "ssl_cert_login_san_index": index}
-        calls = [f"application:set_env(rabbit, {key}, {value})" for key, value in settings.items()]
-        self.broker.ctl("eval", ", ".join(calls) + ".")
-
-    def document(self, login: dict[str, Any], **users: Any) -> dict[str, Any]:  # noqa: ANN401 - YAML has every type
-        """A gateway that takes the same name."""
+    def document(self, broker: Broker, logins: list[dict[str, Any] | None], **users: Any) -> dict[str, Any]:  # noqa: ANN401 - YAML has every type
+        """A gateway with a listener for each way to log in by a certificate, and users for all names."""
         tls = {
             "cert_file": str(self.server.certificate),
             "key_file": str(self.server.key),
             "ca_file": str(self.authority.certificate),
             "verify": "optional",
-            "certificate_login": login,
         }
+        listeners = [{"tcp": "127.0.0.1:0", "tls": tls | {"certificate_login": login}} for login in logins]
         known = {name: {"login": name, "passcode": "secret"} for name in NAMES}
-        defaults = {"certificate_users": {"users": known} | users}
-        return configuration(self.broker.amqp_url, defaults, listeners=[{"tcp": "127.0.0.1:0", "tls": tls}])
-
-
-NAMES = [*SUBJECTS, *COMMON_NAMES, *BY_KIND.values()]
+        return configuration(broker.amqp_url, {"certificate_users": {"users": known} | users}, listeners=listeners)
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     directory = tmp_path_factory.mktemp("certificates")
     authority = Authority.make(directory, "authority")
-    server = Identity(*authority.sign(directory, "server"))
+    return Files(directory, authority, Identity(*authority.sign(directory, "server")))
+
+
+@dataclass
+class Plugin:
+    """RabbitMQ's plugin with a TLS listener."""
+
+    broker: Broker
+    address: Address
+    _settings: dict[str, object] = field(default_factory=dict)
+
+    def use(self, name: str, kind: str = "dns", index: int = 0) -> None:
+        """Configure which name of a certificate is the login."""
+        settings = {"ssl_cert_login_from": name, "ssl_cert_login_san_type": kind, "ssl_cert_login_san_index": index}
+        if settings != self._settings:
+            calls = [f"application:set_env(rabbit, {key}, {value})" for key, value in settings.items()]
+            self.broker.ctl("eval", ", ".join(calls) + ".")
+            self._settings = dict(settings)
+
+
+@pytest.fixture(scope="module")
+def plugin(files: Files) -> Iterator[Plugin]:
+    """The plugin of a private broker, which has users for all names."""
     [port] = free_ports(1)
     config = [
         f"stomp.listeners.ssl.1 = 127.0.0.1:{port}",
         "stomp.ssl_cert_login = true",
-        f"ssl_options.cacertfile = {authority.certificate}",
-        f"ssl_options.certfile = {server.certificate}",
-        f"ssl_options.keyfile = {server.key}",
+        f"ssl_options.cacertfile = {files.authority.certificate}",
+        f"ssl_options.certfile = {files.server.certificate}",
+        f"ssl_options.keyfile = {files.server.key}",
         "ssl_options.verify = verify_peer",
         "ssl_options.fail_if_no_peer_cert = false",
     ]
-    definitions = directory / "users.json"
+    definitions = files.directory / "users.json"
     users = [{"name": name, "password": "secret", "tags": ""} for name in NAMES]
-    rights = [{"user": name, "vhost": "/", "configure": "", "write": "", "read": ""} for name in NAMES]
-    definitions.write_text(json.dumps({"users": users, "permissions": rights}))
-    try:
-        with running(order=PRIVATE, plugins=["rabbitmq_stomp"], config=config) as broker:
-            broker.ctl("import_definitions", str(definitions))
-            yield Stage(broker, ("127.0.0.1", port), authority, server, directory)
-    except LocalError as error:
-        pytest.skip(f"needs a private node: {error}")
+    permissions = [{"user": name, "vhost": "/", "configure": "", "write": "", "read": ""} for name in NAMES]
+    definitions.write_text(json.dumps({"users": users, "permissions": permissions}))
+    with private_broker(["rabbitmq_stomp"], config) as broker:
+        broker.ctl("import_definitions", str(definitions))
+        yield Plugin(broker, ("127.0.0.1", port))
+
+
+class Gateway:
+    """A gateway with a listener for each of ``LOGINS``."""
+
+    def __init__(self, process: GatewayProcess) -> None:
+        self.process = process
+        self._addresses = listening(process, len(LOGINS))
+        self._before = len(process.logged("session started"))
+
+    def listener(self, login: dict[str, Any] | None) -> Address:
+        """Address of the listener for a way to log in."""
+        return self._addresses[LOGINS.index(login)]
+
+    async def sessions(self, count: int) -> list[dict[str, Any]]:
+        """Wait until so many sessions of this test have started, and return their log lines."""
+        return (await self.process.until_logged("session started", self._before + count))[self._before :]
+
+    async def logins(self, count: int) -> list[str]:
+        """The logins of so many sessions, in order."""
+        return [line["login"] for line in await self.sessions(count)]
+
+
+@pytest.fixture(scope="module")
+def process(plugin: Plugin, files: Files) -> Iterator[GatewayProcess]:
+    with gateway_process(files.document(plugin.broker, LOGINS)) as process:
+        yield process
+
+
+@pytest.fixture
+def gateway(process: GatewayProcess) -> Gateway:
+    return Gateway(process)
 
 
 async def answer(address: Address, context: ssl.SSLContext, **headers: str) -> Frame:
@@ -128,90 +186,79 @@ async def answer(address: Address, context: ssl.SSLContext, **headers: str) -> F
         return await client.receive()
 
 
-async def logins(process: GatewayProcess, count: int) -> list[str]:
-    """Who has logged in to a gateway, in order."""
-
-    async def look() -> list[str]:
-        return [line["login"] for line in process.logged("session started")]
-
-    return await until(look, lambda lines: len(lines) >= count)
-
-
-async def test_distinguished_names_are_the_plugins(stage: Stage) -> None:
-    await asyncio.to_thread(stage.takes, "distinguished_name")
-    with gateway_process(stage.document({"name": "distinguished_name"})) as process:
-        for parts in SUBJECTS.values():
-            context = stage.identity(parts)
-            for address in (stage.plugin, process.address):
-                assert (await answer(address, context)).command == "CONNECTED"
-        assert await logins(process, len(SUBJECTS)) == list(SUBJECTS)
-        assert [line["certificate"] for line in process.logged("session started")] == list(SUBJECTS)
+async def test_distinguished_names_are_the_plugins(plugin: Plugin, gateway: Gateway, files: Files) -> None:
+    await asyncio.to_thread(plugin.use, "distinguished_name")
+    for parts in SUBJECTS.values():
+        context = files.client(parts)
+        for address in (plugin.address, gateway.listener(BY_DISTINGUISHED_NAME)):
+            assert (await answer(address, context)).command == "CONNECTED"
+    sessions = await gateway.sessions(len(SUBJECTS))
+    assert [line["login"] for line in sessions] == list(SUBJECTS)
+    assert [line["certificate"] for line in sessions] == list(SUBJECTS)
 
 
-async def test_common_names_are_the_plugins(stage: Stage) -> None:
-    await asyncio.to_thread(stage.takes, "common_name")
-    with gateway_process(stage.document({"name": "common_name"})) as process:
-        for parts in COMMON_NAMES.values():
-            context = stage.identity(parts)
-            for address in (stage.plugin, process.address):
-                assert (await answer(address, context)).command == "CONNECTED"
-        assert await logins(process, len(COMMON_NAMES)) == list(COMMON_NAMES)
+async def test_an_unknown_name_is_refused_in_the_plugins_words(plugin: Plugin, gateway: Gateway, files: Files) -> None:
+    await asyncio.to_thread(plugin.use, "distinguished_name")
+    context = files.client([[(NameOID.COUNTRY_NAME, "DE")], [(CN, "nobody, really")]])
+    plugins, ours = [await answer(address, context) for address in (plugin.address, gateway.listener(BY_DEFAULT))]
+    assert plugins.command == ours.command == "ERROR"
+    assert plugins["message"] == ours["message"] == "Bad CONNECT"
+    assert plugins.body.strip() == ours.body.strip() == rb"Access refused for user 'CN=nobody\, really,C=DE'"
+
+
+async def test_common_names_are_the_plugins(plugin: Plugin, gateway: Gateway, files: Files) -> None:
+    await asyncio.to_thread(plugin.use, "common_name")
+    for parts in COMMON_NAMES.values():
+        context = files.client(parts)
+        for address in (plugin.address, gateway.listener(BY_COMMON_NAME)):
+            assert (await answer(address, context)).command == "CONNECTED"
+    assert await gateway.logins(len(COMMON_NAMES)) == list(COMMON_NAMES)
+
+
+async def test_a_login_header_takes_precedence_over_a_certificate(
+    plugin: Plugin, gateway: Gateway, files: Files
+) -> None:
+    await asyncio.to_thread(plugin.use, "common_name")
+    context = files.client([[(CN, "plain")]])
+    for address in (plugin.address, gateway.listener(BY_COMMON_NAME)):
+        assert (await answer(address, context, login="first,second", passcode="secret")).command == "CONNECTED"
+        assert (await answer(address, context, login="first,second", passcode="wrong")).command == "ERROR"
+        # Without a login, the passcode is ignored.
+        assert (await answer(address, context, passcode="wrong")).command == "CONNECTED"
+    assert await gateway.logins(2) == ["first,second", "plain"]
+
+
+async def test_a_client_without_a_certificate_is_the_default_user(
+    plugin: Plugin, gateway: Gateway, files: Files
+) -> None:
+    await asyncio.to_thread(plugin.use, "common_name")
+    for address in (plugin.address, gateway.listener(BY_COMMON_NAME)):
+        assert (await answer(address, files.client_without_certificate())).command == "CONNECTED"
+    assert await gateway.logins(1) == [DEFAULT]
 
 
 @pytest.mark.parametrize(("kind", "index"), [*BY_KIND, *MISSING])
-async def test_alternative_names_are_the_plugins(stage: Stage, kind: str, index: int) -> None:
-    """A certificate without the name is as good as none: its owner becomes the default user."""
-    await asyncio.to_thread(stage.takes, "subject_alternative_name", kind, index)
-    login = {"name": "subject_alternative_name", "san_type": kind, "san_index": index}
-    with gateway_process(stage.document(login)) as process:
-        context = stage.identity([[(CN, "somebody")]], ALTERNATIVE_NAMES)
-        for address in (stage.plugin, process.address):
-            assert (await answer(address, context)).command == "CONNECTED"
-        assert await logins(process, 1) == [BY_KIND.get((kind, index), DEFAULT)]
+async def test_alternative_names_are_the_plugins(
+    plugin: Plugin, gateway: Gateway, files: Files, kind: str, index: int
+) -> None:
+    """A client whose certificate lacks the name becomes the default user."""
+    await asyncio.to_thread(plugin.use, "subject_alternative_name", kind, index)
+    context = files.client([[(CN, "somebody")]], ALTERNATIVE_NAMES)
+    for address in (plugin.address, gateway.listener(by_alternative_name(kind, index))):
+        assert (await answer(address, context)).command == "CONNECTED"
+    assert await gateway.logins(1) == [BY_KIND.get((kind, index), DEFAULT)]
 
 
-async def test_a_name_that_nobody_has_is_refused_in_the_plugins_words(stage: Stage) -> None:
-    await asyncio.to_thread(stage.takes, "distinguished_name")
-    with gateway_process(stage.document({})) as process:
-        context = stage.identity([[(NameOID.COUNTRY_NAME, "DE")], [(CN, "nobody, really")]])
-        plugins, ours = [await answer(address, context) for address in (stage.plugin, process.address)]
-        assert plugins.command == ours.command == "ERROR"
-        assert plugins["message"] == ours["message"] == "Bad CONNECT"
-        assert plugins.body.strip() == ours.body.strip() == rb"Access refused for user 'CN=nobody\, really,C=DE'"
+async def test_without_certificate_login_a_certificate_is_ignored(gateway: Gateway, files: Files) -> None:
+    context = files.client(SUBJECTS["O=client,CN=localhost,ST=England,C=UK"])
+    assert (await answer(gateway.listener(None), context)).command == "CONNECTED"
+    assert await gateway.logins(1) == [DEFAULT]
 
 
-async def test_a_login_header_counts_more_than_a_certificate(stage: Stage) -> None:
-    await asyncio.to_thread(stage.takes, "common_name")
-    with gateway_process(stage.document({"name": "common_name"})) as process:
-        context = stage.identity([[(CN, "plain")]])
-        for address in (stage.plugin, process.address):
-            assert (await answer(address, context, login="first,second", passcode="secret")).command == "CONNECTED"
-            assert (await answer(address, context, login="first,second", passcode="wrong")).command == "ERROR"
-            # And without a login, a passcode counts for nothing.
-            assert (await answer(address, context, passcode="wrong")).command == "CONNECTED"
-        assert await logins(process, 2) == ["first,second", "plain"]
-
-
-async def test_a_client_without_a_certificate_is_the_default_user(stage: Stage) -> None:
-    await asyncio.to_thread(stage.takes, "common_name")
-    with gateway_process(stage.document({"name": "common_name"})) as process:
-        for address in (stage.plugin, process.address):
-            assert (await answer(address, stage.nobody())).command == "CONNECTED"
-        assert await logins(process, 1) == [DEFAULT]
-
-
-async def test_every_other_name_may_stand_for_one_user(stage: Stage) -> None:
-    document = stage.document({"name": "common_name"}, everyone={"login": "first,second", "passcode": "secret"})
-    with gateway_process(document) as process:
+async def test_every_other_name_may_map_to_one_user(plugin: Plugin, files: Files) -> None:
+    everyone = {"login": "first,second", "passcode": "secret"}
+    with gateway_process(files.document(plugin.broker, [BY_COMMON_NAME], everyone=everyone)) as process:
         for name in ("plain", "somebody else"):
-            assert (await answer(process.address, stage.identity([[(CN, name)]]))).command == "CONNECTED"
-        assert await logins(process, 2) == ["plain", "first,second"]
-
-
-async def test_without_certificate_login_a_certificate_says_nothing(stage: Stage) -> None:
-    document = stage.document({})
-    document["listeners"][0]["tls"]["certificate_login"] = None
-    with gateway_process(document) as process:
-        context = stage.identity(SUBJECTS["O=client,CN=localhost,ST=England,C=UK"])
-        assert (await answer(process.address, context)).command == "CONNECTED"
-        assert await logins(process, 1) == [DEFAULT]
+            assert (await answer(process.address, files.client([[(CN, name)]]))).command == "CONNECTED"
+        lines = await process.until_logged("session started", 2)
+        assert [line["login"] for line in lines] == ["plain", "first,second"]

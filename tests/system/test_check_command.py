@@ -1,4 +1,4 @@
-"""`stomp-gateway check` against a real broker: it tells what works, and the very step that does not."""
+"""`stomp-gateway check` against a real broker: it shows what works, and the step that fails."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ class Checked:
         self.err = err
 
     def found(self, url: str, names: str) -> dict[str, str]:
-        """What was said about one upstream: step to finding."""
+        """The findings about one upstream, by step."""
         paragraphs = [paragraph.splitlines() for paragraph in self.out.split("\n\n")]
         (lines,) = [lines[1:] for lines in paragraphs if lines[0] == f"{url} for {names}"]
         steps = [line.strip().partition("  ") for line in lines]
@@ -140,7 +140,7 @@ virtual_hosts:
 
 @contextlib.asynccontextmanager
 async def tls_in_front_of(broker: Broker, directory: Path) -> AsyncIterator[int]:
-    """A port that speaks TLS and passes everything to the broker; its certificate is in certificate.pem."""
+    """A TLS port that forwards to the broker; its certificate is in certificate.pem."""
     certificate, key = directory / "certificate.pem", directory / "key.pem"
     request = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1"]
     names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
@@ -169,6 +169,6 @@ async def tls_in_front_of(broker: Broker, directory: Path) -> AsyncIterator[int]
 
 async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with contextlib.suppress(OSError):
-        while octets := await reader.read(65536):
-            writer.write(octets)
+        while data := await reader.read(65536):
+            writer.write(data)
     writer.transport.abort()

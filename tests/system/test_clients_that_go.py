@@ -1,4 +1,4 @@
-"""Clients that go while messages wait for them: nothing of theirs is kept any longer, whatever holds them."""
+"""Clients that leave while messages wait for them: the gateway releases everything, whatever holds the client."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def fill(gateway: Gateway, queue: str) -> None:
 
 
 async def held(gateway: Gateway, hold: Hold) -> ClientConnection:
-    """The one client, once it does not take its messages and is held for a reason."""
+    """Wait until the one client takes no messages and is held for a reason."""
     while True:
         for client in gateway.clients:
             if not client.session.client_writable and hold in client.session.holds:
@@ -37,13 +37,13 @@ async def held(gateway: Gateway, hold: Hold) -> ClientConnection:
 
 
 async def returned(gateway: Gateway, amqp: AmqpBroker, queue: str) -> None:
-    """All messages are there for others, and nobody counts as a session."""
+    """All messages are back in the queue, and no session is counted."""
     assert await until(lambda: amqp.count(queue), lambda count: count == COUNT) == COUNT
     assert gateway.limits.sessions("/") == 0
 
 
-async def test_a_client_that_goes_with_far_too_much_waiting(broker_url: str, amqp: AmqpBroker, queue: str) -> None:
-    """It is not read then; nobody will ever take what waits for it."""
+async def test_a_client_that_leaves_with_many_messages_waiting(broker_url: str, amqp: AmqpBroker, queue: str) -> None:
+    """The gateway does not read from such a client, and its messages will never be delivered."""
     async with gateway_here(parsed(broker_url, {"journal": {"level": "off"}})) as gateway, within():
         await fill(gateway, queue)
         async with StompClient.logged_in(gateway.addresses[0], receive_buffer=4096) as slow:
@@ -53,17 +53,17 @@ async def test_a_client_that_goes_with_far_too_much_waiting(broker_url: str, amq
 
 
 @pytest.mark.parametrize("ends", ["gone", "closed by an operator"])
-async def test_a_client_that_goes_while_a_token_is_tried(
+async def test_a_client_that_leaves_while_a_token_is_checked(
     broker_url: str, amqp: AmqpBroker, queue: str, ends: str
 ) -> None:
-    """The broker's answer is behind the messages on the client's own link, where nothing is read."""
+    """The broker's answer waits behind the messages on the client's own link, from which nothing is read."""
     settings = {"token_renewal": True, "links": "dedicated", "journal": {"level": "off"}}
     passcode = unquote(urlsplit(broker_url).password or "guest")
     async with gateway_here(parsed(broker_url, settings)) as gateway, within():
         await fill(gateway, queue)
         async with StompClient.logged_in(gateway.addresses[0], receive_buffer=4096) as slow:
             slow.write("SUBSCRIBE", id="s", destination=f"/queue/{queue}", ack="client")
-            while all(client.session.client_writable for client in gateway.clients):  # noqa: ASYNC110 - it tells nobody
+            while all(client.session.client_writable for client in gateway.clients):  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.01)
             slow.write("TOKEN", token=passcode)
             client = await held(gateway, Hold.OPERATION)

@@ -1,4 +1,4 @@
-"""What RabbitMQ's management pages tell of the gateway's connections."""
+"""What RabbitMQ's management pages show of the gateway's connections."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def _connections(management: Management, login: str, count: int) -> dict[s
 
 
 @pytest.mark.parametrize("links", ["shared", "dedicated"])
-async def test_connections_tell_whom_they_serve(
+async def test_connections_name_the_client_that_they_serve(
     laboratory: Broker, management: Management, user: str, links: str
 ) -> None:
     config = parsed(
@@ -55,8 +55,8 @@ async def test_connections_tell_whom_they_serve(
                 name = f"stomp-gateway {purpose} orders {user}"
                 if links == "dedicated" or purpose == "own":
                     assert properties["connection_name"] == f"{name} {peer} {identity}"
-                    told = [properties[f"stomp_{word}"] for word in ("client", "login", "session")]
-                    assert told == [peer, user, identity]
+                    shown = [properties[f"stomp_{word}"] for word in ("client", "login", "session")]
+                    assert shown == [peer, user, identity]
                 else:
                     assert properties["connection_name"] == name
                     assert not [key for key in properties if key.startswith("stomp_")]

@@ -1,4 +1,4 @@
-"""How the gateway takes a client's bytes: in any pieces, up to the last one, and no more than its limits allow."""
+"""Input from clients: in pieces of any size, up to the last byte, and within the limits."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 from gateway.parity import AmqpBroker
 from tests.support.deadline import until, within
 from tests.support.gateway import Address, configuration, gateway_here, gateway_process, parsed
-from tests.support.neighbour import answers_during
-from tests.support.stomp_client import ConnectionOverError, StompClient, encoded
+from tests.support.stomp_client import ConnectionOverError, StompClient, answers_during, encoded
 
 pytestmark = pytest.mark.system
 
@@ -20,10 +19,10 @@ MIB = 1 << 20
 async def test_a_client_that_sends_byte_by_byte(gateway_address: Address, queue: str) -> None:
     destination = f"/queue/{queue}"
     async with StompClient.dialled(gateway_address) as client, within():
-        octets = encoded("CONNECT", accept_version="1.2") + encoded("SUBSCRIBE", id="a", destination=destination)
-        octets += encoded("SEND", b"one\0two", destination=destination, receipt="sent")
-        for octet in octets:
-            client.writer.write(bytes((octet,)))
+        data = encoded("CONNECT", accept_version="1.2") + encoded("SUBSCRIBE", id="a", destination=destination)
+        data += encoded("SEND", b"one\0two", destination=destination, receipt="sent")
+        for byte in data:
+            client.writer.write(bytes((byte,)))
             await client.writer.drain()
         await client.expect("CONNECTED", version="1.2")
         frames = {frame.command: frame for frame in [await client.receive(), await client.receive()]}
@@ -31,7 +30,7 @@ async def test_a_client_that_sends_byte_by_byte(gateway_address: Address, queue:
         assert frames["RECEIPT"]["receipt-id"] == "sent"
 
 
-async def test_everything_in_one_write(gateway_address: Address, queue: str) -> None:
+async def test_many_frames_in_one_write(gateway_address: Address, queue: str) -> None:
     destination = f"/queue/{queue}"
     sends = [encoded("SEND", b"%d" % number, destination=destination) for number in range(50)]
     async with StompClient.dialled(gateway_address) as client, within():
@@ -44,7 +43,7 @@ async def test_everything_in_one_write(gateway_address: Address, queue: str) -> 
         assert [message.body for message in await client.messages(50)] == [b"%d" % number for number in range(50)]
 
 
-# The end.
+# How a connection ends.
 
 
 async def test_half_close_stores_every_message_and_answers_every_receipt(
@@ -118,7 +117,7 @@ async def test_unsubscribe_right_behind_subscribe_loses_nothing(
     await until(lambda: amqp.count(queue), lambda count: count == total + 1 - len(received))
 
 
-async def test_a_client_that_goes_with_messages_in_hand_gives_them_back(
+async def test_unacknowledged_messages_of_a_client_that_leaves_are_requeued(
     gateway_address: Address, amqp: AmqpBroker, queue: str
 ) -> None:
     destination = f"/queue/{queue}"
@@ -161,7 +160,7 @@ async def test_a_frame_above_the_limit_before_login_is_an_error(gateway_address:
         await client.closed()
 
 
-async def test_a_sender_far_beyond_the_limit_still_reads_the_error(gateway_address: Address) -> None:
+async def test_a_sender_far_above_the_limit_still_receives_the_error(gateway_address: Address) -> None:
     async with StompClient.logged_in(gateway_address) as client, within():
         client.write("SEND", b"x" * (20 * MIB), destination="/queue/never")
         error = await client.expect("ERROR")
@@ -174,7 +173,7 @@ async def test_the_limit_grows_with_the_login(gateway_address: Address, queue: s
         await client.ask("SEND", b"x" * 70_000, destination=f"/queue/{queue}")
 
 
-async def test_login_timeout_ends_a_connection_that_says_nothing(broker_url: str) -> None:
+async def test_login_timeout_ends_a_connection_that_sends_no_frame(broker_url: str) -> None:
     config = parsed(broker_url, listeners=[{"tcp": "127.0.0.1:0", "login_timeout": "500ms"}])
     async with gateway_here(config) as gateway, within():
         async with StompClient.dialled(gateway.addresses[0]) as client:
@@ -182,7 +181,7 @@ async def test_login_timeout_ends_a_connection_that_says_nothing(broker_url: str
             await client.expect("ERROR", message="Login timeout")
             await client.closed()
         async with StompClient.logged_in(gateway.addresses[0]) as client:
-            # Well past the timeout; a client that is logged in need not fear it.
+            # Well past the timeout, which does not apply to a client that is logged in.
             with pytest.raises(TimeoutError):
                 await client.receive(seconds=2)
             await client.disconnect()
@@ -210,7 +209,7 @@ async def test_the_gateway_ends_a_connection_that_promised_heart_beats_and_sends
         await client.closed()
 
 
-async def test_a_client_that_sends_heart_beats_stays(gateway_address: Address) -> None:
+async def test_a_client_that_sends_heart_beats_stays_connected(gateway_address: Address) -> None:
     loop = asyncio.get_running_loop()
     async with StompClient.logged_in(gateway_address, heart_beat="1000,1000") as client, within():
         until_time = loop.time() + 4
@@ -229,7 +228,7 @@ async def test_without_heart_beats_there_are_none(gateway_address: Address) -> N
         await client.disconnect()
 
 
-# What is big, empty or odd.
+# Unusual bodies.
 
 
 @pytest.fixture(scope="module")
@@ -244,7 +243,7 @@ async def test_bodies_arrive_as_they_were_sent(gateway_address: Address, queue: 
             client.write("SEND", body, destination=f"/queue/{queue}")
         messages = await client.messages(len(odd_bodies))
         assert [message.body for message in messages] == odd_bodies
-        # An empty body has no content-length, of all the others it is right: the client counts by it.
+        # An empty body has no content-length. The client reads all other bodies by it, so it is right.
         assert "content-length" not in messages[0].headers
 
 
@@ -276,8 +275,8 @@ async def test_a_frame_cut_off_by_the_end_of_the_connection_is_not_sent(
     assert await amqp.count(queue) == 1
 
 
-async def test_whoever_sends_very_many_frames_does_not_hold_up_others(gateway_address: Address) -> None:
-    """A hundred thousand of them take the gateway a while; meanwhile others have their answers."""
+async def test_a_client_that_sends_very_many_frames_does_not_block_others(gateway_address: Address) -> None:
+    """The gateway needs a while for a hundred thousand frames; meanwhile it answers others."""
     async with (
         StompClient.logged_in(gateway_address) as busy,
         StompClient.logged_in(gateway_address) as other,
@@ -287,7 +286,7 @@ async def test_whoever_sends_very_many_frames_does_not_hold_up_others(gateway_ad
         assert await answers_during(busy.ask("BEGIN", transaction="last"), other) > 5
 
 
-async def test_what_was_sent_before_the_end_is_carried_out_however_much_it_is(
+async def test_very_many_frames_sent_before_half_close_are_all_processed(
     gateway_address: Address, amqp: AmqpBroker, queue: str
 ) -> None:
     total = 5000

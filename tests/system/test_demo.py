@@ -1,4 +1,4 @@
-"""The demonstration's traffic: clients and journal count the same, to the last message."""
+"""The traffic of the demonstration: clients and journal count the same."""
 
 from __future__ import annotations
 

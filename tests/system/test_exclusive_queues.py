@@ -11,11 +11,10 @@ import pytest
 
 from deploy.local.broker import Broker
 from gateway.parity import AmqpBroker
+from tests.support.brokers import until_queue_gone
 from tests.support.deadline import within
 from tests.support.gateway import Address, configuration, gateway_here, gateway_process, parsed
-from tests.support.last_words import last_words
-from tests.support.queues import until_gone
-from tests.support.stomp_client import StompClient
+from tests.support.stomp_client import StompClient, final_error
 
 pytestmark = pytest.mark.system
 
@@ -47,7 +46,7 @@ def filled(headers: dict[str, str], queue: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def dedicated(broker_url: str) -> Iterator[Address]:
-    """A gateway whose sessions have links of their own, so that the broker itself is the judge."""
+    """A gateway whose sessions have links of their own, so that the broker itself refuses."""
     with gateway_process(configuration(broker_url, {"links": "dedicated"})) as process:
         yield process.address
 
@@ -62,29 +61,29 @@ async def test_an_exclusive_queue_is_refused_to_another_session_as_the_broker_do
     own: dict[str, str],
     headers: dict[str, str],
 ) -> None:
-    words = []
+    errors = []
     for address in (gateway_address, dedicated, plugin_address):
         async with StompClient.logged_in(address) as owner, StompClient.logged_in(address) as other, within():
             await owner.ask("SUBSCRIBE", id="a", destination=f"/queue/{queue}", **own)
             if headers.get("command") == "UNSUBSCRIBE":
                 await other.ask("SUBSCRIBE", id="b", destination="/topic/elsewhere")
             other.write(headers.get("command", "SUBSCRIBE"), id="b", **filled(headers, queue))
-            words.append(await last_words(other))
+            errors.append(await final_error(other))
             # The owner is not disturbed, and neither is its queue.
             owner.write("SEND", b"still mine", destination=f"/amq/queue/{queue}")
             await owner.expect("MESSAGE", b"still mine")
             await owner.disconnect()
     text = f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{queue}' in vhost '/'. "
-    assert words[0].message == "resource_locked"
-    assert words[0].body.startswith(text)
-    assert words == [words[0]] * 3
+    assert errors[0].message == "resource_locked"
+    assert errors[0].body.startswith(text)
+    assert errors == [errors[0]] * 3
 
 
 @pytest.mark.parametrize("destination", ["/queue/{}", "/amq/queue/{}"])
 async def test_sending_to_an_exclusive_queue_of_another_session(
     gateway_address: Address, plugin_address: Address, queue: str, destination: str
 ) -> None:
-    """As with the plugin: publishing needs no access to a queue, declaring does."""
+    """As with the plugin: only a SEND that declares the queue needs access to it."""
     outcomes = []
     for address in (gateway_address, plugin_address):
         async with StompClient.logged_in(address) as owner, StompClient.logged_in(address) as other, within():
@@ -102,7 +101,7 @@ async def test_sending_to_an_exclusive_queue_of_another_session(
 async def test_an_exclusive_queue_is_free_when_its_session_gives_it_up(
     gateway_address: Address, amqp: AmqpBroker, queue: str, how: str
 ) -> None:
-    async with StompClient.logged_in(gateway_address) as owner, StompClient.logged_in(gateway_address) as heir:
+    async with StompClient.logged_in(gateway_address) as owner, StompClient.logged_in(gateway_address) as next_owner:
         async with within():
             await owner.ask("SUBSCRIBE", id="a", destination=f"/queue/{queue}", **EXCLUSIVE)
             if how == "disconnect":
@@ -114,11 +113,11 @@ async def test_an_exclusive_queue_is_free_when_its_session_gives_it_up(
                 await owner.closed()
             else:
                 owner.writer.transport.abort()
-            await until_gone(amqp, queue)
-            await heir.ask("SUBSCRIBE", id="a", destination=f"/queue/{queue}", **EXCLUSIVE)
-            heir.write("SEND", b"mine now", destination=f"/amq/queue/{queue}")
-            await heir.expect("MESSAGE", b"mine now")
-            await heir.disconnect()
+            await until_queue_gone(amqp, queue)
+            await next_owner.ask("SUBSCRIBE", id="a", destination=f"/queue/{queue}", **EXCLUSIVE)
+            next_owner.write("SEND", b"mine now", destination=f"/amq/queue/{queue}")
+            await next_owner.expect("MESSAGE", b"mine now")
+            await next_owner.disconnect()
 
 
 async def test_an_exclusive_queue_that_a_send_declared(gateway_address: Address, amqp: AmqpBroker, queue: str) -> None:
@@ -130,7 +129,7 @@ async def test_an_exclusive_queue_that_a_send_declared(gateway_address: Address,
             await owner.ask("SUBSCRIBE", id="a", ack="client", destination=f"/queue/{queue}", exclusive="true")
             await owner.expect("MESSAGE", b"kept")
             await owner.disconnect()
-            await until_gone(amqp, queue)
+            await until_queue_gone(amqp, queue)
 
 
 @pytest.mark.parametrize("how", ["disconnect", "abruptly"])
@@ -151,11 +150,11 @@ async def test_a_temporary_queue_ends_with_its_session(gateway_address: Address,
             await asker.disconnect()
         else:
             asker.writer.transport.abort()
-        await until_gone(amqp, found[1])
+        await until_queue_gone(amqp, found[1])
         await answerer.disconnect()
 
 
-async def test_nobody_else_reads_a_temporary_queue(gateway_address: Address) -> None:
+async def test_no_other_session_reads_a_temporary_queue(gateway_address: Address) -> None:
     async with (
         StompClient.logged_in(gateway_address) as asker,
         StompClient.logged_in(gateway_address) as thief,
@@ -180,7 +179,7 @@ async def test_no_queue_is_left_behind(broker_url: str, own_broker: Broker) -> N
             await client.ask("SUBSCRIBE", id="5", destination="/queue/left", durable="false")
             await client.ask("SEND", b"", destination="/topic/nobody", reply_to="/temp-queue/left")
         async with StompClient.logged_in(gateway.addresses[0]) as client:
-            # A subscription that fails half-way: there is no such exchange to bind its queue to.
+            # A subscription that fails when its queue is bound: the exchange does not exist.
             client.write("SUBSCRIBE", id="1", destination="/exchange/no-such-exchange/left")
             await client.expect("ERROR", message="not_found")
             await client.closed()
@@ -196,7 +195,7 @@ async def test_a_queue_stays_exclusive_while_one_of_two_subscriptions_is_left(
             await owner.ask("SUBSCRIBE", id="b", destination=f"/queue/{queue}", **EXCLUSIVE)
             await owner.ask("UNSUBSCRIBE", id="a")
             other.write("SUBSCRIBE", id="b", destination=f"/amq/queue/{queue}")
-            assert (await last_words(other)).message == "resource_locked"
+            assert (await final_error(other)).message == "resource_locked"
             owner.write("SEND", b"still mine", destination=f"/amq/queue/{queue}")
             await owner.expect("MESSAGE", b"still mine", subscription="b")
             await owner.disconnect()
@@ -207,7 +206,7 @@ async def test_an_exclusive_queue_that_an_operator_deletes_is_free(
     gateway_address: Address, own_broker: Broker, queue: str, consumed: bool
 ) -> None:
     exclusive = {"destination": f"/queue/{queue}", "exclusive": "true"}
-    async with StompClient.logged_in(gateway_address) as owner, StompClient.logged_in(gateway_address) as heir:
+    async with StompClient.logged_in(gateway_address) as owner, StompClient.logged_in(gateway_address) as next_owner:
         async with within():
             await owner.ask("SEND", b"", **exclusive)
             if consumed:
@@ -216,12 +215,12 @@ async def test_an_exclusive_queue_that_an_operator_deletes_is_free(
             await asyncio.to_thread(own_broker.ctl, "delete_queue", queue)
             if consumed:
                 await owner.expect("ERROR", message="Server cancelled subscription", subscription="a")
-            await heir.ask("SUBSCRIBE", id="h", **exclusive)
-            # From now on it is the heir's, and the end of the other session is none of its business.
+            await next_owner.ask("SUBSCRIBE", id="h", **exclusive)
+            # The end of the first session does not delete the queue, which has a new owner.
             await owner.disconnect()
-            heir.write("SEND", b"mine now", destination=f"/amq/queue/{queue}")
-            await heir.expect("MESSAGE", b"mine now")
-            await heir.disconnect()
+            next_owner.write("SEND", b"mine now", destination=f"/amq/queue/{queue}")
+            await next_owner.expect("MESSAGE", b"mine now")
+            await next_owner.disconnect()
 
 
 async def test_the_end_of_a_session_deletes_no_queue_that_took_the_name_of_its_own(

@@ -1,4 +1,4 @@
-"""The traffic journal of a real gateway with real clients: complete, counted, discreet, and of no consequence."""
+"""The traffic journal of a real gateway with real clients: complete, free of secrets, and without effect on clients."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def settings(directory: Path, level: str, **more: object) -> dict[str, Any]:
 
 
 async def conversation(process: GatewayProcess, queue: str) -> None:
-    """A bit of everything: 7 messages sent, 6 of them confirmed, 6 delivered, 3 of them acknowledged, one refused."""
+    """7 messages are sent and 6 of them confirmed; 6 are delivered, 3 of them acknowledged, and one refused."""
     destination = f"/amq/queue/{queue}"
     async with within(60):
         async with StompClient.logged_in(process.address) as client:
@@ -144,9 +144,9 @@ async def test_secrets_bodies_and_header_values_are_never_written(
             await client.disconnect()
         process.terminate()
         assert await process.exit_code(30) == ExitCode.OK
-    octets = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())  # noqa: ASYNC240
-    assert _SECRET.encode() not in octets
-    assert b"127.0.0.1" not in octets
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())  # noqa: ASYNC240
+    assert _SECRET.encode() not in written
+    assert b"127.0.0.1" not in written
     found = journal_of(tmp_path)
     (conn,) = (line for line in found if line["e"] == "conn")
     assert len(bytes.fromhex(conn["u"])) == 8
@@ -179,13 +179,13 @@ async def test_sampled_messages_keep_all_their_events(
     assert len(by_event["dlv"]) == sum(line.get("n", 1) for line in by_event["ack"])
 
 
-async def test_a_directory_that_cannot_be_used_stops_the_start_and_says_so(broker_url: str, tmp_path: Path) -> None:
+async def test_a_directory_that_cannot_be_used_is_an_error_at_the_start(broker_url: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(AssertionError, match=r"journal cannot be written to .*name another directory"):
         GatewayProcess(configuration(broker_url, settings(tmp_path / "file" / "x", "session")))
 
 
-async def test_without_a_directory_of_ones_own_the_gateway_goes_on_without_journal(
+async def test_without_a_configured_directory_the_gateway_runs_without_a_journal(
     broker_url: str, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -218,7 +218,7 @@ async def test_killed_under_load_at_most_the_last_moment_is_missing(
             except (ConnectionOverError, ConnectionError, EOFError):
                 pass
         assert await process.exit_code(30) == -signal.SIGKILL
-    assert journal_of(tmp_path) == []  # the open segment is nobody's business yet
+    assert journal_of(tmp_path) == []  # readers ignore the open segment
     with gateway_process(document) as process:
         async with within(30), StompClient.logged_in(process.address) as client:
             await client.disconnect()

@@ -1,4 +1,4 @@
-"""What a user or an address may have and do: sessions beyond it are refused, traffic beyond it waits and is kept."""
+"""Limits per user and address: sessions beyond them are refused, traffic beyond them waits and is not lost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.system
 
 @asynccontextmanager
 async def limited(broker_url: str, **limits: Any) -> AsyncIterator[tuple[Gateway, Address]]:  # noqa: ANN401 - YAML
-    """A gateway behind a proxy, so that clients may come from anywhere. The virtual host `other` is without limits."""
+    """A gateway with the PROXY protocol, so that clients have any address. The virtual host `other` has no limits."""
     config = parsed(
         broker_url,
         {"loopback_users": [], "journal": {"level": "off"}},
@@ -32,32 +32,32 @@ async def limited(broker_url: str, **limits: Any) -> AsyncIterator[tuple[Gateway
         yield gateway, gateway.addresses[0]
 
 
-def come_from(host: str) -> bytes:
-    """What a proxy says of a client."""
+def proxy_header(host: str) -> bytes:
+    """The PROXY header for a client at an address."""
     family = "TCP6" if ":" in host else "TCP4"
     return f"PROXY {family} {host} {host} 1000 61613\r\n".encode()
 
 
 def holds(gateway: Gateway, virtual_host: str) -> int:
-    """How often a session of a virtual host was held for its rate."""
+    """How often the rate limit held a session of a virtual host."""
     return gateway.stats.host(virtual_host).holds[Hold.RATE_LIMIT.value]
 
 
 async def gone(gateway: Gateway, sessions: int) -> None:
-    """Wait until the gateway has noticed that clients are gone."""
-    while gateway.limits.sessions("/") > sessions:  # noqa: ASYNC110 - it tells nobody
+    """Wait until the gateway has noticed that clients have left."""
+    while gateway.limits.sessions("/") > sessions:  # noqa: ASYNC110 - there is no event to wait for
         await asyncio.sleep(0.01)
 
 
 async def held(gateway: Gateway, sessions: int) -> None:
-    """Wait until so many sessions are held for their rate."""
+    """Wait until the rate limit holds so many sessions."""
     while sum(Hold.RATE_LIMIT in each.session.holds for each in gateway.clients) < sessions:  # noqa: ASYNC110 - as above
         await asyncio.sleep(0)
 
 
 async def refused(address: Address, preface: bytes = b"") -> str:
-    """Log in as one too many; what is said."""
-    async with StompClient.dialled(address, preface=preface or come_from("192.0.2.99")) as client:
+    """Log in beyond the limit, and return the body of the ERROR."""
+    async with StompClient.dialled(address, preface=preface or proxy_header("192.0.2.99")) as client:
         client.write("CONNECT", accept_version="1.2", receipt="c")
         frame = await client.expect("ERROR", message="Session limit reached", receipt_id="c")
         await client.closed()
@@ -68,40 +68,42 @@ async def test_one_session_too_many(broker_url: str) -> None:
     tail = " has 2 sessions, as many as are allowed; close one, or try again later.\n"
     async with limited(broker_url, user={"sessions": 2}) as (gateway, address), within():
         async with (
-            StompClient.logged_in(address, preface=come_from("192.0.2.1")) as first,
-            StompClient.logged_in(address, preface=come_from("192.0.2.2")) as second,
-            StompClient.logged_in(address, preface=come_from("192.0.2.2"), host="other") as other,
+            StompClient.logged_in(address, preface=proxy_header("192.0.2.1")) as first,
+            StompClient.logged_in(address, preface=proxy_header("192.0.2.2")) as second,
+            StompClient.logged_in(address, preface=proxy_header("192.0.2.2"), host="other") as other,
         ):
             assert await refused(address) == "The user 'guest'" + tail
-            # Whoever is in is not disturbed; and as soon as one has gone, there is room.
+            # Open sessions are not disturbed, and as soon as one ends, another may log in.
             await second.ask("SEND", destination="/topic/t")
             await first.disconnect()
-            async with StompClient.logged_in(address, preface=come_from("192.0.2.3")) as third:
+            async with StompClient.logged_in(address, preface=proxy_header("192.0.2.3")) as third:
                 await refused(address)
                 await third.disconnect()
             second.hang_up()
             await gone(gateway, 0)
             await other.disconnect()
-        async with StompClient.logged_in(address, preface=come_from("192.0.2.1")):
+        async with StompClient.logged_in(address, preface=proxy_header("192.0.2.1")):
             assert gateway.limits.sessions("/", login="guest") == 1
 
 
 async def test_one_session_too_many_from_an_address(broker_url: str) -> None:
     async with limited(broker_url, address={"sessions": 1}) as (_, address), within():
         async with (
-            StompClient.logged_in(address, preface=come_from("2001:db8:0:1::1")),
-            StompClient.logged_in(address, preface=come_from("2001:db8:0:2::1")),
-            StompClient.logged_in(address, preface=come_from("192.0.2.1")),
+            StompClient.logged_in(address, preface=proxy_header("2001:db8:0:1::1")),
+            StompClient.logged_in(address, preface=proxy_header("2001:db8:0:2::1")),
+            StompClient.logged_in(address, preface=proxy_header("192.0.2.1")),
         ):
-            assert (await refused(address, come_from("2001:db8:0:1::2"))).startswith(
+            assert (await refused(address, proxy_header("2001:db8:0:1::2"))).startswith(
                 "The address 2001:db8:0:1::/64 has"
             )
-            assert (await refused(address, come_from("192.0.2.1"))).startswith("The address 192.0.2.1 has 1 sessions")
+            assert (await refused(address, proxy_header("192.0.2.1"))).startswith(
+                "The address 192.0.2.1 has 1 sessions"
+            )
 
 
-async def test_a_login_that_fails_takes_no_place(broker_url: str) -> None:
+async def test_a_login_that_fails_does_not_count_as_a_session(broker_url: str) -> None:
     async with limited(broker_url, sessions=1) as (gateway, address), within():
-        async with StompClient.dialled(address, preface=come_from("192.0.2.1")) as client:
+        async with StompClient.dialled(address, preface=proxy_header("192.0.2.1")) as client:
             client.write("CONNECT", accept_version="1.2", passcode="wrong")
             await client.expect("ERROR", message="Bad CONNECT")
             client.write("CONNECT", accept_version="1.2", heart_beat="senseless")
@@ -116,13 +118,13 @@ async def test_a_login_that_fails_takes_no_place(broker_url: str) -> None:
 async def test_sessions_of_one_user_share_a_rate_and_lose_nothing(
     broker_url: str, amqp: AmqpBroker, queue: str
 ) -> None:
-    """300 messages at once for three sessions, of which each second 500 may come: nobody else waits."""
+    """Two sessions share 500 messages per second; the session in another virtual host does not wait."""
     user = {"messages_per_second": 500, "burst": "10ms"}
     async with limited(broker_url, user=user) as (gateway, address), within():
         async with (
-            StompClient.logged_in(address, preface=come_from("192.0.2.1"), heart_beat="1000,1000") as first,
-            StompClient.logged_in(address, preface=come_from("192.0.2.2")) as second,
-            StompClient.logged_in(address, preface=come_from("192.0.2.3"), host="other") as other,
+            StompClient.logged_in(address, preface=proxy_header("192.0.2.1"), heart_beat="1000,1000") as first,
+            StompClient.logged_in(address, preface=proxy_header("192.0.2.2")) as second,
+            StompClient.logged_in(address, preface=proxy_header("192.0.2.3"), host="other") as other,
         ):
             await first.ask("SEND", b"", destination=f"/queue/{queue}")
             senders = [first, second, other]
@@ -139,35 +141,35 @@ async def test_sessions_of_one_user_share_a_rate_and_lose_nothing(
     assert await amqp.count(queue) == 1 + 300
 
 
-async def test_octets_are_paid_for_too_and_a_client_in_debt_may_go(
+async def test_bytes_count_for_the_rate_and_a_held_client_may_disconnect(
     broker_url: str, amqp: AmqpBroker, queue: str
 ) -> None:
     address_limit = {"bytes_per_second": "1MiB", "burst": "10ms"}
     async with limited(broker_url, address=address_limit) as (gateway, address), within():
-        async with StompClient.logged_in(address, preface=come_from("192.0.2.1")) as client:
+        async with StompClient.logged_in(address, preface=proxy_header("192.0.2.1")) as client:
             await client.ask("SEND", b"x" * 300_000, destination=f"/queue/{queue}")
             assert holds(gateway, "/") > 0
             client.write("SEND", b"x" * 300_000, destination=f"/queue/{queue}")
             await client.disconnect()
-        async with StompClient.logged_in(address, preface=come_from("192.0.2.2")) as client:
+        async with StompClient.logged_in(address, preface=proxy_header("192.0.2.2")) as client:
             client.write("SEND", b"x" * 300_000, destination=f"/queue/{queue}")
             client.half_close()
             await client.closed()
     assert await amqp.count(queue) == 3
 
 
-async def test_whoever_is_in_debt_is_so_with_every_session_and_a_gateway_that_stops_waits_for_nobody(
+async def test_a_rate_holds_every_session_of_a_user_but_not_a_gateway_that_stops(
     broker_url: str,
 ) -> None:
     async with (
         within(),
-        # CONNECT alone costs a minute.
+        # CONNECT alone uses up the rate for a minute.
         limited(broker_url, user={"bytes_per_second": "1B", "burst": "1s"}) as (gateway, address),
-        StompClient.dialled(address, preface=come_from("192.0.2.1")) as first,
-        StompClient.dialled(address, preface=come_from("192.0.2.2")) as second,
+        StompClient.dialled(address, preface=proxy_header("192.0.2.1")) as first,
+        StompClient.dialled(address, preface=proxy_header("192.0.2.2")) as second,
     ):
         for client in (first, second):
-            # What is read with CONNECT is carried out, once the publishing channel is there and the debt is paid.
+            # What was read together with CONNECT is processed once the session is no longer held.
             send = encoded("SEND", destination="/topic/t", receipt="r")
             client.writer.write(encoded("CONNECT", accept_version="1.2") + send)
             await client.expect("CONNECTED")

@@ -35,13 +35,13 @@ async def _channel(link: Link) -> LinkChannel:
 
 
 class _Listener:
-    """What a session is to a link, in short."""
+    """The part of a session that a link needs."""
 
     def __init__(self) -> None:
-        self.heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.received: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     def deliver(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
-        self.heard.set_result(body)
+        self.received.set_result(body)
 
     def confirm(self, sequence: int, multiple: bool, accepted: bool) -> None:
         """Nothing is published here."""
@@ -50,10 +50,10 @@ class _Listener:
         """Nothing is to be written."""
 
 
-async def test_a_session_whose_channel_the_broker_closed_does_not_deafen_the_next_one(
+async def test_a_session_whose_channel_the_broker_closed_does_not_discard_deliveries_of_the_next_one(
     broker_url: str, amqp: AmqpBroker, queue: str
 ) -> None:
-    """The broker closes a channel, and its number is used again before its session has taken leave of it."""
+    """The broker closes a channel, and its number is reused before its session has closed it."""
     link = await _open(broker_url)
     try:
         first = await _channel(link)
@@ -64,12 +64,12 @@ async def test_a_session_whose_channel_the_broker_closed_does_not_deafen_the_nex
         listener = _Listener()
         second.set_sink(Sink(listener.deliver, listener.confirm, listener))
         first.discard(None)
-        first.write(b"and says something that nobody may hear")
+        first.write(b"and writes something that must be discarded")
         await second.declare(QueueSpec(queue, auto_delete=True))
         await second.bind(queue, "amq.topic", queue)
         await second.consume(queue, 1, {})
         await amqp.publish("amq.topic", queue, BrokerMessage(body=b"hello"))
-        assert await asyncio.wait_for(listener.heard, 10) == b"hello"
+        assert await asyncio.wait_for(listener.received, 10) == b"hello"
         await first.close()
         await second.close()
     finally:

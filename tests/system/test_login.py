@@ -1,4 +1,4 @@
-"""Logging in: RabbitMQ is the judge of users and virtual hosts, and what it once said is trusted only for a while."""
+"""Login: RabbitMQ decides about users and virtual hosts, and its answer is cached for a limited time."""
 
 from __future__ import annotations
 
@@ -11,61 +11,53 @@ from collections.abc import Iterator
 import pytest
 
 from deploy.local.broker import Broker
-from deploy.local.given import GivenBroker
-from tests.support.chaos import chaos
+from tests.support.chaos import ChaosProxy
 from tests.support.deadline import until, within
-from tests.support.gateway import Address, gateway_here, parsed
+from tests.support.gateway import Address, gateway_here, parsed, upstream
 from tests.support.stomp_client import Frame, StompClient
 
 pytestmark = pytest.mark.system
 
 RIGHT, WRONG, CHANGED = "correct", "wrong", "changed"
 USERS = 20
-"""More than there are tests that want one."""
+"""More than the tests that need one."""
 REFUSED = "Access refused for user '{}'\n"
 
 
 @pytest.fixture(scope="module")
-def control(broker: Broker) -> Broker:
-    if isinstance(broker, GivenBroker):
-        pytest.skip("the broker that AMQP_URL names is not ours to control")
-    return broker
-
-
-@pytest.fixture(scope="module")
-def users(control: Broker) -> Iterator[str]:
-    """Users with passcode "correct" who may use the virtual host /, made at once. They end with their broker."""
+def users(own_broker: Broker) -> Iterator[str]:
+    """Users with the passcode "correct" who may use the virtual host /, all created in one call."""
     names = [f"user-{secrets.token_hex(4)}" for _ in range(USERS)]
     add_user = 'rabbit_auth_backend_internal:add_user(<<"{}">>, <<"{}">>, <<"tests">>)'
-    erlang(control, ", ".join(f"{add_user.format(name, RIGHT)}, {permit(name, '/')}" for name in names) + ".")
+    erlang(own_broker, ", ".join(f"{add_user.format(name, RIGHT)}, {permit(name, '/')}" for name in names) + ".")
     return iter(names)
 
 
 @pytest.fixture
 def user(users: Iterator[str]) -> str:
-    """One of them, whom no other test has."""
+    """A user that no other test has."""
     return next(users)
 
 
 @pytest.fixture(scope="module")
-def twins(control: Broker) -> Iterator[tuple[str, str]]:
+def twins(own_broker: Broker) -> Iterator[tuple[str, str]]:
     """Two virtual hosts on the broker that guest may use."""
     names = tuple(f"twin-{secrets.token_hex(4)}" for _ in range(2))
     for name in names:
-        erlang(control, f'rabbit_vhost:add(<<"{name}">>, <<"tests">>), {permit("guest", name)}.')
+        erlang(own_broker, f'rabbit_vhost:add(<<"{name}">>, <<"tests">>), {permit("guest", name)}.')
     yield names[0], names[1]
     for name in names:
-        erlang(control, f'rabbit_vhost:delete(<<"{name}">>, <<"tests">>).')
+        erlang(own_broker, f'rabbit_vhost:delete(<<"{name}">>, <<"tests">>).')
 
 
 def permit(user: str, vhost: str) -> str:
-    """The expression that gives a user every right in a virtual host."""
+    """The Erlang expression that gives a user all permissions in a virtual host."""
     everything = ", ".join(['<<".*">>'] * 3)
     return f'rabbit_auth_backend_internal:set_permissions(<<"{user}">>, <<"{vhost}">>, {everything}, <<"tests">>)'
 
 
 def erlang(broker: Broker, expression: str) -> str:
-    """One start of rabbitmqctl for several steps: each start takes about a second."""
+    """Run several steps in one rabbitmqctl, which takes about a second to start."""
     return broker.ctl("eval", expression)
 
 
@@ -113,65 +105,61 @@ async def test_passcodes_never_show_in_the_log(broker_url: str, capfd: pytest.Ca
 # The cache of logins.
 
 
-async def test_without_a_cache_the_broker_is_asked_each_time(broker: Broker, control: Broker, user: str) -> None:
-    async with chaos((broker.host, broker.amqp_port)) as proxy:
-        host, port = proxy.address
-        config = parsed(broker.amqp_url, {"login_cache": 0}, upstream={"urls": [f"amqp://{host}:{port}"]})
-        async with gateway_here(config) as gateway, within(60):
-            address = gateway.addresses[0]
-            async with StompClient.logged_in(address, login=user, passcode=RIGHT):
-                for asked in range(1, 4):
-                    assert proxy.accepted == asked
-                    assert (await try_login(address, user, RIGHT)).command == "CONNECTED"
-                await change_passcode(control, user)
-                assert (await try_login(address, user, RIGHT)).body.decode() == REFUSED.format(user)
-                assert (await try_login(address, user, CHANGED)).command == "CONNECTED"
-
-
-async def test_the_cache_trusts_the_very_same_credentials_only(broker: Broker, control: Broker, user: str) -> None:
-    async with chaos((broker.host, broker.amqp_port)) as proxy:
-        host, port = proxy.address
-        config = parsed(broker.amqp_url, {"login_cache": 60}, upstream={"urls": [f"amqp://{host}:{port}"]})
-        async with gateway_here(config) as gateway, within(60):
-            address = gateway.addresses[0]
-            async with StompClient.logged_in(address, login=user, passcode=RIGHT):
-                await change_passcode(control, user)
-                assert proxy.accepted == 1
-                assert (await try_login(address, user, RIGHT)).command == "CONNECTED"
-                assert proxy.accepted == 1, "the broker was asked though the answer was known"
-                for passcode in (WRONG, RIGHT[:-1], RIGHT + " ", ""):
-                    assert (await try_login(address, user, passcode)).body.decode() == REFUSED.format(user)
-                assert (await try_login(address, user, CHANGED)).command == "CONNECTED"
-                # A refused login has not spoilt the accepted one.
-                asked = proxy.accepted
-                assert (await try_login(address, user, RIGHT)).command == "CONNECTED"
+async def test_without_a_cache_the_broker_is_asked_each_time(own_broker: Broker, proxy: ChaosProxy, user: str) -> None:
+    config = parsed(own_broker.amqp_url, {"login_cache": 0}, upstream=upstream(proxy.address))
+    async with gateway_here(config) as gateway, within(60):
+        address = gateway.addresses[0]
+        async with StompClient.logged_in(address, login=user, passcode=RIGHT):
+            for asked in range(1, 4):
                 assert proxy.accepted == asked
+                assert (await try_login(address, user, RIGHT)).command == "CONNECTED"
+            await change_passcode(own_broker, user)
+            assert (await try_login(address, user, RIGHT)).body.decode() == REFUSED.format(user)
+            assert (await try_login(address, user, CHANGED)).command == "CONNECTED"
 
 
-async def test_the_broker_is_asked_again_when_the_cache_time_is_over(
-    broker: Broker, control: Broker, user: str
+async def test_the_cache_accepts_only_exactly_the_same_credentials(
+    own_broker: Broker, proxy: ChaosProxy, user: str
 ) -> None:
-    async with gateway_here(parsed(broker.amqp_url, {"login_cache": 5})) as gateway, within(60):
+    config = parsed(own_broker.amqp_url, {"login_cache": 60}, upstream=upstream(proxy.address))
+    async with gateway_here(config) as gateway, within(60):
+        address = gateway.addresses[0]
+        async with StompClient.logged_in(address, login=user, passcode=RIGHT):
+            await change_passcode(own_broker, user)
+            assert proxy.accepted == 1
+            assert (await try_login(address, user, RIGHT)).command == "CONNECTED"
+            assert proxy.accepted == 1, "the broker was asked though the answer was known"
+            for passcode in (WRONG, RIGHT[:-1], RIGHT + " ", ""):
+                assert (await try_login(address, user, passcode)).body.decode() == REFUSED.format(user)
+            assert (await try_login(address, user, CHANGED)).command == "CONNECTED"
+            # The refused login has not replaced the accepted one in the cache.
+            asked = proxy.accepted
+            assert (await try_login(address, user, RIGHT)).command == "CONNECTED"
+            assert proxy.accepted == asked
+
+
+async def test_the_broker_is_asked_again_when_the_cache_time_is_over(own_broker: Broker, user: str) -> None:
+    async with gateway_here(parsed(own_broker.amqp_url, {"login_cache": 5})) as gateway, within(60):
         address = gateway.addresses[0]
         async with StompClient.logged_in(address, login=user, passcode=RIGHT) as early:
-            await change_passcode(control, user)
+            await change_passcode(own_broker, user)
             assert (await try_login(address, user, RIGHT)).command == "CONNECTED"
 
             async def answer() -> str:
                 return (await try_login(address, user, RIGHT)).command
 
             await until(answer, lambda command: command == "ERROR")
-            # Sessions that were let in before are not thrown out.
+            # Sessions that logged in before go on.
             await early.ask("SEND", b"", destination="/topic/nobody")
             await early.disconnect()
 
 
-async def test_a_deleted_user_gets_in_no_more(broker: Broker, control: Broker, user: str) -> None:
-    async with gateway_here(parsed(broker.amqp_url, {"login_cache": 600})) as gateway, within(60):
+async def test_a_deleted_user_cannot_log_in_again(own_broker: Broker, user: str) -> None:
+    async with gateway_here(parsed(own_broker.amqp_url, {"login_cache": 600})) as gateway, within(60):
         address = gateway.addresses[0]
         async with StompClient.logged_in(address, login=user, passcode=RIGHT) as client:
             delete = f'rabbit_auth_backend_internal:delete_user(<<"{user}">>, <<"tests">>).'
-            await asyncio.to_thread(erlang, control, delete)
+            await asyncio.to_thread(erlang, own_broker, delete)
 
             # RabbitMQ closes the user's connections; without a link no login is trusted.
             async def answer() -> str:
@@ -195,13 +183,13 @@ async def test_many_logins_at_once_with_a_wrong_one_among_them(broker: Broker) -
 
 
 async def connections(broker: Broker) -> Counter[str]:
-    """How many AMQP connections each client name has, by the gateway's names for them."""
+    """The number of AMQP connections, by the names that the gateway gives them."""
     listing = await asyncio.to_thread(broker.ctl, "list_connections", "client_properties")
     return Counter(re.findall(r'"connection_name","(stomp-gateway [^"]+)"', listing))
 
 
-async def test_shared_links_are_few(broker: Broker, control: Broker, user: str) -> None:
-    async with gateway_here(parsed(broker.amqp_url)) as gateway, within(60):
+async def test_shared_links_are_few(own_broker: Broker, user: str) -> None:
+    async with gateway_here(parsed(own_broker.amqp_url)) as gateway, within(60):
         address = gateway.addresses[0]
         async with StompClient.logged_in(address, login=user, passcode=RIGHT) as first:
             clients = [StompClient.logged_in(address, login=user, passcode=RIGHT) for _ in range(30)]
@@ -209,7 +197,7 @@ async def test_shared_links_are_few(broker: Broker, control: Broker, user: str) 
             for number, client in enumerate(opened):
                 await client.ask("SUBSCRIBE", id="a", destination=f"/topic/shared.{user}.{number}")
                 await client.ask("SEND", b"", destination="/topic/nobody")
-            found = await connections(control)
+            found = await connections(own_broker)
             assert sum(count for name, count in found.items() if user in name) <= 2
             for client in opened:
                 await client.disconnect()
@@ -218,31 +206,31 @@ async def test_shared_links_are_few(broker: Broker, control: Broker, user: str) 
             await first.disconnect()
 
 
-async def test_dedicated_links_are_the_clients_own(broker: Broker, control: Broker, user: str) -> None:
-    async with gateway_here(parsed(broker.amqp_url, {"links": "dedicated"})) as gateway, within(60):
+async def test_each_session_has_its_own_dedicated_link(own_broker: Broker, user: str) -> None:
+    async with gateway_here(parsed(own_broker.amqp_url, {"links": "dedicated"})) as gateway, within(60):
         address = gateway.addresses[0]
         async with (
             StompClient.logged_in(address, login=user, passcode=RIGHT) as one,
             StompClient.logged_in(address, login=user, passcode=RIGHT) as two,
         ):
             peers = [":".join(map(str, client.writer.get_extra_info("sockname"))) for client in (one, two)]
-            found = await connections(control)
+            found = await connections(own_broker)
             assert [sum(count for name, count in found.items() if peer in name) for peer in peers] == [1, 1]
             await one.disconnect()
 
             async def left() -> list[int]:
-                now = await connections(control)
+                now = await connections(own_broker)
                 return [sum(count for name, count in now.items() if peer in name) for peer in peers]
 
             await until(left, lambda counts: counts == [0, 1])
             await two.disconnect()
 
 
-async def test_a_dedicated_link_is_asked_for_each_time(broker: Broker, control: Broker, user: str) -> None:
-    async with gateway_here(parsed(broker.amqp_url, {"links": "dedicated"})) as gateway, within(60):
+async def test_a_dedicated_link_checks_the_passcode_each_time(own_broker: Broker, user: str) -> None:
+    async with gateway_here(parsed(own_broker.amqp_url, {"links": "dedicated"})) as gateway, within(60):
         address = gateway.addresses[0]
         async with StompClient.logged_in(address, login=user, passcode=RIGHT):
-            await change_passcode(control, user)
+            await change_passcode(own_broker, user)
             assert (await try_login(address, user, RIGHT)).command == "ERROR"
 
 
@@ -273,7 +261,9 @@ async def test_virtual_hosts_by_name_alias_mapping_and_pass_through(broker: Brok
         assert absent["message"] == "Bad CONNECT"
 
 
-async def test_an_unknown_virtual_host_is_refused_without_asking(broker: Broker, twins: tuple[str, str]) -> None:
+async def test_an_unknown_virtual_host_is_refused_without_asking_the_broker(
+    broker: Broker, twins: tuple[str, str]
+) -> None:
     async with gateway_here(parsed(broker.amqp_url)) as gateway, within():
         for host in (twins[0], "unknown", ""):
             frame = await try_login(gateway.addresses[0], "guest", "guest", host=host)
@@ -301,8 +291,8 @@ async def test_two_virtual_hosts_with_topic_exchanges_of_their_own(broker: Broke
         assert seen == {"one": (b"key", "/topic/heard"), "two": (b"other key", "/exchange/amq.fanout/not.heard")}
 
 
-async def test_a_passcode_longer_than_the_broker_takes_is_a_refusal_and_not_an_outage(broker: Broker) -> None:
-    """RabbitMQ hangs up on it, and says nothing. Tokens may be so long."""
+async def test_a_passcode_that_is_too_long_for_the_broker_is_a_refused_login(broker: Broker) -> None:
+    """RabbitMQ closes the connection without an answer. A token may be so long."""
     async with gateway_here(parsed(broker.amqp_url)) as gateway, within():
         frame = await try_login(gateway.addresses[0], "guest", "x" * 20_000)
         assert (frame["message"], frame.body) == ("Bad CONNECT", b"Access refused for user 'guest'\n")

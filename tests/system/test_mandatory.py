@@ -1,4 +1,4 @@
-"""`mandatory: true`: a message that reaches no queue is an ERROR and no RECEIPT, whatever goes on around it."""
+"""`mandatory: true`: a message that reaches no queue is an ERROR and has no RECEIPT."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ async def declare(amqp: AmqpBroker, queue: str) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 5, 3_000_000])
-async def test_a_message_that_no_queue_gets(gateway_address: Address, amqp: AmqpBroker, queue: str, size: int) -> None:
+async def test_a_message_that_reaches_no_queue(
+    gateway_address: Address, amqp: AmqpBroker, queue: str, size: int
+) -> None:
     await declare(amqp, queue)
     nowhere = (f"/amq/queue/{queue}-gone", f"/topic/{queue}", f"/exchange/amq.direct/{queue}")
     body = b"\xce" * size
@@ -38,16 +40,16 @@ async def test_a_message_that_no_queue_gets(gateway_address: Address, amqp: Amqp
             client.write("SEND", body, destination=destination, mandatory="true", receipt=destination)
             frame = await client.receive()
             assert (unroutable(frame), frame["receipt-id"]) == (destination, destination)
-            # Without the header it is as ever: the broker has taken it.
+            # Without the header there is a RECEIPT: the broker has confirmed the message.
             await client.ask("SEND", body, destination=destination)
-            # Without a receipt there is an ERROR all the same.
+            # Without a receipt header there is an ERROR too.
             client.write("SEND", body, destination=destination, mandatory="true")
             frame = await client.receive()
             assert unroutable(frame) == destination
             assert "receipt-id" not in frame.headers
             await client.ask("SEND", body, destination=f"/amq/queue/{queue}", mandatory="true")
         await client.disconnect()
-    # What arrived is what had somewhere to go, with the header that says so.
+    # Only the messages to the queue have arrived.
     for _ in nowhere:
         message = await amqp.take(queue)
         assert message is not None
@@ -55,19 +57,19 @@ async def test_a_message_that_no_queue_gets(gateway_address: Address, amqp: Amqp
     assert await amqp.take(queue) is None
 
 
-async def test_each_of_many_is_answered_for_once(gateway_address: Address, amqp: AmqpBroker, queue: str) -> None:
-    """Two clients on one link send all kinds in turns, as fast as they can: every receipt is kept or refused."""
+async def test_each_of_many_messages_is_answered_once(gateway_address: Address, amqp: AmqpBroker, queue: str) -> None:
+    """Two clients on one link send all kinds alternately, as fast as they can: each SEND has a RECEIPT or an ERROR."""
     await declare(amqp, queue)
     there, gone = f"/amq/queue/{queue}", f"/amq/queue/{queue}-gone"
     kinds = list(product((there, gone), ("true", "false")))
-    octets = b"".join(
+    frames = b"".join(
         encoded("SEND", b"x" * (number % 300), destination=destination, mandatory=mandatory, receipt=f"{number}")
         for number, (destination, mandatory) in enumerate(kinds * 1500)
     )
 
     async def send_all(address: Address) -> None:
         async with StompClient.logged_in(address) as client:
-            client.writer.write(octets)
+            client.writer.write(frames)
             answers = [await client.receive() for _ in range(1500 * len(kinds))]
             await client.disconnect()
         kept = {int(each["receipt-id"]) for each in answers if each.command == "RECEIPT"}
@@ -81,10 +83,10 @@ async def test_each_of_many_is_answered_for_once(gateway_address: Address, amqp:
     assert await amqp.count(queue) == 2 * 2 * 1500
 
 
-async def test_a_queue_that_goes_while_its_messages_are_confirmed(
+async def test_a_queue_that_is_deleted_while_its_messages_are_confirmed(
     gateway_address: Address, amqp: AmqpBroker, queue: str
 ) -> None:
-    """Persistent messages are confirmed late, and what comes back meanwhile went the same way."""
+    """Persistent messages are confirmed late, and messages are returned in between."""
     async with StompClient.logged_in(gateway_address) as client, within():
         for round_ in range(2):
             await declare(amqp, queue)
@@ -101,13 +103,13 @@ async def test_a_queue_that_goes_while_its_messages_are_confirmed(
             for _ in range(sent):
                 frame = await client.receive()
                 answers[frame["receipt-id"]] = frame.command
-            # What came before the end of the queue was taken and all behind it came back, without a gap.
+            # All messages before the deletion were confirmed, and all after it returned.
             in_order = [answers[f"{round_}-{number}"] for number in range(sent)]
             assert in_order == sorted(in_order, reverse=True)
         await client.disconnect()
 
 
-async def test_a_transaction_of_which_a_message_has_nowhere_to_go(
+async def test_a_transaction_with_a_message_that_reaches_no_queue(
     gateway_address: Address, amqp: AmqpBroker, queue: str
 ) -> None:
     await declare(amqp, queue)
@@ -125,14 +127,14 @@ async def test_a_transaction_of_which_a_message_has_nowhere_to_go(
     assert await amqp.count(queue) == 2
 
 
-async def test_a_rule_makes_it_so_for_clients_that_do_not_ask(broker_url: str, queue: str) -> None:
+async def test_a_destination_rule_makes_messages_mandatory(broker_url: str, queue: str) -> None:
     rules = [
         {"action": "rewrite", "destination": "/topic/old.*", "to": f"/amq/queue/{queue}-*", "mandatory": True},
         {"action": "allow", "destination": "/exchange/amq.direct/*", "on": "send", "mandatory": True},
     ]
     config = parsed(broker_url, {"destination_rules": rules, "journal": {"level": "off"}})
     async with gateway_here(config) as gateway, StompClient.logged_in(gateway.addresses[0]) as client, within():
-        # The ERROR speaks of the client's own destination.
+        # The ERROR has the destination that the client sent.
         for destination in ("/topic/old.x", f"/exchange/amq.direct/{queue}"):
             client.write("SEND", destination=destination, receipt=destination)
             frame = await client.receive()
@@ -142,7 +144,7 @@ async def test_a_rule_makes_it_so_for_clients_that_do_not_ask(broker_url: str, q
 
 
 async def test_a_receiver_sees_the_header(gateway_address: Address, queue: str) -> None:
-    """As with RabbitMQ's plugin, to which it is a header like any other."""
+    """As with RabbitMQ's plugin, which treats it like any other header."""
     async with StompClient.logged_in(gateway_address) as client, within():
         await client.ask("SUBSCRIBE", id="s", destination=f"/queue/{queue}")
         client.write("SEND", b"x", destination=f"/queue/{queue}", mandatory="true")

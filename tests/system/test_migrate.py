@@ -1,4 +1,4 @@
-"""`stomp-gateway migrate` on a running broker's own files: what clients left behind with the plugin is found again."""
+"""`stomp-gateway migrate` on a running broker's own files: clients find again what they left with the plugin."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.system
 
 @pytest.fixture(scope="module")
 def migrated(laboratory: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """A gateway beside the laboratory's plugin, with the configuration that was made of the laboratory's files."""
+    """A gateway beside the laboratory's plugin, with the configuration that migrate made of the broker's files."""
     assert isinstance(laboratory, PrivateNode)
     assert laboratory.stomp_port is not None
     made = tmp_path_factory.mktemp("migrate") / "gateway.yaml"
@@ -56,7 +56,7 @@ async def test_a_durable_subscription_moves_with_its_messages(
             for message in found[:1]:
                 await client.ask("ACK", id=message["ack"])
             await client.disconnect()
-        # And back: what the gateway did not settle is there for the plugin.
+        # And back: the plugin delivers what was not acknowledged through the gateway.
         async with StompClient.logged_in(laboratory_plugin) as client:
             client.write("SUBSCRIBE", destination=topic, **durable)
             await client.expect("MESSAGE", b"%d" % migrated.address[1], redelivered="true")

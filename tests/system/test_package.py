@@ -1,4 +1,4 @@
-"""The package as users get it: built, installed where there is nothing, and run there."""
+"""The package as users get it: built, installed into an empty environment, and run there."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def backend(folder: Path) -> Path:
-    """The build backend, in a place of its own, as a build in isolation has it."""
+    """The build backend in a directory of its own, as in an isolated build."""
     place = folder / "backend"
     try:
         _run(sys.executable, "-m", "pip", "install", "--quiet", "--target", place, "hatchling")
@@ -66,7 +66,7 @@ def sdist(backend: Path, folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(backend: Path, sdist: Path, folder: Path) -> Path:
-    """The wheel, built of nothing but the sdist."""
+    """The wheel, built from the sdist alone."""
     with tarfile.open(sdist) as archive:
         archive.extractall(folder)  # noqa: S202 - our own, and Python 3.11.2 knows no filter
     return _build(backend, "wheel", folder / _NAME, folder / "dist")
@@ -74,7 +74,7 @@ def wheel(backend: Path, sdist: Path, folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Installed:
-    """An environment with the package and what it asks for, and nothing else."""
+    """An environment with only the package and its dependencies."""
 
     place: Path
 
@@ -90,7 +90,7 @@ class Installed:
 def installed(wheel: Path, folder: Path) -> Installed:
     place = folder / "environment"
     venv.create(place, with_pip=False)
-    # Without compiling, which the first start does then for what it loads.
+    # Without compiling to bytecode: the first start compiles the modules that it loads.
     pip = (sys.executable, "-m", "pip", "--python", place / "bin/python", "install", "--quiet", "--no-compile")
     _run(*pip, wheel)
     return Installed(place)
@@ -124,7 +124,7 @@ def test_the_sdist_has_what_operators_install_by(sdist: Path) -> None:
 
 
 def test_the_image_is_built_of_the_same(backend: Path, wheel: Path, folder: Path) -> None:
-    """Only of what the Dockerfile copies: where something of it is missing, no engine could build the image."""
+    """From only the files that the Dockerfile copies: if one is missing, the image cannot be built."""
     context, dockerfile = folder / "context", (_ROOT / "Dockerfile").read_text()
     for line in re.findall(r"^COPY (?!--from)(.+)$", dockerfile, re.MULTILINE):
         *sources, target = line.split()
@@ -168,7 +168,7 @@ def test_the_pipeline_says_which_extra_it_needs(installed: Installed) -> None:
 
 @pytest.fixture
 def serving(installed: Installed) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The installed gateway, and the address of its admin listener; no broker is needed for that."""
+    """The installed gateway and the URL of its admin listener. It needs no broker."""
     config = installed.place / "serve.yaml"
     config.write_text(
         "listeners: [{tcp: '127.0.0.1:0'}, {websocket: '127.0.0.1:0'}]\nadmin: 127.0.0.1:0\nlogging: {format: json}\n"

@@ -67,7 +67,7 @@ class Whole:
 
 @pytest.fixture(scope="module")
 def whole(before: set[str], plugin_address: Address, gateway_address: Address, broker_url: str) -> Whole:
-    """Run once, after `before` has looked at the broker."""
+    """Run once, after `before` has listed the broker's queues."""
     del before
     with parity(plugin_address, gateway_address, broker_url) as process:
         printed, errors = process.communicate(timeout=300)
@@ -105,9 +105,9 @@ def test_a_signal_leaves_nothing_in_the_broker(
 ) -> None:
     with parity(plugin_address, gateway_address, broker_url, "--jobs", "32") as process:
         assert process.stdout is not None
-        told = (line for line in process.stdout if line.startswith(("equal", "departure")))
+        outcomes = (line for line in process.stdout if line.startswith(("equal", "departure")))
         for _ in range(rules):
-            next(told)
+            next(outcomes)
         process.send_signal(number)
         _, errors = process.communicate(timeout=300)
     assert (process.returncode, errors) == (code, "")

@@ -1,4 +1,4 @@
-"""What a user may do is for RabbitMQ to say, in the words that its plugin passes on."""
+"""RabbitMQ decides what a user may do, and the gateway passes its answer on in the words of the plugin."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ import pytest
 from deploy.local.broker import Broker
 from tests.support.deadline import within
 from tests.support.gateway import Address, configuration, gateway_process
-from tests.support.last_words import last_words, refusal_of
 from tests.support.management import EVERYTHING, PASSCODE, Management
-from tests.support.stomp_client import StompClient
+from tests.support.stomp_client import StompClient, error_text, final_error
 
 pytestmark = pytest.mark.system
 
 NOTHING = "^$"
 LOGIN_CACHE = 0
-"""Seconds: in these tests the broker is asked each time."""
+"""Seconds: these tests ask the broker each time."""
 
 
 class Case(NamedTuple):
-    """A user's rights, a frame that they do not allow, and what the broker says to that."""
+    """A user's permissions, a frame that they do not allow, and what the broker refuses."""
 
     rights: tuple[str, str, str]
     frame: dict[str, str]
@@ -88,8 +87,7 @@ TOPICS = {
 def gateway(laboratory: Broker) -> Iterator[Address]:
     with gateway_process(configuration(laboratory.amqp_url, {"login_cache": LOGIN_CACHE})) as process:
         yield process.address
-        assert process.logged("internal error") == []
-        assert process.logged("background task failed") == []
+        process.assert_no_internal_errors()
 
 
 @pytest.fixture
@@ -107,15 +105,15 @@ async def test_a_frame_without_the_right_to_it_ends_the_session_as_with_the_plug
     both: tuple[Address, Address], management: Management, user: str, case: Case
 ) -> None:
     await management.permit(user, rights=case.rights)
-    words = []
+    errors = []
     for address in both:
         async with StompClient.logged_in(address, login=user, passcode=PASSCODE) as client, within():
             write(client, case.frame)
-            words.append(await last_words(client))
-    assert words[0].message == "access_refused"
-    assert words[0].body.startswith(f"ACCESS_REFUSED - access to {case.refused}")
-    # Where the broker chose a queue's name it is another one each time.
-    assert "amq.gen-" in words[0].body or words[0] == words[1]
+            errors.append(await final_error(client))
+    assert errors[0].message == "access_refused"
+    assert errors[0].body.startswith(f"ACCESS_REFUSED - access to {case.refused}")
+    # A queue name that the broker chose is different each time.
+    assert "amq.gen-" in errors[0].body or errors[0] == errors[1]
 
 
 @pytest.mark.parametrize(("frame", "prefix"), TOPICS.values(), ids=TOPICS)
@@ -123,17 +121,17 @@ async def test_a_topic_without_the_right_to_it_ends_the_session_as_with_the_plug
     both: tuple[Address, Address], management: Management, user: str, frame: dict[str, str], prefix: str
 ) -> None:
     await management.permit_topics(user, write="^open\\.", read="^{username}\\.")
-    words = []
+    errors = []
     for address in both:
         async with StompClient.logged_in(address, login=user, passcode=PASSCODE) as client, within():
-            # These two are allowed; the broker puts in the user's name.
+            # These two are allowed; the broker replaces {username}.
             await client.ask(SUBSCRIBE, id="own", destination=f"/topic/{user}.a")
             await client.ask(SEND, b"", destination="/topic/open.a")
             write(client, frame)
-            words.append(await last_words(client))
-    assert words[0] == words[1]
+            errors.append(await final_error(client))
+    assert errors[0] == errors[1]
     topic = f"access to topic 'secret.a' in exchange 'amq.topic' in vhost '/' refused for user '{user}'"
-    assert words[0] == ("access_refused", prefix + topic)
+    assert errors[0] == ("access_refused", prefix + topic)
 
 
 @pytest.mark.parametrize(
@@ -148,8 +146,8 @@ async def test_a_topic_without_the_right_to_it_ends_the_session_as_with_the_plug
 async def test_rights_taken_while_a_session_is_open(
     both: tuple[Address, Address], management: Management, user: str, frame: dict[str, str], refused: str
 ) -> None:
-    """What runs goes on, as in the broker itself; what is asked for from now on is refused."""
-    words = []
+    """Open subscriptions go on, as in the broker itself; new requests are refused."""
+    errors = []
     for address in both:
         await management.permit(user)
         async with (
@@ -164,14 +162,14 @@ async def test_rights_taken_while_a_session_is_open(
             await client.expect("MESSAGE", b"still", subscription="kept")
             headers = {name: value for name, value in frame.items() if name != "command"}
             client.write(frame["command"], **headers, **({} if "id" in headers else {"id": "b"}))
-            words.append(await last_words(client))
+            errors.append(await final_error(client))
             await guest.disconnect()
-    assert words[0] == words[1]
-    assert words[0].message == "access_refused"
-    assert words[0].body.startswith(f"ACCESS_REFUSED - access to {refused}")
+    assert errors[0] == errors[1]
+    assert errors[0].message == "access_refused"
+    assert errors[0].body.startswith(f"ACCESS_REFUSED - access to {refused}")
 
 
-async def test_a_user_who_may_no_longer_use_the_virtual_host(
+async def test_a_user_without_access_to_the_virtual_host_keeps_sessions_but_cannot_log_in(
     both: tuple[Address, Address], management: Management, user: str
 ) -> None:
     for address in both:
@@ -187,8 +185,8 @@ async def test_a_user_who_may_no_longer_use_the_virtual_host(
             await client.expect("MESSAGE", b"still")
             async with StompClient.dialled(address) as another:
                 another.write("CONNECT", accept_version="1.2", login=user, passcode=PASSCODE)
-                assert refusal_of(await another.receive()) == ("Bad CONNECT", "Virtual host '/' access denied")
-                # The connection stays open, and the user is let in once that is in order again.
+                assert error_text(await another.receive()) == ("Bad CONNECT", "Virtual host '/' access denied")
+                # The connection stays open, and the login succeeds once the user has permission again.
                 await management.permit(user, rights=EVERYTHING)
                 await another.connect(login=user, passcode=PASSCODE)
                 await another.disconnect()
@@ -205,7 +203,7 @@ async def test_one_session_refused_does_not_disturb_another_of_the_same_user(
     ):
         await other.ask(SUBSCRIBE, id="a", destination="/queue/open")
         refused.write(SUBSCRIBE, id="a", destination="/queue/secret")
-        assert (await last_words(refused)).message == "access_refused"
+        assert (await final_error(refused)).message == "access_refused"
         other.write(SEND, b"undisturbed", destination="/queue/open")
         await other.expect("MESSAGE", b"undisturbed")
         await other.disconnect()

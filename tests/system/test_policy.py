@@ -1,4 +1,4 @@
-"""What an operator lays down for a virtual host, with a real broker: rules, queue arguments, conflicts, prefetch."""
+"""Settings of a virtual host with a real broker: destination rules, queue arguments, queue conflicts, prefetch."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from deploy.local.broker import Broker
 from gateway.config import GatewayConfig
 from gateway.parity import AmqpBroker, BrokerRefusalError
 from gateway.server.process.gateway import Gateway
+from tests.support.brokers import until_queue_gone
 from tests.support.deadline import until, within
 from tests.support.gateway import gateway_here, parsed
-from tests.support.last_words import Refusal, last_words
 from tests.support.management import PASSCODE
-from tests.support.queues import until_gone
-from tests.support.stomp_client import StompClient
+from tests.support.stomp_client import ErrorText, StompClient, final_error
 
 pytestmark = pytest.mark.system
 
@@ -28,13 +27,13 @@ QUORUM = {"x-queue-type": "quorum"}
 BOUNDED = {"x-max-length": 3}
 
 
-def laid_down(broker_url: str, **settings: Any) -> GatewayConfig:  # noqa: ANN401 - YAML has every type
+def policy_config(broker_url: str, **settings: Any) -> GatewayConfig:  # noqa: ANN401 - YAML has every type
     return parsed(broker_url, settings)
 
 
-def denied(command: str, destination: str, login: str) -> Refusal:
+def denied(command: str, destination: str, login: str) -> ErrorText:
     text = f"a destination rule of the gateway denies {command} to '{destination}' for user '{login}'"
-    return Refusal("access_refused", f"ACCESS_REFUSED - {text}")
+    return ErrorText("access_refused", f"ACCESS_REFUSED - {text}")
 
 
 def client_of(gateway: Gateway) -> AbstractAsyncContextManager[StompClient]:
@@ -52,7 +51,7 @@ async def is_declared_so(amqp: AmqpBroker, queue: str, arguments: dict[str, Any]
 
 @pytest_asyncio.fixture
 async def other(amqp: AmqpBroker) -> AsyncIterator[str]:
-    """The name of a second queue, deleted in the end."""
+    """The name of a second queue, deleted at the end."""
     name = f"test-{secrets.token_hex(6)}"
     yield name
     await amqp.delete_queue(name)
@@ -61,9 +60,9 @@ async def other(amqp: AmqpBroker) -> AsyncIterator[str]:
 # Destination rules.
 
 
-async def test_messages_and_subscriptions_are_led_elsewhere(broker_url: str, amqp: AmqpBroker, queue: str) -> None:
+async def test_a_rewrite_rule_moves_messages_and_subscriptions(broker_url: str, amqp: AmqpBroker, queue: str) -> None:
     rules = [{"action": "rewrite", "destination": "/queue/*", "to": f"/queue/{queue}"}]
-    async with gateway_here(laid_down(broker_url, destination_rules=rules)) as gateway, within():
+    async with gateway_here(policy_config(broker_url, destination_rules=rules)) as gateway, within():
         async with client_of(gateway) as client:
             await client.ask("SEND", b"one", destination="/queue/a")
             assert await amqp.count(queue) == 1
@@ -76,7 +75,7 @@ async def test_messages_and_subscriptions_are_led_elsewhere(broker_url: str, amq
 
 async def test_a_rewritten_topic_is_another_topic(broker_url: str) -> None:
     rules = [{"action": "rewrite", "destination": "/topic/*", "to": "/topic/{login}.*"}]
-    async with gateway_here(laid_down(broker_url, destination_rules=rules)) as gateway, within():
+    async with gateway_here(policy_config(broker_url, destination_rules=rules)) as gateway, within():
         async with client_of(gateway) as client:
             await client.ask("SUBSCRIBE", id="1", destination="/topic/#")
             client.write("SEND", b"one", destination="/topic/a.b")
@@ -88,7 +87,7 @@ async def test_a_durable_subscription_comes_back_to_its_messages(broker_url: str
     topic = f"t-{secrets.token_hex(6)}"
     rules = [{"action": "rewrite", "destination": "/topic/old.*", "to": "/topic/new.*"}]
     headers = {"id": "d", "destination": f"/topic/old.{topic}", "durable": "true", "auto_delete": "false"}
-    async with gateway_here(laid_down(broker_url, destination_rules=rules)) as gateway, within():
+    async with gateway_here(policy_config(broker_url, destination_rules=rules)) as gateway, within():
         async with client_of(gateway) as client:
             await client.ask("SUBSCRIBE", **headers)
             await client.disconnect()
@@ -97,7 +96,7 @@ async def test_a_durable_subscription_comes_back_to_its_messages(broker_url: str
             client.write("SUBSCRIBE", **headers)
             await client.expect("MESSAGE", b"meanwhile")
             await client.ask("UNSUBSCRIBE", id="d", durable="true")
-            # Its queue is gone: what comes now waits for nobody.
+            # Its queue is deleted: this message is not stored.
             await client.ask("SEND", b"late", destination=f"/topic/new.{topic}")
             await client.ask("SUBSCRIBE", **headers)
             await client.ask("UNSUBSCRIBE", id="d", durable="true")
@@ -109,7 +108,7 @@ async def test_rules_of_some_logins(laboratory: Broker, user: str) -> None:
         {"action": "allow", "destination": "/queue/{login}.*"},
         {"action": "deny", "destination": "/queue/*", "logins": ["user-*"], "on": "send"},
     ]
-    config = laid_down(laboratory.amqp_url, destination_rules=rules)
+    config = policy_config(laboratory.amqp_url, destination_rules=rules)
     async with gateway_here(config) as gateway, within():
         async with StompClient.logged_in(gateway.addresses[0], login=user, passcode=PASSCODE) as client:
             await client.ask("SUBSCRIBE", id="1", destination="/queue/shared", durable="false", exclusive="false")
@@ -121,16 +120,18 @@ async def test_rules_of_some_logins(laboratory: Broker, user: str) -> None:
                 await guest.disconnect()
             await client.expect("MESSAGE", b"guest", subscription="1")
             client.write("SEND", b"x", destination="/amq/queue/shared", receipt="r")
-            assert await last_words(client) == denied("SEND", "/amq/queue/shared", user)
+            assert await final_error(client) == denied("SEND", "/amq/queue/shared", user)
 
 
-async def test_a_denied_frame_harms_nobody_else_on_the_same_link(broker_url: str, amqp: AmqpBroker, queue: str) -> None:
+async def test_a_denied_frame_does_not_disturb_other_sessions_on_the_link(
+    broker_url: str, amqp: AmqpBroker, queue: str
+) -> None:
     rules = [{"action": "deny", "destination": "/topic/*"}]
-    async with gateway_here(laid_down(broker_url, destination_rules=rules)) as gateway, within():
+    async with gateway_here(policy_config(broker_url, destination_rules=rules)) as gateway, within():
         async with client_of(gateway) as client, client_of(gateway) as culprit:
             await client.ask("SEND", b"before", destination=f"/queue/{queue}")
             culprit.write("SUBSCRIBE", id="1", destination="/topic/t", receipt="r")
-            assert await last_words(culprit) == denied("SUBSCRIBE", "/topic/t", "guest")
+            assert await final_error(culprit) == denied("SUBSCRIBE", "/topic/t", "guest")
             await client.ask("SEND", b"after", destination=f"/queue/{queue}")
             await client.disconnect()
     assert await amqp.count(queue) == 2
@@ -144,8 +145,8 @@ async def test_quorum_queues_for_clients_that_do_not_ask_for_them(
     broker_url: str, amqp: AmqpBroker, queue: str, command: str
 ) -> None:
     entries = [{"destination": "/queue/test-*", "arguments": {**QUORUM, "x-delivery-limit": 5}}]
-    async with gateway_here(laid_down(broker_url, queue_arguments=entries)) as gateway, within():
-        # Each is in a session of its own, so each declares: a difference would be a conflict.
+    async with gateway_here(policy_config(broker_url, queue_arguments=entries)) as gateway, within():
+        # Each session declares the queue: a difference would be a conflict.
         async with client_of(gateway) as client:
             await client.ask(command, id="1", destination=f"/queue/{queue}", ack="client")
             await client.disconnect()
@@ -158,9 +159,9 @@ async def test_quorum_queues_for_clients_that_do_not_ask_for_them(
     assert await is_declared_so(amqp, queue, {**QUORUM, "x-delivery-limit": 5})
 
 
-async def test_queues_that_cannot_be_quorum_queues_take_the_rest(broker_url: str) -> None:
+async def test_queues_that_cannot_be_quorum_queues_get_the_other_arguments(broker_url: str) -> None:
     entries = [{"destination": "/*", "arguments": {**QUORUM, "x-delivery-limit": 5, **BOUNDED}}]
-    async with gateway_here(laid_down(broker_url, queue_arguments=entries)) as gateway, within():
+    async with gateway_here(policy_config(broker_url, queue_arguments=entries)) as gateway, within():
         async with client_of(gateway) as client:
             await client.ask("SUBSCRIBE", id="1", destination="/topic/a", ack="client", prefetch_count="1")
             for number in range(6):
@@ -168,7 +169,7 @@ async def test_queues_that_cannot_be_quorum_queues_take_the_rest(broker_url: str
             ack = (await client.expect("MESSAGE", b"0"))["ack"]
             await client.ask("SEND", destination="/topic/other")
             client.write("ACK", id=ack)
-            # One was in hand; of those that waited the oldest made room.
+            # One was unacknowledged; of the waiting ones the oldest were dropped.
             await client.expect("MESSAGE", b"3")
             await client.disconnect()
 
@@ -177,7 +178,7 @@ async def test_durable_subscriptions_collect_in_a_bounded_queue(broker_url: str)
     topic = f"/topic/t-{secrets.token_hex(6)}"
     entries = [{"destination": "/topic/t-*", "arguments": {**QUORUM, **BOUNDED}}]
     headers = {"id": "d", "destination": topic, "durable": "true", "auto_delete": "false"}
-    async with gateway_here(laid_down(broker_url, queue_arguments=entries)) as gateway, within():
+    async with gateway_here(policy_config(broker_url, queue_arguments=entries)) as gateway, within():
         async with client_of(gateway) as client:
             await client.ask("SUBSCRIBE", **headers)
             await client.ask("UNSUBSCRIBE", id="d")
@@ -189,26 +190,26 @@ async def test_durable_subscriptions_collect_in_a_bounded_queue(broker_url: str)
             await client.disconnect()
 
 
-# Queues that are otherwise than a client asks for.
+# Queues with other properties than a client asks for.
 
 
 async def test_a_queue_with_other_properties_is_an_error_by_default(
     broker_url: str, amqp: AmqpBroker, queue: str
 ) -> None:
     await amqp.declare_queue(queue, durable=True, auto_delete=False, arguments=BOUNDED)
-    async with gateway_here(laid_down(broker_url)) as gateway, within():
+    async with gateway_here(policy_config(broker_url)) as gateway, within():
         async with client_of(gateway) as client:
             client.write("SEND", b"x", destination=f"/queue/{queue}")
-            words = await last_words(client)
-    assert words.message == "precondition_failed"
+            error = await final_error(client)
+    assert error.message == "precondition_failed"
 
 
-async def test_an_existing_queue_is_taken_as_it_is(broker_url: str, amqp: AmqpBroker, queue: str, other: str) -> None:
+async def test_an_existing_queue_is_used_as_it_is(broker_url: str, amqp: AmqpBroker, queue: str, other: str) -> None:
     await amqp.declare_queue(queue, durable=True, auto_delete=False, arguments=BOUNDED)
     with capture_logs() as logs:
-        async with gateway_here(laid_down(broker_url, on_queue_conflict="use_existing")) as gateway, within():
+        async with gateway_here(policy_config(broker_url, on_queue_conflict="use_existing")) as gateway, within():
             async with client_of(gateway) as client:
-                # Before, on the same channel, so that nothing of it is lost when the broker refuses the declaration.
+                # Sent first on the same channel: it is not lost when the broker refuses the declaration.
                 client.write("SEND", b"first", destination=f"/queue/{other}", receipt="first")
                 client.write("SEND", b"one", destination=f"/queue/{queue}", receipt="one")
                 await client.expect("RECEIPT", receipt_id="first")
@@ -230,19 +231,19 @@ async def test_an_existing_queue_is_taken_as_it_is(broker_url: str, amqp: AmqpBr
     assert "inequivalent arg 'x-max-length'" in taken[0]["reason"]
 
 
-async def test_an_argument_that_no_queue_can_have_is_an_error_all_the_same(broker_url: str, queue: str) -> None:
-    async with gateway_here(laid_down(broker_url, on_queue_conflict="use_existing")) as gateway, within():
+async def test_an_invalid_queue_argument_is_an_error_even_with_use_existing(broker_url: str, queue: str) -> None:
+    async with gateway_here(policy_config(broker_url, on_queue_conflict="use_existing")) as gateway, within():
         async with client_of(gateway) as client:
             client.write("SUBSCRIBE", id="1", destination=f"/queue/{queue}", x_expires="0")
-            words = await last_words(client)
-    assert words.message == "precondition_failed"
-    assert "invalid arg 'x-expires'" in words.body
+            error = await final_error(client)
+    assert error.message == "precondition_failed"
+    assert "invalid arg 'x-expires'" in error.body
 
 
-async def test_a_durable_subscription_takes_its_queue_as_it_is(broker_url: str, amqp: AmqpBroker) -> None:
+async def test_a_durable_subscription_uses_its_queue_as_it_is(broker_url: str, amqp: AmqpBroker) -> None:
     topic = f"/topic/t-{secrets.token_hex(6)}"
     headers = {"id": "d", "destination": topic, "durable": "true", "auto_delete": "false"}
-    async with gateway_here(laid_down(broker_url, on_queue_conflict="use_existing")) as gateway, within():
+    async with gateway_here(policy_config(broker_url, on_queue_conflict="use_existing")) as gateway, within():
         async with client_of(gateway) as client:
             await client.ask("SUBSCRIBE", **headers, x_max_length="5")
             await client.disconnect()
@@ -254,36 +255,38 @@ async def test_a_durable_subscription_takes_its_queue_as_it_is(broker_url: str, 
             await client.disconnect()
 
 
-async def test_somebody_elses_exclusive_queue_is_no_conflict_to_overlook(
+async def test_an_exclusive_queue_of_another_session_is_refused_even_with_use_existing(
     broker_url: str, amqp: AmqpBroker, queue: str
 ) -> None:
-    async with gateway_here(laid_down(broker_url, on_queue_conflict="use_existing")) as gateway, within():
+    async with gateway_here(policy_config(broker_url, on_queue_conflict="use_existing")) as gateway, within():
         async with client_of(gateway) as owner, client_of(gateway) as client:
             await owner.ask("SUBSCRIBE", id="1", destination=f"/queue/{queue}", durable="false", exclusive="true")
             client.write("SUBSCRIBE", id="1", destination=f"/queue/{queue}", durable="false")
-            assert (await last_words(client)).message == "resource_locked"
+            assert (await final_error(client)).message == "resource_locked"
             await owner.ask("SEND", b"still", destination="/topic/nowhere")
             await owner.disconnect()
-    await until_gone(amqp, queue)
+    await until_queue_gone(amqp, queue)
 
 
-async def test_a_subscription_that_fails_deletes_no_queue_that_it_took(
+async def test_a_subscription_that_fails_deletes_no_existing_queue(
     broker_url: str, amqp: AmqpBroker, queue: str
 ) -> None:
     await amqp.declare_queue(queue, durable=True, auto_delete=False, arguments={})
-    async with gateway_here(laid_down(broker_url, on_queue_conflict="use_existing")) as gateway, within():
+    async with gateway_here(policy_config(broker_url, on_queue_conflict="use_existing")) as gateway, within():
         async with client_of(gateway) as client:
-            # A transient one is asked for, to be bound to an exchange that is not there.
+            # SUBSCRIBE asks for a transient queue, bound to an exchange that does not exist.
             client.write("SUBSCRIBE", id="1", destination="/exchange/nowhere/k", x_queue_name=queue)
-            assert (await last_words(client)).message == "not_found"
+            assert (await final_error(client)).message == "not_found"
     assert await amqp.count(queue) == 0
 
 
 # Prefetch.
 
 
-async def test_a_subscription_has_no_more_in_hand_than_it_may(broker_url: str, amqp: AmqpBroker, queue: str) -> None:
-    config = laid_down(broker_url, prefetch={"default": 2, "max": 3})
+async def test_a_subscription_has_no_more_unacknowledged_messages_than_its_prefetch(
+    broker_url: str, amqp: AmqpBroker, queue: str
+) -> None:
+    config = policy_config(broker_url, prefetch={"default": 2, "max": 3})
     async with gateway_here(config) as gateway, within():
         async with client_of(gateway) as client:
             for number in range(8):
@@ -293,7 +296,7 @@ async def test_a_subscription_has_no_more_in_hand_than_it_may(broker_url: str, a
             await until(lambda: amqp.count(queue), lambda count: count == 6)
             client.write("SUBSCRIBE", id="2", destination=f"/queue/{queue}", ack="client", prefetch_count="0")
             await client.messages(3)
-            # A receipt comes behind whatever else would have come.
+            # Any further message would come before this receipt.
             await client.ask("SEND", b"", destination="/topic/nowhere")
             assert await amqp.count(queue) == 3
             await client.disconnect()

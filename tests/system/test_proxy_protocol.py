@@ -1,4 +1,4 @@
-"""The PROXY protocol: the address that a proxy claims is the client's, and without a header nobody is let in."""
+"""The PROXY protocol: the address in the header is the client's, and a connection without a header is closed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from deploy.local.broker import PRIVATE, Broker, running
-from deploy.local.errors import LocalError
+from deploy.local.broker import Broker
+from tests.support.brokers import private_broker
 from tests.support.certificates import Authority
-from tests.support.deadline import PATIENCE, until, within
+from tests.support.deadline import PATIENCE, within
 from tests.support.gateway import Address, GatewayProcess, configuration, gateway_process
 from tests.support.stomp_client import StompClient, encoded
 
@@ -43,7 +43,7 @@ ACCEPTED = {
     "binary-ipv6": (binary(bytes(15) + b"\5" + bytes(16) + PORTS, family=0x21), "[::5]:1000"),
     "binary-with-more": (binary(INET + b"\4\0\3abc"), "10.1.1.1:1000"),
 }
-# Where the header gives no address it is the proxy's own. RabbitMQ closes these connections.
+# A header without an address stands for the proxy's own. RabbitMQ closes these connections.
 ADDRESS_OF_THE_PROXY = {
     "unknown": b"PROXY UNKNOWN\r\n",
     "unknown-with-more": b"PROXY UNKNOWN ::1 ::2 1 2\r\n",
@@ -79,15 +79,8 @@ def gateway(broker_url: str) -> Iterator[GatewayProcess]:
         yield process
 
 
-async def logged(process: GatewayProcess, event: str, count: int = 1) -> list[dict[str, Any]]:
-    async def look() -> list[dict[str, Any]]:
-        return process.logged(event)
-
-    return await until(look, lambda lines: len(lines) >= count)
-
-
 async def peer_of_session(process: GatewayProcess, address: Address, preface: bytes, **options: Any) -> str:  # noqa: ANN401
-    """Log in behind a header; where the log says that the client came from."""
+    """Log in after a PROXY header, and return the peer in the log."""
     async with StompClient.logged_in(address, preface=preface, **options) as client, within():
         session = client.connected["session"]
         await client.disconnect()
@@ -114,7 +107,7 @@ async def test_a_connection_without_a_header_is_closed_without_an_answer(
             assert await client.reader.read() == b""
 
 
-async def test_the_log_says_why_and_who(broker_url: str) -> None:
+async def test_the_log_has_the_reason_and_the_peer(broker_url: str) -> None:
     headers = {
         b"GET / HTTP/1.1\r\n\r\n": "the connection does not begin with a PROXY header",
         b"PROXY TCP4 nowhere 10.2.2.2 1 2\r\n": "the PROXY line is malformed",
@@ -128,7 +121,7 @@ async def test_the_log_says_why_and_who(broker_url: str) -> None:
         for count, (header, reason) in enumerate(headers.items(), 1):
             async with StompClient.dialled(process.address, preface=header) as client:
                 client.half_close()
-                line = (await logged(process, REFUSED, count))[-1]
+                line = (await process.until_logged(REFUSED, count))[-1]
                 host, port = client.writer.get_extra_info("sockname")
                 assert (line["peer"], line["reason"]) == (f"{host}:{port}", reason)
         assert len(process.logged(REFUSED)) == len(headers)
@@ -149,11 +142,11 @@ async def test_a_client_without_a_header_is_closed_at_the_login_timeout(broker_u
     with gateway_process(configuration(broker_url, listeners=listeners)) as process:
         async with StompClient.dialled(process.address, preface=LINE[:-1]) as client, within():
             assert await client.reader.read() == b""
-        (line,) = await logged(process, REFUSED)
+        (line,) = await process.until_logged(REFUSED)
         assert line["reason"] == "no whole PROXY header came"
 
 
-async def test_lines_about_strangers_are_few(broker_url: str) -> None:
+async def test_log_lines_about_refused_headers_are_limited(broker_url: str) -> None:
     listeners = [{"tcp": "127.0.0.1:0", "proxy_protocol": True}]
     with gateway_process(configuration(broker_url, listeners=listeners)) as process:
         for _ in range(50):
@@ -175,7 +168,7 @@ async def test_the_header_comes_before_tls(broker_url: str, tmp_path: Path) -> N
         async with StompClient.dialled(process.address, preface=LINE + b"CONNECT\n\n\0") as client, within():
             with contextlib.suppress(ConnectionError):
                 assert b"CONNECTED" not in await client.reader.read()
-        (line,) = await logged(process, "tls handshake failed")
+        (line,) = await process.until_logged("tls handshake failed")
         assert (line["peer"], line["reason"]) == ("10.1.1.1:1000", "the client does not speak TLS")
 
 
@@ -190,12 +183,12 @@ async def test_the_brokers_connections_carry_the_clients_address(broker_url: str
             await client.disconnect()
 
 
-# Who may log in from this machine only.
+# Users who may log in from this machine only.
 
 
 @pytest.fixture(scope="module")
 def guarded(broker_url: str) -> Iterator[GatewayProcess]:
-    """Where the default user may log in from this machine only."""
+    """A gateway whose default user may log in from this machine only."""
     document = configuration(broker_url, listeners=[{"tcp": "127.0.0.1:0", "proxy_protocol": True}])
     document["defaults"]["loopback_users"] = [document["defaults"]["default_user"]["login"]]
     with gateway_process(document) as process:
@@ -203,7 +196,7 @@ def guarded(broker_url: str) -> Iterator[GatewayProcess]:
 
 
 @pytest.mark.parametrize(
-    ("header", "is_let_in"),
+    ("header", "accepted"),
     [
         (LINE, False),
         (b"PROXY TCP4 127.0.0.1 127.0.0.1 1 2\r\n", True),
@@ -218,31 +211,28 @@ def guarded(broker_url: str) -> Iterator[GatewayProcess]:
     ],
     ids=lambda value: repr(value)[:60],
 )
-async def test_the_claimed_address_decides_who_is_local(
-    guarded: GatewayProcess, header: bytes, is_let_in: bool
+async def test_the_address_in_the_header_decides_who_is_local(
+    guarded: GatewayProcess, header: bytes, accepted: bool
 ) -> None:
     async with StompClient.dialled(guarded.address, preface=header) as client, within():
         client.write("CONNECT", accept_version="1.2")
         answer = await client.receive()
-        assert answer.command == ("CONNECTED" if is_let_in else "ERROR")
-        assert is_let_in or answer.body == b"non-loopback access denied"
+        assert answer.command == ("CONNECTED" if accepted else "ERROR")
+        assert accepted or answer.body == b"non-loopback access denied"
 
 
-# Others who speak it.
+# RabbitMQ's plugin and HAProxy.
 
 
 @pytest.fixture(scope="module")
 def plugin_behind_a_proxy() -> Iterator[Address]:
-    try:
-        with running(order=PRIVATE, plugins=["rabbitmq_stomp"], config=["stomp.proxy_protocol = true"]) as broker:
-            assert broker.stomp_port is not None
-            yield broker.host, broker.stomp_port
-    except LocalError as error:
-        pytest.skip(f"needs a private node: {error}")
+    with private_broker(["rabbitmq_stomp"], ["stomp.proxy_protocol = true"]) as broker:
+        assert broker.stomp_port is not None
+        yield broker.host, broker.stomp_port
 
 
 async def is_answered(address: Address, header: bytes) -> bool:
-    """Whether a client behind this header is let in."""
+    """Whether a client with this header can log in."""
     async with StompClient.dialled(address, preface=header + REST) as client, within():
         try:
             return (await client.reader.read()).startswith(b"CONNECTED")
@@ -261,22 +251,22 @@ async def test_the_plugin_takes_and_refuses_the_same_headers(
 
 @contextlib.contextmanager
 def haproxy(server: Address, option: str, directory: Path) -> Iterator[Address]:
-    """A HAProxy in front of a server."""
+    """Run HAProxy in front of a server."""
     program = shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if program is None:
         pytest.skip("no haproxy to stand in front of the gateway: Debian's package haproxy has it")
-    with socket.create_server(("127.0.0.1", 0)) as door:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
         config = directory / "haproxy.cfg"
         config.write_text(
             f"defaults\n  mode tcp\n  timeout connect 10s\n  timeout client 60s\n  timeout server 60s\n"
-            f"listen stomp\n  bind fd@{door.fileno()}\n  server gateway {server[0]}:{server[1]} {option}\n"
+            f"listen stomp\n  bind fd@{listener.fileno()}\n  server gateway {server[0]}:{server[1]} {option}\n"
         )
         with (directory / "haproxy.log").open("wb") as log:
             child = subprocess.Popen(
-                [program, "-db", "-f", str(config)], pass_fds=[door.fileno()], stdout=log, stderr=log
+                [program, "-db", "-f", str(config)], pass_fds=[listener.fileno()], stdout=log, stderr=log
             )
         try:
-            yield door.getsockname()
+            yield listener.getsockname()
         finally:
             child.terminate()
             child.wait(PATIENCE)

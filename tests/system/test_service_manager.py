@@ -1,4 +1,4 @@
-"""What systemd hears of a gateway that it has started with Type=notify, from its start to its end."""
+"""The notifications that systemd gets from a gateway with Type=notify."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tests.support.gateway import configuration, gateway_process
 _WITHIN = 30.0
 
 
-def test_the_service_manager_hears_that_it_is_ready_and_that_it_stops(tmp_path: Path) -> None:
-    """Without a broker: the gateway listens before it has one."""
+def test_systemd_is_notified_when_the_gateway_is_ready_and_when_it_stops(tmp_path: Path) -> None:
+    """Without a broker: the gateway listens before it is connected to one."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(_WITHIN)
         environment = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
         with gateway_process(configuration("amqp://guest:guest@127.0.0.1:1"), environment=environment) as process:
             assert manager.recv(4096) == b"READY=1"
-            socket.create_connection(process.address, timeout=_WITHIN).close()  # it keeps its word
+            socket.create_connection(process.address, timeout=_WITHIN).close()
 
             process.child.send_signal(signal.SIGTERM)
             assert manager.recv(4096).startswith(b"STOPPING=1\n")

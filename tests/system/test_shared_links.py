@@ -1,4 +1,4 @@
-"""Sessions that share links do not feel each other."""
+"""Sessions that share links do not disturb each other."""
 
 import asyncio
 import contextlib
@@ -8,23 +8,23 @@ import pytest
 
 from gateway.parity import AmqpBroker
 from tests.support.deadline import within
-from tests.support.gateway import gateway_here, parsed
+from tests.support.gateway import Address, gateway_here, parsed
 from tests.support.stomp_client import StompClient
 
 pytestmark = pytest.mark.system
 
-Address = tuple[str, int]
-
 
 async def _refused(address: Address, queue: str) -> str:
-    """SUBSCRIBE with a flag that the queue does not have; what the ERROR says."""
+    """SUBSCRIBE with a property that the queue does not have, and return the message of the ERROR."""
     async with StompClient.logged_in(address) as client:
         client.write("SUBSCRIBE", id="1", destination=f"/queue/{queue}", auto_delete="true", prefetch_count="5")
         return (await client.expect("ERROR"))["message"]
 
 
-async def test_many_refusals_at_once_harm_nobody_else(broker_url: str, amqp: AmqpBroker, queue: str) -> None:
-    """Each closes a channel; when many come together, none of the answers may be lost."""
+async def test_many_refused_subscriptions_at_once_do_not_disturb_other_sessions(
+    broker_url: str, amqp: AmqpBroker, queue: str
+) -> None:
+    """Each refusal closes a channel; with many at once, no answer may be lost."""
     await amqp.declare_queue(queue, durable=True, auto_delete=False, arguments={})
     async with gateway_here(parsed(broker_url)) as gateway, within(60):
         address = gateway.addresses[0]
@@ -39,14 +39,14 @@ async def test_many_refusals_at_once_harm_nobody_else(broker_url: str, amqp: Amq
 
 
 async def _takes(client: StompClient, queue: str) -> bool:
-    """SUBSCRIBE to an exclusive queue; whether it is the client's now."""
+    """SUBSCRIBE to an exclusive queue, and return whether the client got it."""
     client.write("SUBSCRIBE", id="1", destination=f"/queue/{queue}", exclusive="true", prefetch_count="5", receipt="s")
     frame = await client.receive()
     assert frame.command == "RECEIPT" or frame["message"] == "resource_locked"
     return frame.command == "RECEIPT"
 
 
-async def test_of_many_who_want_an_exclusive_queue_at_once_one_has_it(broker_url: str) -> None:
+async def test_of_many_sessions_that_want_an_exclusive_queue_at_once_one_gets_it(broker_url: str) -> None:
     async with gateway_here(parsed(broker_url)) as gateway, within(60):
         address = gateway.addresses[0]
         for _ in range(25):

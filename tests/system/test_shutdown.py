@@ -1,4 +1,4 @@
-"""Starting and stopping the command: an orderly end, a quick second start, a port that is taken."""
+"""Starting and stopping the command: a clean shutdown, a quick second start, a port that is taken."""
 
 from __future__ import annotations
 
@@ -14,42 +14,36 @@ import yaml
 from deploy.local.broker import Broker
 from gateway.errors import ExitCode
 from gateway.parity import AmqpBroker
-from tests.support.chaos import Direction, chaos
+from tests.support.chaos import ChaosProxy, Direction
 from tests.support.deadline import until, within
-from tests.support.gateway import ROOT, GatewayProcess, configuration, gateway_process
+from tests.support.gateway import ROOT, configuration, gateway_process, upstream
 from tests.support.stomp_client import StompClient, encoded
 
 pytestmark = pytest.mark.system
 
 
 async def test_what_was_sent_before_the_signal_is_confirmed_before_the_end(
-    broker: Broker, amqp: AmqpBroker, queue: str
+    broker: Broker, proxy: ChaosProxy, amqp: AmqpBroker, queue: str
 ) -> None:
-    async with chaos((broker.host, broker.amqp_port)) as proxy:
-        host, port = proxy.address
-        with gateway_process(configuration(broker.amqp_url, upstream={"urls": [f"amqp://{host}:{port}"]})) as process:
-            async with StompClient.logged_in(process.address) as client, within(30):
-                await client.ask("SEND", b"first", destination=f"/queue/{queue}")
-                # The broker's confirms stay away until the gateway is draining.
-                proxy.stall(Direction.DOWN)
-                for number in range(200):
-                    client.write(
-                        "SEND", b"x", destination=f"/queue/{queue}", persistent="true", receipt=f"under way {number}"
-                    )
-                await until(lambda: amqp.count(queue), lambda count: count == 201)
-                process.terminate()
-                await until(lambda: logged(process, "draining"), bool)
-                proxy.release(Direction.DOWN)
-                for number in range(200):
-                    await client.expect("RECEIPT", receipt_id=f"under way {number}")
-                await client.expect("ERROR", message="Shutting down")
-                await client.closed()
-                client.hang_up()
-                assert await process.exit_code(10) == ExitCode.OK
-
-
-async def logged(process: GatewayProcess, event: str) -> int:
-    return len(process.logged(event))
+    with gateway_process(configuration(broker.amqp_url, upstream=upstream(proxy.address))) as process:
+        async with StompClient.logged_in(process.address) as client, within(30):
+            await client.ask("SEND", b"first", destination=f"/queue/{queue}")
+            # The broker's confirms arrive only when the gateway is draining.
+            proxy.stall(Direction.DOWN)
+            for number in range(200):
+                client.write(
+                    "SEND", b"x", destination=f"/queue/{queue}", persistent="true", receipt=f"under way {number}"
+                )
+            await until(lambda: amqp.count(queue), lambda count: count == 201)
+            process.terminate()
+            await process.until_logged("draining")
+            proxy.release(Direction.DOWN)
+            for number in range(200):
+                await client.expect("RECEIPT", receipt_id=f"under way {number}")
+            await client.expect("ERROR", message="Shutting down")
+            await client.closed()
+            client.hang_up()
+            assert await process.exit_code(10) == ExitCode.OK
 
 
 async def test_unacknowledged_messages_go_back_when_the_gateway_stops(
@@ -87,8 +81,8 @@ async def test_an_open_transaction_ends_with_the_gateway(broker_url: str, amqp: 
     assert await amqp.count(queue) == 1
 
 
-async def test_a_client_that_has_not_logged_in_is_told_too(broker_url: str) -> None:
-    """And it may keep its side of the connection open: others hang up, since the gateway waits seconds for that."""
+async def test_a_client_that_has_not_logged_in_is_sent_the_error_too(broker_url: str) -> None:
+    """It also keeps its side of the connection open. Other tests close it, since the gateway waits seconds for that."""
     with gateway_process(configuration(broker_url)) as process:
         async with StompClient.dialled(process.address) as client, within(30):
             client.write("SEND", b"early", destination="/queue/never")
@@ -99,26 +93,26 @@ async def test_a_client_that_has_not_logged_in_is_told_too(broker_url: str) -> N
             assert await process.exit_code(10) == ExitCode.OK
 
 
-async def test_a_broker_that_hangs_does_not_keep_the_gateway_from_stopping(broker: Broker, queue: str) -> None:
-    async with chaos((broker.host, broker.amqp_port)) as proxy:
-        host, port = proxy.address
-        document = configuration(broker.amqp_url, upstream={"urls": [f"amqp://{host}:{port}"]}, drain_timeout=1)
-        with gateway_process(document) as process:
-            async with StompClient.logged_in(process.address) as client, within(30):
-                await client.ask("SEND", b"first", destination=f"/queue/{queue}")
-                proxy.stall(Direction.DOWN)
-                client.write("SEND", b"second", destination=f"/queue/{queue}", receipt="never")
-                process.terminate()
-                await client.expect("ERROR", message="Shutting down")
-                await client.closed()
-                assert await process.exit_code(5) == ExitCode.OK
+async def test_a_broker_that_hangs_does_not_keep_the_gateway_from_stopping(
+    broker: Broker, proxy: ChaosProxy, queue: str
+) -> None:
+    document = configuration(broker.amqp_url, upstream=upstream(proxy.address), drain_timeout=1)
+    with gateway_process(document) as process:
+        async with StompClient.logged_in(process.address) as client, within(30):
+            await client.ask("SEND", b"first", destination=f"/queue/{queue}")
+            proxy.stall(Direction.DOWN)
+            client.write("SEND", b"second", destination=f"/queue/{queue}", receipt="never")
+            process.terminate()
+            await client.expect("ERROR", message="Shutting down")
+            await client.closed()
+            assert await process.exit_code(5) == ExitCode.OK
 
 
 async def test_a_client_that_does_not_read_does_not_keep_the_gateway_from_stopping(
     broker_url: str, amqp: AmqpBroker, queue: str
 ) -> None:
     total = 5000
-    with gateway_process(configuration(broker_url, drain_timeout=3)) as process:
+    with gateway_process(configuration(broker_url, drain_timeout=1)) as process:
         async with StompClient.logged_in(process.address, receive_buffer=32 * 1024) as client, within(40):
             frame = encoded("SEND", b"x" * 4096, destination=f"/queue/{queue}")
             client.writer.write(frame * (total - 1))
@@ -134,9 +128,9 @@ async def test_a_client_that_does_not_read_does_not_keep_the_gateway_from_stoppi
 async def test_nothing_is_lost_under_auto_when_the_gateway_stops_before_a_slow_client(
     broker_url: str, amqp: AmqpBroker, queue: str, client_buffer: str
 ) -> None:
-    """What is in the gateway's hands and not in the client's is not settled."""
+    """Messages that the gateway holds and that did not reach the client are not settled."""
     total = 5000
-    document = configuration(broker_url, drain_timeout=3, defaults={"client_buffer": client_buffer})
+    document = configuration(broker_url, drain_timeout=1, defaults={"client_buffer": client_buffer})
     with gateway_process(document) as process:
         async with StompClient.logged_in(process.address, receive_buffer=32 * 1024) as client, within(40):
             frame = encoded("SEND", b"x" * 4096, destination=f"/queue/{queue}")
@@ -144,16 +138,16 @@ async def test_nothing_is_lost_under_auto_when_the_gateway_stops_before_a_slow_c
             await client.ask("SEND", b"x" * 4096, destination=f"/queue/{queue}")
             client.write("SUBSCRIBE", id="a", ack="auto", destination=f"/queue/{queue}")
             await client.expect("MESSAGE")
-            # The gateway has as many in hand as it takes without settling (auto_ack_window).
+            # The gateway holds as many messages as it takes without settling (auto_ack_window).
             await until(lambda: amqp.count(queue), lambda count: count is not None and count <= total - 2000)
             process.terminate()
             assert await process.exit_code(12) == ExitCode.OK
             received = 1
             rest = b""
-            # The client comes to: whatever reached its side of the connection is there to be read.
+            # The client reads again: what reached its socket is there.
             try:
-                while octets := await client.reader.read(1 << 20):
-                    rest += octets
+                while data := await client.reader.read(1 << 20):
+                    rest += data
             except ConnectionError:
                 pass
             received += rest.count(b"\0\nMESSAGE\n") + rest.endswith(b"\0\n")
@@ -163,13 +157,13 @@ async def test_nothing_is_lost_under_auto_when_the_gateway_stops_before_a_slow_c
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_either_signal_stops_an_idle_gateway_at_once(broker_url: str, number: signal.Signals) -> None:
+async def test_sigterm_and_sigint_stop_an_idle_gateway_at_once(broker_url: str, number: signal.Signals) -> None:
     with gateway_process(configuration(broker_url)) as process:
         process.child.send_signal(number)
         assert await process.exit_code(5) == ExitCode.OK
 
 
-async def test_the_next_gateway_can_have_the_port_at_once(broker_url: str) -> None:
+async def test_the_next_gateway_can_use_the_port_at_once(broker_url: str) -> None:
     with gateway_process(configuration(broker_url)) as process:
         host, port = process.address
         async with StompClient.logged_in(process.address) as client, within(30):
@@ -184,7 +178,7 @@ async def test_the_next_gateway_can_have_the_port_at_once(broker_url: str) -> No
                     await next_client.disconnect()
 
 
-async def test_a_port_that_is_taken_is_one_sentence(broker_url: str, tmp_path: Path) -> None:
+async def test_a_port_that_is_taken_is_an_error_of_one_sentence(broker_url: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         file = tmp_path / "gateway.yaml"

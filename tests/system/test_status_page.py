@@ -1,4 +1,4 @@
-"""The status page in a browser and the commands on a terminal, both looking into a real gateway with real sessions."""
+"""The status page in a browser and the terminal commands, with a real gateway and real sessions."""
 
 import contextlib
 import json
@@ -18,8 +18,8 @@ ROWS = "[...document.querySelectorAll('#list tbody tr')].map(row => row.innerTex
 HOSTILE = "/topic/<img src=x onerror=alert(1)>"
 
 
-class Scene:
-    """A gateway, its admin listener, and two clients: one sends to what the other is subscribed to."""
+class Sessions:
+    """The admin listener of a gateway with two clients: one sends to the subscription of the other."""
 
     def __init__(self, url: str, sender: StompClient, subscriber: StompClient) -> None:
         self.url = url
@@ -34,7 +34,7 @@ class Scene:
 
 
 def page(gateway: GatewayProcess) -> str:
-    """Where a gateway's status page is."""
+    """Address of the status page."""
     return "http://{}:{}/".format(*gateway.admin)
 
 
@@ -45,7 +45,7 @@ def watched(broker_url: str) -> Iterator[GatewayProcess]:
 
 
 @pytest_asyncio.fixture
-async def scene(watched: GatewayProcess, queue: str) -> AsyncIterator[Scene]:
+async def sessions(watched: GatewayProcess, queue: str) -> AsyncIterator[Sessions]:
     async with contextlib.AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(StompClient.logged_in(watched.address)) for _ in range(2)]
         sender, subscriber = clients
@@ -54,15 +54,15 @@ async def scene(watched: GatewayProcess, queue: str) -> AsyncIterator[Scene]:
             await sender.ask("SEND", b"x" * 2048, destination=f"/queue/{queue}")
         await sender.ask("SEND", b"", destination=HOSTILE)
         await subscriber.messages(3)
-        yield Scene(page(watched), sender, subscriber)
+        yield Sessions(page(watched), sender, subscriber)
 
 
 @pytest.mark.asyncio
-async def test_the_page_shows_sessions_and_what_they_do(scene: Scene, browser: Browser, queue: str) -> None:
-    browser.open(scene.url, DESKTOP)
+async def test_the_page_shows_sessions_and_their_traffic(sessions: Sessions, browser: Browser, queue: str) -> None:
+    browser.open(sessions.url, DESKTOP)
     browser.until(f"{ROWS}.length === 2")
     assert browser.value("document.getElementById('ready').innerText") == "Ready"
-    sender, subscriber = (Scene.peer(client) for client in (scene.sender, scene.subscriber))
+    sender, subscriber = (Sessions.peer(client) for client in (sessions.sender, sessions.subscriber))
     rows = browser.value(f"{ROWS}.sort((a, b) => b.includes('{sender}') - a.includes('{sender}'))")
     assert isinstance(rows, list)
     assert sender in rows[0]
@@ -77,21 +77,21 @@ async def test_the_page_shows_sessions_and_what_they_do(scene: Scene, browser: B
     browser.until(f"{ROWS}.some(row => row.includes('publish')) && {ROWS}.every(row => row.includes('RabbitMQ'))")
     browser.value("document.querySelector('[data-view=virtual-hosts]').click()")
     browser.until(f"{ROWS}.some(row => row.includes('localhost'))")
-    # Nothing broke, and the page's own policy and the server's let everything through that it needs.
+    # No error, and the Content-Security-Policy blocked nothing that the page needs.
     assert not browser.complaints
 
 
 @pytest.mark.asyncio
-async def test_rates_errors_and_search_follow_what_happens(scene: Scene, browser: Browser) -> None:
-    browser.open(scene.url, DESKTOP)
+async def test_rates_errors_and_search_follow_what_happens(sessions: Sessions, browser: Browser) -> None:
+    browser.open(sessions.url, DESKTOP)
     browser.until(f"{ROWS}.length === 2")
     for _ in range(50):
-        scene.sender.write("SEND", b"x", destination="/topic/nobody")
-    scene.sender.write("SEND", b"", destination="/nowhere/x")
-    await scene.sender.expect("ERROR")
+        sessions.sender.write("SEND", b"x", destination="/topic/nobody")
+    sessions.sender.write("SEND", b"", destination="/nowhere/x")
+    await sessions.sender.expect("ERROR")
     browser.until("parseFloat(document.querySelector('.figure.in .value').innerText) > 5")
     browser.until("document.getElementById('errors').innerText.includes('unknown-destination')")
-    port = Scene.peer(scene.subscriber).rpartition(":")[2]
+    port = Sessions.peer(sessions.subscriber).rpartition(":")[2]
     browser.value(
         f"{{ const s = document.getElementById('search'); s.value = ':{port}'; s.dispatchEvent(new Event('input')); }}"
     )
@@ -99,10 +99,10 @@ async def test_rates_errors_and_search_follow_what_happens(scene: Scene, browser
 
 
 @pytest.mark.asyncio
-async def test_a_session_is_looked_at_and_closed(scene: Scene, browser: Browser, queue: str) -> None:
-    browser.open(scene.url, PHONE)
+async def test_a_session_is_shown_and_closed(sessions: Sessions, browser: Browser, queue: str) -> None:
+    browser.open(sessions.url, PHONE)
     browser.until(f"{ROWS}.length === 2")
-    peer = Scene.peer(scene.subscriber)
+    peer = Sessions.peer(sessions.subscriber)
     browser.value(
         "[...document.querySelectorAll('#list tbody tr')]"
         f".find(row => row.innerText.includes('{peer}')).querySelector('.open').click()"
@@ -112,17 +112,17 @@ async def test_a_session_is_looked_at_and_closed(scene: Scene, browser: Browser,
     browser.value("document.getElementById('ask-close').click()")
     browser.value("document.getElementById('reason').value = 'maintenance at 18:00'")
     browser.value("document.getElementById('close-now').click()")
-    error = await scene.subscriber.expect("ERROR", message="Closed by operator")
+    error = await sessions.subscriber.expect("ERROR", message="Closed by operator")
     assert b"maintenance at 18:00" in error.body
-    await scene.subscriber.closed()
+    await sessions.subscriber.closed()
     browser.until("document.getElementById('detail-note').innerText === 'This session has ended.'")
     browser.value("document.getElementById('leave').click()")
     browser.until(f"{ROWS}.length === 1")
 
 
 @pytest.mark.asyncio
-async def test_it_fits_a_phone(scene: Scene, browser: Browser) -> None:
-    browser.open(scene.url, SMALL_PHONE)
+async def test_it_fits_a_phone(sessions: Sessions, browser: Browser) -> None:
+    browser.open(sessions.url, SMALL_PHONE)
     browser.until(f"{ROWS}.length >= 2")
     for view in ("destinations", "virtual-hosts", "links", "sessions"):
         browser.value(f"document.querySelector('[data-view={view}]').click()")
@@ -131,15 +131,17 @@ async def test_it_fits_a_phone(scene: Scene, browser: Browser) -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_terminal_shows_and_does_the_same(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_terminal_commands_show_and_close_sessions(
+    sessions: Sessions, capsys: pytest.CaptureFixture[str]
+) -> None:
     def said(*arguments: str) -> str:
-        assert main([*arguments, "--url", scene.url]) == ExitCode.OK
+        assert main([*arguments, "--url", sessions.url]) == ExitCode.OK
         return capsys.readouterr().out
 
-    peers = {Scene.peer(scene.sender), Scene.peer(scene.subscriber)}
-    sessions = {item["peer"]: item for item in json.loads(said("sessions", "--json"))}
-    assert sessions.keys() == peers
-    ended = sessions[Scene.peer(scene.subscriber)]["id"]
+    peers = {Sessions.peer(sessions.sender), Sessions.peer(sessions.subscriber)}
+    listed = {item["peer"]: item for item in json.loads(said("sessions", "--json"))}
+    assert listed.keys() == peers
+    ended = listed[Sessions.peer(sessions.subscriber)]["id"]
     for line in said("sessions", "--columns", "session_id,conn_name,auth_login,protocol").splitlines()[1:]:
         assert line.split()[1] in peers
         assert line.endswith("guest       STOMP 1.2")
@@ -148,7 +150,7 @@ async def test_the_terminal_shows_and_does_the_same(scene: Scene, capsys: pytest
     assert "publish" in purposes
     assert "unacknowledged      3" in said("sessions", "show", ended)
     assert said("sessions", "close", ended, "--reason", "by hand") == f"closed: {ended}\n"
-    error = await scene.subscriber.expect("ERROR", message="Closed by operator")
+    error = await sessions.subscriber.expect("ERROR", message="Closed by operator")
     assert b"by hand" in error.body
-    assert main(["sessions", "--hold", "none-such", "--url", scene.url]) == ExitCode.FAILURE
+    assert main(["sessions", "--hold", "none-such", "--url", sessions.url]) == ExitCode.FAILURE
     assert "hold is one of operation, commit" in capsys.readouterr().err

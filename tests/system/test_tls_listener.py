@@ -16,7 +16,7 @@ import pytest
 from gateway.errors import ExitCode
 from gateway.parity import AmqpBroker
 from tests.support.certificates import Authority, Identity
-from tests.support.deadline import PATIENCE, until, within
+from tests.support.deadline import PATIENCE, within
 from tests.support.gateway import (
     Address,
     GatewayProcess,
@@ -35,7 +35,7 @@ FAILED = "tls handshake failed"
 
 @dataclass(frozen=True)
 class Files:
-    """What both ends of a connection need: two authorities, of which the gateway trusts the first alone."""
+    """Certificates for both ends of a connection. Of the two authorities the gateway trusts only the first."""
 
     directory: Path
     authority: Authority
@@ -66,30 +66,21 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
 
 @pytest.fixture(scope="module")
 def gateway(files: Files, broker_url: str) -> Iterator[GatewayProcess]:
-    """With TLS, and no questions asked."""
+    """With TLS, without client certificates."""
     with gateway_process(configuration(broker_url, listeners=[files.listener()])) as process:
         yield process
 
 
 @pytest.fixture(scope="module")
 def strict(files: Files, broker_url: str) -> Iterator[GatewayProcess]:
-    """For clients with a certificate of the authority alone."""
+    """Only for clients with a certificate of the authority."""
     with gateway_process(configuration(broker_url, listeners=[files.listener(verify="required")])) as process:
         yield process
 
 
-async def logged(process: GatewayProcess, event: str, count: int = 1) -> list[dict[str, Any]]:
-    """The lines of an event, once there are so many."""
-
-    async def look() -> list[dict[str, Any]]:
-        return process.logged(event)
-
-    return await until(look, lambda lines: len(lines) >= count)
-
-
 async def reason_of_last(process: GatewayProcess, event: str, before: int) -> str:
-    """Why the one connection failed that was made since there were so many lines of this event."""
-    (line,) = (await logged(process, event, before + 1))[before:]
+    """Why the one connection failed that was made after so many lines of this event."""
+    (line,) = (await process.until_logged(event, before + 1))[before:]
     assert line["peer"].startswith("127.0.0.1:")
     reason = line["reason"]
     assert isinstance(reason, str)
@@ -97,7 +88,7 @@ async def reason_of_last(process: GatewayProcess, event: str, before: int) -> st
 
 
 async def refused(process: GatewayProcess, context: ssl.SSLContext) -> str:
-    """Fail to connect; the reason in the log. In TLS 1.3 a client believes in its handshake until it reads."""
+    """Fail to connect, and return the reason in the log. In TLS 1.3 the client notices the refusal when it reads."""
     before = len(process.logged(FAILED))
     with contextlib.suppress(OSError, ConnectionOverError):
         async with StompClient.dialled(process.address, tls=context) as client:
@@ -114,7 +105,7 @@ async def answered(process: GatewayProcess, context: ssl.SSLContext) -> None:
 # A conversation.
 
 
-async def test_messages_pass_both_ways(gateway: GatewayProcess, files: Files) -> None:
+async def test_messages_pass_in_both_directions(gateway: GatewayProcess, files: Files) -> None:
     async with StompClient.logged_in(gateway.address, tls=files.client()) as client, within():
         await client.ask("SUBSCRIBE", id="a", destination="/topic/tls-listener")
         body = bytes(range(256)) * 1200
@@ -125,7 +116,9 @@ async def test_messages_pass_both_ways(gateway: GatewayProcess, files: Files) ->
         await client.disconnect()
 
 
-async def test_the_last_error_arrives_whatever_the_client_still_sends(gateway: GatewayProcess, files: Files) -> None:
+async def test_the_final_error_arrives_though_the_client_is_still_sending(
+    gateway: GatewayProcess, files: Files
+) -> None:
     async with StompClient.logged_in(gateway.address, tls=files.client()) as client, within():
         client.writer.write(b"SEND\nno colon\n\n\0" + b"x" * 2_000_000)
         error = await client.expect("ERROR")
@@ -145,7 +138,7 @@ async def test_what_was_sent_before_the_client_closed_is_published(gateway: Gate
     assert "returning true from eof_received" not in gateway.log.read_text()
 
 
-async def test_a_stop_says_goodbye_and_does_not_wait_for_handshakes(files: Files, broker_url: str) -> None:
+async def test_a_stop_sends_the_error_and_does_not_wait_for_handshakes(files: Files, broker_url: str) -> None:
     with gateway_process(configuration(broker_url, listeners=[files.listener()])) as process:
         with socket.create_connection(process.address, PATIENCE):
             async with StompClient.logged_in(process.address, tls=files.client()) as client, within():
@@ -158,7 +151,7 @@ async def test_a_stop_says_goodbye_and_does_not_wait_for_handshakes(files: Files
 async def test_nothing_is_lost_under_auto_when_the_gateway_stops_before_a_slow_client(
     files: Files, broker_url: str, amqp: AmqpBroker, queue: str
 ) -> None:
-    """Messages that come one by one, so that each finds the buffers of TLS empty and waits beneath them."""
+    """Messages arrive one by one, so that each passes the empty TLS buffers and waits in the transport."""
     bodies = [b"%08d" % number * 512 for number in range(1200)]
     listeners = [files.listener(), {"tcp": "127.0.0.1:0"}]
     with gateway_process(configuration(broker_url, listeners=listeners, drain_timeout=1)) as process:
@@ -188,7 +181,7 @@ async def test_nothing_is_lost_under_auto_when_the_gateway_stops_before_a_slow_c
 
 
 @pytest.mark.parametrize("options", [{}, {"proxy_protocol": True}])
-async def test_nothing_is_left_of_those_who_are_not_let_in(
+async def test_nothing_is_left_of_connections_that_were_refused(
     files: Files, broker_url: str, options: dict[str, Any]
 ) -> None:
     """The check for leaks after the test sees what a listener forgets, in asyncio's own loop."""
@@ -205,10 +198,10 @@ async def test_nothing_is_left_of_those_who_are_not_let_in(
                 await client.disconnect()
 
 
-# Who is let in.
+# Client certificates.
 
 
-async def test_a_client_of_the_authority_is_let_in(strict: GatewayProcess, files: Files) -> None:
+async def test_a_client_with_a_certificate_of_the_authority_is_accepted(strict: GatewayProcess, files: Files) -> None:
     identity = files.authority.identify(files.directory, "good")
     await answered(strict, files.client(identity))
 
@@ -219,7 +212,7 @@ async def test_a_client_without_a_certificate_is_refused_where_one_is_required(
     assert await refused(strict, files.client()) == "the client showed no certificate"
 
 
-async def test_a_foreign_certificate_is_refused(strict: GatewayProcess, files: Files) -> None:
+async def test_a_certificate_of_an_untrusted_authority_is_refused(strict: GatewayProcess, files: Files) -> None:
     identity = files.stranger.identify(files.directory, "foreign")
     reason = await refused(strict, files.client(identity))
     assert reason == "the client's certificate is not accepted: unable to get local issuer certificate"
@@ -239,7 +232,7 @@ async def test_where_a_certificate_is_optional_only_a_bad_one_is_refused(files: 
         assert "issuer" in await refused(process, foreign)
 
 
-async def test_a_version_that_is_too_old_is_refused(files: Files, broker_url: str) -> None:
+async def test_a_tls_version_below_the_minimum_is_refused(files: Files, broker_url: str) -> None:
     old = files.client()
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     with gateway_process(configuration(broker_url, listeners=[files.listener(min_version="1.3")])) as process:
@@ -247,18 +240,18 @@ async def test_a_version_that_is_too_old_is_refused(files: Files, broker_url: st
         await answered(process, files.client())
 
 
-async def test_version_1_2_is_spoken_unless_forbidden(gateway: GatewayProcess, files: Files) -> None:
+async def test_tls_1_2_is_accepted_by_default(gateway: GatewayProcess, files: Files) -> None:
     old = files.client()
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     await answered(gateway, old)
 
 
-async def test_a_client_that_does_not_trust_the_gateway_is_in_the_log(gateway: GatewayProcess, files: Files) -> None:
+async def test_a_client_that_does_not_trust_the_gateway_is_logged(gateway: GatewayProcess, files: Files) -> None:
     before = len(gateway.logged(FAILED))
     distrustful = ssl.create_default_context(cafile=str(files.stranger.certificate))
 
     def try_it() -> None:
-        # Blocking, since asyncio's own clients hang up without the alert that says why.
+        # Blocking, since asyncio's clients close without sending the alert.
         with socket.create_connection(gateway.address, PATIENCE) as plain:
             distrustful.wrap_socket(plain, server_hostname="localhost")
 
@@ -267,7 +260,7 @@ async def test_a_client_that_does_not_trust_the_gateway_is_in_the_log(gateway: G
     assert await reason_of_last(gateway, FAILED, before) == "the client gave up: unknown ca"
 
 
-# What is no handshake.
+# Clients that do no TLS handshake.
 
 
 @pytest.mark.parametrize("data", [b"CONNECT\n\n\0", b"STOMP\n\n\0", b"GET / HTTP/1.1\r\n\r\n", b"\n\n\n\n\n\n\n\n"])
@@ -294,7 +287,7 @@ async def test_a_client_that_never_begins_is_closed_at_the_login_timeout(files: 
         assert await reason_of_last(process, FAILED, 0) == "the handshake took longer than login_timeout"
 
 
-async def test_a_client_that_leaves_is_in_the_log(gateway: GatewayProcess) -> None:
+async def test_a_client_that_closes_before_the_handshake_is_logged(gateway: GatewayProcess) -> None:
     before = len(gateway.logged(FAILED))
     async with StompClient.dialled(gateway.address):
         pass
@@ -306,7 +299,7 @@ async def test_tls_on_a_plain_port_is_closed_with_a_hint_in_the_log(broker_url: 
         with pytest.raises((ssl.SSLError, ConnectionError)):
             async with StompClient.dialled(process.address, tls=files.client()), within():
                 pytest.fail("a handshake with a plain port")
-        (ended,) = await logged(process, "session ended")
+        (ended,) = await process.until_logged("session ended")
         assert ended["reason"] == "tls-on-plain-port"
         (line,) = process.logged("tls on a plain port")
         assert line["peer"] == ended["peer"]

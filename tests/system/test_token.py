@@ -3,25 +3,79 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import time
+from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 import pytest_asyncio
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from deploy.local.broker import PRIVATE, Broker, running
-from deploy.local.errors import LocalError
+from deploy.local.broker import Broker
 from gateway.server.broker.broker_errors import LinkDownError
 from gateway.server.process.gateway import Gateway
+from tests.support.brokers import private_broker
 from tests.support.deadline import PATIENCE, within
 from tests.support.gateway import gateway_here, parsed
 from tests.support.stomp_client import StompClient
-from tests.support.tokens import TokenIssuer
 
 pytestmark = pytest.mark.system
 
-# Seconds of a token that is to expire in the test.
+AUDIENCE: Final = "rabbitmq"
+ALL: Final = ("configure:*/*", "write:*/*/*", "read:*/*/*")
+
+# Lifetime, in seconds, of a token that is to expire in the test.
 SOON = 3
+
+
+class TokenIssuer:
+    """Signs tokens (RFC 7519, RS256) that RabbitMQ accepts as passcodes with its OAuth 2 backend.
+
+    Args:
+        directory: where the public key goes.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._key: RSAPrivateKey = generate_private_key(65537, 2048)
+        self._public = directory / "issuer.pem"
+        self._public.write_bytes(self._key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+
+    @property
+    def broker_config(self) -> list[str]:
+        """Lines of rabbitmq.conf for a broker that accepts its tokens, and passwords as well."""
+        return [
+            "auth_backends.1 = rabbit_auth_backend_oauth2",
+            "auth_backends.2 = internal",
+            f"auth_oauth2.resource_server_id = {AUDIENCE}",
+            "auth_oauth2.default_key = issuer",
+            f"auth_oauth2.signing_keys.issuer = {self._public}",
+        ]
+
+    def token(self, seconds: float = 3600, scopes: tuple[str, ...] = ALL, user: str = "app") -> str:
+        """A token that is valid for so many seconds from now; with a negative number it has expired already."""
+        claims = {
+            "sub": user,
+            "client_id": user,
+            "aud": [AUDIENCE],
+            "exp": int(time.time() + seconds),
+            "scope": [f"{AUDIENCE}.{scope}" for scope in scopes],
+        }
+        signed = f"{_segment({'alg': 'RS256', 'kid': 'issuer', 'typ': 'JWT'})}.{_segment(claims)}"
+        return f"{signed}.{_base64(self._key.sign(signed.encode(), PKCS1v15(), SHA256()))}"
+
+
+def _segment(values: dict[str, object]) -> str:
+    return _base64(json.dumps(values).encode())
+
+
+def _base64(data: bytes) -> str:
+    return urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 @pytest.fixture(scope="module")
@@ -31,14 +85,9 @@ def issuer(tmp_path_factory: pytest.TempPathFactory) -> TokenIssuer:
 
 @pytest.fixture(scope="module")
 def broker(issuer: TokenIssuer) -> Iterator[Broker]:
-    """A node that takes tokens for passcodes."""
-    plugins = ["rabbitmq_auth_backend_oauth2"]
-    try:
-        with running(order=PRIVATE, plugins=plugins, config=issuer.broker_config) as broker:
-            yield broker
-            broker.kill()
-    except LocalError as error:
-        pytest.skip(f"needs a private node with {plugins}: {error}")
+    """A node that accepts tokens as passcodes."""
+    with private_broker(["rabbitmq_auth_backend_oauth2"], issuer.broker_config) as broker:
+        yield broker
 
 
 @pytest_asyncio.fixture
@@ -65,18 +114,18 @@ async def test_a_renewed_token_carries_a_session_over_the_end_of_the_first(
         StompClient.logged_in(address, login="app", passcode=first, host="old") as old,
         within(),
     ):
-        # One link to publish, one to consume, and one of its own, because nothing bounds what is delivered there.
+        # One link to publish, one to consume, and one of its own for the subscription without a bounded prefetch.
         await renewing.ask("SUBSCRIBE", id="shared", destination="/topic/a")
         await renewing.ask("SUBSCRIBE", id="own", destination="/topic/b", ack="client")
         await renewing.ask("SEND", destination="/topic/nobody")
         await lazy.ask("SUBSCRIBE", id="s", destination="/topic/a")
         await renewing.ask("TOKEN", token=second)
         await late.ask("TOKEN", token=second)
-        # RabbitMQ would deliver to it for ever.
+        # RabbitMQ itself would go on delivering.
         frame = await lazy.expect("ERROR", message="Token expired")
         assert frame.body.startswith(b"The token that you logged in with, or sent since, has expired")
         await lazy.closed()
-        # Now the first token is good for nothing on any link, old or new: this one needs two, and had one.
+        # Now the first token is invalid on every link. This session had no link yet, and needs two.
         await late.ask("SUBSCRIBE", id="s", destination="/topic/a")
         await late.ask("SEND", destination="/topic/nobody")
         await late.disconnect()
@@ -87,12 +136,12 @@ async def test_a_renewed_token_carries_a_session_over_the_end_of_the_first(
         for topic, name in (("a", "shared"), ("b", "own")):
             renewing.write("SEND", b"y", destination=f"/topic/{topic}")
             await renewing.expect("MESSAGE", b"y", subscription=name)
-        # In the words that a session is ended for where tokens are renewed.
+        # Without token_renewal the session ends with the broker's own error.
         old.write("SEND", destination="/queue/token-2")
         frame = await old.expect("ERROR", message="access_refused")
         assert b"token has expired" in frame.body
         await renewing.disconnect()
-    # Nothing of a token is written down anywhere.
+    # No part of a token is in the journal or in the log.
     await gateway.stop()
     written = b"".join(path.read_bytes() for path in (tmp_path / "journal").rglob("*") if path.is_file())
     captured = capsys.readouterr()
@@ -105,7 +154,7 @@ async def test_a_renewed_token_carries_a_session_over_the_end_of_the_first(
 
 
 async def test_a_token_that_the_broker_does_not_take(gateway: Gateway, issuer: TokenIssuer) -> None:
-    """The broker would close the link over it, or take it and refuse everything later."""
+    """The broker would close the link, or accept the token and refuse everything later."""
     async with (
         StompClient.logged_in(gateway.addresses[0], login="app", passcode=issuer.token()) as client,
         within(),
@@ -124,7 +173,7 @@ async def test_a_token_that_the_broker_does_not_take(gateway: Gateway, issuer: T
         await client.disconnect()
 
 
-async def test_who_has_a_password_may_change_to_a_token(gateway: Gateway, issuer: TokenIssuer) -> None:
+async def test_a_session_that_logged_in_with_a_password_may_send_a_token(gateway: Gateway, issuer: TokenIssuer) -> None:
     async with StompClient.logged_in(gateway.addresses[0]) as client, within():
         client.write("TOKEN", receipt="t")
         await client.expect("ERROR", message="Missing header", receipt_id="t")
@@ -133,7 +182,7 @@ async def test_who_has_a_password_may_change_to_a_token(gateway: Gateway, issuer
         await client.closed()
 
 
-async def test_an_expired_token_lets_nobody_in(gateway: Gateway, issuer: TokenIssuer) -> None:
+async def test_a_login_with_an_expired_token_is_refused(gateway: Gateway, issuer: TokenIssuer) -> None:
     for host in ("/", "old"):
         async with StompClient.dialled(gateway.addresses[0]) as client, within():
             client.write("CONNECT", accept_version="1.2", host=host, login="app", passcode=issuer.token(-60))
@@ -149,7 +198,7 @@ async def test_where_tokens_are_not_renewed_there_is_no_such_command(gateway: Ga
 
 
 async def test_a_link_that_is_lost_while_it_learns_of_a_token(gateway: Gateway, issuer: TokenIssuer) -> None:
-    """The AMQP library would wait for ever."""
+    """The AMQP library would wait for its answer for ever."""
     async with StompClient.logged_in(gateway.addresses[0], login="app", passcode=issuer.token()) as client, within():
         await client.ask("SEND", destination="/topic/nobody")
         (link,) = gateway.pool.links
@@ -169,7 +218,7 @@ async def test_a_link_that_is_lost_while_it_learns_of_a_token(gateway: Gateway, 
 
 
 async def test_a_token_for_a_link_that_is_paused(gateway: Gateway, issuer: TokenIssuer) -> None:
-    """A client that does not read its messages stops its own link, where the broker's answer comes in."""
+    """A client that does not read its messages pauses its own link, on which the broker's answer arrives."""
     size, count = 200_000, 60
     async with (
         StompClient.logged_in(gateway.addresses[0], receive_buffer=4096, login="app", passcode=issuer.token()) as slow,
@@ -180,7 +229,7 @@ async def test_a_token_for_a_link_that_is_paused(gateway: Gateway, issuer: Token
         for _ in range(count):
             await sender.ask("SEND", b"x" * size, destination="/topic/large")
         (client,) = [each for each in gateway.clients if each.session.subscriptions.all]
-        while client.session.client_writable:  # noqa: ASYNC110 - it tells nobody
+        while client.session.client_writable:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.01)
         slow.write("TOKEN", token=issuer.token(), receipt="t")
         frames = [await slow.receive() for _ in range(count + 1)]

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from deploy.local.broker import PRIVATE, Broker, running
-from deploy.local.errors import LocalError
+from deploy.local.broker import Broker
 from deploy.local.ports import free_ports
+from tests.support.brokers import private_broker
 from tests.support.certificates import Authority
 from tests.support.deadline import within
 from tests.support.gateway import GatewayProcess, configuration, gateway_process
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.system
 
 @dataclass(frozen=True)
 class TlsBroker:
-    """A broker with a TLS port, and two authorities of which the first signed its certificate."""
+    """A broker with a TLS port, and two authorities. The first has signed its certificate."""
 
     broker: Broker
     port: int
@@ -50,11 +50,8 @@ def tls_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsBroker]:
         "ssl_options.verify = verify_peer",
         "ssl_options.fail_if_no_peer_cert = false",
     ]
-    try:
-        with running(order=PRIVATE, config=config) as broker:
-            yield TlsBroker(broker, port, authority, stranger)
-    except LocalError as error:
-        pytest.skip(f"needs a private node: {error}")
+    with private_broker(config=config) as broker:
+        yield TlsBroker(broker, port, authority, stranger)
 
 
 async def exchange(process: GatewayProcess) -> None:

@@ -13,29 +13,24 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from deploy.local.broker import PRIVATE, Broker, running
-from deploy.local.errors import LocalError
+from deploy.local.broker import Broker
 from gateway.config import GatewayConfig, parse
 from gateway.parity import AmqpBroker
+from tests.support.brokers import private_broker
 from tests.support.chaos import ChaosProxy, Direction, chaos
 from tests.support.deadline import until, within
-from tests.support.gateway import ROOT, Address, gateway_here
-from tests.support.last_words import last_words, refusal_of
+from tests.support.gateway import ROOT, Address, gateway_here, upstream
 from tests.support.management import PASSCODE, Management
-from tests.support.stomp_client import Frame, StompClient
+from tests.support.stomp_client import Frame, StompClient, error_text, final_error
 
 pytestmark = pytest.mark.system
 
 NEWS = "news"
-"""The exchange that topics of the second virtual host go to."""
-
-
-def upstream(broker: Broker) -> dict[str, Any]:
-    return {"urls": [f"amqp://{broker.host}:{broker.amqp_port}"]}
+"""The topic exchange of the second virtual host."""
 
 
 def configured(virtual_hosts: dict[str, Any], **changes: object) -> GatewayConfig:
-    """A configuration with a default user, but without anything else that holds for all virtual hosts."""
+    """A configuration with a default user, and no other setting for all virtual hosts."""
     document = {
         "listeners": [{"tcp": "127.0.0.1:0"}],
         "default_vhost": "first",
@@ -47,7 +42,7 @@ def configured(virtual_hosts: dict[str, Any], **changes: object) -> GatewayConfi
 async def refused_connect(address: Address, **headers: str) -> tuple[str, str]:
     async with StompClient.dialled(address) as client:
         client.write("CONNECT", accept_version="1.2", **headers)
-        return refusal_of(await client.receive())
+        return error_text(await client.receive())
 
 
 # One broker with two virtual hosts.
@@ -55,7 +50,7 @@ async def refused_connect(address: Address, **headers: str) -> tuple[str, str]:
 
 @pytest_asyncio.fixture
 async def proxy(laboratory: Broker) -> AsyncIterator[ChaosProxy]:
-    """What the gateway of ``two_vhosts`` takes for the laboratory."""
+    """The proxy between the gateway of ``two_vhosts`` and the laboratory."""
     async with chaos((laboratory.host, laboratory.amqp_port)) as proxy:
         yield proxy
 
@@ -78,9 +73,7 @@ async def two_vhosts(proxy: ChaosProxy, management: Management, user: str, vhost
         "hide_server_info": True,
         "conformance": "strict",
     }
-    host, port = proxy.address
-    urls = {"urls": [f"amqp://{host}:{port}"]}
-    config = configured({"first": {"amqp_vhost": "/"}, "second": second}, upstream=urls)
+    config = configured({"first": {"amqp_vhost": "/"}, "second": second}, upstream=upstream(proxy.address))
     async with gateway_here(config) as gateway:
         yield gateway.addresses[0]
 
@@ -89,7 +82,7 @@ async def test_each_virtual_host_has_its_own_users(two_vhosts: Address, user: st
     async with within():
         for host, login in (("first", "guest"), ("second", user), ("second.example.com", user)):
             async with StompClient.logged_in(two_vhosts, host=host) as client:
-                # The broker takes a user-id only from the user that it is.
+                # The broker accepts a user-id only from that user.
                 await client.ask("SEND", b"", destination="/topic/any", user_id=login)
                 await client.disconnect()
         refused = await refused_connect(two_vhosts, host="first", login=user, passcode=PASSCODE)
@@ -142,14 +135,14 @@ async def test_each_virtual_host_has_its_own_limits(two_vhosts: Address) -> None
             await first.ask("BEGIN", transaction=identifier)
         await first.ask("SEND", big, destination="/topic/any")
         second.write("SEND", big, destination="/topic/any")
-        assert await last_words(second) == ("Malformed frame", "the frame is larger than 1024 octets\n")
+        assert await final_error(second) == ("Malformed frame", "the frame is larger than 1024 octets\n")
         await first.disconnect()
     async with StompClient.logged_in(two_vhosts, host="second") as second, within():
         await second.ask("BEGIN", transaction="a")
         second.write("BEGIN", transaction="b")
         # Strict: every ERROR is the last frame.
-        words = await last_words(second)
-        assert words == ("Transaction limit exceeded", "Too many concurrent transactions (limit 1)")
+        error = await final_error(second)
+        assert error == ("Transaction limit exceeded", "Too many concurrent transactions (limit 1)")
 
 
 async def test_each_virtual_host_has_its_own_window_of_unconfirmed_messages(
@@ -164,7 +157,7 @@ async def test_each_virtual_host_has_its_own_window_of_unconfirmed_messages(
     ):
         for client in (first, second):
             await client.ask("SEND", b"", destination=f"/queue/{queue}")
-        # From now on the gateway hears no confirm.
+        # From now on no confirm reaches the gateway.
         proxy.stall(Direction.DOWN)
         for client in (second, first):
             for number in range(20):
@@ -179,7 +172,7 @@ async def test_each_virtual_host_has_its_own_window_of_unconfirmed_messages(
         await behind_first.delete_queue(queue)
 
 
-async def test_each_virtual_host_says_what_nack_means(two_vhosts: Address) -> None:
+async def test_each_virtual_host_has_its_own_default_for_nack(two_vhosts: Address) -> None:
     async with within():
         for host in ("first", "second"):
             async with StompClient.logged_in(two_vhosts, host=host) as client:
@@ -203,12 +196,8 @@ async def test_each_virtual_host_says_what_nack_means(two_vhosts: Address) -> No
 
 @pytest.fixture(scope="module")
 def second_broker() -> Iterator[Broker]:
-    try:
-        with running(order=PRIVATE) as broker:
-            yield broker
-            broker.kill()
-    except LocalError as error:
-        pytest.skip(f"needs a private node: {error}")
+    with private_broker() as broker:
+        yield broker
 
 
 @pytest_asyncio.fixture
@@ -216,9 +205,9 @@ async def two_brokers(laboratory: Broker, second_broker: Broker, user: str) -> A
     config = configured(
         {
             "first": {"amqp_vhost": "/", "default_user": {"login": user, "passcode": PASSCODE}},
-            "second": {"amqp_vhost": "/", "upstream": upstream(second_broker)},
+            "second": {"amqp_vhost": "/", "upstream": upstream((second_broker.host, second_broker.amqp_port))},
         },
-        upstream=upstream(laboratory),
+        upstream=upstream((laboratory.host, laboratory.amqp_port)),
     )
     async with gateway_here(config) as gateway:
         yield gateway.addresses[0]
@@ -244,7 +233,7 @@ async def test_each_virtual_host_may_be_on_a_broker_of_its_own(two_brokers: Addr
             await client.disconnect()
 
 
-async def test_a_broker_that_goes_down_takes_its_own_sessions_only(
+async def test_a_broker_that_goes_down_ends_only_its_own_sessions(
     two_brokers: Address, second_broker: Broker, queue: str
 ) -> None:
     async with (
@@ -256,7 +245,7 @@ async def test_a_broker_that_goes_down_takes_its_own_sessions_only(
             await client.ask("SUBSCRIBE", id="1", destination=f"/topic/{queue}")
         await asyncio.to_thread(second_broker.kill)
         try:
-            assert (await last_words(second)).message == "connection_forced"
+            assert (await final_error(second)).message == "connection_forced"
             assert (await refused_connect(two_brokers, host="second"))[0] == "Upstream unavailable"
             # The other virtual host serves its sessions, old and new.
             async with StompClient.logged_in(two_brokers, host="first") as sender:
@@ -283,7 +272,7 @@ HERE = b"PROXY TCP4 127.0.0.1 127.0.0.1 40000 61613\r\n"
 
 @pytest_asyncio.fixture
 async def proxied(laboratory: Broker, user: str) -> AsyncIterator[Address]:
-    """A listener that is told where clients come from; guest may come from anywhere to the second virtual host."""
+    """A listener with the PROXY protocol. In the second virtual host guest may log in from anywhere."""
     config = configured(
         {
             "first": {"amqp_vhost": "/"},
@@ -291,7 +280,7 @@ async def proxied(laboratory: Broker, user: str) -> AsyncIterator[Address]:
             "third": {"amqp_vhost": "/", "loopback_users": ["guest", user]},
         },
         listeners=[{"tcp": "127.0.0.1:0", "proxy_protocol": True}],
-        upstream=upstream(laboratory),
+        upstream=upstream((laboratory.host, laboratory.amqp_port)),
     )
     async with gateway_here(config) as gateway:
         yield gateway.addresses[0]
@@ -319,15 +308,15 @@ async def test_loopback_users_come_from_this_machine_only(
         if is_let_in:
             assert frame.command == "CONNECTED"
             return
-        assert refusal_of(frame) == ("Bad CONNECT", "non-loopback access denied")
-        # The connection stays open for somebody else.
+        assert error_text(frame) == ("Bad CONNECT", "non-loopback access denied")
+        # The connection stays open for another login.
         other = (user, PASSCODE) if is_guest else ("guest", "guest")
         await client.connect(host="second", login=other[0], passcode=other[1])
         await client.disconnect()
 
 
 def own_addresses() -> list[str]:
-    """This machine's IPv4 addresses that are not loopback ones."""
+    """This machine's IPv4 addresses except loopback."""
     found = [each for addresses in psutil.net_if_addrs().values() for each in addresses]
     return [each.address for each in found if each.family == socket.AF_INET and not each.address.startswith("127.")]
 
@@ -335,10 +324,14 @@ def own_addresses() -> list[str]:
 async def test_loopback_users_are_recognized_by_the_address_they_dial_from(laboratory: Broker, user: str) -> None:
     if not own_addresses():
         pytest.skip("this machine has no address but the loopback one")
-    config = configured({"first": {"amqp_vhost": "/"}}, listeners=[{"tcp": "0.0.0.0:0"}], upstream=upstream(laboratory))
+    config = configured(
+        {"first": {"amqp_vhost": "/"}},
+        listeners=[{"tcp": "0.0.0.0:0"}],
+        upstream=upstream((laboratory.host, laboratory.amqp_port)),
+    )
     async with gateway_here(config) as gateway, within():
         port = gateway.addresses[0][1]
-        # Who dials an address of this machine comes from the same address.
+        # A client that connects to an address of this machine has the same source address.
         outside = (own_addresses()[0], port)
         assert await refused_connect(outside) == ("Bad CONNECT", "non-loopback access denied")
         async with StompClient.logged_in(outside, login=user, passcode=PASSCODE) as client:

@@ -1,4 +1,4 @@
-"""STOMP over WebSocket: the same sessions as on TCP, a message for each frame, and an end that tells why."""
+"""STOMP over WebSocket: the same sessions as on TCP, one frame in each message, and a close code at the end."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from websockets.frames import Opcode
 from gateway.parity import AmqpBroker
 from tests.support.deadline import until, within
 from tests.support.gateway import Address, GatewayProcess, configuration, gateway_process, listening
-from tests.support.neighbour import answers_during
-from tests.support.stomp_client import ConnectionOverError, StompClient, encoded
+from tests.support.stomp_client import ConnectionOverError, StompClient, answers_during, encoded
 from tests.support.websocket_client import WebSocketClient
 
 pytestmark = pytest.mark.system
@@ -36,28 +35,28 @@ LISTENERS: dict[str, dict[str, Any]] = {
 LARGEST = 2 << 20
 
 
-class Doors:
+class Gateway:
     """A gateway with a listener of each kind."""
 
     def __init__(self, process: GatewayProcess) -> None:
         self.process = process
         found = listening(process, len(LISTENERS) + 2)
-        self.at = dict(zip(LISTENERS, found, strict=False))
+        self.address = dict(zip(LISTENERS, found, strict=False))
         self.tcp, self.crowded_tcp = found[-2:]
 
 
 @pytest.fixture(scope="module")
-def doors(broker_url: str) -> Iterator[Doors]:
+def gateway(broker_url: str) -> Iterator[Gateway]:
     listeners = [{"websocket": "127.0.0.1:0", **keys} for keys in LISTENERS.values()]
     listeners += [{"tcp": "127.0.0.1:0"}, {"tcp": "127.0.0.1:0", "max_connections": 2, "proxy_protocol": True}]
     defaults = {"max_frame_size": LARGEST, "client_buffer": "64KiB", "slow_consumer_timeout": 2}
     with gateway_process(configuration(broker_url, defaults, listeners=listeners)) as process:
-        yield Doors(process)
+        yield Gateway(process)
 
 
 @pytest.fixture
-def plain(doors: Doors) -> Address:
-    return doors.at["plain"]
+def plain(gateway: Gateway) -> Address:
+    return gateway.address["plain"]
 
 
 # Messages and frames.
@@ -111,8 +110,10 @@ async def test_text_and_binary_and_fragments_are_the_same_stream(plain: Address,
 
 
 @pytest.mark.parametrize(("listener", "kind"), [("plain", Opcode.TEXT), ("binary", Opcode.BINARY)])
-async def test_what_is_no_utf8_comes_in_a_binary_message(doors: Doors, queue: str, listener: str, kind: Opcode) -> None:
-    async with WebSocketClient.logged_in(doors.at[listener]) as client:
+async def test_a_body_that_is_not_utf8_comes_in_a_binary_message(
+    gateway: Gateway, queue: str, listener: str, kind: Opcode
+) -> None:
+    async with WebSocketClient.logged_in(gateway.address[listener]) as client:
         await client.ask("SUBSCRIBE", id="0", destination=f"/queue/{queue}")
         for body, expected in ((b"a", kind), ("ü".encode(), kind), (b"\xff\xfe", Opcode.BINARY), (b"b", kind)):
             client.write("SEND", body, destination=f"/queue/{queue}")
@@ -128,9 +129,9 @@ async def test_a_heart_beat_is_a_message_of_one_line_feed(plain: Address) -> Non
             assert (piece.opcode, piece.data) == (Opcode.TEXT, b"\n")
 
 
-async def test_compressed_messages(doors: Doors, queue: str) -> None:
+async def test_compressed_messages(gateway: Gateway, queue: str) -> None:
     body = b"line\n" * 200_000
-    async with WebSocketClient.logged_in(doors.at["compressed"], compression=True) as client:
+    async with WebSocketClient.logged_in(gateway.address["compressed"], compression=True) as client:
         assert client.response is not None
         assert "server_max_window_bits=12" in client.response.headers["Sec-WebSocket-Extensions"]
         await client.ask("SUBSCRIBE", id="0", destination=f"/queue/{queue}")
@@ -140,10 +141,10 @@ async def test_compressed_messages(doors: Doors, queue: str) -> None:
             await client.expect("MESSAGE", body)
 
 
-async def test_compressed_input_waits_while_the_session_is_busy(doors: Doors, queue: str) -> None:
+async def test_compressed_input_waits_while_the_session_is_busy(gateway: Gateway, queue: str) -> None:
     """All in one write: the gateway stops in the middle of it, logs in, and goes on."""
     bodies = [os.urandom(20_000) for _ in range(5)]
-    async with WebSocketClient.dialled(doors.at["compressed"], compression=True) as client:
+    async with WebSocketClient.dialled(gateway.address["compressed"], compression=True) as client:
         client.protocol.send_binary(CONNECT)
         client.protocol.send_binary(encoded("SUBSCRIBE", id="0", destination=f"/queue/{queue}"))
         for body in bodies:
@@ -181,7 +182,7 @@ async def test_the_receipt_of_disconnect_comes_before_the_close_frame(plain: Add
         assert await client.closed() == 1000
 
 
-async def test_a_close_frame_behind_the_last_words_does_not_overtake_them(plain: Address, queue: str) -> None:
+async def test_a_close_frame_does_not_overtake_the_frames_before_it(plain: Address, queue: str) -> None:
     async with WebSocketClient.logged_in(plain) as client:
         for _ in range(100):
             client.write("SEND", b"x", destination=f"/queue/{queue}")
@@ -206,7 +207,7 @@ async def test_the_error_comes_before_the_close_frame(plain: Address, data: byte
         assert await client.closed() == code
 
 
-async def test_what_was_sent_before_a_violation_is_carried_out(plain: Address, queue: str) -> None:
+async def test_frames_before_a_violation_are_processed(plain: Address, queue: str) -> None:
     async with WebSocketClient.logged_in(plain) as client:
         client.protocol.send_binary(encoded("SEND", b"x", destination=f"/queue/{queue}", receipt="before"))
         client.protocol.send_text(b"\xff")
@@ -239,8 +240,8 @@ async def test_violations_of_websocket_are_told_and_closed(plain: Address, name:
 
 
 @pytest.mark.parametrize("fragments", [1, 50])
-async def test_messages_are_bounded_more_tightly_before_the_login(doors: Doors, fragments: int) -> None:
-    limit, small = 1024 + 4096, doors.at["small"]
+async def test_the_limit_of_messages_is_lower_before_the_login(gateway: Gateway, fragments: int) -> None:
+    limit, small = 1024 + 4096, gateway.address["small"]
     for size, code in ((limit, None), (limit + 1, 1009)):
         async with WebSocketClient.dialled(small) as client:
             data = b"\n" * size
@@ -258,8 +259,8 @@ async def test_messages_are_bounded_more_tightly_before_the_login(doors: Doors, 
                 assert await client.closed() == code
 
 
-async def test_compressed_messages_are_bounded_by_what_they_hold(doors: Doors) -> None:
-    async with WebSocketClient.logged_in(doors.at["compressed"], compression=True) as client:
+async def test_the_limit_of_compressed_messages_is_their_decompressed_size(gateway: Gateway) -> None:
+    async with WebSocketClient.logged_in(gateway.address["compressed"], compression=True) as client:
         client.send(b"\n" * (LARGEST + 4096))
         await client.ask("BEGIN", transaction="t")
         client.send(b"\n" * (LARGEST + 4097))
@@ -267,30 +268,30 @@ async def test_compressed_messages_are_bounded_by_what_they_hold(doors: Doors) -
         assert await client.closed() == 1009
 
 
-async def test_bombs_are_defused(doors: Doors) -> None:
-    """Before any login: what one read holds would be two hundred megabytes."""
+async def test_decompression_bombs_use_bounded_memory(gateway: Gateway) -> None:
+    """Before the login; one read of the compressed input would decompress to two hundred megabytes."""
     deflate = PerMessageDeflate(False, False, 15, 15)
-    async with WebSocketClient.dialled(doors.at["compressed"], compression=True) as client:
+    async with WebSocketClient.dialled(gateway.address["compressed"], compression=True) as client:
         bomb = b"".join(
             Piece(Opcode.TEXT, b"\n" * 69_000).serialize(mask=True, extensions=[deflate]) for _ in range(3000)
         )
-        before = doors.process.peak_memory
+        before = gateway.process.peak_memory
         client.writer.write(bomb)
-        # It was read if the client can log in behind it.
+        # The gateway has read it when the client can log in after it.
         client.protocol.extensions = [deflate]
         await client.connect()
-    grown = doors.process.peak_memory - before
+    grown = gateway.process.peak_memory - before
     assert grown < 32 << 20, grown
 
 
-async def test_a_shutdown_is_told(broker_url: str) -> None:
+async def test_a_shutdown_sends_an_error_and_a_close_frame(broker_url: str) -> None:
     with gateway_process(configuration(broker_url, listeners=[{"websocket": "127.0.0.1:0"}])) as process:
         reader, writer = await asyncio.open_connection(*process.address)
         async with WebSocketClient.logged_in(process.address) as client:
             process.terminate()
             await client.expect("ERROR", message="Shutting down")
             assert await client.closed() == 1001
-        # Nor does a handshake that has not begun hold it up.
+        # A connection without a handshake does not delay the shutdown.
         assert await reader.read() == b""
         writer.close()
         assert await process.exit_code(5) == 0
@@ -299,62 +300,62 @@ async def test_a_shutdown_is_told(broker_url: str) -> None:
 # Time.
 
 
-async def test_nobody_waits_for_ever(doors: Doors) -> None:
-    """At the same time, since it takes seconds."""
+async def test_every_wait_for_a_client_has_a_time_limit(gateway: Gateway) -> None:
+    """All at the same time, since each takes seconds."""
     async with within(15), asyncio.TaskGroup() as clients:
         for client in (_half_a_request, _no_login, _no_sign_of_life, _signs_of_life, _no_answer_to_the_close_frame):
-            clients.create_task(client(doors))
+            clients.create_task(client(gateway))
 
 
-async def _half_a_request(doors: Doors) -> None:
+async def _half_a_request(gateway: Gateway) -> None:
     """The time to log in includes the handshake."""
-    reader, writer = await asyncio.open_connection(*doors.at["hasty"])
+    reader, writer = await asyncio.open_connection(*gateway.address["hasty"])
     writer.write(b"GET /ws HTTP/1.1\r\nHost: a\r\n")
     assert await reader.read() == b""
     writer.close()
 
 
-async def _no_login(doors: Doors) -> None:
-    async with WebSocketClient.dialled(doors.at["hasty"]) as client:
+async def _no_login(gateway: Gateway) -> None:
+    async with WebSocketClient.dialled(gateway.address["hasty"]) as client:
         await client.expect("ERROR", message="Login timeout")
         assert await client.closed() == 1000
 
 
-async def _no_sign_of_life(doors: Doors) -> None:
-    async with WebSocketClient.logged_in(doors.at["idle"]) as silent:
+async def _no_sign_of_life(gateway: Gateway) -> None:
+    async with WebSocketClient.logged_in(gateway.address["idle"]) as silent:
         await silent.expect("ERROR", message="Heart-beat timeout")
         assert await silent.closed() == 1000
 
 
-async def _signs_of_life(doors: Doors) -> None:
+async def _signs_of_life(gateway: Gateway) -> None:
     """Pongs, which the library sends; the second ping comes later than `idle_timeout`."""
-    async with WebSocketClient.logged_in(doors.at["watchful"]) as client:
+    async with WebSocketClient.logged_in(gateway.address["watchful"]) as client:
         for _ in range(2):
             assert (await client.piece()).opcode is Opcode.PING
         await client.ask("BEGIN", transaction="t")
 
 
-async def _no_answer_to_the_close_frame(doors: Doors) -> None:
-    async with WebSocketClient.logged_in(doors.at["plain"]) as client:
+async def _no_answer_to_the_close_frame(gateway: Gateway) -> None:
+    async with WebSocketClient.logged_in(gateway.address["plain"]) as client:
         client.write("DISCONNECT")
-        # Its bytes are read, and nothing is answered.
+        # The test reads the bytes, and the client does not answer.
         await client.reader.read()
 
 
 # Pressure.
 
 
-async def test_connections_beyond_the_limit_are_closed_at_once(doors: Doors) -> None:
-    crowded = doors.at["crowded"]
+async def test_connections_beyond_the_limit_are_closed_at_once(gateway: Gateway) -> None:
+    crowded = gateway.address["crowded"]
     async with WebSocketClient.logged_in(crowded), WebSocketClient.logged_in(crowded):
         assert not await _is_let_in(crowded)
     await until(lambda: _is_let_in(crowded), bool)
-    assert doors.process.logged("too many connections")
+    assert gateway.process.logged("too many connections")
 
 
-async def test_the_same_on_tcp_behind_a_proxy(doors: Doors) -> None:
-    """Whoever does not get through its handshake takes no place away."""
-    crowded, preface = doors.crowded_tcp, b"PROXY TCP4 127.0.0.1 10.2.2.2 1000 2000\r\n"
+async def test_tcp_connections_beyond_the_limit_are_closed_at_once(gateway: Gateway) -> None:
+    """A connection with a wrong PROXY header does not count."""
+    crowded, preface = gateway.crowded_tcp, b"PROXY TCP4 127.0.0.1 10.2.2.2 1000 2000\r\n"
 
     async def is_let_in() -> bool:
         try:
@@ -383,103 +384,103 @@ async def _is_let_in(address: Address) -> bool:
 
 
 async def test_a_client_that_reads_nothing_is_closed_and_its_messages_stay(
-    doors: Doors, queue: str, amqp: AmqpBroker
+    gateway: Gateway, queue: str, amqp: AmqpBroker
 ) -> None:
     body = bytes(50_000)
-    async with WebSocketClient.logged_in(doors.at["plain"], receive_buffer=4096) as slow:
+    async with WebSocketClient.logged_in(gateway.address["plain"], receive_buffer=4096) as slow:
         slow.write("SUBSCRIBE", id="0", destination=f"/queue/{queue}")
-        async with StompClient.logged_in(doors.tcp, login="guest", passcode="guest") as sender:
+        async with StompClient.logged_in(gateway.tcp, login="guest", passcode="guest") as sender:
             for _ in range(200):
                 sender.write("SEND", body, destination=f"/queue/{queue}")
             await sender.ask("SEND", b"last", destination=f"/queue/{queue}")
-        await until(lambda: _ended(doors, "slow-consumer"), bool)
-    async with StompClient.logged_in(doors.tcp, login="guest", passcode="guest") as reader:
+        await until(lambda: _ended(gateway, "slow-consumer"), bool)
+    async with StompClient.logged_in(gateway.tcp, login="guest", passcode="guest") as reader:
         reader.write("SUBSCRIBE", id="0", destination=f"/queue/{queue}")
         while (await reader.expect("MESSAGE")).body != b"last":
             pass
 
 
-async def _ended(doors: Doors, reason: str) -> bool:
-    return any(line["reason"] == reason for line in doors.process.logged("session ended"))
+async def _ended(gateway: Gateway, reason: str) -> bool:
+    return any(line["reason"] == reason for line in gateway.process.logged("session ended"))
 
 
-async def test_pings_of_a_client_that_reads_nothing_pile_up_nowhere(doors: Doors) -> None:
+async def test_pings_of_a_client_that_reads_nothing_use_bounded_memory(gateway: Gateway) -> None:
     ping = Piece(Opcode.PING, b"x" * 125).serialize(mask=True)
-    async with WebSocketClient.logged_in(doors.at["plain"], receive_buffer=4096) as client:
-        before = doors.process.memory
+    async with WebSocketClient.logged_in(gateway.address["plain"], receive_buffer=4096) as client:
+        before = gateway.process.memory
         for _ in range(100):
             client.writer.write(ping * 2000)
             async with within(20):
                 await client.writer.drain()
-        grown = doors.process.memory - before
+        grown = gateway.process.memory - before
         assert grown < 10 << 20, grown
 
 
-async def test_pings_instead_of_an_answer_to_the_close_frame_pile_up_nowhere(doors: Doors) -> None:
+async def test_pings_instead_of_an_answer_to_the_close_frame_use_bounded_memory(gateway: Gateway) -> None:
     pings = Piece(Opcode.PING, b"x" * 125).serialize(mask=True) * 2000
-    async with WebSocketClient.logged_in(doors.at["plain"]) as client:
-        before = doors.process.memory
+    async with WebSocketClient.logged_in(gateway.address["plain"]) as client:
+        before = gateway.process.memory
         client.protocol.send_binary(encoded("DISCONNECT", receipt="last"))
         client.writer.writelines(client.protocol.data_to_send())
         for _ in range(60):
             client.writer.write(pings)
             async with within(20):
                 await client.writer.drain()
-        grown = doors.process.memory - before
+        grown = gateway.process.memory - before
         assert grown < 10 << 20, grown
         await client.expect("RECEIPT", receipt_id="last")
 
 
-async def test_whoever_sends_very_many_small_messages_does_not_hold_up_the_others(doors: Doors) -> None:
-    """Hundreds of thousands of WebSocket's frames take the gateway a while; meanwhile others have their answers."""
+async def test_a_client_that_sends_very_many_small_messages_does_not_block_others(gateway: Gateway) -> None:
+    """The gateway needs a while for hundreds of thousands of WebSocket frames; meanwhile it answers others."""
     async with (
-        WebSocketClient.logged_in(doors.at["plain"]) as busy,
-        WebSocketClient.logged_in(doors.at["plain"]) as other,
+        WebSocketClient.logged_in(gateway.address["plain"]) as busy,
+        WebSocketClient.logged_in(gateway.address["plain"]) as other,
     ):
         busy.writer.write(Piece(Opcode.TEXT, b"").serialize(mask=True) * 300_000)
         assert await answers_during(busy.ask("BEGIN", transaction="t"), other) > 5
 
 
-# All of it together.
+# Both transports, and many clients.
 
 
-async def test_a_session_is_what_it_is_on_tcp(doors: Doors, queue: str) -> None:
-    """From one transport to the other, in both directions; the log tells them apart."""
+async def test_websocket_and_tcp_sessions_exchange_messages(gateway: Gateway, queue: str) -> None:
+    """Messages go from one transport to the other, in both directions. The log shows the transport."""
     async with (
-        WebSocketClient.logged_in(doors.at["plain"]) as browser,
-        StompClient.logged_in(doors.tcp, login="guest", passcode="guest") as service,
+        WebSocketClient.logged_in(gateway.address["plain"]) as browser,
+        StompClient.logged_in(gateway.tcp, login="guest", passcode="guest") as service,
     ):
         await service.ask("SUBSCRIBE", id="0", destination=f"/queue/{queue}")
         browser.write("SEND", b"question", destination=f"/queue/{queue}", reply_to="/temp-queue/mine")
         question = await service.expect("MESSAGE", b"question")
         service.write("SEND", b"answer", destination=question["reply-to"])
         await browser.expect("MESSAGE", b"answer", subscription="/temp-queue/mine")
-    lines = doors.process.logged("session started")
+    lines = gateway.process.logged("session started")
     assert {line.get("transport") for line in lines} == {"websocket", None}
 
 
 async def test_five_hundred_browsers_at_once(plain: Address, queue: str) -> None:
-    room = asyncio.Semaphore(100)
+    at_once = asyncio.Semaphore(100)
 
-    async def visit(number: int, clients: asyncio.TaskGroup, met: asyncio.Barrier) -> None:
+    async def run(number: int, all_subscribed: asyncio.Barrier) -> None:
         async with WebSocketClient.dialled(plain) as client:
-            async with room:
+            async with at_once:
                 await client.connect(heart_beat="10000,10000")
                 await client.ask("SUBSCRIBE", id="0", destination=f"/topic/{queue}.{number}")
-            await met.wait()
-            async with room:
+            await all_subscribed.wait()
+            async with at_once:
                 client.write("SEND", b"%d" % number, destination=f"/topic/{queue}.{(number + 1) % 500}")
                 await client.expect("MESSAGE", b"%d" % ((number - 1) % 500))
 
-    met = asyncio.Barrier(500)
+    all_subscribed = asyncio.Barrier(500)
     async with within(30), asyncio.TaskGroup() as clients:
         for number in range(500):
-            clients.create_task(visit(number, clients, met))
+            clients.create_task(run(number, all_subscribed))
 
 
-def test_the_last_words_reach_a_client_that_is_still_sending(doors: Doors) -> None:
+def test_the_error_reaches_a_client_that_is_still_sending(gateway: Gateway) -> None:
     """An ERROR in the middle of an upload, read only afterwards."""
-    with socket.create_connection(doors.at["plain"]) as client:
+    with socket.create_connection(gateway.address["plain"]) as client:
         client.settimeout(20)
         client.sendall(
             b"GET /ws HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"

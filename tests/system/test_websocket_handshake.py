@@ -1,4 +1,4 @@
-"""The HTTP request of a WebSocket client: who is let in, as by RabbitMQ's own plugin or for better reasons."""
+"""The HTTP request of a WebSocket client: which requests are accepted, compared with RabbitMQ's own plugin."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ UPGRADE: Final = {
 
 
 @dataclass(frozen=True)
-class Stage:
-    """RabbitMQ with both plugins, and a gateway before it with several listeners."""
+class Servers:
+    """RabbitMQ's Web STOMP plugin, and a gateway with several listeners."""
 
     process: GatewayProcess
     plugin: Address
@@ -50,7 +50,7 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def stage(laboratory: Broker, web_stomp_port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def servers(laboratory: Broker, web_stomp_port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     directory = tmp_path_factory.mktemp("websocket")
     authority = Authority.make(directory, "authority")
     certificate, key = authority.sign(directory, "server")
@@ -69,18 +69,18 @@ def stage(laboratory: Broker, web_stomp_port: int, tmp_path_factory: pytest.Temp
     defaults = {
         "certificate_users": {"users": {CN: {"login": "guest", "passcode": "guest"}}},
         "loopback_users": [],
-        # Who is a default user here cannot log in.
+        # A client that becomes the default user cannot log in.
         "default_user": {"login": "nobody", "passcode": "nothing"},
     }
     with gateway_process(configuration(laboratory.amqp_url, defaults, listeners=listeners)) as process:
         plain, strict, encrypted, proxied = listening(process, len(listeners))
         context = ssl.create_default_context(cafile=str(authority.certificate))
         plugin = (laboratory.host, web_stomp_port)
-        yield Stage(process, plugin, plain, strict, encrypted, proxied, authority, context)
+        yield Servers(process, plugin, plain, strict, encrypted, proxied, authority, context)
 
 
 async def ask(address: Address, line: str, headers: Mapping[str, str]) -> tuple[int, dict[str, str]]:
-    """Status and headers of the answer to a request."""
+    """Send a request, and return status and headers of the answer."""
     text = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     async with within(), StompClient.dialled(address) as client:
         client.writer.write(f"{line}\r\n{text}\r\n".encode())
@@ -106,9 +106,9 @@ PATHS = {
 
 @pytest.mark.parametrize("name", PATHS)
 @pytest.mark.parametrize("which", ["plugin", "plain"])
-async def test_paths(stage: Stage, which: str, name: str) -> None:
+async def test_paths(servers: Servers, which: str, name: str) -> None:
     line, status = PATHS[name]
-    got, headers = await ask(getattr(stage, which), line, UPGRADE)
+    got, headers = await ask(getattr(servers, which), line, UPGRADE)
     assert got == status
     if status == 101:
         assert headers["sec-websocket-accept"] == ACCEPT
@@ -123,9 +123,11 @@ async def test_paths(stage: Stage, which: str, name: str) -> None:
         ("plain", ("Connection",)),
     ],
 )
-async def test_a_request_that_is_none_for_a_websocket(stage: Stage, which: str, missing: tuple[str, ...]) -> None:
+async def test_a_request_without_the_upgrade_headers_is_refused(
+    servers: Servers, which: str, missing: tuple[str, ...]
+) -> None:
     headers = {name: value for name, value in UPGRADE.items() if name not in missing}
-    status, answer = await ask(getattr(stage, which), "GET /ws HTTP/1.1", headers)
+    status, answer = await ask(getattr(servers, which), "GET /ws HTTP/1.1", headers)
     assert (status, answer["upgrade"]) == (426, "websocket")
 
 
@@ -141,16 +143,16 @@ SUBPROTOCOLS = {
 
 @pytest.mark.parametrize("offered", SUBPROTOCOLS)
 @pytest.mark.parametrize("which", ["plugin", "plain"])
-async def test_the_highest_subprotocol_is_echoed(stage: Stage, which: str, offered: str) -> None:
+async def test_the_highest_subprotocol_is_echoed(servers: Servers, which: str, offered: str) -> None:
     status, headers = await ask(
-        getattr(stage, which), "GET /ws HTTP/1.1", UPGRADE | {"Sec-WebSocket-Protocol": offered}
+        getattr(servers, which), "GET /ws HTTP/1.1", UPGRADE | {"Sec-WebSocket-Protocol": offered}
     )
     assert (status, headers.get("sec-websocket-protocol")) == (101, SUBPROTOCOLS[offered])
 
 
 @pytest.mark.parametrize("which", ["plugin", "plain"])
-async def test_the_subprotocol_says_nothing_about_the_version(stage: Stage, which: str) -> None:
-    async with WebSocketClient.dialled(getattr(stage, which), subprotocols=["v12.stomp"]) as client:
+async def test_the_subprotocol_does_not_choose_the_version(servers: Servers, which: str) -> None:
+    async with WebSocketClient.dialled(getattr(servers, which), subprotocols=["v12.stomp"]) as client:
         client.write("CONNECT", login="guest", passcode="guest", host="/")
         await client.expect("CONNECTED", version="1.0")
 
@@ -170,18 +172,20 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_requests_that_are_refused(stage: Stage, name: str) -> None:
+async def test_requests_that_are_refused(servers: Servers, name: str) -> None:
     line, headers, status = REFUSED[name]
-    assert (await ask(stage.plain, line, UPGRADE | headers))[0] == status
+    assert (await ask(servers.plain, line, UPGRADE | headers))[0] == status
 
 
-async def test_refusals_are_logged_without_what_was_asked(stage: Stage) -> None:
+async def test_refusals_are_logged_without_the_request(servers: Servers) -> None:
     secret = base64.b64encode(b"guest:secret").decode()
-    status, _ = await ask(stage.plain, f"GET /?token={secret} HTTP/1.1", UPGRADE | {"Authorization": f"Basic {secret}"})
+    status, _ = await ask(
+        servers.plain, f"GET /?token={secret} HTTP/1.1", UPGRADE | {"Authorization": f"Basic {secret}"}
+    )
     assert status == 404
-    line = stage.process.logged("websocket handshake refused")[-1]
+    line = servers.process.logged("websocket handshake refused")[-1]
     assert {"address", "peer", "status", "reason", "left_out"} <= line.keys()
-    assert secret not in stage.process.log.read_text()
+    assert secret not in servers.process.log.read_text()
 
 
 # Origins.
@@ -201,15 +205,15 @@ async def test_refusals_are_logged_without_what_was_asked(stage: Stage) -> None:
         ("", 403),
     ],
 )
-async def test_origins_are_compared_exactly(stage: Stage, origin: str | None, status: int) -> None:
+async def test_origins_are_compared_exactly(servers: Servers, origin: str | None, status: int) -> None:
     headers = UPGRADE if origin is None else UPGRADE | {"Origin": origin}
-    got, answer = await ask(stage.strict, "GET /a/b HTTP/1.1", headers)
+    got, answer = await ask(servers.strict, "GET /a/b HTTP/1.1", headers)
     assert got == status
     assert answer.get("strict-transport-security") == (HSTS if status == 101 else None)
 
 
-async def test_without_a_list_every_origin_may_connect(stage: Stage) -> None:
-    for address in (stage.plugin, stage.plain):
+async def test_without_a_list_every_origin_may_connect(servers: Servers) -> None:
+    for address in (servers.plugin, servers.plain):
         assert (await ask(address, "GET /ws HTTP/1.1", UPGRADE | {"Origin": "https://evil.test"}))[0] == 101
 
 
@@ -220,66 +224,68 @@ def basic(credentials: bytes) -> str:
     return "Basic " + base64.b64encode(credentials).decode()
 
 
-async def test_credentials_of_http_count_for_more_than_those_of_connect(stage: Stage) -> None:
+async def test_credentials_of_http_take_precedence_over_those_of_connect(servers: Servers) -> None:
     headers = {"Authorization": basic(b"guest:guest")}
-    async with WebSocketClient.dialled(stage.strict, path="/a/b", headers=headers) as client:
+    async with WebSocketClient.dialled(servers.strict, path="/a/b", headers=headers) as client:
         await client.connect(login="nobody", passcode="wrong")
     async with WebSocketClient.dialled(
-        stage.strict, path="/a/b", headers={"Authorization": basic(b"guest:no")}
+        servers.strict, path="/a/b", headers={"Authorization": basic(b"guest:no")}
     ) as client:
         client.write("CONNECT", accept_version="1.2", host="/", login="guest", passcode="guest")
         await client.expect("ERROR", message="Bad CONNECT")
 
 
-async def test_an_anonymous_browser_does_not_become_the_default_user(stage: Stage) -> None:
-    """The plugin takes the default user here, whoever CONNECT names."""
-    async with WebSocketClient.dialled(stage.strict, path="/a/b") as client:
+async def test_an_anonymous_browser_does_not_become_the_default_user(servers: Servers) -> None:
+    """The plugin logs in as the default user here, though CONNECT names another."""
+    async with WebSocketClient.dialled(servers.strict, path="/a/b") as client:
         client.write("CONNECT", accept_version="1.2", host="/", login="guest", passcode="wrong")
         await client.expect("ERROR", b"Access refused for user 'guest'\n", message="Bad CONNECT")
         await client.connect(login="guest", passcode="guest")
 
 
-async def test_without_use_http_auth_the_header_is_passed_over(stage: Stage) -> None:
-    async with WebSocketClient.dialled(stage.plain, headers={"Authorization": basic(b"nobody:wrong")}) as client:
+async def test_without_use_http_auth_the_header_is_ignored(servers: Servers) -> None:
+    async with WebSocketClient.dialled(servers.plain, headers={"Authorization": basic(b"nobody:wrong")}) as client:
         await client.connect(login="guest", passcode="guest")
 
 
 @pytest.mark.parametrize(
     "value", ["Bearer abc", "Basic", "Basic !!!", basic(b"no colon"), basic(b"a:b") + " more", "", "Digest username=a"]
 )
-async def test_other_credentials_are_refused(stage: Stage, value: str) -> None:
-    status, headers = await ask(stage.strict, "GET /a/b HTTP/1.1", UPGRADE | {"Authorization": value})
+async def test_other_credentials_are_refused(servers: Servers, value: str) -> None:
+    status, headers = await ask(servers.strict, "GET /a/b HTTP/1.1", UPGRADE | {"Authorization": value})
     assert (status, headers["www-authenticate"]) == (401, 'Basic realm="STOMP", charset="UTF-8"')
 
 
-# Beneath it.
+# TLS and the PROXY protocol.
 
 
-async def test_tls_and_login_by_a_certificate(stage: Stage, tmp_path: Path) -> None:
-    async with WebSocketClient.dialled(stage.tls, tls=stage.client) as stranger:
+async def test_tls_and_login_by_a_certificate(servers: Servers, tmp_path: Path) -> None:
+    async with WebSocketClient.dialled(servers.tls, tls=servers.client) as stranger:
         stranger.write("CONNECT", accept_version="1.2", host="/")
         await stranger.expect("ERROR", message="Bad CONNECT")
-    browser = stage.authority.identify(tmp_path, CN)
-    context = ssl.create_default_context(cafile=str(stage.authority.certificate))
+    browser = servers.authority.identify(tmp_path, CN)
+    context = ssl.create_default_context(cafile=str(servers.authority.certificate))
     context.load_cert_chain(browser.certificate, browser.key)
-    async with WebSocketClient.dialled(stage.tls, tls=context) as client:
+    async with WebSocketClient.dialled(servers.tls, tls=context) as client:
         await client.connect()
         await client.ask("DISCONNECT")
         assert await client.closed() == 1000
     async with WebSocketClient.logged_in(
-        stage.tls, frame={"login": "guest", "passcode": "guest"}, tls=stage.client
+        servers.tls, frame={"login": "guest", "passcode": "guest"}, tls=servers.client
     ) as last:
         last.send(b"\xff")
         await last.expect("ERROR", message="Malformed frame")
         assert await last.closed() == 1007
 
 
-async def test_what_was_sent_before_the_client_closed_is_published(stage: Stage) -> None:
-    """Behind very much else, over TLS, where the end comes while that is still being read."""
+async def test_what_was_sent_before_the_client_closed_is_published(servers: Servers) -> None:
+    """After much other input, over TLS: the connection ends while the gateway is still reading."""
     destination = "/queue/before-the-end"
     async with (
         within(),
-        WebSocketClient.logged_in(stage.tls, frame={"login": "guest", "passcode": "guest"}, tls=stage.client) as client,
+        WebSocketClient.logged_in(
+            servers.tls, frame={"login": "guest", "passcode": "guest"}, tls=servers.client
+        ) as client,
     ):
         for _ in range(20_000):
             client.protocol.send_text(b"")
@@ -287,37 +293,33 @@ async def test_what_was_sent_before_the_client_closed_is_published(stage: Stage)
         client.writer.write(b"".join(client.protocol.data_to_send()))
         client.writer.close()
         await client.writer.wait_closed()
-    async with WebSocketClient.logged_in(stage.plain, frame={"login": "guest", "passcode": "guest"}) as reader:
+    async with WebSocketClient.logged_in(servers.plain, frame={"login": "guest", "passcode": "guest"}) as reader:
         reader.write("SUBSCRIBE", id="0", destination=destination)
         await reader.expect("MESSAGE", b"last")
 
 
-async def test_the_proxy_protocol(stage: Stage) -> None:
-    async with WebSocketClient.dialled(stage.proxied, preface=PREFACE) as client:
+async def test_the_proxy_protocol(servers: Servers) -> None:
+    async with WebSocketClient.dialled(servers.proxied, preface=PREFACE) as client:
         await client.connect(login="guest", passcode="guest")
 
         async def peers() -> list[str]:
-            return [line["peer"] for line in stage.process.logged("session started")]
+            return [line["peer"] for line in servers.process.logged("session started")]
 
         await until(peers, lambda peers: "10.9.8.7:1000" in peers)
 
 
-async def test_tls_on_a_plain_port_is_told_in_the_log(stage: Stage) -> None:
-    # A listener with few refusals before this one, of which the log tells only so many.
-    async with within(), StompClient.dialled(stage.proxied, preface=PREFACE) as client:
+async def test_tls_on_a_plain_port_is_logged(servers: Servers) -> None:
+    # The log limits lines about refusals, and this listener had only few.
+    async with within(), StompClient.dialled(servers.proxied, preface=PREFACE) as client:
         client.writer.write(b"\x16\x03\x01\x02\0\1\0\1")
         assert await client.reader.read() == b""
-
-    async def told() -> list[dict[str, Any]]:
-        return stage.process.logged("tls on a plain port")
-
-    await until(told, bool)
+    await servers.process.until_logged("tls on a plain port")
 
 
-async def test_frames_right_behind_the_request_are_read(stage: Stage) -> None:
-    """They come too early; but a proxy may have joined them."""
+async def test_frames_right_behind_the_request_are_read(servers: Servers) -> None:
+    """A client must not send them before the answer, but a proxy may have merged them with the request."""
     data = encoded("CONNECT", accept_version="1.2", host="/", login="guest", passcode="guest")
-    async with within(), StompClient.dialled(stage.plain) as client:
+    async with within(), StompClient.dialled(servers.plain) as client:
         head = "".join(f"{name}: {value}\r\n" for name, value in UPGRADE.items())
         client.writer.write(
             f"GET /ws HTTP/1.1\r\n{head}\r\n".encode() + bytes((0x82, 0x80 | len(data), 0, 0, 0, 0)) + data
@@ -327,18 +329,18 @@ async def test_frames_right_behind_the_request_are_read(stage: Stage) -> None:
         await client.expect("CONNECTED")
 
 
-# What both do with messages.
+# Messages, with both servers.
 
 
 @pytest.mark.parametrize("which", ["plugin", "plain"])
 async def test_plugin_and_gateway_take_a_stream_cut_anywhere_and_send_a_frame_in_each_message(
-    stage: Stage, which: str
+    servers: Servers, which: str
 ) -> None:
     destination = f"/queue/websocket-{which}"
     stream = encoded("CONNECT", accept_version="1.2", login="guest", passcode="guest", host="/")
     stream += encoded("SUBSCRIBE", id="0", destination=destination) + b"\n\n"
     stream += encoded("SEND", b"a\0b\n", destination=destination) * 2 + encoded("BEGIN", transaction="t", receipt="r")
-    async with WebSocketClient.dialled(getattr(stage, which)) as client:
+    async with WebSocketClient.dialled(getattr(servers, which)) as client:
         for position, byte in enumerate(stream):
             client.send(bytes([byte]), binary=position % 2 == 0)
         await client.expect("CONNECTED")
@@ -350,9 +352,9 @@ async def test_plugin_and_gateway_take_a_stream_cut_anywhere_and_send_a_frame_in
         assert await client.closed() == 1007
 
 
-async def test_a_refusal_can_be_read_by_a_client(stage: Stage) -> None:
+async def test_a_refusal_can_be_read_by_a_client(servers: Servers) -> None:
     with pytest.raises(RefusedError) as refused:
-        async with WebSocketClient.dialled(stage.strict, path="/a/b", headers={"Origin": "https://evil.test"}):
+        async with WebSocketClient.dialled(servers.strict, path="/a/b", headers={"Origin": "https://evil.test"}):
             pytest.fail("let in")
     assert refused.value.response.status_code == 403
     assert json.dumps(dict(refused.value.response.headers.raw_items())).count("evil") == 0

@@ -1,4 +1,4 @@
-// Does with @stomp/stompjs what the test asks for, one JSON object a line. See ../README.md.
+// Carries out the requests of the tests with @stomp/stompjs, one JSON object on each line. See ../README.md.
 // The packages are found through NODE_PATH, which only CommonJS looks at.
 const { Client, Versions } = require("@stomp/stompjs");
 const { TCPWrapper } = require("@stomp/tcp-wrapper");

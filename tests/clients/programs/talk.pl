@@ -1,4 +1,4 @@
-# Does with Net::Stomp what the test asks for, one JSON object a line. See ../README.md.
+# Carries out the requests of the tests with Net::Stomp, one JSON object on each line. See ../README.md.
 use strict;
 use warnings;
 use Encode qw(decode_utf8 encode_utf8);
@@ -15,8 +15,8 @@ if (@ARGV && $ARGV[0] eq 'version') {
     exit;
 }
 
-# The library speaks octets.
-sub octets {
+# The library takes encoded bytes.
+sub encoded {
     my ($given) = @_;
     return { map { encode_utf8($_) => encode_utf8($given->{$_}) } keys %$given };
 }
@@ -90,7 +90,7 @@ sub connect_to {
 sub send_message {
     my ($talker, $request) = @_;
     my %frame = (
-        %{ octets($request->{headers}) },
+        %{ encoded($request->{headers}) },
         destination   => $request->{destination},
         body          => encode_utf8($request->{body}),
         bytes_message => 1,    # the library's way to ask for content-length

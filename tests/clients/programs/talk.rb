@@ -1,4 +1,4 @@
-# Does with Ruby's stomp gem what the test asks for, one JSON object a line. See ../README.md.
+# Carries out the requests of the tests with Ruby's stomp gem, one JSON object on each line. See ../README.md.
 require "json"
 require "stomp"
 

@@ -1,4 +1,4 @@
-"""Does with stomp.py what the test asks for, one JSON object a line. See ../README.md."""
+"""Carries out the requests of the tests with stomp.py, one JSON object on each line. See ../README.md."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def shown(message: Message) -> dict[str, Any]:
     return {"headers": message.headers, "body": message.body}
 
 
-class Talkers:
-    """The connections that the test knows by name."""
+class Connections:
+    """The connections, by the names that the test gives them."""
 
     def __init__(self) -> None:
         self._clients: dict[str, StompPy] = {}
 
     def answer(self, request: Request) -> dict[str, Any]:
-        """Do one thing, and tell what was seen."""
+        """Carry out a request, and return the answer."""
         method = getattr(self, f"do_{request['do']}")
         answer: dict[str, Any] = method(request)
         return answer
@@ -96,7 +96,7 @@ class Talkers:
     do_commit = do_abort = do_begin
 
     def do_beats(self, request: Request) -> dict[str, Any]:
-        self._client(request).inbox.heard(request["count"])
+        self._client(request).inbox.wait_for_heart_beats(request["count"])
         return {}
 
     def do_disconnect(self, request: Request) -> dict[str, Any]:
@@ -105,14 +105,14 @@ class Talkers:
 
 
 def main() -> None:
-    """Answer until nobody asks any more."""
+    """Answer requests until the input ends."""
     if sys.argv[1:] == ["version"]:
         print("stomp.py", importlib.metadata.version("stomp.py"))
         return
-    talkers = Talkers()
+    connections = Connections()
     for line in sys.stdin:
         try:
-            seen = talkers.answer(json.loads(line))
+            seen = connections.answer(json.loads(line))
         except Exception as error:  # noqa: BLE001 - the test has to hear of any
             seen = {"failed": repr(error)}
         print(json.dumps(seen), flush=True)

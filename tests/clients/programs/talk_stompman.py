@@ -1,4 +1,4 @@
-"""Does with stompman what the test asks for, one JSON object a line. See ../README.md."""
+"""Carries out the requests of the tests with stompman, one JSON object on each line. See ../README.md."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Shown = dict[str, Any]
 
 
 class AbortedError(Exception):
-    """How a transaction is aborted with stompman: its block is left by an exception."""
+    """Leaves the block of a transaction, which is how stompman aborts it."""
 
 
 def shown(frame: stompman.MessageFrame | stompman.ErrorFrame) -> Shown:
     return {"headers": dict(frame.headers), "body": frame.body.decode()}
 
 
-class Talker:
+class ClientConnection:
     """One connection."""
 
     def __init__(self, request: Request) -> None:
@@ -53,7 +53,7 @@ class Talker:
         )
 
     async def connect(self) -> Shown:
-        """Log in. The library shows CONNECTED to nobody.
+        """Log in. The library does not show CONNECTED.
 
         It waits out its time after a refusal, too; so it is given little, and more if the server said nothing in that.
         """
@@ -139,7 +139,7 @@ class Talker:
 
 
 def refusal(failure: stompman.FailedAllConnectAttemptsError) -> Shown | None:
-    """The ERROR in answer to CONNECT, which the library keeps in its exception; None if there was no answer in time."""
+    """The ERROR in answer to CONNECT, from the library's exception; None if no answer came in time."""
     (issue,) = failure.issues
     assert isinstance(issue, stompman.ConnectionConfirmationTimeout)
     errors = [frame for frame in issue.frames if isinstance(frame, stompman.ErrorFrame)]
@@ -147,7 +147,7 @@ def refusal(failure: stompman.FailedAllConnectAttemptsError) -> Shown | None:
 
 
 def listening(heard: asyncio.Queue[stompman.HeartbeatFrame]) -> type[Connection]:
-    """The library's connection, which also tells of heart-beats."""
+    """The library's connection, which also reports heart-beats."""
 
     class Listening(Connection):
         async def read_frames(self) -> AsyncGenerator[stompman.AnyServerFrame, None]:
@@ -159,21 +159,21 @@ def listening(heard: asyncio.Queue[stompman.HeartbeatFrame]) -> type[Connection]
     return Listening
 
 
-async def answer(talkers: dict[str, Talker], request: Request) -> Shown:
-    """Do one thing, and tell what was seen."""
+async def answer(connections: dict[str, ClientConnection], request: Request) -> Shown:
+    """Carry out a request, and return the answer."""
     if request["do"] == "connect":
-        talker = talkers[request["connection"]] = Talker(request)
-        return await talker.connect()
-    done: Shown = await getattr(talkers[request["connection"]], request["do"])(request)
+        connection = connections[request["connection"]] = ClientConnection(request)
+        return await connection.connect()
+    done: Shown = await getattr(connections[request["connection"]], request["do"])(request)
     return done
 
 
 async def main() -> None:
-    """Answer until nobody asks any more."""
-    talkers: dict[str, Talker] = {}
+    """Answer requests until the input ends."""
+    connections: dict[str, ClientConnection] = {}
     while line := await asyncio.to_thread(sys.stdin.readline):
         try:
-            seen = await answer(talkers, json.loads(line))
+            seen = await answer(connections, json.loads(line))
         except Exception as error:  # noqa: BLE001 - the test has to hear of any
             seen = {"failed": repr(error)}
         print(json.dumps(seen), flush=True)

@@ -84,11 +84,11 @@ async function tour(url, queue) {
   check(message.body === large, "a megabyte of text");
   message.ack();
 
-  const octets = new Uint8Array(1 << 20).map((_, index) => (index * 7) & 255);
-  visitor.send(destination, octets);
+  const bytes = new Uint8Array(1 << 20).map((_, index) => (index * 7) & 255);
+  visitor.send(destination, bytes);
   message = await visitor.take();
-  check(message.binaryBody.every((octet, index) => octet === octets[index]), "a megabyte of octets");
-  check(message.binaryBody.length === octets.length, "all of them");
+  check(message.binaryBody.every((byte, index) => byte === bytes[index]), "a megabyte of bytes");
+  check(message.binaryBody.length === bytes.length, "all of them");
   message.ack();
 
   // What was not acknowledged comes again, on another connection.
@@ -100,7 +100,7 @@ async function tour(url, queue) {
   message.ack();
 
   const subprotocol = visitor.client.webSocket.protocol;
-  const receipt = new Promise((resolve) => (visitor.client.onDisconnect = () => resolve("told")));
+  const receipt = new Promise((resolve) => (visitor.client.onDisconnect = () => resolve("confirmed")));
   await visitor.client.deactivate();
   return { subprotocol, disconnect: await receipt };
 }
@@ -117,7 +117,7 @@ async function crowd(url, topic, size) {
 }
 
 // Whether a page of this origin, or with these credentials, is let in at all.
-function knock(url) {
+function tryToConnect(url) {
   return new Promise((resolve) => {
     const socket = new WebSocket(url, ["v12.stomp"]);
     socket.onopen = () => resolve("open");

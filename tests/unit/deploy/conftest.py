@@ -1,4 +1,4 @@
-"""What tests of Prometheus' files share."""
+"""Fixtures for the tests of Prometheus' files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Children end when they should, and never later than we do."""
+"""Child processes end when they should, and never outlive their parent."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from deploy.local.child import Child
 
 _DEADLINE = 10.0
 
-# Each prints a line once it is what the test wants it to be.
+# Each prints a line when it is ready for the test.
 _OBEDIENT = "import time; print('up', flush=True); time.sleep(600)"
 _STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {_OBEDIENT}"
 _PARENT = f"""

@@ -1,4 +1,4 @@
-"""The demonstration's client, and its counting: if these are wrong, so is what it says about the pipeline."""
+"""The client of the demonstration and its counts, on which the comparison with the pipeline rests."""
 
 import fcntl
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_a_rejected_message_is_no_confirm(monkeypatch: pytest.MonkeyPatch) -> No
     assert not client.errors
 
 
-async def test_an_error_in_place_of_an_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_in_place_of_an_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     client, _, _ = _client(monkeypatch)
     client.data_received(b"ERROR\nmessage:Bad command\n\nno\0\n")
     with pytest.raises(LocalError, match=r"an ERROR in place of a MESSAGE.*Bad command"):
@@ -80,7 +80,7 @@ def test_acknowledgements_are_of_the_version(version: str, headers: bytes, monke
     assert tally.counts["acks"] == 5
 
 
-async def test_what_is_aborted_never_happened(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_aborted_transaction_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     client, tally, _ = _client(monkeypatch)
     client.begin("t")
     client.send_in("t", "/queue/a", b"x")
@@ -106,7 +106,7 @@ def _journal(directory: Path, *lines: dict[str, Any]) -> Path:
     day.mkdir(parents=True)
     name = SegmentName("gateway", "n", "0" * 16, 1, 0)
     (day / str(name)).write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
-    (day / name.while_open).write_bytes(b'{"e":"send","t":1,"q":9,"vh":"/"}\n')  # nobody's business yet
+    (day / name.while_open).write_bytes(b'{"e":"send","t":1,"q":9,"vh":"/"}\n')  # open segments are not counted
     return directory
 
 
@@ -145,10 +145,10 @@ def test_whole_journals_can_be_counted(tmp_path: Path) -> None:
     assert counted["", "errors"] == made.events["err"]
 
 
-@pytest.mark.parametrize("figures", [(2, 1, 1), (1, 2, 1), (1, 1, 2)])
-def test_one_different_figure_is_a_difference(figures: tuple[int, int, int]) -> None:
-    assert not Row("/", "sends", *figures).agrees
-    assert "DIFFERENT" in str(Row("/", "sends", *figures))
+@pytest.mark.parametrize("counts", [(2, 1, 1), (1, 2, 1), (1, 1, 2)])
+def test_one_different_count_is_a_difference(counts: tuple[int, int, int]) -> None:
+    assert not Row("/", "sends", *counts).agrees
+    assert "DIFFERENT" in str(Row("/", "sends", *counts))
     assert Row("/", "sends", 1, 1, 1).agrees
 
 

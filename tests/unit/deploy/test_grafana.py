@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.exposed import exposed, strangers
+from tests.support.exposed import exposed, unknown_names
 
 _DEPLOY = Path(__file__).parents[3] / "deploy"
 _ROWS = ["Overview", "Traffic", "Latency", "Holds and errors", "Links", "Process"]
@@ -100,7 +100,7 @@ async def test_queries_ask_for_nothing_that_no_gateway_exposes(dashboard: dict[s
         if variable["type"] == "query"
     ]
 
-    assert {title: found for title, expression in queries if (found := strangers(expression, samples))} == {}
+    assert {title: found for title, expression in queries if (found := unknown_names(expression, samples))} == {}
 
 
 def test_a_legend_names_a_label_that_is_left(dashboard: dict[str, Any]) -> None:

@@ -56,7 +56,7 @@ def test_others_are_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine.installed == []
 
 
-def test_a_package_that_does_not_help_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_without_the_program_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     _Machine(monkeypatch, found=False, root=True, mends=False)
     with pytest.raises(LocalError, match="No Java was found"):
         java.provide(print, {})

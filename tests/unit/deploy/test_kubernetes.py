@@ -204,7 +204,7 @@ def test_only_prometheus_reaches_the_admin_listener(variant: str, tmp_path: Path
 
 
 @every_variant
-def test_nobody_comes_in_without_a_login(variant: str, tmp_path: Path) -> None:
+def test_every_connection_needs_a_login(variant: str, tmp_path: Path) -> None:
     """Clients may come from wherever they are."""
     assert [host.default_user for host in _config(variant, tmp_path).resolved_virtual_hosts()] == [None]
 

@@ -24,7 +24,7 @@ def _processes(data: Path) -> list[psutil.Process]:
         try:
             if process.environ().get(OWNER_VARIABLE) == str(data):
                 found.append(process)
-        except psutil.Error:  # not ours, then
+        except psutil.Error:  # another user's process
             continue
     return found
 
@@ -74,7 +74,7 @@ def test_rabbitmqctl_reaches_exactly_this_node(broker: Broker) -> None:
     assert ports.strip() == f"[{broker.amqp_port}]"
 
 
-def test_a_mistake_in_rabbitmqctl_is_an_error_that_says_it(broker: Broker) -> None:
+def test_a_failed_rabbitmqctl_is_an_error_with_its_command(broker: Broker) -> None:
     with pytest.raises(LocalError, match="delete_queue no-such-queue"):
         broker.ctl("delete_queue", "no-such-queue")
 
@@ -99,7 +99,7 @@ def test_killed_and_started_again_it_has_its_data_and_its_ports(broker: Broker) 
     assert "kept" in broker.ctl("list_vhosts").split()
 
 
-def test_a_node_that_does_not_come_up_says_why_and_leaves_nothing(tmp_path: Path, broker: Broker) -> None:
+def test_a_node_that_does_not_start_is_an_error_with_its_log_and_leaves_nothing(tmp_path: Path, broker: Broker) -> None:
     assert broker.running  # so there is an installation
     installation = Installation.find()
     assert installation

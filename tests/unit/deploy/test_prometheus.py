@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.exposed import exposed, strangers
+from tests.support.exposed import exposed, unknown_names
 
 _FILES = Path(__file__).parents[3] / "deploy/prometheus"
 
@@ -65,13 +65,13 @@ async def test_alerts_ask_for_nothing_that_no_gateway_exposes(tmp_path: Path) ->
     samples = exposed(tmp_path)
     assert "stomp_gateway_ready" in samples
 
-    assert {rule["alert"]: found for rule in _rules() if (found := strangers(rule["expr"], samples))} == {}
+    assert {rule["alert"]: found for rule in _rules() if (found := unknown_names(rule["expr"], samples))} == {}
 
 
 async def test_a_metric_or_a_label_that_is_not_exposed_would_be_noticed(tmp_path: Path) -> None:
     samples = exposed(tmp_path)
 
-    assert strangers("rate(stomp_gateway_sessions_total[5m])", samples) == ["stomp_gateway_sessions_total"]
-    assert strangers('stomp_gateway_holds{why="x"}', samples) == ["stomp_gateway_holds{why}"]
-    assert strangers("sum by (why) (stomp_gateway_holds)", samples) == ["by (why)"]
-    assert strangers('sum by (instance, reason) (stomp_gateway_holds{job="x"})', samples) == []
+    assert unknown_names("rate(stomp_gateway_sessions_total[5m])", samples) == ["stomp_gateway_sessions_total"]
+    assert unknown_names('stomp_gateway_holds{why="x"}', samples) == ["stomp_gateway_holds{why}"]
+    assert unknown_names("sum by (why) (stomp_gateway_holds)", samples) == ["by (why)"]
+    assert unknown_names('sum by (instance, reason) (stomp_gateway_holds{job="x"})', samples) == []

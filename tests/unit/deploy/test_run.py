@@ -1,4 +1,4 @@
-"""The `make run` job, as a process of its own."""
+"""`make run`, in a process of its own."""
 
 import os
 import signal
@@ -22,23 +22,23 @@ from deploy.local.probe import listens
 
 _DEADLINE = 60.0
 
-# Enough of nc for the example: what comes in goes to the port, and back, until the other side closes.
+# As much of nc as the example needs: it copies standard input to the port, and the answers to standard output.
 _NC = """\
 #!{python}
 import socket, sys, threading
 with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as connection:
     def forward():
-        while octets := sys.stdin.buffer.raw.read(4096):
-            connection.sendall(octets)
+        while data := sys.stdin.buffer.raw.read(4096):
+            connection.sendall(data)
     threading.Thread(target=forward, daemon=True).start()
-    while octets := connection.recv(4096):
-        sys.stdout.buffer.raw.write(octets)
+    while data := connection.recv(4096):
+        sys.stdout.buffer.raw.write(data)
 """
 
 
 @dataclass
 class Job:
-    """A running `make run`, its port and what it printed up to its last word about how to stop."""
+    """A running `make run`, its port, and what it printed up to the line about Ctrl-C."""
 
     process: "subprocess.Popen[str]"
     port: int
@@ -89,7 +89,7 @@ def _printed(process: "subprocess.Popen[str]", directory: Path) -> str:
 
 
 def _refusal(directory: Path, **variables: str) -> str:
-    """What it says when it cannot start."""
+    """The error when it cannot start."""
     done = subprocess.run(
         _command(directory),
         env=_environment(**variables),
@@ -105,7 +105,7 @@ def _refusal(directory: Path, **variables: str) -> str:
 
 def _runs(process: psutil.Process) -> bool:
     try:
-        return process.status() != psutil.STATUS_ZOMBIE  # whose parent is ours no more, but init
+        return process.status() != psutil.STATUS_ZOMBIE  # orphaned, until init collects it
     except psutil.NoSuchProcess:
         return False
 
@@ -114,12 +114,12 @@ def _children(job: Job) -> list[psutil.Process]:
     return psutil.Process(job.process.pid).children(recursive=True)
 
 
-def test_a_port_that_is_taken_is_said_before_anything_is_started(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_an_error_before_anything_is_started(tmp_path: Path) -> None:
     with socket.create_server((LOOPBACK, 0)) as other:
         port = other.getsockname()[1]
-        said = _refusal(tmp_path / "run", STOMP_PORT=str(port))
+        error = _refusal(tmp_path / "run", STOMP_PORT=str(port))
 
-    assert said == (
+    assert error == (
         f"run: Port {port} on 127.0.0.1 is taken: stop the program that listens there, "
         f"or choose another, e.g. STOMP_PORT={port + 1} make run.\n"
     )
@@ -127,18 +127,18 @@ def test_a_port_that_is_taken_is_said_before_anything_is_started(tmp_path: Path)
 
 
 @pytest.mark.parametrize("port", ["no", "0", "65536", "-1", "٣"])
-def test_a_port_that_is_none_is_refused(tmp_path: Path, port: str) -> None:
+def test_an_invalid_port_is_refused(tmp_path: Path, port: str) -> None:
     assert f"STOMP_PORT is {port!r}, which is no port" in _refusal(tmp_path, STOMP_PORT=port)
 
 
 @pytest.mark.system
-def test_credentials_that_the_broker_refuses_are_said_before_the_gateway_starts(tmp_path: Path, broker: Broker) -> None:
+def test_refused_credentials_are_an_error_before_the_gateway_starts(tmp_path: Path, broker: Broker) -> None:
     [port] = free_ports(1)
     url = f"amqp://guest:secret@{broker.host}:{broker.amqp_port}"
-    said = _refusal(tmp_path, AMQP_URL=url, STOMP_PORT=str(port))
+    error = _refusal(tmp_path, AMQP_URL=url, STOMP_PORT=str(port))
 
-    assert "The broker cannot be used as AMQP_URL says; correct that, or unset it:" in said
-    assert "secret" not in said
+    assert "The broker cannot be used as AMQP_URL says; correct that, or unset it:" in error
+    assert "secret" not in error
 
 
 @pytest.mark.system
@@ -168,15 +168,15 @@ def test_its_examples_work(tmp_path: Path, broker: Broker) -> None:
 
 @pytest.mark.system
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_stops_it_in_order_and_nothing_is_left(tmp_path: Path, broker: Broker, number: signal.Signals) -> None:
+def test_a_signal_stops_it_cleanly_and_nothing_is_left(tmp_path: Path, broker: Broker, number: signal.Signals) -> None:
     with _job(tmp_path, AMQP_URL=broker.amqp_url) as job:
         children = _children(job)
         job.process.send_signal(number)
         assert job.process.stdout
-        last_words = job.process.stdout.read()
+        printed_at_the_end = job.process.stdout.read()
         status = job.process.wait(_DEADLINE)
 
-    assert last_words.strip() == "Stopped."
+    assert printed_at_the_end.strip() == "Stopped."
     assert status == 0
     assert children
     assert [child for child in children if _runs(child)] == []

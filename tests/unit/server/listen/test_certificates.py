@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from gateway.config import CertificateLogin
 from gateway.server.listen.certificates import alternative_name, certificate_name, common_name, distinguished_name
-from tests.support.certificates import Authority, Rdn
+from tests.support.certificates import SUBJECTS, Authority, Rdn
 from tests.support.certificates import distinguished_name as subject
-from tests.support.subjects import SUBJECTS
 
 CN, O = NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME  # noqa: E741
 OWN = x509.ObjectIdentifier("1.2.3.4.5")

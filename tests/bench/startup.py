@@ -1,4 +1,4 @@
-"""Puts up what is to be measured: a private broker, its plugin and a gateway, or running ones that were named."""
+"""Starts what is to be measured: a private broker, its plugin and a gateway; or uses running ones."""
 
 import os
 import shlex
@@ -20,7 +20,7 @@ from deploy.local.ports import LOOPBACK, free_ports
 from deploy.local.probe import listens
 from tests.bench import processes
 from tests.bench.broker import Broker, Control
-from tests.bench.stand import DEFAULT_NAP, GATEWAY, PLUGIN, Side, Stand, raise_descriptor_limit
+from tests.bench.environment import DEFAULT_NAP, GATEWAY, PLUGIN, Environment, Side, raise_descriptor_limit
 from tests.bench.wire import Account
 
 VAR = Path("var") / "bench"
@@ -28,13 +28,13 @@ VAR = Path("var") / "bench"
 _GATEWAY_STARTS_WITHIN = 20.0
 
 
-class StagingError(Exception):
-    """Something that is to be measured cannot be put up; the message says what, and what to do."""
+class StartError(Exception):
+    """Something that is to be measured cannot be started; the message says what, and what to do."""
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What the command line asked for; whatever is None is started here, except the plugin of a broker that was named.
+class StartOptions:
+    """The servers that the command line named. The others are started here, except the plugin of a named broker.
 
     `broker_url` is an AMQP URL with credentials; `plugin` and `gateway` are host and port; `rabbitmqctl` is a command
     line; `nap` are the seconds that the load client rests.
@@ -48,27 +48,27 @@ class Wish:
 
 
 @contextmanager
-def staged(wish: Wish, say: Callable[[str], None]) -> Iterator[Stand]:
-    """Yield the stand that `wish` describes, and end afterwards what was started for it.
+def started_environment(options: StartOptions, say: Callable[[str], None]) -> Iterator[Environment]:
+    """Yield the environment that `options` describes, and end afterwards what was started for it.
 
     Args:
-        wish: what to start and what to use.
+        options: what to start and what to use.
         say: takes a line about the progress.
 
     Raises:
-        StagingError: something could not be started, or does not answer.
+        StartError: something could not be started, or does not answer.
     """
     raise_descriptor_limit()
     with ExitStack() as started:
         try:
-            address, control, pid, plugin = _broker(wish, started, say)
-            gateway, gateway_pid = _gateway(wish, address, started, say)
+            address, control, pid, plugin = _broker(options, started, say)
+            gateway, gateway_pid = _gateway(options, address, started, say)
         except LocalError as error:
-            raise StagingError(str(error)) from error
+            raise StartError(str(error)) from error
         sides = {GATEWAY: _side(GATEWAY, gateway, gateway_pid, address, in_broker=gateway_pid == pid is not None)}
         if plugin is not None:
             sides[PLUGIN] = _side(PLUGIN, plugin, None, address, in_broker=True)
-        yield Stand(Broker(address.url, control, pid), sides, f"stomp-bench-{os.getpid()}", wish.nap)
+        yield Environment(Broker(address.url, control, pid), sides, f"stomp-bench-{os.getpid()}", options.nap)
 
 
 _Place = tuple[str, int]
@@ -80,14 +80,14 @@ def _side(name: str, place: _Place, pid: int | None, address: Address, *, in_bro
 
 
 def _broker(
-    wish: Wish, started: ExitStack, say: Callable[[str], None]
+    options: StartOptions, started: ExitStack, say: Callable[[str], None]
 ) -> tuple[Address, Control | None, int | None, _Place | None]:
-    if wish.broker_url is not None:
-        address = Address.parse(wish.broker_url)
-        return address, _command(wish.rabbitmqctl), _erlang_process(address.host, address.port), wish.plugin
+    if options.broker_url is not None:
+        address = Address.parse(options.broker_url)
+        return address, _command(options.rabbitmqctl), _erlang_process(address.host, address.port), options.plugin
     node = started.enter_context(local.running(order=local.PRIVATE, plugins=["rabbitmq_stomp"], say=say))
     if node.stomp_port is None:
-        raise StagingError("The private broker came up without its STOMP plugin: install rabbitmq_stomp.")
+        raise StartError("The private broker came up without its STOMP plugin: install rabbitmq_stomp.")
     return Address.parse(node.amqp_url), lambda words: node.ctl(*words), node.os_pid, (node.host, node.stomp_port)
 
 
@@ -102,9 +102,11 @@ def _command(line: str | None) -> Control | None:
     return control
 
 
-def _gateway(wish: Wish, address: Address, started: ExitStack, say: Callable[[str], None]) -> tuple[_Place, int | None]:
-    if wish.gateway is not None:
-        return wish.gateway, _process(*wish.gateway)
+def _gateway(
+    options: StartOptions, address: Address, started: ExitStack, say: Callable[[str], None]
+) -> tuple[_Place, int | None]:
+    if options.gateway is not None:
+        return options.gateway, _process(*options.gateway)
     (port,) = free_ports(1)
     child = start_gateway(started, address, port, {"directory": "journal"})  # at its default level
     say(f"the gateway listens on {LOOPBACK}:{port}, its log is {VAR / 'gateway.log'}")
@@ -124,7 +126,7 @@ def start_gateway(
         name: of its files in `VAR`.
 
     Raises:
-        StagingError: it did not start.
+        StartError: it did not start.
     """
     VAR.mkdir(parents=True, exist_ok=True)
     configuration, log = VAR / f"{name}.yaml", VAR / f"{name}.log"
@@ -142,7 +144,7 @@ def start_gateway(
     while not listens(LOOPBACK, port):
         if child.wait(0.05) is not None or time.monotonic() > deadline:
             end = "\n".join(log.read_text(errors="replace").splitlines()[-10:])
-            raise StagingError(f"The gateway did not start; {log} ends with:\n{end}")
+            raise StartError(f"The gateway did not start; {log} ends with:\n{end}")
     return child
 
 

@@ -1,4 +1,4 @@
-"""What is measured: the broker, the two sides in front of it, and the stopwatch that is held beside them."""
+"""What is measured: the broker and the two sides in front of it; and the stopwatch."""
 
 import gc
 import resource
@@ -16,7 +16,7 @@ PLUGIN = "plugin"
 GATEWAY = "gateway"
 DEFAULT_NAP = 0.0005
 _QUIET = 0.15
-"""Cores that broker and gateways with nothing to do may still use, timers and statistics."""
+"""Cores that an idle broker and idle gateways may still use for timers and statistics."""
 _QUIET_WITHIN = 20.0
 
 
@@ -35,8 +35,8 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Stand:
-    """Everything a row needs: the broker, the sides that there are, the prefix of the benchmark's own queue names."""
+class Environment:
+    """Everything a row needs: the broker, its sides, and the prefix of the names of the benchmark's queues."""
 
     broker: Broker
     sides: Mapping[str, Side]
@@ -56,7 +56,7 @@ class Stand:
 class Cpu:
     """CPU seconds used while the clock ran; None where the process cannot be seen or does not exist.
 
-    `elsewhere` is the rest of the machine: other programs and the kernel's work for nobody in particular.
+    `elsewhere` is the rest of the machine: other programs, and kernel work that belongs to no process.
     """
 
     broker: float | None
@@ -77,10 +77,10 @@ class Sample:
 
 
 class Stopwatch:
-    """Measure wall and CPU time of a `with` block, in which the client's own garbage collector rests."""
+    """Measure wall and CPU time of a `with` block, with the client's garbage collector off."""
 
-    def __init__(self, stand: Stand, side: Side) -> None:
-        self._broker = stand.broker.pid
+    def __init__(self, environment: Environment, side: Side) -> None:
+        self._broker = environment.broker.pid
         self._gateway = side.pid
         self._before: tuple[float | None, float | None, float, float]
         self._started = 0.0
@@ -121,9 +121,11 @@ class Stopwatch:
         )
 
 
-def await_quiet(stand: Stand) -> None:
-    """Return when broker and gateway have finished what earlier work left behind, at the latest after 20 s."""
-    pids = [pid for pid in (stand.broker.pid, *(side.pid for side in stand.sides.values())) if pid is not None]
+def await_quiet(environment: Environment) -> None:
+    """Wait until broker and gateway have finished earlier work, at most 20 s."""
+    pids = [
+        pid for pid in (environment.broker.pid, *(side.pid for side in environment.sides.values())) if pid is not None
+    ]
     deadline = time.monotonic() + _QUIET_WITHIN
     calm = 0
     while calm < 2 and time.monotonic() < deadline:
@@ -135,7 +137,7 @@ def await_quiet(stand: Stand) -> None:
 
 
 def raise_descriptor_limit() -> int:
-    """Raise this process's limit of open files as far as it may, for its children too; return the limit."""
+    """Raise this process's limit of open files as far as it may, also for its children, and return the limit."""
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard

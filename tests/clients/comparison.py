@@ -1,4 +1,4 @@
-"""One conversation held with both servers, RabbitMQ's plugin and the gateway, and what is compared of it."""
+"""One conversation with both servers, RabbitMQ's plugin and the gateway, and the comparison of its results."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 from difflib import unified_diff
 from typing import Any, Final
 
+from tests.clients.client_program import Address, ClientProgram, Seen
 from tests.clients.library import Library
-from tests.clients.peer import Address, Peer, Seen
 
-Conversation = Callable[[Peer], list[Seen]]
-"""Talks to one server and gives what the client saw of it, in order."""
+Conversation = Callable[[ClientProgram], list[Seen]]
+"""Has a conversation with one server, and returns what the client received, in order."""
 
 SIDES: Final = ("plugin", "gateway")
 
 _OWN: Final = {"session", "server", "message-id", "ack"}
-"""Headers whose values are each server's own; that they are there is compared."""
+"""Headers whose values differ between servers. Only their presence is compared."""
 
 _NAMES: Final = (
     (re.compile(r"\btest-[0-9a-f]{12}\b"), "<name>"),
@@ -28,7 +28,7 @@ _NAMES: Final = (
 
 
 def comparable(seen: Any) -> Any:  # noqa: ANN401 - JSON has every type
-    """What a client saw, without the values that no two connections have in common."""
+    """What a client received, without the values that differ between any two connections."""
     if isinstance(seen, dict):
         return {name: "<own>" if name in _OWN else comparable(value) for name, value in seen.items()}
     if isinstance(seen, list):
@@ -43,43 +43,43 @@ def _lines(seen: list[Seen]) -> list[str]:
     return json.dumps(comparable(seen), indent=1, ensure_ascii=False, sort_keys=True).splitlines()
 
 
-class Both:
+class Comparison:
     """The programs of one library, one for each server.
 
     Args:
-        library: whose programs they are.
+        library: to start the programs of.
         addresses: of plugin and gateway.
-        virtual_host: that connections name, or None for what the library sends by itself.
+        virtual_host: that connections name, or None for the default of the library.
     """
 
     def __init__(self, library: Library, addresses: dict[str, Address], virtual_host: str | None) -> None:
         self.library = library
         self.failed = False
-        self._peers = {side: Peer(library, side, addresses[side], virtual_host) for side in SIDES}
+        self._programs = {side: ClientProgram(library, side, addresses[side], virtual_host) for side in SIDES}
 
-    def hold(self, conversation: Conversation) -> list[Seen]:
-        """Hold a conversation with both at the same time.
+    def compare(self, conversation: Conversation) -> list[Seen]:
+        """Have a conversation with both servers at the same time, and compare the results.
 
         Returns:
-            What the client saw of the gateway.
+            What the client received from the gateway.
 
         Raises:
-            AssertionError: with the plugin it saw something else.
+            AssertionError: it received something else from the plugin.
         """
-        plugin, gateway = self.hear(conversation)
+        plugin, gateway = self.run(conversation)
         difference = "\n".join(unified_diff(_lines(plugin), _lines(gateway), *SIDES, lineterm=""))
         assert not difference, f"{self.library.name} sees plugin and gateway differ:\n{difference}"
         return gateway
 
-    def hear(self, conversation: Conversation) -> tuple[list[Seen], list[Seen]]:
-        """The same without comparing; gives what it saw of the plugin, and of the gateway."""
+    def run(self, conversation: Conversation) -> tuple[list[Seen], list[Seen]]:
+        """Have a conversation with both, and return what the client received from the plugin and from the gateway."""
         self.failed = True
         with ThreadPoolExecutor(len(SIDES)) as both:
-            plugin, gateway = both.map(conversation, [self._peers[side] for side in SIDES])
+            plugin, gateway = both.map(conversation, [self._programs[side] for side in SIDES])
         self.failed = False
         return plugin, gateway
 
     def stop(self) -> None:
-        """End both."""
-        for peer in self._peers.values():
-            peer.stop()
+        """Stop both programs."""
+        for program in self._programs.values():
+            program.stop()

@@ -1,8 +1,8 @@
-"""A client library at work: a program around it that does what it is told and answers with what it saw.
+"""The program of a client library: it carries out requests and answers with what the library received.
 
-Program and test speak JSON, one object a line. The test writes ``{"do": "receive", "connection": "a"}``; the program
-waits for what the library hands over and writes ``{"headers": {...}, "body": "..."}``. So there is one conversation for
-all libraries, whatever language they are for. README.md in this directory lists what a program is asked.
+Program and test exchange JSON, one object on each line. The test writes ``{"do": "receive", "connection": "a"}``; the
+program waits for a message from the library and writes ``{"headers": {...}, "body": "..."}``. So one conversation
+serves all libraries, in any language. README.md in this directory lists the requests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.clients.library import Library
 
 ROOT: Final = Path(__file__).parents[2]
 
-_PATIENCE: Final = 30.0
+_ANSWER_TIMEOUT: Final = 30.0
 """Seconds that one answer may take; only a failing test waits so long."""
 
 Address = tuple[str, int]
@@ -28,14 +28,14 @@ Seen = dict[str, Any]
 
 
 class ClientFailedError(AssertionError):
-    """A program could not do what it was asked, or did not answer."""
+    """A program could not carry out a request, or did not answer."""
 
 
-class Peer:
-    """The program of one library, facing one server.
+class ClientProgram:
+    """The program of one library, for one server.
 
     Args:
-        library: whose program it is.
+        library: to start the program of.
         side: what to call the server when something fails.
         address: of the server.
         virtual_host: what its connections send as ``host`` unless told otherwise.
@@ -66,15 +66,15 @@ class Peer:
         self._answers.put("")
 
     def ask(self, do: str, connection: str, **arguments: Any) -> Seen:  # noqa: ANN401 - JSON has every type
-        """Have the program do something.
+        """Send a request to the program.
 
         Args:
-            do: what.
+            do: the kind of request.
             connection: its name in the program, for example ``a``.
-            **arguments: depend on what is asked.
+            **arguments: depend on the kind.
 
         Returns:
-            What the library said or handed over.
+            What the library returned or received.
 
         Raises:
             ClientFailedError: the library refused, or nothing came.
@@ -84,15 +84,15 @@ class Peer:
         try:
             self._child.stdin.write(request + "\n")
             self._child.stdin.flush()
-            answer = self._answers.get(timeout=_PATIENCE)
+            answer = self._answers.get(timeout=_ANSWER_TIMEOUT)
         except (queue.Empty, BrokenPipeError):
             answer = ""
-        seen: Seen = json.loads(answer) if answer else {"failed": f"no answer; it wrote: {self._complaints()}"}
+        seen: Seen = json.loads(answer) if answer else {"failed": f"no answer; it wrote: {self._error_output()}"}
         if "failed" in seen:
             raise ClientFailedError(f"{self._name}: {request}: {seen['failed']}")
         return seen
 
-    def _complaints(self) -> str:
+    def _error_output(self) -> str:
         self._errors.seek(0)
         return self._errors.read().decode(errors="replace")
 
@@ -125,19 +125,19 @@ class Peer:
     def subscribe(
         self, connection: str, destination: str, identifier: str = "s", headers: Mapping[str, str] | None = None
     ) -> Seen:
-        """Subscribe, to a queue that goes away with its last consumer unless the headers say otherwise."""
+        """Subscribe, by default to a queue that is deleted with its last consumer."""
         given = {"auto-delete": "true", "ack": "auto", **(headers or {})}
         return self.ask("subscribe", connection, destination=destination, id=identifier, headers=given)
 
     def send(
         self, connection: str, destination: str, body: str, headers: Mapping[str, str] | None = None, **more: bool
     ) -> Seen:
-        """Send a message, with a receipt unless it is to be ``unconfirmed``."""
+        """Send a message, with a receipt unless ``unconfirmed`` is set."""
         given = {"auto-delete": "true", **(headers or {})}
         return self.ask("send", connection, destination=destination, body=body, headers=given, **more)
 
     def stop(self) -> None:
-        """End the program."""
+        """Stop the program."""
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         self._child.kill()

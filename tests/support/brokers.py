@@ -1,0 +1,42 @@
+"""Brokers for tests: a private node, and what is asked of a broker over AMQP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from deploy.local.broker import PRIVATE, Broker, running
+from deploy.local.errors import LocalError
+from gateway.parity import AmqpBroker, BrokerRefusalError
+from tests.support.deadline import until
+
+
+@contextmanager
+def private_broker(plugins: Sequence[str] = (), config: Sequence[str] = ()) -> Iterator[Broker]:
+    """Start a RabbitMQ node that only one test module uses, or skip the test where that is impossible.
+
+    Args:
+        plugins: to enable.
+        config: further lines of rabbitmq.conf.
+    """
+    try:
+        with running(order=PRIVATE, plugins=plugins, config=config) as broker:
+            yield broker
+            # An orderly stop takes seconds, and nobody needs the node's data.
+            broker.kill()
+    except LocalError as error:
+        pytest.skip(f"needs a private node: {error}")
+
+
+async def until_queue_gone(amqp: AmqpBroker, queue: str) -> None:
+    """Wait until a queue is deleted. The broker refuses to describe an exclusive queue of another connection."""
+
+    async def exists() -> bool:
+        try:
+            return await amqp.count(queue) is not None
+        except BrokerRefusalError:
+            return True
+
+    await until(exists, lambda answer: not answer)
