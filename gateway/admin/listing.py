@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final, Generic, TypeVar
 
 from gateway.errors import GatewayError
 
-PAGE_SIZE: Final = 100
 MAX_PAGE_SIZE: Final = 1000
 
+_PAGE_SIZE: Final = 100
 _PAGING: Final = frozenset(("sort", "page", "page_size"))
 _DIGITS: Final = 9
 _ANY: Final[Mapping[str, Collection[str]]] = {}
@@ -61,11 +62,7 @@ class Listing(Generic[ThingT]):
         self._sortable = tuple(name for name in fields if name not in unsorted)
 
     def read(self, query: Mapping[str, str]) -> Query:
-        """Read the query of a URL.
-
-        Raises:
-            QueryError: for an unknown name, and for a value that makes no sense.
-        """
+        """Read the query of a URL. Raises `QueryError` for an unknown name, and for a value that makes no sense."""
         known = {*self._filters, *_PAGING}
         for name in query:
             if name not in known:
@@ -75,7 +72,7 @@ class Listing(Generic[ThingT]):
         if key not in self._sortable:
             raise QueryError(f"Nothing can be sorted by {_quoted(key)}; known are {', '.join(self._sortable)}.")
         filters = {name: query[name] for name in self._filters if query.get(name)}
-        page, size = _number(query, "page", 1, None), _number(query, "page_size", PAGE_SIZE, MAX_PAGE_SIZE)
+        page, size = _number(query, "page", 1, None), _number(query, "page_size", _PAGE_SIZE, MAX_PAGE_SIZE)
         for name, values in self._choices.items():
             if name in filters and filters[name] not in values:
                 raise QueryError(f"{name} is one of {', '.join(values)}.")
@@ -101,6 +98,11 @@ class Listing(Generic[ThingT]):
     def item(self, thing: ThingT) -> dict[str, Any]:
         """One thing, rendered."""
         return {name: field(thing) for name, field in self.fields.items()}
+
+
+def moment(microseconds: int) -> str:
+    """A time in ISO 8601 and UTC, from microseconds since the epoch."""
+    return datetime.fromtimestamp(microseconds / 1e6, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def contains(*fields: Callable[[ThingT], str | None]) -> Filter[ThingT]:

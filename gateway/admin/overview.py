@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway import __version__
-from gateway.admin.api_text import moment, shown
-from gateway.admin.listing import Listing, contains, is_exactly
+from gateway.admin.listing import Listing, contains, is_exactly, moment
 from gateway.admin.stats_snapshot import StatsSnapshot, in_turns
+from gateway.config import SocketAddress
+from gateway.journal.privacy import shown
 from gateway.server.stats import NOT_LOGGED_IN
 from gateway.session.destinations import KIND_NAMES
 from gateway.session.traffic import OTHER, TrafficCounter
@@ -27,12 +28,7 @@ _MAX_DESTINATIONS: Final = 10_000
 
 
 async def overview(gateway: Gateway, readiness: Readiness) -> dict[str, Any]:
-    """The gateway as a whole.
-
-    Args:
-        gateway: it.
-        readiness: as of now.
-    """
+    """The gateway as a whole, with its readiness as of now."""
     snapshot = await StatsSnapshot(gateway).take()
     stats, links = gateway.stats, gateway.pool.links
     now = gateway.journal.clock.time
@@ -141,8 +137,7 @@ async def virtual_hosts(gateway: Gateway) -> list[_Host]:
 
 
 def _broker(link: Link) -> str:
-    host = f"[{link.broker.host}]" if ":" in link.broker.host else link.broker.host
-    return f"{host}:{link.broker.port}"
+    return str(SocketAddress(link.broker.host, link.broker.port))
 
 
 LINKS: Final[Listing[Link]] = Listing(

@@ -74,12 +74,7 @@ def latency(seconds: float) -> str:
 
 
 def since(moment: str, now: float) -> str:
-    """The time from a moment until now.
-
-    Args:
-        moment: ISO 8601, with its offset from UTC.
-        now: seconds since the epoch.
-    """
+    """The time from a moment (ISO 8601 with its offset from UTC) until ``now`` (seconds since the epoch)."""
     try:
         start = datetime.fromisoformat(moment).astimezone(UTC).timestamp()
     except ValueError:

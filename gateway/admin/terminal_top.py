@@ -21,7 +21,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from gateway.admin.terminal_api import MAX_PAGE_SIZE, AdminApi, AdminError
+from gateway.admin.listing import MAX_PAGE_SIZE
+from gateway.admin.terminal_api import AdminApi, AdminError
 from gateway.admin.terminal_columns import SESSIONS, Column, Item
 from gateway.admin.terminal_list import cut, table
 from gateway.admin.terminal_text import NOTHING, byte_size, clean, count, duration, latency, rate
@@ -237,7 +238,7 @@ def _is_quit_pressed(seconds: float) -> bool:
 
 @contextmanager
 def _single_keys() -> Iterator[None]:
-    """Get each key as it is pressed. However this ends, SIGTERM included, the terminal is as before afterwards."""
+    """Get each key as it is pressed, and restore the terminal however this ends, SIGTERM included."""
     stdin = sys.stdin.fileno() if sys.stdin.isatty() else None
     settings = None if stdin is None else termios.tcgetattr(stdin)
     former = signal.signal(signal.SIGTERM, _exit_on_sigterm)

@@ -31,11 +31,11 @@ _MTIME_RESOLUTION: Final = 2.0  # seconds; that of a directory's modification ti
 _ACTIVE_DAYS: Final = 2  # today, and yesterday, whose last segments are still written after midnight
 
 
+_decoder: Final = msgspec.json.Decoder(ParsedLine)
+
+
 class UnreadableError(GatewayError):
     """A journal directory that cannot be read; the text says what to do."""
-
-
-_decoder: Final = msgspec.json.Decoder(ParsedLine)
 
 
 def decode(raw: bytes) -> ParsedLine | str:
@@ -67,11 +67,7 @@ class Segment:
         return self.name.impl, self.name.node, self.name.boot, self.name.number, self.directory.name
 
     def open(self) -> tuple[BinaryIO, bool] | None:
-        """Open its file, under the name that it has now.
-
-        Returns:
-            The file, and whether it is finished; None when it is gone, or may not be read.
-        """
+        """Its file and whether it is finished; None when it is gone, or may not be read."""
         # In this order, because the file may be renamed between the two attempts.
         for path, finished in ((self.directory / self.name.while_open, False), (self.finished, True)):
             try:
@@ -129,11 +125,7 @@ def days(directory: Path) -> list[Path]:
 
 
 def list_segments(directory: Path) -> SegmentListing:
-    """List a whole journal.
-
-    Raises:
-        UnreadableError: the directory cannot be read.
-    """
+    """List a whole journal. Raises `UnreadableError` if the directory cannot be read."""
     listing = SegmentListing()
     for day in days(directory):
         _list_day(day, listing)
@@ -150,12 +142,9 @@ def _list_day(day: Path, listing: SegmentListing) -> None:
 
 
 def raw_lines(file: BinaryIO, *, rest: bool, start: int = 0) -> Iterator[tuple[bytes, int]]:
-    """Read lines forwards.
+    """Read lines forwards, from the one that begins at byte ``start``.
 
-    Args:
-        file: of a segment.
-        rest: whether the bytes after the last LF are a line too, because the segment is finished.
-        start: byte at which a line begins.
+    ``rest``: the bytes after the last LF are a line too, because the segment is finished.
 
     Yields:
         Each line without its LF, cut to `LONGEST_LINE`, and the byte at which the next one begins.
@@ -180,11 +169,7 @@ def raw_lines(file: BinaryIO, *, rest: bool, start: int = 0) -> Iterator[tuple[b
 
 
 def raw_lines_backwards(file: BinaryIO, end: int) -> Iterator[bytes]:
-    """Read lines backwards, from the one that ends at byte ``end``.
-
-    Yields:
-        Each line without its LF, cut to `LONGEST_LINE`.
-    """
+    """Read lines backwards, from the one that ends at byte ``end``, without their LF and cut to `LONGEST_LINE`."""
     if end <= 0:
         return
     held = b""
@@ -208,7 +193,7 @@ def raw_lines_backwards(file: BinaryIO, end: int) -> Iterator[bytes]:
 class JournalEntry:
     """A line and where it was read.
 
-    ``line`` is a text, which says why, if the line cannot be read. ``t`` is its time, then that of a line beside it.
+    If the line cannot be read, ``line`` is a text that says why, and ``t`` is the time of the line beside it.
     """
 
     segment: Segment
@@ -224,7 +209,7 @@ class Follower:
         self._directory = directory
         self._read: dict[Segment, int] = {}  # bytes read so far
         self._done: set[Segment] = set()
-        self._listed: dict[Path, tuple[int, float]] = {}  # days: when they last changed, and when that was noticed
+        self._listed: dict[Path, tuple[int, float]] = {}  # by day: when it last changed, and when that was noticed
         self._last: dict[tuple[str, str, str], int] = {}  # by boot: the number of the last segment seen
         self._clocks: dict[tuple[str, str, str], int] = {}  # by boot: the last time, for lines that cannot be read
 
@@ -237,8 +222,7 @@ class Follower:
     def new(self) -> Iterator[JournalEntry]:
         """Read what has been written since the last call. The lines of several boots are merged by time.
 
-        Raises:
-            UnreadableError: the directory cannot be read any more.
+        Raises `UnreadableError` if the directory cannot be read any more.
         """
         boots: dict[tuple[str, str, str], list[Segment]] = {}
         for segment in self._candidates():

@@ -27,9 +27,6 @@ from gateway.errors import StompError
 VERSION: Final = 1
 """The schema version that this module writes and reads."""
 
-KINDS: Final = ("queue", "topic", "exchange", "amqq", "temp", "reply")
-"""Values of ``dk``."""
-
 OTHER: Final = "other"
 """The destination of what exceeds the bound on distinct names, and the code of an error that has none."""
 

@@ -19,12 +19,9 @@ _HASH_RANGE: Final = 1 << 32
 
 
 class Sampler:
-    """Decides by a message's number whether it is written, so that either all of its events are or none.
+    """Decides by a message's number whether it is written, so that either all of its events are written or none.
 
-    Args:
-        share: of the messages that are written, above 0 and below 1.
-        boot: of the writer.
-        session: its number in the boot.
+    ``share`` of the messages are written, above 0 and below 1. ``session`` is the session's number in the boot.
     """
 
     __slots__ = ("_bound", "_seed", "weight")

@@ -124,9 +124,6 @@ class Contents:
 def stat(options: Namespace) -> None:
     """Count what is in a journal and print it.
 
-    Args:
-        options: of the command line: directory, json.
-
     Raises:
         UnreadableError: the directory cannot be read.
         BrokenPipeError: the reader of the output is gone.
@@ -160,11 +157,7 @@ class _Progress:
 
 
 def contents_of(directory: Path, progress: _Progress | None = None) -> Contents:
-    """Count what is in a journal.
-
-    Raises:
-        UnreadableError: the directory cannot be read.
-    """
+    """Count what is in a journal. Raises `UnreadableError` if the directory cannot be read."""
     listing = list_segments(directory)
     contents = Contents(
         finished=len(listing.finished),
@@ -181,8 +174,7 @@ def contents_of(directory: Path, progress: _Progress | None = None) -> Contents:
 
 
 def _count(listing: SegmentListing, contents: Contents, progress: _Progress | None) -> None:
-    writing = set(listing.being_written)
-    segments = listing.segments
+    writing, segments = set(listing.being_written), listing.segments
     boot: BootStat | None = None
     for number, segment in enumerate(segments):
         name = segment.name

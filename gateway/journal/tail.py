@@ -18,14 +18,7 @@ from typing import Final, get_args
 
 from gateway.errors import UsageError
 from gateway.journal.histogram import percentile
-from gateway.journal.reading import (
-    Follower,
-    JournalEntry,
-    Segment,
-    decode,
-    list_segments,
-    raw_lines_backwards,
-)
+from gateway.journal.reading import Follower, JournalEntry, Segment, decode, list_segments, raw_lines_backwards
 from gateway.journal.schema import AnyLine, ParsedLine, SessionTotals
 from gateway.journal.segments import end_of_lines
 
@@ -46,9 +39,6 @@ _MAX_BUCKET_DIGITS: Final = 3
 
 def tail(options: Namespace) -> None:
     """Print the last lines of a journal, and with ``follow`` new ones until interrupted.
-
-    Args:
-        options: of the command line: directory, lines, follow, event, session, destination, user, json.
 
     Raises:
         UsageError: the value of an option makes no sense.
@@ -118,13 +108,7 @@ class _SegmentPart:
 def last_entries(
     directory: Path, lines: int, wanted: Callable[[JournalEntry], bool], follower: Follower
 ) -> list[JournalEntry]:
-    """The last wanted lines of a journal, by time.
-
-    Args:
-        directory: of the journal.
-        lines: how many at most.
-        wanted: which lines.
-        follower: is moved behind everything that this looks at.
+    """The last wanted lines of a journal, so many at most, by time. The follower then skips everything that was read.
 
     Raises:
         UnreadableError: the directory cannot be read.

@@ -76,13 +76,9 @@ class WriterSettings:
 
 
 class Writer:
-    """Writes one directory, as one boot.
+    """Writes one directory, as one boot. All writers of the gateway share its clock.
 
-    Args:
-        settings: where and how.
-        clock: shared by all writers of the gateway.
-        process: the process id, part of the files' names.
-        pending: most lines that may be handed over and not written.
+    ``process`` is the process id, part of the files' names. At most ``pending`` lines are handed over and not written.
     """
 
     def __init__(self, settings: WriterSettings, clock: Clock, process: int, pending: int = _MAX_PENDING) -> None:
@@ -109,7 +105,7 @@ class Writer:
         """Make the directory and start writing.
 
         Raises:
-            OSError: when the directory cannot be written.
+            OSError: the directory cannot be written.
         """
         self._files.start()
 
@@ -180,14 +176,7 @@ class Writer:
         self._files.finish()
 
     def close(self, within: float = 5.0) -> bool:
-        """Write everything and the last line, and finish the segment.
-
-        Args:
-            within: seconds to wait for the disk.
-
-        Returns:
-            Whether everything was written.
-        """
+        """Write everything and the last line within so many seconds. Returns whether everything was written."""
         self.clock.tick()
         self.events.append(schema.CloseLine(self.clock.time, 0))
         self.flush()
