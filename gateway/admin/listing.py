@@ -16,9 +16,9 @@ _PAGING: Final = frozenset(("sort", "page", "page_size"))
 _DIGITS: Final = 9
 _ANY: Final[Mapping[str, Collection[str]]] = {}
 
-ThingT = TypeVar("ThingT")
-Field = Callable[[ThingT], Any]
-Filter = Callable[[ThingT, str], bool]
+ItemT = TypeVar("ItemT")
+Field = Callable[[ItemT], Any]
+Filter = Callable[[ItemT, str], bool]
 
 
 class QueryError(GatewayError):
@@ -36,7 +36,7 @@ class Query:
     page_size: int
 
 
-class Listing(Generic[ThingT]):
+class Listing(Generic[ItemT]):
     """One list of the API.
 
     Args:
@@ -49,8 +49,8 @@ class Listing(Generic[ThingT]):
 
     def __init__(
         self,
-        fields: Mapping[str, Field[ThingT]],
-        filters: Mapping[str, Filter[ThingT]],
+        fields: Mapping[str, Field[ItemT]],
+        filters: Mapping[str, Filter[ItemT]],
         sort: str,
         unsorted: frozenset[str] = frozenset(),
         choices: Mapping[str, Collection[str]] = _ANY,
@@ -78,26 +78,26 @@ class Listing(Generic[ThingT]):
                 raise QueryError(f"{name} is one of {', '.join(values)}.")
         return Query(filters, key, sort.startswith("-"), page, size)
 
-    def page(self, things: Iterable[ThingT], query: Query) -> dict[str, Any]:
+    def page(self, items: Iterable[ItemT], query: Query) -> dict[str, Any]:
         """One page. Only its own items are rendered."""
-        found = list(things)
+        found = list(items)
         for name, wanted in query.filters.items():
             fits = self._filters[name]
-            found = [thing for thing in found if fits(thing, wanted)]
+            found = [item for item in found if fits(item, wanted)]
         key = self.fields[query.sort]
         # Items without a value come before all others.
-        found.sort(key=lambda thing: _ordered(key(thing)), reverse=query.descending)
+        found.sort(key=lambda item: _ordered(key(item)), reverse=query.descending)
         first = (query.page - 1) * query.page_size
         return {
-            "items": [self.item(thing) for thing in found[first : first + query.page_size]],
+            "items": [self.rendered(item) for item in found[first : first + query.page_size]],
             "page": query.page,
             "page_size": query.page_size,
             "total": len(found),
         }
 
-    def item(self, thing: ThingT) -> dict[str, Any]:
-        """One thing, rendered."""
-        return {name: field(thing) for name, field in self.fields.items()}
+    def rendered(self, item: ItemT) -> dict[str, Any]:
+        """The fields of one item."""
+        return {name: field(item) for name, field in self.fields.items()}
 
 
 def moment(microseconds: int) -> str:
@@ -105,19 +105,19 @@ def moment(microseconds: int) -> str:
     return datetime.fromtimestamp(microseconds / 1e6, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def contains(*fields: Callable[[ThingT], str | None]) -> Filter[ThingT]:
-    """A filter for things with a field that contains a text, ignoring case."""
+def contains(*fields: Callable[[ItemT], str | None]) -> Filter[ItemT]:
+    """A filter for items with a field that contains a text, ignoring case."""
 
-    def fits(thing: ThingT, wanted: str) -> bool:
+    def fits(item: ItemT, wanted: str) -> bool:
         text = wanted.lower()
-        return any(text in (field(thing) or "").lower() for field in fields)
+        return any(text in (field(item) or "").lower() for field in fields)
 
     return fits
 
 
-def is_exactly(*fields: Callable[[ThingT], str | None]) -> Filter[ThingT]:
-    """A filter for things with a field that equals a text."""
-    return lambda thing, wanted: any(field(thing) == wanted for field in fields)
+def is_exactly(*fields: Callable[[ItemT], str | None]) -> Filter[ItemT]:
+    """A filter for items with a field that equals a text."""
+    return lambda item, wanted: any(field(item) == wanted for field in fields)
 
 
 def _ordered(value: object) -> tuple[bool, Any]:

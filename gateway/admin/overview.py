@@ -85,7 +85,7 @@ def _summed(gateway: Gateway, snapshot: StatsSnapshot, errors: int) -> dict[str,
 
 @dataclass(slots=True)
 class _Host:
-    """A virtual host, and what is there now."""
+    """A virtual host, with its present links and the errors so far."""
 
     settings: VirtualHost
     aliases: tuple[str, ...]
@@ -216,7 +216,6 @@ class _DestinationRows:
         return known
 
     def add(self, client: ClientConnection) -> None:
-        """Add one session."""
         session = client.session
         name = session.settings.name
         for counters in (session.traffic.sends, session.subscriptions.past):

@@ -103,7 +103,7 @@ def detail(client: ClientConnection) -> dict[str, Any]:
     sends = sorted(session.traffic.sends.items(), key=lambda send: send[1].published, reverse=True)[:_MAX_SENDS]
     journal = None if recorder is None else {"boot": recorder.writer.boot, "session": recorder.number}
     return {
-        **SESSIONS.item(client),
+        **SESSIONS.rendered(client),
         "subscriptions_list": [_subscription(each) for each in list(session.subscriptions.all)[:_MAX_SUBSCRIPTIONS]],
         "sends": [
             {

@@ -60,10 +60,7 @@ class AdminApi:
     def ask(self, path: str, query: Mapping[str, object] | None = None, *, method: str = "GET") -> Any:  # noqa: ANN401 - JSON has every type
         """Send a request, and return the JSON object of the answer; None if it has no content.
 
-        Args:
-            path: below `/api/`, its parts quoted.
-            query: parameters; those without a value are left out.
-            method: GET or DELETE.
+        The path is below `/api/`, its parts quoted. Parameters without a value are left out.
 
         Raises:
             AdminError: the gateway does not answer, or refuses.

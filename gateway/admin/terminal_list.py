@@ -116,7 +116,7 @@ def _listed(path: str, options: Namespace, query: Mapping[str, object]) -> list[
 
 
 def _order(options: Namespace, columns: Mapping[str, Column]) -> str | None:
-    """Numbers largest first, texts and moments from the smallest; `--reverse` turns that round."""
+    """Numbers are in descending order, texts and times in ascending order, unless `--reverse` is given."""
     if options.sort is None:
         return None
     if options.sort not in columns or options.sort == "holds":

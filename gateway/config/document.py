@@ -124,19 +124,18 @@ class _Walker:
             self.document.lines |= lines
 
     def _key(self, node: yaml.Node, trail: Trail) -> str | None:
-        key = self._plain(node) if isinstance(node, yaml.ScalarNode) else None
+        key, place, advice = None, trail, None
+        if isinstance(node, yaml.ScalarNode):
+            key, place, advice = self._plain(node), (*trail, str(node.value)), f'Put it in quotes: "{node.value}".'
         if key is True and node.value == "on":
             # YAML 1.1 reads `on` as true. Rules have a key of that name, and editors (YAML 1.2) read it as text.
             return "on"
+        self.document.lines.setdefault(place, node.start_mark.line + 1)
         if not isinstance(key, str):
-            advice = f'Put it in quotes: "{node.value}".' if isinstance(node, yaml.ScalarNode) else None
-            place = (*trail, str(node.value)) if isinstance(node, yaml.ScalarNode) else trail
-            self.document.lines.setdefault(place, node.start_mark.line + 1)
             self._find(place, "A key is text, and YAML reads this one as something else.", advice)
             return None
         if "${" in key:
-            self.document.lines.setdefault((*trail, key), node.start_mark.line + 1)
-            self._find((*trail, key), "Variables stand in values only, not in keys.")
+            self._find(place, "Variables stand in values only, not in keys.")
             return None
         return key
 

@@ -116,11 +116,7 @@ class Files:
     # For the event loop.
 
     def start(self) -> None:
-        """Make the directory and start the thread.
-
-        Raises:
-            OSError: the directory cannot be written.
-        """
+        """Make the directory and start the thread. Raises `OSError` if the directory cannot be written."""
         _make_directory(self.directory)
         with tempfile.NamedTemporaryFile(prefix=".probe-", dir=self.directory):
             pass

@@ -55,11 +55,7 @@ class Journal:
         return sum(writer.dropped for writer in self._writers.values())
 
     def start(self) -> None:
-        """Open the journal of every virtual host that has one.
-
-        Raises:
-            JournalError: when a directory that the configuration names cannot be used.
-        """
+        """Open every virtual host's journal. Raises `JournalError` if a directory in the configuration is of no use."""
         for virtual_host in self._config.resolved_virtual_hosts():
             if virtual_host.journal.level != "off":
                 self._open(virtual_host)

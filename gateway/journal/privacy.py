@@ -108,8 +108,7 @@ class UserNames:
 def users_key(directory: Path, given: Path | None) -> bytes:
     """The key that logins are hashed with: from the given file, else one that is made in the journal's directory.
 
-    Raises:
-        OSError: the key can neither be read nor made, or is too short to be a secret.
+    Raises `OSError` if the key can neither be read nor made, or is too short to be a secret.
     """
     path = directory / _KEY_NAME if given is None else given
     if given is None and not path.exists():

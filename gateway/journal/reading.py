@@ -81,7 +81,7 @@ class Segment:
 class SegmentListing:
     """The files of a journal directory.
 
-    ``later`` are segments of schema versions that this release does not know, ``unknown`` files that are no segments.
+    ``later`` are segments of schema versions that this release does not know; ``unknown`` files are not segments.
     """
 
     finished: list[Segment] = field(default_factory=list)
@@ -109,8 +109,7 @@ class SegmentListing:
 def days(directory: Path) -> list[Path]:
     """The directories of a journal's days, the earliest first.
 
-    Raises:
-        UnreadableError: the directory does not exist, is not a directory of a journal, or may not be read.
+    Raises `UnreadableError` if the directory does not exist, is not a journal's, or may not be read.
     """
     if _DAY.fullmatch(directory.name) and directory.is_dir():
         raise UnreadableError(f"{directory} is one day of a journal. Give the directory above it.")

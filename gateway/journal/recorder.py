@@ -115,7 +115,7 @@ class Recorder:
         stats = self._sends.get((name, kind))
         if stats is None:
             if len(self._sends) >= _MAX_SEND_STATS:
-                # A counter that is forgotten here must not keep counts until the next lines are due.
+                # Their counts are written first, so that ``active`` stays bounded.
                 self._write_stats()
                 self._sends.clear()
             stats = self._sends[name, kind] = SendStats(self._lines, name, kind, self.active)
@@ -194,7 +194,7 @@ class Recorder:
         self.writer.put(schema.ErrorLine(self.writer.clock.time, 0, code, *self._lines.session_fields))
 
     def look(self, holds: set[Hold]) -> None:
-        """Note which holds the session has now, and write those that are over."""
+        """Note the session's present holds, and write those that have ended."""
         now = self.writer.clock.now
         for hold in _HOLDS:
             if hold in holds:

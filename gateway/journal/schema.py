@@ -38,7 +38,7 @@ FEATURES: Final = (
 )  # fmt: skip
 """Every value of ``x`` in a ``use`` line: the features of STOMP and of RabbitMQ's STOMP plugin that a session may use.
 
-They tell whoever migrates what the other side must support.
+They show what the other side of a migration must support.
 """
 
 ERROR_CODES: Final = frozenset(

@@ -133,7 +133,7 @@ def stat(options: Namespace) -> None:
 
 
 class _Progress:
-    """Shows the progress of something slow, if the output is a terminal."""
+    """Shows on a terminal, twice a second, how many segments and bytes have been read."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -141,7 +141,6 @@ class _Progress:
         self._shown = False
 
     def at(self, number: int, total: int, read: int) -> None:
-        """Show how many segments and bytes have been read, twice a second."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _PROGRESS_EVERY
@@ -150,7 +149,6 @@ class _Progress:
         self._out.flush()
 
     def end(self) -> None:
-        """Clear what was shown."""
         if self._shown:
             self._out.write("\r\033[K")
             self._out.flush()

@@ -110,8 +110,7 @@ def last_entries(
 ) -> list[JournalEntry]:
     """The last wanted lines of a journal, so many at most, by time. The follower then skips everything that was read.
 
-    Raises:
-        UnreadableError: the directory cannot be read.
+    Raises `UnreadableError` if the directory cannot be read.
     """
     kept = _LastEntries(lines, wanted)
     is_complete = lines == 0
@@ -152,7 +151,7 @@ def _part(segment: Segment, follower: Follower) -> _SegmentPart | None:
 
 
 class _LastEntries:
-    """Keeps the last ``lines`` wanted lines of those that it is given."""
+    """Keeps the last ``lines`` wanted lines of the segments that it reads."""
 
     def __init__(self, lines: int, wanted: Callable[[JournalEntry], bool]) -> None:
         self._lines = lines
@@ -163,11 +162,9 @@ class _LastEntries:
 
     @property
     def is_full(self) -> bool:
-        """Whether there are as many lines as were asked for."""
         return len(self._kept) == self._lines
 
     def by_time(self) -> list[JournalEntry]:
-        """The lines that were kept, the earliest first."""
         return [entry for _, _, entry in sorted(self._kept, key=lambda each: each[:2])]
 
     def take(self, parts: Iterable[_SegmentPart]) -> bool:

@@ -1,9 +1,9 @@
 """The writer of one directory: numbers the lines, encodes them, and gives them to the thread that writes the files.
 
-Events collect in ``events``, a plain list that the hot path appends to. A chunk is 512 of them, or what a quarter of a
-second brings. Only when a chunk is numbered, encoded and handed over do its lines get numbers, so a dropped event
-leaves no gap in them: the ``drop`` line in front of the next chunk counts it. The bound is on what was handed over and
-is not written yet, in lines and in bytes; the event loop never waits for a disk.
+Events collect in ``events``, a plain list that the hot path appends to. A chunk is 512 of them, or those of a quarter
+of a second. Lines get their numbers only when their chunk is encoded and handed over, so a dropped event leaves no gap
+in the numbers: the ``drop`` line in front of the next chunk counts it. What was handed over and is not written yet is
+bounded in lines and in bytes; the event loop never waits for a disk.
 
 Rotation by size and age is decided here too, because the first line of a segment needs a number like any other.
 """
@@ -34,8 +34,8 @@ _MICROSECONDS: Final = 1_000_000
 class Clock:
     """The journal's clock, in microseconds. It is read once per batch of bytes, whose events share one time.
 
-    ``now`` is monotonic, as of the last ``tick``; ``now + offset`` is the time since the epoch, UTC. Whoever needs the
-    time between two batches ticks first.
+    ``now`` is monotonic, as of the last ``tick``; ``now + offset`` is the time since the epoch, UTC. Between two
+    batches, call ``tick`` before.
     """
 
     __slots__ = ("now", "offset")
@@ -102,11 +102,7 @@ class Writer:
         self._files = Files(settings.directory, settings.node, settings.retain)
 
     def start(self) -> None:
-        """Make the directory and start writing.
-
-        Raises:
-            OSError: the directory cannot be written.
-        """
+        """Make the directory and start writing. Raises `OSError` if the directory cannot be written."""
         self._files.start()
 
     @property
