@@ -36,7 +36,7 @@ _VERSIONS: Final = frozenset(("0.0.1", "0.0.4", "1.0.0"))
 _VERSION: Final = re.compile(r";\s*version=([^;]*)")
 
 Labels = tuple[str, ...]
-Counts = Mapping[Labels, float] | Mapping[tuple[str, str], float]  # two types, since a mapping is invariant in its keys
+Counts = Mapping[Labels, float]
 
 # Counters by virtual host and one more label: name, help, label, values.
 _BY_LABEL: Final[tuple[tuple[str, str, str, Callable[[Stats], Mapping[str, int]]], ...]] = (
@@ -72,7 +72,8 @@ _PLAIN: Final[tuple[tuple[str, str, Callable[[Stats], int]], ...]] = (
 
 # Rare events, by virtual host and more labels: name, help, labels, values.
 _EVENTS: Final[tuple[tuple[str, str, Labels, Callable[[VirtualHostStats], Counts]], ...]] = (
-    ("sessions_started", "Sessions that have logged in.", ("version", "transport"), lambda host: host.started),
+    ("sessions_started", "Sessions that have logged in.", ("version", "transport"),
+     lambda host: {(version, transport): count for (version, transport), count in host.started.items()}),
     ("sessions_ended", "Connections that ended; those that never logged in have an empty virtual_host.", ("reason",),
      lambda host: _by_one(host.ended)),
     ("errors", "ERROR frames sent.", ("code",), lambda host: _by_one(host.errors)),

@@ -39,10 +39,10 @@ class StatsSnapshot:
         self.states = Counter({state.value: 0 for state in State})
         self.sessions = Counter(dict.fromkeys(gateway.stats.hosts, 0))
         self.unconfirmed, self.unacknowledged = self.sessions.copy(), self.sessions.copy()
-        self.subscriptions: Counter[tuple[str, str]] = Counter()
+        self.subscriptions: Counter[tuple[str, ...]] = Counter()
         # A hold that has happened before is shown as 0 when no session has it, so that a graph shows its end.
         known_holds = ((label, reason) for label, host in gateway.stats.hosts.items() for reason in host.holds)
-        self.holds = Counter(dict.fromkeys(known_holds, 0))
+        self.holds: Counter[tuple[str, ...]] = Counter(dict.fromkeys(known_holds, 0))
         self._clients = tuple(gateway.clients)
         self.states[State.CLOSED.value] += gateway.closing
 

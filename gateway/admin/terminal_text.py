@@ -18,7 +18,7 @@ _UNITS_OF_TIME: Final = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def clean(text: str) -> str:
-    """Text that a client may have chosen, without anything that a terminal obeys or that turns the reading direction.
+    """Text that a client may have chosen, without characters that control a terminal or the reading direction.
 
     Control and format characters, surrogates, unassigned code points and line separators become Python's escapes, and
     so does the backslash, so that different texts never look the same.

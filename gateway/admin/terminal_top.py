@@ -222,7 +222,7 @@ def _watch(live: Live, api: AdminApi, options: Namespace, first: TopSample) -> N
 
 
 def _is_quit_pressed(seconds: float) -> bool:
-    """Wait until the user presses q, at most so long, and return whether that happened."""
+    """Wait that many seconds, or until the user presses q; return whether q was pressed."""
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
         if not sys.stdin.isatty():

@@ -1,6 +1,6 @@
 """The base classes of the configuration's models, and the kinds of text that they have in common.
 
-Nothing here or in the models touches a disk: validation asks the `ConfigFiles` in its context about files.
+Neither these nor the models touch a disk: validation asks the `ConfigFiles` in its context about files.
 """
 
 from __future__ import annotations

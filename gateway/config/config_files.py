@@ -14,7 +14,7 @@ from gateway.config.scalars import mistake
 
 
 class ConfigFiles:
-    """Finds and checks the files that a configuration names. Its methods raise `mistake` for a file of no use.
+    """Finds and checks the files that a configuration names. Its methods raise `mistake` for an unusable file.
 
     Relative file names start in ``directory``.
     """

@@ -102,7 +102,7 @@ class Files:
         # Lines and bytes: the event loop alone sets the first two, the thread alone the other two.
         self._ordered = self._ordered_bytes = 0
         self._written = self._written_bytes = 0
-        # What the thread is to do; None stops it.
+        # The thread's tasks; None stops it.
         self._orders: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         # Where the next lines go, while their segment is open. The event loop alone sets it.
         self._path = Path()
@@ -148,7 +148,7 @@ class Files:
         self._orders.put(self._finish)
 
     def close(self, within: float) -> bool:
-        """Carry out all orders within so many seconds, and stop. Returns whether everything was done."""
+        """Carry out all orders within that many seconds, and stop. Returns whether everything was done."""
         self._orders.put(None)
         self._thread.join(within)
         self._gives_up.set()

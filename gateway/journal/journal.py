@@ -55,7 +55,7 @@ class Journal:
         return sum(writer.dropped for writer in self._writers.values())
 
     def start(self) -> None:
-        """Open every virtual host's journal. Raises `JournalError` if a directory in the configuration is of no use."""
+        """Open every virtual host's journal. Raises `JournalError` if a configured directory cannot be used."""
         for virtual_host in self._config.resolved_virtual_hosts():
             if virtual_host.journal.level != "off":
                 self._open(virtual_host)

@@ -53,9 +53,9 @@ def shown(text: bytes) -> str:
 
 
 class DestinationNames:
-    """Destinations as the journal shows them: without generated parts, and beyond ``most`` distinct ones ``other``.
+    """Destinations as the journal shows them: without generated parts, and bounded in number.
 
-    A destination that fits one of the patterns is shown as the pattern.
+    One that fits a pattern is shown as the pattern. After ``most`` distinct names, further ones are ``other``.
     """
 
     def __init__(self, patterns: Sequence[str] = (), most: int = 10_000) -> None:

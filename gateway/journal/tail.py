@@ -108,7 +108,7 @@ class _SegmentPart:
 def last_entries(
     directory: Path, lines: int, wanted: Callable[[JournalEntry], bool], follower: Follower
 ) -> list[JournalEntry]:
-    """The last wanted lines of a journal, so many at most, by time. The follower then skips everything that was read.
+    """At most ``lines`` last wanted lines of a journal, by time. The follower then skips everything that was read.
 
     Raises `UnreadableError` if the directory cannot be read.
     """

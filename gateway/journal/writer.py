@@ -172,7 +172,7 @@ class Writer:
         self._files.finish()
 
     def close(self, within: float = 5.0) -> bool:
-        """Write everything and the last line within so many seconds. Returns whether everything was written."""
+        """Write everything and the last line within that many seconds. Returns whether everything was written."""
         self.clock.tick()
         self.events.append(schema.CloseLine(self.clock.time, 0))
         self.flush()
