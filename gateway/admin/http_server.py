@@ -144,8 +144,7 @@ class AdminHttpServer:
         except Exception as error:
             log.error("admin request failed", path=request.path[:100], exc_info=error)
             response = _error(500, "A fault of the gateway; its log has it whole.")
-        for name, value in _HEADERS.items():
-            response.headers[name] = value
+        response.headers.update(_HEADERS)
         response.headers.setdefault("Content-Security-Policy", _API_POLICY)
         self._timeouts.response_made(request.transport)
         return response

@@ -206,7 +206,7 @@ class Follower:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._read: dict[Segment, int] = {}  # bytes read so far
+        self._read: dict[Segment, int] = {}  # bytes read so far, of segments that are not done
         self._done: set[Segment] = set()
         self._listed: dict[Path, tuple[int, float]] = {}  # by day: when it last changed, and when that was noticed
         self._last: dict[tuple[str, str, str], int] = {}  # by boot: the number of the last segment seen
@@ -214,9 +214,10 @@ class Follower:
 
     def skip(self, segment: Segment, size: int, *, finished: bool = False) -> None:
         """Do not read the first ``size`` bytes of a segment, which end with a line, or nothing if it is finished."""
-        self._read[segment] = size
         if finished:
             self._done.add(segment)
+        else:
+            self._read[segment] = size
 
     def new(self) -> Iterator[JournalEntry]:
         """Read what has been written since the last call. The lines of several boots are merged by time.
@@ -232,7 +233,7 @@ class Follower:
         """Segments that may have something new."""
         # Known segments that are not done are always included: a listing during a rename may show a segment under
         # neither of its names.
-        listing = SegmentListing(being_written=[segment for segment in self._read if segment not in self._done])
+        listing = SegmentListing(being_written=[*self._read])
         active = self._active_days()
         for day in active:
             _list_day(day, listing)
@@ -281,6 +282,8 @@ class Follower:
                     self._clocks[boot] = t = line.t if isinstance(line, ParsedLine) else t
                     self._read[segment] = position
                     yield JournalEntry(segment, raw, line, t)
-            self._read.setdefault(segment, 0)
             if finished:
                 self._done.add(segment)
+                self._read.pop(segment, None)
+            else:
+                self._read.setdefault(segment, 0)
