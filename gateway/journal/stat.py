@@ -9,7 +9,7 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -18,13 +18,12 @@ from msgspec import Struct
 
 from gateway.journal.reading import Segment, SegmentListing, list_segments, raw_lines
 from gateway.journal.schema import VERSION
-from gateway.journal.tail import byte_size, printable
+from gateway.journal.tail import EPOCH, byte_size, printable
 
 _MAX_DESTINATIONS: Final = 20
 _MAX_BOOTS: Final = 50
 _PROGRESS_AFTER: Final = 1.0  # seconds
 _PROGRESS_EVERY: Final = 0.5  # seconds
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class _CountedLine(Struct, gc=False):
@@ -368,6 +367,6 @@ def _destinations(busy: list[DestinationStat]) -> Iterator[str]:
 
 def _moment(microseconds: int) -> str:
     try:
-        return f"{_EPOCH + timedelta(microseconds=microseconds):%Y-%m-%d %H:%M:%S}"
+        return f"{EPOCH + timedelta(microseconds=microseconds):%Y-%m-%d %H:%M:%S}"
     except OverflowError:  # a line may hold any number
         return f"{microseconds} us"

@@ -28,9 +28,10 @@ BAD: Final = "bad"
 EVENTS: Final = (*(str(kind.__struct_config__.tag) for kind in get_args(AnyLine)), BAD)
 """The values of --event."""
 
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
 _NEAR_END: Final = 1000  # lines
 _POLL: Final = 0.25  # seconds
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_MOMENT: Final = 253_402_300_799_999_999  # the end of the year 9999, in microseconds
 _MAX_CLIENT_WIDTH: Final = 24
 _MAX_RAW_WIDTH: Final = 200
@@ -221,7 +222,7 @@ class Printer:
         if self._as_json:
             print(entry.raw.decode("utf-8", "replace"))
             return
-        when = _EPOCH + timedelta(microseconds=min(max(entry.t, 0), _LAST_MOMENT))
+        when = EPOCH + timedelta(microseconds=min(max(entry.t, 0), _LAST_MOMENT))
         if (day := f"{when:%Y-%m-%d}") != self._day:
             self._day = day
             print(f"-- {day} (UTC)")
