@@ -68,7 +68,7 @@ class SessionLines:
                 self.writer.put(UseLine(*self.common(), feature, self.version))
 
     def settled(self, count: int, requeue: bool | None) -> None:
-        """Count what the client acknowledged or refused. HOT: once per frame."""
+        """Count what the client acknowledged or refused. HOT: once per ACK and NACK."""
         self.max_unacked = max(self.max_unacked, self.unacked)
         self.unacked -= count
         if requeue is not None:

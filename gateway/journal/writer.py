@@ -35,7 +35,7 @@ class Clock:
     """The journal's clock, in microseconds. It is read once per batch of bytes, whose events share one time.
 
     ``now`` is monotonic, as of the last ``tick``; ``now + offset`` is the time since the epoch, UTC. Between two
-    batches, call ``tick`` before.
+    batches, call ``tick`` before you read it.
     """
 
     __slots__ = ("now", "offset")
