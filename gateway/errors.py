@@ -53,31 +53,17 @@ class Mistake:
 
 
 class ConfigError(GatewayError):
-    """A configuration that cannot be used, with every mistake in it.
-
-    Args:
-        mistakes: all of them, in the order of the file; at least one.
-        file: the file's name as the user gave it.
-    """
+    """A configuration that cannot be used, with all mistakes in it, in the order of the file; at least one."""
 
     def __init__(self, mistakes: Sequence[Mistake], file: str) -> None:
         self.mistakes = tuple(mistakes)
         self.file = file
-        super().__init__(self._text())
-
-    def _text(self) -> str:
         count = "1 mistake" if len(self.mistakes) == 1 else f"{len(self.mistakes)} mistakes"
-        return "\n".join([f"{self.file}: {count}", *(f"  {mistake}" for mistake in self.mistakes)])
+        super().__init__("\n".join([f"{file}: {count}", *(f"  {mistake}" for mistake in self.mistakes)]))
 
 
 class ListenError(GatewayError):
-    """A listener's address cannot be taken.
-
-    Args:
-        address: as configured, `host:port`.
-        cause: what the operating system answered.
-        key: of the configuration, under which the address stands.
-    """
+    """A listener's address, `host:port` as configured under ``key``, cannot be taken."""
 
     def __init__(self, address: str, cause: OSError, key: str = "listeners") -> None:
         self.address = address
@@ -100,12 +86,7 @@ class UsageError(GatewayError):
 
 
 class JournalError(GatewayError):
-    """A directory that the configuration names for the journal cannot be used.
-
-    Args:
-        directory: it.
-        reason: what the operating system answered.
-    """
+    """A directory that the configuration names for the journal cannot be used, for the operating system's reason."""
 
     def __init__(self, directory: str, reason: str) -> None:
         super().__init__(
@@ -134,12 +115,12 @@ class CodecError(GatewayError):
 
 
 class CloseReason(Enum):
-    """Why a session ended. Feeds the log line and whatever counts sessions by their end."""
+    """Why a session ended, for the log, the journal and the metrics."""
 
     DISCONNECT = "disconnect"
-    """The client said DISCONNECT."""
+    """The client sent DISCONNECT."""
     CLIENT_GONE = "client-gone"
-    """The client closed its connection without a word."""
+    """The client closed its connection without DISCONNECT."""
     MALFORMED_FRAME = "malformed-frame"
     TLS_ON_PLAIN_PORT = "tls-on-plain-port"
     """The client began a TLS handshake on a port without TLS."""
@@ -156,21 +137,18 @@ class CloseReason(Enum):
     OPERATOR = "operator"
     """An operator closed it."""
     TOKEN_EXPIRED = "token-expired"  # noqa: S105 - no password
-    """The token that the client logged in with, or sent since, is past its time."""
+    """The token that the client logged in with, or sent since, has expired."""
     SHUTDOWN = "shutdown"
     """The gateway is stopping."""
     INTERNAL_ERROR = "internal-error"
-    """A fault of the gateway; the log has it whole."""
+    """A fault of the gateway; the log has the details."""
 
 
 class StompError(GatewayError):
-    """A frame that cannot be carried out, with the words of the ERROR frame that answers it.
+    """A frame that cannot be carried out, with the headers and the body of the ERROR frame that answers it.
 
-    Args:
-        message: the ERROR's message header.
-        body: the ERROR's body, one or a few sentences.
-        close: why the session ends with it; None when the connection stays open.
-        subscription: value of the ERROR's subscription header, where it speaks of one.
+    ``close`` is why the session ends with it, None when the connection stays open. ``subscription`` is the value of the
+    ERROR's subscription header, if it has one.
     """
 
     def __init__(

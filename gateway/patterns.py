@@ -1,4 +1,4 @@
-"""Patterns with ``*``, which stands for any text, the empty one too; all else stands for itself."""
+"""Patterns in which ``*`` stands for any text, the empty one too, and everything else for itself."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ class Pattern:
     """A text with stars, which matches a whole text or does not match.
 
     Matching takes time linear in the text, however many stars there are, because clients choose the texts.
-
-    Args:
-        text: the pattern.
     """
 
     __slots__ = ("_first", "_last", "_middle", "text")

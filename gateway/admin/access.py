@@ -27,7 +27,7 @@ class Access:
         return not self._users
 
     def user(self, authorization: str | None) -> str | None:
-        """The user that an Authorization header proves; None if it proves none.
+        """The user whose login and passcode an Authorization header holds; None if there is no such user.
 
         Takes the same time whichever login or passcode is wrong.
         """

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from gateway.config import AdminSettings, Listener, ListenerTls
+from gateway.config import AdminSettings, Listener, ListenerTls, SocketAddress
 from gateway.errors import ListenError
 from gateway.server.listen.listener import OpenListener
 
 if TYPE_CHECKING:
     from gateway.admin.http_server import AdminHttpServer
-    from gateway.config import SocketAddress
     from gateway.server.process.gateway import Gateway
 
 log = structlog.get_logger("gateway.admin")
@@ -41,8 +40,8 @@ class AdminListener:
         """Listen.
 
         Raises:
-            ListenError: the address cannot be taken, and the configuration names it. Without the default address the
-                gateway works all the same.
+            ListenError: the address cannot be taken, and the configuration names it. If it is the default address,
+                the gateway starts without an admin listener.
         """
         address = self._settings.address
         if address is None:
@@ -66,11 +65,10 @@ class AdminListener:
         self._listener = listener
         scheme = "http" if self._settings.tls is None else "https"
         for host, port in listener.addresses:
-            url_host = f"[{host}]" if ":" in host else host
-            log.info("admin listening", url=f"{scheme}://{url_host}:{port}/")
+            log.info("admin listening", url=f"{scheme}://{SocketAddress(host, port)}/")
 
     def _listener_settings(self, address: SocketAddress) -> Listener:
-        """Those of a listener for STOMP clients, so that it withstands the same attacks."""
+        """The settings of a listener for STOMP clients, so that it withstands the same attacks."""
         tls = self._settings.tls
         return Listener(
             tcp=address,

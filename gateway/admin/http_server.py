@@ -19,14 +19,7 @@ from gateway.admin.access import Access
 from gateway.admin.http_timeouts import HttpTimeouts
 from gateway.admin.listing import QueryError
 from gateway.admin.metrics import Metrics
-from gateway.admin.overview import (
-    DESTINATIONS,
-    LINKS,
-    VIRTUAL_HOSTS,
-    destinations,
-    overview,
-    virtual_hosts,
-)
+from gateway.admin.overview import DESTINATIONS, LINKS, VIRTUAL_HOSTS, destinations, overview, virtual_hosts
 from gateway.admin.sessions import SESSIONS, detail
 from gateway.server.listen.accepted_connection import AcceptedConnection, LogRateLimiter, Peer
 
@@ -37,11 +30,11 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("gateway.admin")
 
-# Bytes: a request's first line and each header; bodies are never read.
+# Bytes: a request's first line, and each header; bodies are never read.
 _MAX_LINE: Final = 4096
 _MAX_BODY: Final = 1024
 
-# Seconds: an idle connection is kept for another request; a stopping one, for its response to be read.
+# Seconds: how long an idle connection waits for another request, and a stopping one until its response is read.
 _KEEP_ALIVE: Final = 15.0
 _SHUTDOWN: Final = 2.0
 
@@ -65,7 +58,7 @@ _PAGE_POLICY: Final = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
-# For probes, which have no passcode, and may not know this host's name.
+# For probes, which have no passcode and may not know this host's name.
 _WITHOUT_USER: Final = frozenset(("/healthz", "/readyz"))
 _WITHOUT_HOST: Final = frozenset(("/healthz",))
 
@@ -120,7 +113,7 @@ class AdminHttpServer:
         self._timeouts = HttpTimeouts(self._protocol)
 
     async def start(self) -> None:
-        """Get ready; after this, `connection` may be called."""
+        """Prepare for connections; `connection` may be called afterwards."""
         await self._runner.setup()
 
     async def stop(self) -> None:
@@ -151,8 +144,7 @@ class AdminHttpServer:
         except Exception as error:
             log.error("admin request failed", path=request.path[:100], exc_info=error)
             response = _error(500, "A fault of the gateway; its log has it whole.")
-        for name, value in _HEADERS.items():
-            response.headers[name] = value
+        response.headers.update(_HEADERS)
         response.headers.setdefault("Content-Security-Policy", _API_POLICY)
         self._timeouts.response_made(request.transport)
         return response
@@ -183,7 +175,7 @@ class AdminHttpServer:
         readiness = await self._gateway.readiness()
         reasons = list(readiness.reasons)
         if reasons and not self._access.is_open and self._user(request) is None:
-            # Addresses of brokers are not for everybody.
+            # The reasons may hold addresses of brokers, which are not for everybody.
             reasons = [reason if reason in _PUBLIC_REASONS else "no broker can be reached" for reason in reasons[:1]]
         status = 200 if readiness.is_ready else 503
         return _json({"ready": readiness.is_ready, "reasons": reasons}, status)
@@ -202,8 +194,7 @@ class AdminHttpServer:
         return _json(await overview(self._gateway, await self._gateway.readiness()))
 
     async def _get_sessions(self, request: web.Request) -> web.Response:
-        query = SESSIONS.read(request.query)
-        return _json(SESSIONS.page(self._gateway.clients, query))
+        return _json(SESSIONS.page(self._gateway.clients, SESSIONS.read(request.query)))
 
     async def _get_session(self, request: web.Request) -> web.Response:
         _no_query(request.query)
@@ -211,8 +202,7 @@ class AdminHttpServer:
 
     async def _delete_session(self, request: web.Request) -> web.Response:
         _no_query(request.query, "reason")
-        peer = _peer(request)
-        user = self._user(request)
+        peer, user = _peer(request), self._user(request)
         if user is None and not peer.is_local:
             return _error(403, "Sessions can be closed from this machine only, unless users are configured for admin.")
         client = self._session(request)
@@ -236,8 +226,7 @@ class AdminHttpServer:
         return _json(DESTINATIONS.page(await destinations(self._gateway), query))
 
     async def _get_links(self, request: web.Request) -> web.Response:
-        query = LINKS.read(request.query)
-        return _json(LINKS.page(self._gateway.pool.links, query))
+        return _json(LINKS.page(self._gateway.pool.links, LINKS.read(request.query)))
 
     async def _get_virtual_hosts(self, request: web.Request) -> web.Response:
         query = VIRTUAL_HOSTS.read(request.query)

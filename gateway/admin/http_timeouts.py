@@ -1,4 +1,4 @@
-"""Time limits of connections to the admin listener, so that a slow or silent peer does not keep one for ever."""
+"""Time limits of connections to the admin listener, so that a slow or silent peer cannot keep one open for ever."""
 
 from __future__ import annotations
 
@@ -14,11 +14,7 @@ _NEXT_REQUEST: Final = 30.0
 
 
 class HttpTimeouts:
-    """Aborts connections that take too long.
-
-    Args:
-        make_protocol: makes the HTTP library's protocol of a connection.
-    """
+    """Aborts connections that take too long. ``make_protocol`` makes the HTTP library's protocol of a connection."""
 
     def __init__(self, make_protocol: Callable[[], asyncio.Protocol]) -> None:
         self._make_protocol = make_protocol
@@ -29,11 +25,11 @@ class HttpTimeouts:
         return _TimedConnection(self._make_protocol(), self._connections, on_end)
 
     def request_complete(self, transport: asyncio.BaseTransport | None) -> None:
-        """From now on the time for the response counts."""
+        """Start the time limit of the response."""
         self._limit(transport, _RESPONSE)
 
     def response_made(self, transport: asyncio.BaseTransport | None) -> None:
-        """From now on the time until the next request counts."""
+        """Start the time limit of the next request."""
         self._limit(transport, _NEXT_REQUEST)
 
     def _limit(self, transport: asyncio.BaseTransport | None, seconds: float) -> None:
@@ -43,7 +39,7 @@ class HttpTimeouts:
 
 
 class _TimedConnection(asyncio.Protocol):
-    """One connection; the HTTP library's protocol gets everything that happens on it."""
+    """One connection. Everything that happens on it is passed on to the HTTP library's protocol."""
 
     def __init__(
         self,

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final, Generic, TypeVar
 
 from gateway.errors import GatewayError
 
-PAGE_SIZE: Final = 100
 MAX_PAGE_SIZE: Final = 1000
 
+_PAGE_SIZE: Final = 100
 _PAGING: Final = frozenset(("sort", "page", "page_size"))
 _DIGITS: Final = 9
-_ANY: Final[Mapping[str, Collection[str]]] = {}
 
-ThingT = TypeVar("ThingT")
-Field = Callable[[ThingT], Any]
-Filter = Callable[[ThingT, str], bool]
+ItemT = TypeVar("ItemT")
+Field = Callable[[ItemT], Any]
+Filter = Callable[[ItemT, str], bool]
 
 
 class QueryError(GatewayError):
@@ -35,87 +35,77 @@ class Query:
     page_size: int
 
 
-class Listing(Generic[ThingT]):
-    """One list of the API.
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[ItemT]):
+    """One list of the API. Its items are sorted by ``default_sort`` unless the query names another field.
 
-    Args:
-        fields: what an item shows, by name.
-        filters: what can be asked for, by name.
-        sort: the field to sort by unless the query names another one.
-        unsorted: names of fields that have no order.
-        choices: filters that have only some values.
+    ``unsorted`` are names of fields that have no order, ``choices`` the values of filters that have only some.
     """
 
-    def __init__(
-        self,
-        fields: Mapping[str, Field[ThingT]],
-        filters: Mapping[str, Filter[ThingT]],
-        sort: str,
-        unsorted: frozenset[str] = frozenset(),
-        choices: Mapping[str, Collection[str]] = _ANY,
-    ) -> None:
-        self.fields = fields
-        self._filters = filters
-        self._sort = sort
-        self._choices = choices
-        self._sortable = tuple(name for name in fields if name not in unsorted)
+    fields: Mapping[str, Field[ItemT]]
+    filters: Mapping[str, Filter[ItemT]]
+    default_sort: str
+    unsorted: frozenset[str] = frozenset()
+    choices: Mapping[str, Collection[str]] = field(default_factory=dict)
 
     def read(self, query: Mapping[str, str]) -> Query:
-        """Read the query of a URL.
-
-        Raises:
-            QueryError: for an unknown name, and for a value that makes no sense.
-        """
-        known = {*self._filters, *_PAGING}
+        """Read the query of a URL. Raises `QueryError` for an unknown name, and for a value that makes no sense."""
+        known = {*self.filters, *_PAGING}
         for name in query:
             if name not in known:
                 raise QueryError(f"There is no parameter {_quoted(name)} here; there are {', '.join(sorted(known))}.")
-        sort = query.get("sort") or self._sort
+        sort = query.get("sort") or self.default_sort
         key = sort.removeprefix("-")
-        if key not in self._sortable:
-            raise QueryError(f"Nothing can be sorted by {_quoted(key)}; known are {', '.join(self._sortable)}.")
-        filters = {name: query[name] for name in self._filters if query.get(name)}
-        page, size = _number(query, "page", 1, None), _number(query, "page_size", PAGE_SIZE, MAX_PAGE_SIZE)
-        for name, values in self._choices.items():
+        sortable = [name for name in self.fields if name not in self.unsorted]
+        if key not in sortable:
+            raise QueryError(f"Nothing can be sorted by {_quoted(key)}; known are {', '.join(sortable)}.")
+        filters = {name: query[name] for name in self.filters if query.get(name)}
+        page, size = _number(query, "page", 1, None), _number(query, "page_size", _PAGE_SIZE, MAX_PAGE_SIZE)
+        for name, values in self.choices.items():
             if name in filters and filters[name] not in values:
                 raise QueryError(f"{name} is one of {', '.join(values)}.")
         return Query(filters, key, sort.startswith("-"), page, size)
 
-    def page(self, things: Iterable[ThingT], query: Query) -> dict[str, Any]:
+    def page(self, items: Iterable[ItemT], query: Query) -> dict[str, Any]:
         """One page. Only its own items are rendered."""
-        found = list(things)
+        found = list(items)
         for name, wanted in query.filters.items():
-            fits = self._filters[name]
-            found = [thing for thing in found if fits(thing, wanted)]
+            fits = self.filters[name]
+            found = [item for item in found if fits(item, wanted)]
         key = self.fields[query.sort]
         # Items without a value come before all others.
-        found.sort(key=lambda thing: _ordered(key(thing)), reverse=query.descending)
+        found.sort(key=lambda item: _ordered(key(item)), reverse=query.descending)
         first = (query.page - 1) * query.page_size
         return {
-            "items": [self.item(thing) for thing in found[first : first + query.page_size]],
+            "items": [self.rendered(item) for item in found[first : first + query.page_size]],
             "page": query.page,
             "page_size": query.page_size,
             "total": len(found),
         }
 
-    def item(self, thing: ThingT) -> dict[str, Any]:
-        """One thing, rendered."""
-        return {name: field(thing) for name, field in self.fields.items()}
+    def rendered(self, item: ItemT) -> dict[str, Any]:
+        """The fields of one item."""
+        return {name: value_of(item) for name, value_of in self.fields.items()}
 
 
-def contains(*fields: Callable[[ThingT], str | None]) -> Filter[ThingT]:
-    """A filter for things with a field that contains a text, ignoring case."""
+def moment(microseconds: int) -> str:
+    """A time in ISO 8601 and UTC, from microseconds since the epoch."""
+    return datetime.fromtimestamp(microseconds / 1e6, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
-    def fits(thing: ThingT, wanted: str) -> bool:
+
+def contains(*fields: Callable[[ItemT], str | None]) -> Filter[ItemT]:
+    """A filter for items with a field that contains a text, ignoring case."""
+
+    def fits(item: ItemT, wanted: str) -> bool:
         text = wanted.lower()
-        return any(text in (field(thing) or "").lower() for field in fields)
+        return any(text in (value_of(item) or "").lower() for value_of in fields)
 
     return fits
 
 
-def is_exactly(*fields: Callable[[ThingT], str | None]) -> Filter[ThingT]:
-    """A filter for things with a field that equals a text."""
-    return lambda thing, wanted: any(field(thing) == wanted for field in fields)
+def is_exactly(*fields: Callable[[ItemT], str | None]) -> Filter[ItemT]:
+    """A filter for items with a field that equals a text."""
+    return lambda item, wanted: any(value_of(item) == wanted for value_of in fields)
 
 
 def _ordered(value: object) -> tuple[bool, Any]:

@@ -100,11 +100,11 @@ class GatewayCollector(Collector):
         self.snapshot = StatsSnapshot(gateway)
 
     def describe(self) -> Iterable[Metric]:
-        """Name no metric in advance: the library would collect everything to learn the names."""
+        """No metric: without this method the library would collect everything to learn the names."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """All families."""
+        """All metric families."""
         info = {"version": __version__, "python": platform.python_version()}
         yield InfoMetricFamily("stomp_gateway", "The gateway and what it runs on.", info)
         yield from self._counters()
@@ -154,10 +154,9 @@ class GatewayCollector(Collector):
         yield _gauge("messages_unconfirmed", text, (_HOST,), _by_host(snapshot.unconfirmed))
         text = "Messages that clients have and that are not settled."
         yield _gauge("messages_unacknowledged", text, (_HOST,), _by_host(snapshot.unacknowledged))
-        yield _gauge(
-            "subscriptions", "Subscriptions, by their ack header.", (_HOST, "ack"), _by_two(snapshot.subscriptions)
-        )
-        yield _gauge("holds", "Sessions that are not read for a reason.", (_HOST, "reason"), _by_two(snapshot.holds))
+        text = "Subscriptions, by their ack header."
+        yield _gauge("subscriptions", text, (_HOST, "ack"), snapshot.subscriptions)
+        yield _gauge("holds", "Sessions that are not read for a reason.", (_HOST, "reason"), snapshot.holds)
 
     def _links(self) -> Iterator[Metric]:
         gateway = self._gateway
@@ -183,19 +182,15 @@ class GatewayCollector(Collector):
         yield _counter("journal_dropped", text, (), {(): gateway.journal.dropped})
 
 
-def _by_two(counts: Mapping[tuple[str, str], int]) -> Counts:
-    return {(one, two): count for (one, two), count in counts.items()}
-
-
 def _counter(name: str, text: str, labels: Labels, counts: Counts) -> Metric:
-    family = CounterMetricFamily(_PREFIX + name, text, labels=labels)
-    for values, count in counts.items():
-        family.add_metric(values, count)
-    return family
+    return _filled(CounterMetricFamily(_PREFIX + name, text, labels=labels), counts)
 
 
 def _gauge(name: str, text: str, labels: Labels, counts: Counts) -> Metric:
-    family = GaugeMetricFamily(_PREFIX + name, text, labels=labels)
+    return _filled(GaugeMetricFamily(_PREFIX + name, text, labels=labels), counts)
+
+
+def _filled(family: CounterMetricFamily | GaugeMetricFamily, counts: Counts) -> Metric:
     for values, count in counts.items():
         family.add_metric(values, count)
     return family
@@ -215,12 +210,10 @@ class Metrics:
     async def answer(self, accept: str, readiness: Readiness) -> tuple[bytes, str]:
         """The text of all metrics, and its content type.
 
-        Args:
-            accept: the Accept header, which chooses between Prometheus's text format and OpenMetrics.
-            readiness: as of now.
+        The Accept header chooses between Prometheus's text format and OpenMetrics. The readiness is as of now.
         """
         snapshot = await StatsSnapshot(self._gateway).take()
-        # There is no await between here and the end, so no other request can change the collector.
+        # There is no await from here to the end, so no other request can change the collector.
         self._collector.is_ready, self._collector.snapshot = readiness.is_ready, snapshot
         encode, content_type = choose_encoder(_known(accept))
         return encode(self._registry), content_type

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway import __version__
-from gateway.admin.api_text import moment, shown
-from gateway.admin.listing import Listing, contains, is_exactly
+from gateway.admin.listing import Listing, contains, is_exactly, moment
 from gateway.admin.stats_snapshot import StatsSnapshot, in_turns
+from gateway.config import SocketAddress
+from gateway.journal.privacy import shown
 from gateway.server.stats import NOT_LOGGED_IN
 from gateway.session.destinations import KIND_NAMES
 from gateway.session.traffic import OTHER, TrafficCounter
@@ -17,22 +18,16 @@ from gateway.session.traffic import OTHER, TrafficCounter
 if TYPE_CHECKING:
     from gateway.config import VirtualHost
     from gateway.server.broker.link import Link
-    from gateway.server.client.connection import ClientConnection
     from gateway.server.process.gateway import Gateway
     from gateway.server.process.readiness import Readiness
     from gateway.session.destinations import Kind
 
-# Destinations of all sessions that are listed by name.
+# Destinations that are listed by name.
 _MAX_DESTINATIONS: Final = 10_000
 
 
 async def overview(gateway: Gateway, readiness: Readiness) -> dict[str, Any]:
-    """The gateway as a whole.
-
-    Args:
-        gateway: it.
-        readiness: as of now.
-    """
+    """The gateway as a whole, with its readiness as of now."""
     snapshot = await StatsSnapshot(gateway).take()
     stats, links = gateway.stats, gateway.pool.links
     now = gateway.journal.clock.time
@@ -89,7 +84,7 @@ def _summed(gateway: Gateway, snapshot: StatsSnapshot, errors: int) -> dict[str,
 
 @dataclass(slots=True)
 class _Host:
-    """A virtual host, and what is there now."""
+    """A virtual host, with its present links and the errors so far."""
 
     settings: VirtualHost
     aliases: tuple[str, ...]
@@ -141,8 +136,7 @@ async def virtual_hosts(gateway: Gateway) -> list[_Host]:
 
 
 def _broker(link: Link) -> str:
-    host = f"[{link.broker.host}]" if ":" in link.broker.host else link.broker.host
-    return f"{host}:{link.broker.port}"
+    return str(SocketAddress(link.broker.host, link.broker.port))
 
 
 LINKS: Final[Listing[Link]] = Listing(
@@ -205,37 +199,25 @@ DESTINATIONS: Final[Listing[_DestinationRow]] = Listing(
 )
 
 
-class _DestinationRows:
-    """Adds up destinations. Beyond 10,000 of them, further ones share a row for each kind."""
+async def destinations(gateway: Gateway) -> list[_DestinationRow]:
+    """The destinations of all open sessions. Beyond 10,000 of them, further ones share a row for each kind."""
+    rows: dict[tuple[str, bytes, Kind], _DestinationRow] = {}
 
-    def __init__(self) -> None:
-        self.found: dict[tuple[str, bytes, Kind], _DestinationRow] = {}
-
-    def row(self, virtual_host: str, destination: bytes, kind: Kind) -> _DestinationRow:
+    def row_of(virtual_host: str, destination: bytes, kind: Kind) -> _DestinationRow:
         key = (virtual_host, destination, kind)
-        if key not in self.found and len(self.found) >= _MAX_DESTINATIONS:
+        if key not in rows and len(rows) >= _MAX_DESTINATIONS:
             key = ("", OTHER, kind)
-        known = self.found.get(key)
-        if known is None:
-            known = self.found[key] = _DestinationRow(key[0], shown(key[1]), KIND_NAMES[kind])
-        return known
+        if key not in rows:
+            rows[key] = _DestinationRow(key[0], shown(key[1]), KIND_NAMES[kind])
+        return rows[key]
 
-    def add(self, client: ClientConnection) -> None:
-        """Add one session."""
-        session = client.session
-        name = session.settings.name
+    async for client in in_turns(tuple(gateway.clients)):
+        session, name = client.session, client.session.settings.name
         for counters in (session.traffic.sends, session.subscriptions.past):
             for (destination, kind), counter in counters.items():
-                self.row(name, destination, kind).traffic.add(counter)
+                row_of(name, destination, kind).traffic.add(counter)
         for subscription in session.subscriptions.all:
-            row = self.row(name, subscription.address, subscription.kind)
+            row = row_of(name, subscription.address, subscription.kind)
             row.traffic.add(subscription.stats)
             row.subscriptions += 1
-
-
-async def destinations(gateway: Gateway) -> list[_DestinationRow]:
-    """The destinations of all sessions that are open."""
-    rows = _DestinationRows()
-    async for client in in_turns(tuple(gateway.clients)):
-        rows.add(client)
-    return list(rows.found.values())
+    return list(rows.values())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.admin.api_text import moment, shown
-from gateway.admin.listing import Listing, contains, is_exactly
+from gateway.admin.listing import Listing, contains, is_exactly, moment
+from gateway.journal.privacy import shown
 from gateway.session.context import Hold
 from gateway.session.destinations import KIND_NAMES
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 # What one session shows at most: the destinations it sends most to, and its subscriptions.
 _MAX_SENDS: Final = 200
 _MAX_SUBSCRIPTIONS: Final = 1000
-
-HOLDS: Final = tuple(hold.value for hold in Hold)
 
 
 def _identity(client: ClientConnection) -> str:
@@ -95,7 +93,7 @@ SESSIONS: Final[Listing[ClientConnection]] = Listing(
     },
     "connected_at",
     unsorted=frozenset(("holds",)),
-    choices={"hold": HOLDS},
+    choices={"hold": tuple(hold.value for hold in Hold)},
 )
 
 
@@ -105,7 +103,7 @@ def detail(client: ClientConnection) -> dict[str, Any]:
     sends = sorted(session.traffic.sends.items(), key=lambda send: send[1].published, reverse=True)[:_MAX_SENDS]
     journal = None if recorder is None else {"boot": recorder.writer.boot, "session": recorder.number}
     return {
-        **SESSIONS.item(client),
+        **SESSIONS.rendered(client),
         "subscriptions_list": [_subscription(each) for each in list(session.subscriptions.all)[:_MAX_SUBSCRIPTIONS]],
         "sends": [
             {

@@ -1,8 +1,8 @@
-"""Everything that the clients have and did, added up by virtual host for metrics and the API.
+"""The traffic and the state of all sessions, added up by virtual host for metrics and the API.
 
 There may be thousands of sessions, so a few are counted at a time and the event loop serves messages in between. The
-counters still add up: the totals of the past and the list of sessions are taken at the same moment, and a session that
-ends before its turn keeps its counters.
+totals are still right: those of ended sessions and the list of open ones are taken at the same moment, and a session
+that ends before it is counted keeps its counters.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gateway.server.process.gateway import Gateway
     from gateway.server.stats import Stats
 
-# Sessions that are looked at before the event loop has a turn.
+# Sessions that are counted before the event loop has a turn.
 _AT_ONCE: Final = 100
 
 
@@ -32,22 +32,17 @@ async def in_turns(clients: tuple[ClientConnection, ...]) -> AsyncIterator[Clien
 
 
 class StatsSnapshot:
-    """The stats of a gateway at one moment. Everything is by label of virtual host, or by that and a second key.
-
-    Args:
-        gateway: whose clients are counted.
-    """
+    """The stats of a gateway at one moment. Everything is by label of virtual host, or by that and a second key."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.totals: dict[str, Stats] = gateway.stats.past()
         self.states = Counter({state.value: 0 for state in State})
         self.sessions = Counter(dict.fromkeys(gateway.stats.hosts, 0))
         self.unconfirmed, self.unacknowledged = self.sessions.copy(), self.sessions.copy()
-        self.subscriptions: Counter[tuple[str, str]] = Counter()
+        self.subscriptions: Counter[tuple[str, ...]] = Counter()
         # A hold that has happened before is shown as 0 when no session has it, so that a graph shows its end.
-        self.holds = Counter(
-            {(label, reason): 0 for label, host in gateway.stats.hosts.items() for reason in host.holds}
-        )
+        known_holds = ((label, reason) for label, host in gateway.stats.hosts.items() for reason in host.holds)
+        self.holds: Counter[tuple[str, ...]] = Counter(dict.fromkeys(known_holds, 0))
         self._clients = tuple(gateway.clients)
         self.states[State.CLOSED.value] += gateway.closing
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
+from gateway.admin.listing import MAX_PAGE_SIZE
 from gateway.admin.terminal_columns import Item
 from gateway.admin.terminal_text import clean
 from gateway.errors import GatewayError, UsageError
@@ -23,7 +24,6 @@ from gateway.errors import GatewayError, UsageError
 DEFAULT_URL: Final = "http://127.0.0.1:15692"
 URL_VARIABLE: Final = "STOMP_GATEWAY_ADMIN_URL"
 PASSCODE_VARIABLE: Final = "STOMP_GATEWAY_ADMIN_PASSCODE"
-MAX_PAGE_SIZE: Final = 1000
 
 _TIMEOUT: Final = 10.0
 _MAX_ANSWER: Final = 64 * 1024 * 1024
@@ -60,10 +60,7 @@ class AdminApi:
     def ask(self, path: str, query: Mapping[str, object] | None = None, *, method: str = "GET") -> Any:  # noqa: ANN401 - JSON has every type
         """Send a request, and return the JSON object of the answer; None if it has no content.
 
-        Args:
-            path: below `/api/`, its parts quoted.
-            query: parameters; those without a value are left out.
-            method: GET or DELETE.
+        The path is below `/api/`, its parts quoted. Parameters without a value are left out.
 
         Raises:
             AdminError: the gateway does not answer, or refuses.

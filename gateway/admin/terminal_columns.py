@@ -15,10 +15,7 @@ Item = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table.
-
-    ``show`` makes the text of an item; its second argument is the time, in seconds since the epoch.
-    """
+    """A column of a table. ``show`` gets an item and the time, in seconds since the epoch."""
 
     title: str
     show: Callable[[Item, float], str]
@@ -142,11 +139,7 @@ PLUGIN_COLUMNS: Final[Mapping[str, Column]] = {
 
 
 def chosen_columns(option: str | None, known: Mapping[str, Column], default: Sequence[str]) -> list[Column]:
-    """The columns that the value of --columns names, separated by commas.
-
-    Raises:
-        UsageError: there is no such column, or none is named.
-    """
+    """The columns that the value of --columns names. Raises `UsageError` for an unknown one, and if none is named."""
     names = default if option is None else [name.strip() for name in option.split(",") if name.strip()]
     unknown = [name for name in names if name not in known]
     if unknown or not names:

@@ -104,7 +104,7 @@ def table(columns: Sequence[Column], items: Sequence[Item]) -> Iterator[str]:
 
 
 def cut(text: str, width: int) -> str:
-    """A text in so many cells of a terminal at most; `~` stands for what is left out."""
+    """A text cut to ``width`` cells of a terminal; `~` stands for what is left out."""
     return text if cell_len(text) <= width else set_cell_size(text, width - 1) + "~"
 
 
@@ -116,7 +116,7 @@ def _listed(path: str, options: Namespace, query: Mapping[str, object]) -> list[
 
 
 def _order(options: Namespace, columns: Mapping[str, Column]) -> str | None:
-    """Numbers largest first, texts and moments from the smallest; `--reverse` turns that round."""
+    """Numbers are in descending order, texts and times in ascending order, unless `--reverse` is given."""
     if options.sort is None:
         return None
     if options.sort not in columns or options.sort == "holds":
@@ -136,5 +136,5 @@ def _print(items: Sequence[Item], columns: Sequence[Column], *, as_json: bool = 
 
 
 def _harmless_json(value: object) -> str:
-    """JSON in ASCII without control characters, so that a terminal obeys nothing of it."""
+    """JSON in ASCII without control characters, which a terminal would obey."""
     return json.dumps(value, indent=2).replace("\x7f", "\\u007f")

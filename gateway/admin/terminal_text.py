@@ -18,7 +18,7 @@ _UNITS_OF_TIME: Final = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def clean(text: str) -> str:
-    """Text that a client may have chosen, without anything that a terminal obeys or that turns the reading direction.
+    """Text that a client may have chosen, without characters that control a terminal or the reading direction.
 
     Control and format characters, surrogates, unassigned code points and line separators become Python's escapes, and
     so does the backslash, so that different texts never look the same.
@@ -74,12 +74,7 @@ def latency(seconds: float) -> str:
 
 
 def since(moment: str, now: float) -> str:
-    """The time from a moment until now.
-
-    Args:
-        moment: ISO 8601, with its offset from UTC.
-        now: seconds since the epoch.
-    """
+    """The time from a moment (ISO 8601 with its offset from UTC) until ``now`` (seconds since the epoch)."""
     try:
         start = datetime.fromisoformat(moment).astimezone(UTC).timestamp()
     except ValueError:

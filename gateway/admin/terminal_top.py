@@ -21,7 +21,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from gateway.admin.terminal_api import MAX_PAGE_SIZE, AdminApi, AdminError
+from gateway.admin.listing import MAX_PAGE_SIZE
+from gateway.admin.terminal_api import AdminApi, AdminError
 from gateway.admin.terminal_columns import SESSIONS, Column, Item
 from gateway.admin.terminal_list import cut, table
 from gateway.admin.terminal_text import NOTHING, byte_size, clean, count, duration, latency, rate
@@ -35,7 +36,7 @@ _USUAL_WIDTH: Final = 80
 _USUAL_HEIGHT: Final = 24
 _LINES_WITHOUT_SESSIONS: Final = 10
 
-# Sessions above the page size are looked at only if they are at the top of one of these orders.
+# If there are more sessions than one page takes, only the first page in each of these orders is read.
 _BUSIEST: Final = ("-messages_published", "-messages_delivered")
 _RATES: Final = {"messages_published": "published_per_second", "messages_delivered": "delivered_per_second"}
 _COUNTED: Final = ("sessions", "connections", "subscriptions", "links", "channels")
@@ -64,7 +65,7 @@ _COLUMNS: Final = {
     "delivered_per_second": _rate("delivered_per_second", "OUT/s"),
     "id": SESSIONS["id"],
 }
-# A narrow window does without these columns, the first one first.
+# The columns that a narrow window leaves out, in this order.
 _LEAST_IMPORTANT: Final = ("version", "subscriptions", "unconfirmed", "id", "virtual_host", "holds", "unacknowledged")
 
 
@@ -82,7 +83,7 @@ class TopSample:
 
 
 def top(options: Namespace) -> None:
-    """Show samples of a gateway until the user ends it, or one sample where there is no terminal to redraw.
+    """Show samples of a gateway until the user quits, or one sample where there is no terminal to redraw.
 
     Raises:
         UsageError: an option has no meaning.
@@ -109,11 +110,7 @@ def top(options: Namespace) -> None:
 
 
 def take_sample(api: AdminApi, options: Namespace) -> TopSample:
-    """Ask the gateway for its figures, and for the sessions that the options choose.
-
-    Raises:
-        AdminError: the gateway does not answer.
-    """
+    """The gateway's figures and the sessions that the options choose. Raises `AdminError` if it does not answer."""
     sessions: dict[str, Item] = {}
     query = {"virtual_host": options.virtual_host, "login": options.login, "page_size": MAX_PAGE_SIZE}
     total = 0
@@ -129,7 +126,7 @@ def take_sample(api: AdminApi, options: Namespace) -> TopSample:
 
 
 def screen_lines(before: TopSample, now: TopSample, max_rows: int, width: int) -> list[Text]:
-    """The lines that show a sample, with rates since the one before, in so many cells of a terminal."""
+    """The lines that show a sample, with rates since the one before. The width is in cells of a terminal."""
     sessions = sorted(_with_rates(before, now), key=_busiest_first)
     title, *figures = _figures(before, now)
     titles, *rows = _table(sessions[:max_rows], width) if sessions else ["no session"]
@@ -140,7 +137,7 @@ def screen_lines(before: TopSample, now: TopSample, max_rows: int, width: int) -
 
 
 def _seconds_between(before: TopSample, now: TopSample) -> float | None:
-    """None if the gateway has been started anew, so that its counts began again."""
+    """None if the gateway restarted, so that its counts began again at 0."""
     passed = now.taken_at - before.taken_at
     return passed if before.overview["started_at"] == now.overview["started_at"] and passed > 0 else None
 
@@ -225,7 +222,7 @@ def _watch(live: Live, api: AdminApi, options: Namespace, first: TopSample) -> N
 
 
 def _is_quit_pressed(seconds: float) -> bool:
-    """Wait so long, or until the user presses q."""
+    """Wait that many seconds, or until the user presses q; return whether q was pressed."""
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
         if not sys.stdin.isatty():
@@ -237,7 +234,7 @@ def _is_quit_pressed(seconds: float) -> bool:
 
 @contextmanager
 def _single_keys() -> Iterator[None]:
-    """Get each key as it is pressed. However this ends, SIGTERM included, the terminal is as before afterwards."""
+    """Get each key as it is pressed, and restore the terminal however this ends, SIGTERM included."""
     stdin = sys.stdin.fileno() if sys.stdin.isatty() else None
     settings = None if stdin is None else termios.tcgetattr(stdin)
     former = signal.signal(signal.SIGTERM, _exit_on_sigterm)

@@ -1,6 +1,6 @@
 """The base classes of the configuration's models, and the kinds of text that they have in common.
 
-Nothing here or in the models touches a disk: validation asks the `ConfigFiles` in its context about files.
+Neither these nor the models touch a disk: validation asks the `ConfigFiles` in its context about files.
 """
 
 from __future__ import annotations
@@ -85,10 +85,7 @@ def _virtual_host_name(name: str) -> str:
 def made_from_text(kind: type[T], make: Callable[[str], T], text_of: Callable[[T], str]) -> GetPydanticSchema:
     """Marks a field whose value is of another type than the file's text. A value of that type is taken as it is.
 
-    Args:
-        kind: the value's type.
-        make: the value of a text that is not empty; raises `mistake` for one that does not fit.
-        text_of: the text of a value, for JSON.
+    ``make`` gets a text that is not empty, and raises `mistake` for one that does not fit. ``text_of`` is for JSON.
     """
 
     def read(value: object, text: core_schema.ValidatorFunctionWrapHandler) -> T:

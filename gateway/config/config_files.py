@@ -14,17 +14,16 @@ from gateway.config.scalars import mistake
 
 
 class ConfigFiles:
-    """Finds and checks the files that a configuration names. Its methods raise `mistake` for one that is of no use.
+    """Finds and checks the files that a configuration names. Its methods raise `mistake` for an unusable file.
 
-    Args:
-        directory: where relative file names start.
+    Relative file names start in ``directory``.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def path(self, name: str) -> Path:
-        """The path of a name, which need not exist."""
+        """The path of a file, which need not exist."""
         return self._directory / name
 
     def readable(self, name: str) -> Path:
@@ -79,12 +78,7 @@ def _key_sentence(error: ssl.SSLError) -> str:
 
 
 def default_journal_directory(environment: dict[str, str] | None = None, user: int | None = None) -> Path:
-    """Where the journal is written unless configured.
-
-    Args:
-        environment: variables; the process's own unless given.
-        user: numeric user id; the process's own unless given.
-    """
+    """Where the journal is written unless configured. Unless given, environment and user id are the process's own."""
     variables = dict(os.environ) if environment is None else environment
     given = variables.get("STATE_DIRECTORY", "").partition(":")[0]  # systemd's StateDirectory=, one or several
     if given:

@@ -1,8 +1,8 @@
 """Checks across keys, for mistakes that no single value shows.
 
-`contradictions` looks at the tree as the file has it, whatever its shape, and not at the validated model: so it finds
-its mistakes together with all others, even where some other value is wrong. Whatever has the wrong shape it passes
-over, since validation reports that. `model_contradictions` looks at a model that has no other mistake.
+`contradictions` checks the file's tree and not the validated model, so it works even if some other value is wrong, and
+users see all mistakes at once. It ignores what has the wrong shape, since validation reports that.
+`model_contradictions` checks a model that has no other mistake.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from gateway.patterns import Pattern
 _TLS_FILES: Final = ("ca_file", "cert_file", "key_file")
 _OF_SEGMENTS: Final = ("node", "rotate_bytes", "rotate_after", "retain")
 _WILDCARDS: Final = {"0.0.0.0": 4, "::": 6}  # noqa: S104 - compared with, not listened on
-# Destinations that rules look at under another name too.
+# Rules are also tried with these other names of a destination.
 _OTHER_NAMES: Final = {b"/amq/queue/": b"/queue/", b"/reply-queue/": b"/queue/", b"/exchange/amq.topic/": b"/topic/"}
 _FRAMES: Final = {"send": {"send"}, "subscribe": {"subscribe"}, "both": {"send", "subscribe"}}
 
 
 def contradictions(tree: object) -> Iterator[Finding]:
-    """Everything in a file's tree that contradicts something else in it."""
+    """Contradictions within a file's tree."""
     top = mapping(tree)
     virtual_hosts = mapping(top.get("virtual_hosts"))
     yield from _addresses(top)
@@ -166,7 +166,7 @@ def _tls_keys(trail: Trail, given: dict[str, Any], merged: dict[str, Any], in_us
 
 
 def _speaks_tls(upstream: dict[str, Any], below: dict[str, Any]) -> bool:
-    """Whether any URL is encrypted. A URL that cannot be read might be: its own mistake is reported elsewhere."""
+    """Whether any URL is encrypted. One that cannot be read counts: its mistake is reported elsewhere."""
     for url in _entries(upstream.get("urls", below.get("urls"))):
         try:
             if BrokerUrl.read(url).tls:
@@ -177,7 +177,7 @@ def _speaks_tls(upstream: dict[str, Any], below: dict[str, Any]) -> bool:
 
 
 def model_contradictions(config: GatewayConfig, files: ConfigFiles) -> Iterator[Finding]:
-    """Everything in a model without any other mistake that contradicts something else in it."""
+    """Contradictions within a model that has no other mistake."""
     virtual_hosts = {virtual_host.name: virtual_host for virtual_host in config.resolved_virtual_hosts()}
     places: dict[Trail, VirtualHostSettings] = {("defaults",): config.defaults}
     places |= {("virtual_hosts", name): entry for name, entry in config.virtual_hosts.items()}
@@ -192,7 +192,7 @@ def model_contradictions(config: GatewayConfig, files: ConfigFiles) -> Iterator[
 
 
 def _certificate_and_key(config: GatewayConfig, virtual_host: VirtualHost, files: ConfigFiles) -> Iterator[Finding]:
-    """Where a certificate and its key are configured in different places, and do not belong together."""
+    """A certificate and a key that are configured in different places and do not belong together."""
     own, tls = config.virtual_hosts[virtual_host.name].upstream, virtual_host.upstream.tls
     given = own.tls.model_fields_set & {"cert_file", "key_file"} if own is not None else set()
     if len(given) == 1 and tls.cert_file is not None and tls.key_file is not None:
@@ -204,7 +204,7 @@ def _certificate_and_key(config: GatewayConfig, virtual_host: VirtualHost, files
 
 
 def _shared_journals(virtual_hosts: Iterable[VirtualHost]) -> Iterator[Finding]:
-    """Journals in the same directory share its segments, so virtual hosts cannot treat those differently."""
+    """Different settings for one directory, whose segments all virtual hosts with a journal there share."""
     owners: dict[str, VirtualHost] = {}
     for virtual_host in virtual_hosts:
         journal = virtual_host.journal
@@ -221,7 +221,7 @@ def _shared_journals(virtual_hosts: Iterable[VirtualHost]) -> Iterator[Finding]:
 
 
 def _useless_rules(trail: Trail, place: VirtualHostSettings) -> Iterator[Finding]:
-    """Rules and queue arguments that never decide, because an earlier one fits whatever they fit."""
+    """Rules and queue arguments that never count, because an earlier one fits whatever they fit."""
     for key in sorted(place.model_fields_set & {"destination_rules", "queue_arguments"}):
         rules: Sequence[DestinationRule | QueueArguments] = getattr(place, key)
         for position, rule in enumerate(rules):
@@ -252,7 +252,7 @@ def _covers_logins(earlier: Sequence[Pattern], later: Sequence[Pattern]) -> bool
 def _low_maximum(
     trail: Trail, place: VirtualHostSettings, virtual_hosts: Mapping[str, VirtualHost]
 ) -> Iterator[Finding]:
-    """Where the default prefetch is more than a client may ask for."""
+    """A default prefetch above the most that a client may ask for."""
     prefetch = virtual_hosts[str(trail[1])].prefetch if len(trail) > 1 else place.prefetch
     if "prefetch" not in place.model_fields_set or prefetch.default is None or prefetch.max is None:
         return
@@ -262,7 +262,7 @@ def _low_maximum(
 
 
 def _shared_renewals(config: GatewayConfig, virtual_hosts: Mapping[str, VirtualHost]) -> Iterator[Finding]:
-    """Where clients may renew tokens on links that they share: one client's token would be used for others."""
+    """Token renewal on links that clients share: one client's token would be used for others."""
     reported: set[Trail] = set()
     for virtual_host in virtual_hosts.values():
         if not virtual_host.token_renewal or virtual_host.links == "dedicated":

@@ -19,7 +19,7 @@ from gateway.errors import Mistake
 
 _VARIABLE = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<name>[^}]*)(?P<end>\}?))")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_PLAIN_ADVICE = "Write the keys out."
+_CIRCULAR_ALIAS = ("This YAML alias refers to a place that it is part of.", "Write the keys out.")
 _TAG = "tag:yaml.org,2002:"
 _QUOTED = re.compile(r"(['\"])(.*?)\1")
 
@@ -34,7 +34,7 @@ class Document:
     """Line of each key and list entry, counted from 1."""
     findings: list[Finding] = field(default_factory=list)
     spoiled: set[Trail] = field(default_factory=set)
-    """Places whose value only stands for one that could not be read: what validation finds there is left out."""
+    """Places whose value could not be read and was replaced. What validation finds there is left out."""
 
     def line_of(self, trail: Trail) -> int | None:
         """Line of a place, or of the nearest place around it that the text mentions; None at the top."""
@@ -52,11 +52,7 @@ class YamlSyntaxError(Exception):
 
 
 def read_document(text: str, environment: Mapping[str, str]) -> Document:
-    """Parse a YAML text and expand its variables.
-
-    Raises:
-        YamlSyntaxError: the text is not one YAML document.
-    """
+    """Parse a YAML text and expand its variables. Raises `YamlSyntaxError` if it is not one YAML document."""
     walker = _Walker(environment)
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -79,7 +75,7 @@ class _Walker:
     def value(self, node: yaml.Node, trail: Trail) -> object:
         self.document.lines.setdefault(trail, node.start_mark.line + 1)
         if any(node is outer for outer in self._around):
-            return self._spoil(trail, "This YAML alias refers to a place that it is part of.", _PLAIN_ADVICE)
+            return self._spoil(trail, *_CIRCULAR_ALIAS)
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, trail)
         if node.tag not in (f"{_TAG}map", f"{_TAG}seq"):
@@ -114,13 +110,13 @@ class _Walker:
         return found
 
     def _merge(self, node: yaml.Node, trail: Trail, found: dict[str, object]) -> None:
-        """YAML's merge key, `<<: *anchor`: keys that the mapping itself does not have."""
+        """Add the keys of YAML's merge key, `<<: *anchor`, that the mapping itself does not have."""
         for source in node.value if isinstance(node, yaml.SequenceNode) else [node]:
             if not isinstance(source, yaml.MappingNode):
                 self._find(trail, "The merge key << takes a mapping, or a list of mappings.")
                 continue
             if any(source is outer for outer in self._around):
-                self._find(trail, "This YAML alias refers to a place that it is part of.", _PLAIN_ADVICE)
+                self._find(trail, *_CIRCULAR_ALIAS)
                 continue
             lines = dict(self.document.lines)
             for key, value in self._mapping(source, trail).items():
@@ -128,19 +124,18 @@ class _Walker:
             self.document.lines |= lines
 
     def _key(self, node: yaml.Node, trail: Trail) -> str | None:
-        key = self._plain(node) if isinstance(node, yaml.ScalarNode) else None
+        key, place, advice = None, trail, None
+        if isinstance(node, yaml.ScalarNode):
+            key, place, advice = self._plain(node), (*trail, str(node.value)), f'Put it in quotes: "{node.value}".'
         if key is True and node.value == "on":
             # YAML 1.1 reads `on` as true. Rules have a key of that name, and editors (YAML 1.2) read it as text.
             return "on"
+        self.document.lines.setdefault(place, node.start_mark.line + 1)
         if not isinstance(key, str):
-            advice = f'Put it in quotes: "{node.value}".' if isinstance(node, yaml.ScalarNode) else None
-            place = (*trail, str(node.value)) if isinstance(node, yaml.ScalarNode) else trail
-            self.document.lines.setdefault(place, node.start_mark.line + 1)
             self._find(place, "A key is text, and YAML reads this one as something else.", advice)
             return None
         if "${" in key:
-            self.document.lines.setdefault((*trail, key), node.start_mark.line + 1)
-            self._find((*trail, key), "Variables stand in values only, not in keys.")
+            self._find(place, "Variables stand in values only, not in keys.")
             return None
         return key
 
@@ -179,7 +174,7 @@ class _Walker:
         self.document.findings.append(Finding(trail, sentence, suggestion))
 
     def _spoil(self, trail: Trail, sentence: str, suggestion: str) -> object:
-        """Note a mistake; None stands for the value that cannot be read."""
+        """Note a mistake, and return None in place of the value that cannot be read."""
         self._find(trail, sentence, suggestion)
         self.document.spoiled.add(trail)
         return None
@@ -198,7 +193,7 @@ def _syntax_error(error: yaml.YAMLError, text: str) -> YamlSyntaxError:
 
 
 def _without_secrets(quoted: re.Match[str]) -> str:
-    # The parser quotes what it met. Unless that is one character or a <token>, it may be a piece of a passcode.
+    # The parser quotes the text. A quote longer than one character that is not a <token> may be part of a passcode.
     return quoted[0] if len(quoted[2]) <= len("\\t") or quoted[2].startswith("<") else "(text)"
 
 

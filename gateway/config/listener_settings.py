@@ -8,14 +8,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    GetJsonSchemaHandler,
-    TypeAdapter,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, GetJsonSchemaHandler, TypeAdapter, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -149,7 +142,7 @@ class Listener(ConfigModel):
 
     @property
     def address(self) -> SocketAddress:
-        """Where it listens, for whichever transport."""
+        """Where it listens, by either transport."""
         address = self.tcp or self.websocket
         assert address is not None  # noqa: S101 - `_one_address` has checked it
         return address

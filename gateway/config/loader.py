@@ -20,9 +20,7 @@ from gateway.errors import ConfigError, Mistake
 def load(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> GatewayConfig:
     """Read a configuration file (UTF-8 YAML). File names in it are relative to its directory.
 
-    Args:
-        path: the file.
-        environment: variables for `${NAME}`; the process's own unless given.
+    The environment has the variables for `${NAME}`; unless given, it is the process's own.
 
     Raises:
         ConfigError: the file cannot be read or used; it carries every mistake.
@@ -47,11 +45,7 @@ def parse(
 ) -> GatewayConfig:
     """Read a configuration from a YAML text. An empty one is valid: everything has a default.
 
-    Args:
-        text: the YAML.
-        directory: where relative file names start; the current directory unless given.
-        name: what errors call the text.
-        environment: variables for `${NAME}`; the process's own unless given.
+    Relative file names start in the directory, by default the current one. Errors call the text by its name.
 
     Raises:
         ConfigError: with every mistake.
@@ -96,7 +90,7 @@ def _read_passcode_files(document: Document, files: ConfigFiles) -> None:
 
 
 def _users(tree: object, trail: Trail = ()) -> Iterator[tuple[Trail, dict[str, object]]]:
-    """Every mapping of the tree that stands where a `User` belongs."""
+    """Every mapping of the tree in a place of a `User`."""
     if isinstance(tree, dict) and model_at(trail) is User:
         yield trail, tree
     elif isinstance(tree, dict):
@@ -130,7 +124,7 @@ def _validated(tree: object, files: ConfigFiles) -> tuple[GatewayConfig | None, 
 
 
 def _mistakes(document: Document, found: list[Finding]) -> list[Mistake]:
-    """All findings, in the order of the file; those about a value that stands for an unreadable one are left out."""
+    """All findings, in the order of the file. Those about a value that replaces an unreadable one are left out."""
     kept = document.findings + [finding for finding in found if not _spoiled(document, finding.trail)]
     mistakes = [
         Mistake(path_text(finding.trail), finding.sentence, finding.suggestion, document.line_of(finding.trail))

@@ -1,4 +1,4 @@
-"""Mistakes while they are being collected, and pydantic's errors put into plain words."""
+"""Mistakes while they are collected, and pydantic's errors in plain words."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def findings_of(error: ValidationError) -> Iterator[Finding]:
     for detail in error.errors(include_url=False, include_input=True):
         trail: Trail = tuple(step for step in detail["loc"] if step != "[key]")
         if detail["type"] == "too_short" and detail["input"]:
-            continue  # pydantic counts the valid entries only; those that are not have a mistake of their own
+            continue  # pydantic counts valid entries only; each invalid one has a mistake of its own
         yield _finding(trail, detail)
 
 

@@ -89,14 +89,10 @@ class GatewayConfig(MergeableModel):
         )
 
     def virtual_host(self, host: str | None) -> VirtualHost | None:
-        """The virtual host that a CONNECT frame's `host` header means.
+        """The virtual host that a CONNECT frame's `host` header, unescaped, means; without one `default_vhost`.
 
-        Args:
-            host: the header's value, unescaped; None where the frame has none, which means `default_vhost`.
-
-        Returns:
-            The configured virtual host of that name or alias (names are compared exactly), else with the key `"*"` a
-            virtual host of that very name, else None: the client is to be refused.
+        This is the configured one of that name or alias (names are compared exactly), else with the key `"*"` one of
+        that very name, else None: the client is to be refused.
         """
         wanted = self.default_vhost if host is None else host
         found = self._by_host.get(wanted)

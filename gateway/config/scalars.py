@@ -34,6 +34,13 @@ def mistake(sentence: str, suggestion: str | None = None) -> PydanticCustomError
     return PydanticCustomError("stomp_gateway", sentence, {"suggestion": suggestion} if suggestion else None)
 
 
+def _float(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:  # an integer of more than 308 digits
+        return math.inf
+
+
 def _text_schema(pattern: str) -> JsonSchemaValue:
     return {"type": "string", "pattern": f"{pattern}|{VARIABLE_PATTERN}"}
 
@@ -65,10 +72,7 @@ class Quantity(ABC):
 class Duration(Quantity):
     """Seconds as a float, from a number of seconds or text with a unit: ms, s, min, h or d.
 
-    Args:
-        zero: whether 0 is allowed.
-        most: the largest value allowed, in seconds.
-        whole: whether the value must be a whole number of seconds.
+    ``zero``: 0 is allowed. ``most``: the largest value, in seconds. ``whole``: only whole numbers of seconds.
     """
 
     TEXT: ClassVar[str] = r"[0-9]+(\.[0-9]+)?\s*(ms|s|min|h|d)?"
@@ -90,7 +94,7 @@ class Duration(Quantity):
 
     def _seconds(self, value: object) -> float:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return float(value)
+            return _float(value)
         match = _NUMBER_AND_UNIT.fullmatch(value) if isinstance(value, str) else None
         if match is None or match[2] not in _SECONDS:
             advice = f"Write {match[1]}min for minutes, {match[1]}ms for milliseconds." if match else None
@@ -119,7 +123,7 @@ class Size(Quantity):
 
     def _size(self, value: object) -> float:
         if isinstance(value, int) and not isinstance(value, bool):
-            return float(value)
+            return _float(value)
         match = _NUMBER_AND_UNIT.fullmatch(value) if isinstance(value, str) else None
         if match is None or match[2] not in _BYTES:
             # 4MB may mean 4,000,000 or 4,194,304: rather than choose, say how to write the usual one.

@@ -47,10 +47,9 @@ class Latencies:
 
 
 class SendStats:
-    """Counts what a session sends to one destination.
+    """Counts what a session sends to one destination. It is in ``active`` while it has something to write.
 
-    The session's own counter cannot be used for that: it is by the client's destination, this one by the destination
-    as the journal shows it. It enters itself in ``active`` while it has something to write.
+    The session's own counter is by the client's destination, this one by the destination as the journal shows it.
     """
 
     __slots__ = (
@@ -172,7 +171,7 @@ def _stat_line(
 class SendLog:
     """Writes a line for each message of one kind of SEND, and for each confirm.
 
-    ``headers`` is what all of them share: header count, persistent, in a transaction, values of allowed headers.
+    ``headers`` is what these SENDs share: header count, persistent, in a transaction, values of allowed headers.
     """
 
     __slots__ = ("_destination", "_headers", "_kind", "_lines", "_sampler", "_writer")

@@ -49,14 +49,22 @@ class _SegmentFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._size = 0
-        while True:
-            _make_directory(path.parent)
-            self._file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, _FILE_MODE)
-            if _lock(self._file) and _is_at(self._file, path):
-                break
-            # Another gateway that starts has taken the file for one left behind, and recovers it or has done so.
-            os.close(self._file)
-        os.fchmod(self._file, _FILE_MODE)
+        while (file := self._opened()) is None:
+            pass
+        self._file = file
+
+    def _opened(self) -> int | None:
+        """The open file; None if another gateway that starts took it for one left behind, and recovers it."""
+        _make_directory(self._path.parent)
+        # An attempt that fails must close the file, because its lock would keep all further attempts out.
+        with contextlib.ExitStack() as on_failure:
+            file = os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, _FILE_MODE)
+            on_failure.callback(os.close, file)
+            if not _lock(file) or not _is_at(file, self._path):
+                return None
+            os.fchmod(file, _FILE_MODE)
+            on_failure.pop_all()
+        return file
 
     def append(self, data: bytes) -> None:
         """Write all of it, or nothing."""
@@ -85,13 +93,7 @@ class _SegmentFile:
 
 
 class Files:
-    """Writes the segments of one boot, in a thread of its own.
-
-    Args:
-        directory: of the journal.
-        node: whose old segments are deleted.
-        retain: seconds that finished segments of the node are kept.
-    """
+    """Writes the segments of one boot, in a thread of its own. Keeps the node's finished ones ``retain`` seconds."""
 
     def __init__(self, directory: Path, node: str, retain: float) -> None:
         self.directory = directory
@@ -100,7 +102,7 @@ class Files:
         # Lines and bytes: the event loop alone sets the first two, the thread alone the other two.
         self._ordered = self._ordered_bytes = 0
         self._written = self._written_bytes = 0
-        # What the thread is to do; None stops it.
+        # The thread's tasks; None stops it.
         self._orders: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         # Where the next lines go, while their segment is open. The event loop alone sets it.
         self._path = Path()
@@ -114,11 +116,7 @@ class Files:
     # For the event loop.
 
     def start(self) -> None:
-        """Make the directory, check that it can be written, and start the thread.
-
-        Raises:
-            OSError: when it cannot.
-        """
+        """Make the directory and start the thread. Raises `OSError` if the directory cannot be written."""
         _make_directory(self.directory)
         with tempfile.NamedTemporaryFile(prefix=".probe-", dir=self.directory):
             pass
@@ -140,7 +138,7 @@ class Files:
         self._path = self.directory / f"d={day}" / name.while_open
 
     def write(self, data: bytes, lines: int) -> None:
-        """Append whole lines, so many of them."""
+        """Append ``lines`` whole lines."""
         self._ordered += lines
         self._ordered_bytes += len(data)
         self._orders.put(partial(self._append, self._path, data, lines))
@@ -150,14 +148,7 @@ class Files:
         self._orders.put(self._finish)
 
     def close(self, within: float) -> bool:
-        """Carry out all orders, and stop.
-
-        Args:
-            within: seconds that the disk may take.
-
-        Returns:
-            Whether everything was done.
-        """
+        """Carry out all orders within that many seconds, and stop. Returns whether everything was done."""
         self._orders.put(None)
         self._thread.join(within)
         self._gives_up.set()
@@ -221,12 +212,8 @@ class Files:
 def recover(directory: Path, node: str) -> list[Path]:
     """Finish the segments that dead processes left open: cut them to their last whole line and rename them.
 
-    Args:
-        directory: of the journal.
-        node: of this gateway. Its segments are recovered at once, those of other nodes only when they are old.
-
-    Returns:
-        The finished segments.
+    Those of this gateway's node are recovered at once, those of other nodes only when they are old. Returns the
+    finished segments.
     """
     recovered = []
     for path in sorted(directory.glob("d=*/.*.open")):
@@ -261,15 +248,9 @@ def _recover_one(path: Path, name: SegmentName) -> Path | None:
 
 
 def delete_old(directory: Path, node: str, before: float) -> int:
-    """Delete a node's finished segments, and the directories of days that are empty then.
+    """Delete a node's finished segments that were last written before a time, in seconds since the epoch.
 
-    Args:
-        directory: of the journal.
-        node: whose segments.
-        before: seconds since the epoch; segments that were last written before are deleted.
-
-    Returns:
-        How many were deleted.
+    The directories of days that are empty then go too. Returns the number of deleted segments.
     """
     deleted = 0
     for path in directory.glob("d=*/[!.]*.jsonl"):
@@ -292,8 +273,7 @@ def _lock(file: int) -> bool:
     except BlockingIOError:
         return False
     except OSError:
-        # This file system has no locks.
-        return True
+        pass  # this file system has no locks
     return True
 
 

@@ -37,9 +37,7 @@ def highest_of(bucket: int) -> int:
 def percentile(counts: Mapping[int, float], share: float) -> int | None:
     """The largest value of the bucket that holds a percentile, so never too small; None without values.
 
-    Args:
-        counts: how many values by bucket.
-        share: for example 0.99.
+    ``counts`` are by bucket; ``share`` is 0.99 for the 99th percentile.
     """
     total = sum(counts.values())
     if total <= 0:

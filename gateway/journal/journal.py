@@ -55,11 +55,7 @@ class Journal:
         return sum(writer.dropped for writer in self._writers.values())
 
     def start(self) -> None:
-        """Open the journal of every virtual host that has one.
-
-        Raises:
-            JournalError: when a directory that the configuration names cannot be used.
-        """
+        """Open every virtual host's journal. Raises `JournalError` if a configured directory cannot be used."""
         for virtual_host in self._config.resolved_virtual_hosts():
             if virtual_host.journal.level != "off":
                 self._open(virtual_host)
@@ -111,16 +107,9 @@ class Journal:
         return self._by_host.get(name or PASS_THROUGH)
 
     def recorder(self, session: Session, connected: int, host: str, *, tls: bool) -> Recorder | None:
-        """Begin to journal a session that has logged in.
+        """Begin to journal a session that has logged in; None if its virtual host has no journal.
 
-        Args:
-            session: the session.
-            connected: when the client connected, on the journal's clock.
-            host: the client's address.
-            tls: whether the connection is encrypted.
-
-        Returns:
-            Its observer; None if its virtual host has no journal.
+        ``connected`` is when the client connected, on the journal's clock; ``host`` is the client's address.
         """
         virtual_host = session.settings.name
         journal = self._of(virtual_host)
@@ -129,12 +118,7 @@ class Journal:
         return Recorder(journal, session, virtual_host, connected, peer=peer_name(host, journal.peers), tls=tls)
 
     def refused(self, error: StompError, host: str) -> None:
-        """Write an ERROR to a client that has not logged in into the journal of the default virtual host.
-
-        Args:
-            error: what the client got.
-            host: the client's address.
-        """
+        """Write an ERROR to a client that has not logged in, by its address, to the default virtual host's journal."""
         virtual_host = self._config.virtual_host(None)
         journal = self._of(None if virtual_host is None else virtual_host.name)
         if journal is not None:

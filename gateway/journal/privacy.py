@@ -55,9 +55,7 @@ def shown(text: bytes) -> str:
 class DestinationNames:
     """Destinations as the journal shows them: without generated parts, and bounded in number.
 
-    Args:
-        patterns: templates of the configuration; ``*`` stands for anything.
-        most: distinct names; further ones are ``other``.
+    One that fits a pattern is shown as the pattern. After ``most`` distinct names, further ones are ``other``.
     """
 
     def __init__(self, patterns: Sequence[str] = (), most: int = 10_000) -> None:
@@ -108,14 +106,9 @@ class UserNames:
 
 
 def users_key(directory: Path, given: Path | None) -> bytes:
-    """The key that logins are hashed with, from a file.
+    """The key that logins are hashed with: from the given file, else one that is made in the journal's directory.
 
-    Args:
-        directory: of the journal, in which a key is made unless a file is given.
-        given: the configured file.
-
-    Raises:
-        OSError: when the key can neither be read nor made, or is too short to be a secret.
+    Raises `OSError` if the key can neither be read nor made, or is too short to be a secret.
     """
     path = directory / _KEY_NAME if given is None else given
     if given is None and not path.exists():
@@ -142,12 +135,7 @@ def _make_key(path: Path) -> None:
 
 
 def peer_name(host: str, how: str) -> str | None:
-    """A client's address as the journal shows it.
-
-    Args:
-        host: an IP address, or another name of the socket's other end.
-        how: full, prefix (its /24 or /48) or none.
-    """
+    """A client's address as the journal shows it: full, its prefix (/24 or /48), or none."""
     if how == "none":
         return None
     if how == "full":

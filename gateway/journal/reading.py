@@ -31,11 +31,11 @@ _MTIME_RESOLUTION: Final = 2.0  # seconds; that of a directory's modification ti
 _ACTIVE_DAYS: Final = 2  # today, and yesterday, whose last segments are still written after midnight
 
 
+_decoder: Final = msgspec.json.Decoder(ParsedLine)
+
+
 class UnreadableError(GatewayError):
     """A journal directory that cannot be read; the text says what to do."""
-
-
-_decoder: Final = msgspec.json.Decoder(ParsedLine)
 
 
 def decode(raw: bytes) -> ParsedLine | str:
@@ -67,11 +67,7 @@ class Segment:
         return self.name.impl, self.name.node, self.name.boot, self.name.number, self.directory.name
 
     def open(self) -> tuple[BinaryIO, bool] | None:
-        """Open its file, under the name that it has now.
-
-        Returns:
-            The file, and whether it is finished; None when it is gone, or may not be read.
-        """
+        """Its file and whether it is finished; None when it is gone, or may not be read."""
         # In this order, because the file may be renamed between the two attempts.
         for path, finished in ((self.directory / self.name.while_open, False), (self.finished, True)):
             try:
@@ -85,7 +81,7 @@ class Segment:
 class SegmentListing:
     """The files of a journal directory.
 
-    ``later`` are segments of schema versions that this release does not know, ``unknown`` files that are no segments.
+    ``later`` are segments of schema versions that this release does not know; ``unknown`` files are not segments.
     """
 
     finished: list[Segment] = field(default_factory=list)
@@ -113,8 +109,7 @@ class SegmentListing:
 def days(directory: Path) -> list[Path]:
     """The directories of a journal's days, the earliest first.
 
-    Raises:
-        UnreadableError: the directory does not exist, is not a directory of a journal, or may not be read.
+    Raises `UnreadableError` if the directory does not exist, is not a journal's, or may not be read.
     """
     if _DAY.fullmatch(directory.name) and directory.is_dir():
         raise UnreadableError(f"{directory} is one day of a journal. Give the directory above it.")
@@ -129,11 +124,7 @@ def days(directory: Path) -> list[Path]:
 
 
 def list_segments(directory: Path) -> SegmentListing:
-    """List a whole journal.
-
-    Raises:
-        UnreadableError: the directory cannot be read.
-    """
+    """List a whole journal. Raises `UnreadableError` if the directory cannot be read."""
     listing = SegmentListing()
     for day in days(directory):
         _list_day(day, listing)
@@ -150,12 +141,9 @@ def _list_day(day: Path, listing: SegmentListing) -> None:
 
 
 def raw_lines(file: BinaryIO, *, rest: bool, start: int = 0) -> Iterator[tuple[bytes, int]]:
-    """Read lines forwards.
+    """Read lines forwards, from the one that begins at byte ``start``.
 
-    Args:
-        file: of a segment.
-        rest: whether the bytes after the last LF are a line too, because the segment is finished.
-        start: byte at which a line begins.
+    ``rest``: the bytes after the last LF are a line too, because the segment is finished.
 
     Yields:
         Each line without its LF, cut to `LONGEST_LINE`, and the byte at which the next one begins.
@@ -180,11 +168,7 @@ def raw_lines(file: BinaryIO, *, rest: bool, start: int = 0) -> Iterator[tuple[b
 
 
 def raw_lines_backwards(file: BinaryIO, end: int) -> Iterator[bytes]:
-    """Read lines backwards, from the one that ends at byte ``end``.
-
-    Yields:
-        Each line without its LF, cut to `LONGEST_LINE`.
-    """
+    """Read lines backwards, from the one that ends at byte ``end``, without their LF and cut to `LONGEST_LINE`."""
     if end <= 0:
         return
     held = b""
@@ -208,7 +192,7 @@ def raw_lines_backwards(file: BinaryIO, end: int) -> Iterator[bytes]:
 class JournalEntry:
     """A line and where it was read.
 
-    ``line`` is a text, which says why, if the line cannot be read. ``t`` is its time, then that of a line beside it.
+    If the line cannot be read, ``line`` is a text that says why, and ``t`` is the time of the line beside it.
     """
 
     segment: Segment
@@ -222,23 +206,23 @@ class Follower:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._read: dict[Segment, int] = {}  # bytes read so far
+        self._read: dict[Segment, int] = {}  # bytes read so far, of segments that are not done
         self._done: set[Segment] = set()
-        self._listed: dict[Path, tuple[int, float]] = {}  # days: when they last changed, and when that was noticed
+        self._listed: dict[Path, tuple[int, float]] = {}  # by day: when it last changed, and when that was noticed
         self._last: dict[tuple[str, str, str], int] = {}  # by boot: the number of the last segment seen
         self._clocks: dict[tuple[str, str, str], int] = {}  # by boot: the last time, for lines that cannot be read
 
     def skip(self, segment: Segment, size: int, *, finished: bool = False) -> None:
         """Do not read the first ``size`` bytes of a segment, which end with a line, or nothing if it is finished."""
-        self._read[segment] = size
         if finished:
             self._done.add(segment)
+        else:
+            self._read[segment] = size
 
     def new(self) -> Iterator[JournalEntry]:
         """Read what has been written since the last call. The lines of several boots are merged by time.
 
-        Raises:
-            UnreadableError: the directory cannot be read any more.
+        Raises `UnreadableError` if the directory cannot be read any more.
         """
         boots: dict[tuple[str, str, str], list[Segment]] = {}
         for segment in self._candidates():
@@ -249,7 +233,7 @@ class Follower:
         """Segments that may have something new."""
         # Known segments that are not done are always included: a listing during a rename may show a segment under
         # neither of its names.
-        listing = SegmentListing(being_written=[segment for segment in self._read if segment not in self._done])
+        listing = SegmentListing(being_written=[*self._read])
         active = self._active_days()
         for day in active:
             _list_day(day, listing)
@@ -298,6 +282,8 @@ class Follower:
                     self._clocks[boot] = t = line.t if isinstance(line, ParsedLine) else t
                     self._read[segment] = position
                     yield JournalEntry(segment, raw, line, t)
-            self._read.setdefault(segment, 0)
             if finished:
                 self._done.add(segment)
+                self._read.pop(segment, None)
+            else:
+                self._read.setdefault(segment, 0)

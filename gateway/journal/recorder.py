@@ -54,13 +54,7 @@ class VirtualHostJournal:
 class Recorder:
     """Writes what one session does; made when it has logged in.
 
-    Args:
-        journal: of its virtual host.
-        session: the session.
-        virtual_host: its STOMP name.
-        connected: when the client connected, in microseconds on the journal's clock.
-        peer: the client's address as the journal shows it, or None.
-        tls: whether the connection is encrypted.
+    ``connected`` is when the client connected, on the journal's clock; ``peer`` is its address as the journal shows it.
     """
 
     def __init__(
@@ -79,7 +73,8 @@ class Recorder:
         self._lines = SessionLines(writer, session_fields, session.version.decode(), journal.share)
         self._journal = journal
         self._session = session
-        self._sends: dict[str, SendStats] = {}
+        # By name and kind as the journal shows them: destinations of several kinds may share the name "other".
+        self._sends: dict[tuple[str, str], SendStats] = {}
         self._deliveries: dict[Subscription, DeliveryStats | DeliveryLog] = {}
         # The holds of the session, and when they were first seen.
         self._held: dict[Hold, int] = {}
@@ -112,19 +107,18 @@ class Recorder:
         journal = self._journal
         name, kind = journal.destinations.name(cached_publish.destination), KIND_CODES[cached_publish.kind]
         if journal.by_message:
-            allowed = {
-                each: shown(headers[each.encode()]) for each in journal.header_values if each.encode() in headers
-            }
+            given = {each: headers.get(each.encode()) for each in journal.header_values}
+            allowed = {each: shown(value) for each, value in given.items() if value is not None}
             persistent = read_boolean(headers.get(b"persistent")) is True
             shared = (len(headers), persistent, cached_publish.transaction is not None, allowed or None)
             return SendLog(self._lines, name, kind, shared)
-        stats = self._sends.get(name)
+        stats = self._sends.get((name, kind))
         if stats is None:
             if len(self._sends) >= _MAX_SEND_STATS:
-                # A counter that is forgotten here must not keep counts until the next lines are due.
+                # Their counts are written first, so that ``active`` stays bounded.
                 self._write_stats()
                 self._sends.clear()
-            stats = self._sends[name] = SendStats(self._lines, name, kind, self.active)
+            stats = self._sends[name, kind] = SendStats(self._lines, name, kind, self.active)
         return stats
 
     def subscribing(self, operation: ops.Subscribe, queue: QueueSpec | None) -> DeliveryCounter | None:
@@ -142,12 +136,8 @@ class Recorder:
             identifier = TEMP_QUEUE.decode() + "*"
         else:
             identifier = shown(address if subscription.identifier is None else subscription.identifier)
-        fields = SubscriptionFields(
-            self._journal.destinations.name(address),
-            KIND_CODES[parse(address).kind],
-            identifier,
-            subscription.mode.value.decode(),
-        )
+        name, kind = self._journal.destinations.name(address), KIND_CODES[parse(address).kind]
+        fields = SubscriptionFields(name, kind, identifier, subscription.mode.value.decode())
         if queue is not None:
             fields.durable = queue.durable and operation.binding is not None
             fields.auto_delete, fields.exclusive = queue.auto_delete, queue.exclusive
@@ -188,11 +178,8 @@ class Recorder:
         outstanding = 0 if subscription.mode is AckMode.AUTO else subscription.stats.outstanding
         lines.returned(outstanding)
         if fields.has_begun:
-            lines.put(
-                schema.UnsubscribeLine(
-                    *lines.common(), fields.destination, fields.kind, fields.identifier, how, outstanding, fields.queue
-                )
-            )
+            destination, kind, identifier, queue = fields.destination, fields.kind, fields.identifier, fields.queue
+            lines.put(schema.UnsubscribeLine(*lines.common(), destination, kind, identifier, how, outstanding, queue))
 
     def used(self, feature: str) -> None:
         """See `SessionObserver`."""
@@ -203,12 +190,11 @@ class Recorder:
     def failed(self, error: StompError) -> None:
         """Write that the client got an ERROR."""
         self.writer.clock.tick()
-        self.writer.put(
-            schema.ErrorLine(self.writer.clock.time, 0, schema.error_code(error), *self._lines.session_fields)
-        )
+        code = schema.error_code(error)
+        self.writer.put(schema.ErrorLine(self.writer.clock.time, 0, code, *self._lines.session_fields))
 
     def look(self, holds: set[Hold]) -> None:
-        """Note which holds the session has now, and write those that are over."""
+        """Note the session's present holds, and write those that have ended."""
         now = self.writer.clock.now
         for hold in _HOLDS:
             if hold in holds:
@@ -235,13 +221,7 @@ class Recorder:
                 self._lines.put(counter.take())
 
     def ended(self, reason: CloseReason | None, bytes_in: int, bytes_out: int) -> None:
-        """Write the session's end: its last counts, its subscriptions and its totals.
-
-        Args:
-            reason: why it ended.
-            bytes_in: from the client.
-            bytes_out: to the client.
-        """
+        """Write the session's end: its last counts, its subscriptions and its totals."""
         self._write_stats()
         self.writer.clock.tick()
         self.look(set())

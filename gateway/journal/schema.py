@@ -27,9 +27,6 @@ from gateway.errors import StompError
 VERSION: Final = 1
 """The schema version that this module writes and reads."""
 
-KINDS: Final = ("queue", "topic", "exchange", "amqq", "temp", "reply")
-"""Values of ``dk``."""
-
 OTHER: Final = "other"
 """The destination of what exceeds the bound on distinct names, and the code of an error that has none."""
 
@@ -41,7 +38,7 @@ FEATURES: Final = (
 )  # fmt: skip
 """Every value of ``x`` in a ``use`` line: the features of STOMP and of RabbitMQ's STOMP plugin that a session may use.
 
-They tell whoever migrates what the other side must support.
+They show what the other side of a migration must support.
 """
 
 ERROR_CODES: Final = frozenset(
@@ -49,13 +46,11 @@ ERROR_CODES: Final = frozenset(
         # The gateway's own, in the order of a session's life.
         "malformed-frame", "illegal-command", "bad-command", "version-mismatch", "bad-connect", "upstream-unavailable",
         "session-limit-reached", "login-timeout", "missing-destination", "invalid-destination", "unknown-destination",
-        "missing-header",
-        "invalid-header", "invalid-id", "processing-error", "duplicated-subscription-identifier",
+        "missing-header", "invalid-header", "invalid-id", "processing-error", "duplicated-subscription-identifier",
         "missing-destination-or-id", "no-subscription-found", "subscription-not-found", "server-cancelled-subscription",
         "missing-transaction", "bad-transaction", "transaction-limit-exceeded", "transaction-too-large",
         "transaction-expired", "message-rejected", "unroutable-message", "heart-beat-timeout", "slow-consumer",
-        "token-refused", "token-expired",
-        "closed-by-operator", "shutting-down",
+        "token-refused", "token-expired", "closed-by-operator", "shutting-down",
         # The broker's: AMQP 0-9-1, section 1.2.
         "broker-error", "content-too-large", "no-route", "no-consumers", "connection-forced", "invalid-path",
         "access-refused", "not-found", "resource-locked", "precondition-failed", "frame-error", "syntax-error",

@@ -15,9 +15,8 @@ import re
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
-SUFFIX: Final = ".v1.jsonl"
 OPEN_SUFFIX: Final = ".open"
-PATTERN: Final = "*" + SUFFIX
+PATTERN: Final = "*.v1.jsonl"
 """A glob for all finished segments of this version, below a day's directory."""
 
 _BLOCK: Final = 1 << 16

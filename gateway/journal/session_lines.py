@@ -19,12 +19,9 @@ _HASH_RANGE: Final = 1 << 32
 
 
 class Sampler:
-    """Decides by a message's number whether it is written, so that either all of its events are or none.
+    """Decides by a message's number whether it is written, so that either all of its events are written or none.
 
-    Args:
-        share: of the messages that are written, above 0 and below 1.
-        boot: of the writer.
-        session: its number in the boot.
+    ``share`` of the messages are written, above 0 and below 1. ``session`` is the session's number in the boot.
     """
 
     __slots__ = ("_bound", "_seed", "weight")
@@ -50,12 +47,12 @@ class SessionLines:
         """The session's number in the boot, its virtual host and its login, as the journal shows them."""
         self.version = version
         self.sampler = Sampler(share, writer.boot, session_fields[0]) if share < 1 else None
-        # Messages sent, at level message; deliveries that the client has yet to acknowledge.
+        # Messages sent, counted at level message only; deliveries that the client has yet to acknowledge.
         self.sent = self.unacked = self.max_unacked = 0
         self._used: set[str] = set()
 
     def common(self) -> tuple[int, int, int, str, str]:
-        """The first fields of a line."""
+        """The fields that every line of the session begins with."""
         return (self.writer.clock.time, 0, *self.session_fields)
 
     def put(self, line: Line | None) -> None:
@@ -71,7 +68,7 @@ class SessionLines:
                 self.writer.put(UseLine(*self.common(), feature, self.version))
 
     def settled(self, count: int, requeue: bool | None) -> None:
-        """Count what the client acknowledged or refused. HOT: once per frame that does."""
+        """Count what the client acknowledged or refused. HOT: once per ACK and NACK."""
         self.max_unacked = max(self.max_unacked, self.unacked)
         self.unacked -= count
         if requeue is not None:

@@ -9,7 +9,7 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -18,13 +18,12 @@ from msgspec import Struct
 
 from gateway.journal.reading import Segment, SegmentListing, list_segments, raw_lines
 from gateway.journal.schema import VERSION
-from gateway.journal.tail import byte_size, printable
+from gateway.journal.tail import EPOCH, byte_size, printable
 
 _MAX_DESTINATIONS: Final = 20
 _MAX_BOOTS: Final = 50
 _PROGRESS_AFTER: Final = 1.0  # seconds
 _PROGRESS_EVERY: Final = 0.5  # seconds
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class _CountedLine(Struct, gc=False):
@@ -124,9 +123,6 @@ class Contents:
 def stat(options: Namespace) -> None:
     """Count what is in a journal and print it.
 
-    Args:
-        options: of the command line: directory, json.
-
     Raises:
         UnreadableError: the directory cannot be read.
         BrokenPipeError: the reader of the output is gone.
@@ -136,7 +132,7 @@ def stat(options: Namespace) -> None:
 
 
 class _Progress:
-    """Shows the progress of something slow, if the output is a terminal."""
+    """Shows on a terminal, twice a second, how many segments and bytes have been read."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -144,7 +140,6 @@ class _Progress:
         self._shown = False
 
     def at(self, number: int, total: int, read: int) -> None:
-        """Show how many segments and bytes have been read, twice a second."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _PROGRESS_EVERY
@@ -153,18 +148,13 @@ class _Progress:
         self._out.flush()
 
     def end(self) -> None:
-        """Clear what was shown."""
         if self._shown:
             self._out.write("\r\033[K")
             self._out.flush()
 
 
 def contents_of(directory: Path, progress: _Progress | None = None) -> Contents:
-    """Count what is in a journal.
-
-    Raises:
-        UnreadableError: the directory cannot be read.
-    """
+    """Count what is in a journal. Raises `UnreadableError` if the directory cannot be read."""
     listing = list_segments(directory)
     contents = Contents(
         finished=len(listing.finished),
@@ -181,8 +171,7 @@ def contents_of(directory: Path, progress: _Progress | None = None) -> Contents:
 
 
 def _count(listing: SegmentListing, contents: Contents, progress: _Progress | None) -> None:
-    writing = set(listing.being_written)
-    segments = listing.segments
+    writing, segments = set(listing.being_written), listing.segments
     boot: BootStat | None = None
     for number, segment in enumerate(segments):
         name = segment.name
@@ -378,6 +367,6 @@ def _destinations(busy: list[DestinationStat]) -> Iterator[str]:
 
 def _moment(microseconds: int) -> str:
     try:
-        return f"{_EPOCH + timedelta(microseconds=microseconds):%Y-%m-%d %H:%M:%S}"
+        return f"{EPOCH + timedelta(microseconds=microseconds):%Y-%m-%d %H:%M:%S}"
     except OverflowError:  # a line may hold any number
         return f"{microseconds} us"

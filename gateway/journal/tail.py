@@ -18,14 +18,7 @@ from typing import Final, get_args
 
 from gateway.errors import UsageError
 from gateway.journal.histogram import percentile
-from gateway.journal.reading import (
-    Follower,
-    JournalEntry,
-    Segment,
-    decode,
-    list_segments,
-    raw_lines_backwards,
-)
+from gateway.journal.reading import Follower, JournalEntry, Segment, decode, list_segments, raw_lines_backwards
 from gateway.journal.schema import AnyLine, ParsedLine, SessionTotals
 from gateway.journal.segments import end_of_lines
 
@@ -35,9 +28,10 @@ BAD: Final = "bad"
 EVENTS: Final = (*(str(kind.__struct_config__.tag) for kind in get_args(AnyLine)), BAD)
 """The values of --event."""
 
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
 _NEAR_END: Final = 1000  # lines
 _POLL: Final = 0.25  # seconds
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_MOMENT: Final = 253_402_300_799_999_999  # the end of the year 9999, in microseconds
 _MAX_CLIENT_WIDTH: Final = 24
 _MAX_RAW_WIDTH: Final = 200
@@ -46,9 +40,6 @@ _MAX_BUCKET_DIGITS: Final = 3
 
 def tail(options: Namespace) -> None:
     """Print the last lines of a journal, and with ``follow`` new ones until interrupted.
-
-    Args:
-        options: of the command line: directory, lines, follow, event, session, destination, user, json.
 
     Raises:
         UsageError: the value of an option makes no sense.
@@ -118,16 +109,9 @@ class _SegmentPart:
 def last_entries(
     directory: Path, lines: int, wanted: Callable[[JournalEntry], bool], follower: Follower
 ) -> list[JournalEntry]:
-    """The last wanted lines of a journal, by time.
+    """At most ``lines`` last wanted lines of a journal, by time. The follower then skips everything that was read.
 
-    Args:
-        directory: of the journal.
-        lines: how many at most.
-        wanted: which lines.
-        follower: is moved behind everything that this looks at.
-
-    Raises:
-        UnreadableError: the directory cannot be read.
+    Raises `UnreadableError` if the directory cannot be read.
     """
     kept = _LastEntries(lines, wanted)
     is_complete = lines == 0
@@ -168,7 +152,7 @@ def _part(segment: Segment, follower: Follower) -> _SegmentPart | None:
 
 
 class _LastEntries:
-    """Keeps the last ``lines`` wanted lines of those that it is given."""
+    """Keeps the last ``lines`` wanted lines of the segments that it reads."""
 
     def __init__(self, lines: int, wanted: Callable[[JournalEntry], bool]) -> None:
         self._lines = lines
@@ -179,11 +163,9 @@ class _LastEntries:
 
     @property
     def is_full(self) -> bool:
-        """Whether there are as many lines as were asked for."""
         return len(self._kept) == self._lines
 
     def by_time(self) -> list[JournalEntry]:
-        """The lines that were kept, the earliest first."""
         return [entry for _, _, entry in sorted(self._kept, key=lambda each: each[:2])]
 
     def take(self, parts: Iterable[_SegmentPart]) -> bool:
@@ -240,7 +222,7 @@ class Printer:
         if self._as_json:
             print(entry.raw.decode("utf-8", "replace"))
             return
-        when = _EPOCH + timedelta(microseconds=min(max(entry.t, 0), _LAST_MOMENT))
+        when = EPOCH + timedelta(microseconds=min(max(entry.t, 0), _LAST_MOMENT))
         if (day := f"{when:%Y-%m-%d}") != self._day:
             self._day = day
             print(f"-- {day} (UTC)")

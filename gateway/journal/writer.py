@@ -1,9 +1,9 @@
 """The writer of one directory: numbers the lines, encodes them, and gives them to the thread that writes the files.
 
-Events collect in ``events``, a plain list that the hot path appends to. A chunk is 512 of them, or what a quarter of a
-second brings. Only when a chunk is numbered, encoded and handed over do its lines get numbers, so a dropped event
-leaves no gap in them: the ``drop`` line in front of the next chunk counts it. The bound is on what was handed over and
-is not written yet, in lines and in bytes; the event loop never waits for a disk.
+Events collect in ``events``, a plain list that the hot path appends to. A chunk is 512 of them, or those of a quarter
+of a second. Lines get their numbers only when their chunk is encoded and handed over, so a dropped event leaves no gap
+in the numbers: the ``drop`` line in front of the next chunk counts it. What was handed over and is not written yet is
+bounded in lines and in bytes; the event loop never waits for a disk.
 
 Rotation by size and age is decided here too, because the first line of a segment needs a number like any other.
 """
@@ -34,8 +34,8 @@ _MICROSECONDS: Final = 1_000_000
 class Clock:
     """The journal's clock, in microseconds. It is read once per batch of bytes, whose events share one time.
 
-    ``now`` is monotonic, as of the last ``tick``; ``now + offset`` is the time since the epoch, UTC. Whoever needs the
-    time between two batches ticks first.
+    ``now`` is monotonic, as of the last ``tick``; ``now + offset`` is the time since the epoch, UTC. Between two
+    batches, call ``tick`` before you read it.
     """
 
     __slots__ = ("now", "offset")
@@ -76,13 +76,9 @@ class WriterSettings:
 
 
 class Writer:
-    """Writes one directory, as one boot.
+    """Writes one directory, as one boot. All writers of the gateway share its clock.
 
-    Args:
-        settings: where and how.
-        clock: shared by all writers of the gateway.
-        process: the process id, part of the files' names.
-        pending: most lines that may be handed over and not written.
+    ``process`` is the process id, part of the files' names. At most ``pending`` lines are handed over and not written.
     """
 
     def __init__(self, settings: WriterSettings, clock: Clock, process: int, pending: int = _MAX_PENDING) -> None:
@@ -106,11 +102,7 @@ class Writer:
         self._files = Files(settings.directory, settings.node, settings.retain)
 
     def start(self) -> None:
-        """Make the directory and start writing.
-
-        Raises:
-            OSError: when the directory cannot be written.
-        """
+        """Make the directory and start writing. Raises `OSError` if the directory cannot be written."""
         self._files.start()
 
     @property
@@ -180,14 +172,7 @@ class Writer:
         self._files.finish()
 
     def close(self, within: float = 5.0) -> bool:
-        """Write everything and the last line, and finish the segment.
-
-        Args:
-            within: seconds to wait for the disk.
-
-        Returns:
-            Whether everything was written.
-        """
+        """Write everything and the last line within that many seconds. Returns whether everything was written."""
         self.clock.tick()
         self.events.append(schema.CloseLine(self.clock.time, 0))
         self.flush()

@@ -6,6 +6,7 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from gateway.config import GatewayConfig, load, parse
+from gateway.errors import ConfigError
 
 SECRET = "correct-horse-battery"
 
@@ -37,6 +38,12 @@ def test_durations_are_seconds_or_have_a_unit(text: str, seconds: float) -> None
 )
 def test_sizes_are_bytes_or_have_a_unit(text: str, size: int) -> None:
     assert parse(f"defaults: {{client_buffer: {text}}}").defaults.client_buffer == size
+
+
+@pytest.mark.parametrize("key", ["drain_timeout: ", "defaults:\n  client_buffer: "])
+def test_a_number_too_large_for_a_float_is_a_mistake(key: str) -> None:
+    with pytest.raises(ConfigError, match="1 mistake"):
+        parse(f"{key}1{'0' * 400}")
 
 
 @pytest.mark.parametrize(

@@ -60,11 +60,11 @@ class RecordingWriter:
 class JournalledSession:
     """A session that is journalled."""
 
-    def __init__(self, level: str) -> None:
+    def __init__(self, level: str, max_destinations: int = 10_000) -> None:
         self.writer = RecordingWriter()
         self.play = Playbook()
-        writer = cast(Writer, self.writer)
-        journal = VirtualHostJournal(writer, UserNames(None), DestinationNames(), level == "message", 1.0, "full", ())
+        writer, destinations = cast(Writer, self.writer), DestinationNames((), max_destinations)
+        journal = VirtualHostJournal(writer, UserNames(None), destinations, level == "message", 1.0, "full", ())
         session = self.play.session
 
         def observe() -> Recorder:
@@ -303,6 +303,17 @@ def test_many_destinations_in_turn_do_not_pile_up(journalled: Callable[[str], Jo
     assert len(at.recorder.active) <= 1024
     at.end()
     assert sum(line["cnt"]["send"] for line in at.writer.lines("stat")) == 3000
+
+
+def test_destinations_that_share_the_name_other_are_counted_by_kind() -> None:
+    at = JournalledSession("session", max_destinations=1)
+    at.play.client("SEND", "destination:/topic/a")
+    at.play.prepare()
+    for destination in ("/topic/b", "/exchange/amq.direct/c", "/topic/d"):
+        at.play.client("SEND", f"destination:{destination}")
+    at.end()
+    sent = {(line["d"], line["dk"]): line["cnt"]["send"] for line in at.writer.lines("stat")}
+    assert sent == {("/topic/a", "topic"): 1, ("other", "topic"): 2, ("other", "exchange"): 1}
 
 
 def test_only_what_rabbitmq_takes_for_an_argument_is_one(journalled: Callable[[str], JournalledSession]) -> None:

@@ -331,6 +331,26 @@ def test_a_directory_that_cannot_be_synced_once_stops_nothing(
     assert numbers == list(range(len(numbers)))
 
 
+def test_a_file_that_cannot_be_opened_whole_is_opened_again(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A descriptor left open by the first attempt would keep the lock, and all further attempts would fail."""
+    monkeypatch.setattr(files_module, "_RETRY", 0.01)
+    change_mode, failures = os.fchmod, [PermissionError(1, "Operation not permitted")]
+
+    def fchmod(file: int, mode: int) -> None:
+        if failures:
+            raise failures.pop()
+        change_mode(file, mode)
+
+    monkeypatch.setattr(os, "fchmod", fchmod)
+    writer = writer_in(tmp_path, clock)
+    put(writer, BATCH)
+    assert writer.close()
+    assert not failures
+    assert len(lines(tmp_path)) == BATCH + 2
+
+
 def test_old_segments_are_deleted_while_the_disk_is_full(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
