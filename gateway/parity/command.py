@@ -50,20 +50,14 @@ def list_transcripts(only: str | None) -> None:
 
 
 async def compare(options: Namespace) -> bool:
-    """Play the transcripts on both servers and print the report.
+    """Play the transcripts on both servers and print the report; return True if something was played and all is equal.
 
-    Returns:
-        True if something was played and nothing is different.
-
-    Raises:
-        UsageError: the command line is wrong.
-        PreflightError: the servers cannot be compared.
-        TerminatedError: SIGTERM came; the broker is cleaned up.
-        BrokenPipeError: standard output was closed; the broker is cleaned up.
+    Raises UsageError, PreflightError, TerminatedError after SIGTERM, and BrokenPipeError if standard output was closed.
+    The broker is cleaned up in any case.
     """
     checked = _checked(options)
     transcripts = _selected(options.only)
-    # The report says when the broker closes a connection; aiormq's own log would come in between.
+    # The report says when the broker closes a connection. aiormq's own log would interrupt it.
     logging.getLogger("aiormq").setLevel(logging.CRITICAL)
     cleanup_log = CleanupLog()
     try:
@@ -139,18 +133,13 @@ class _CheckedOptions:
 
     @property
     def amqp_address(self) -> str:
-        """The broker's host and port: an URL with a password must not be printed."""
+        """The broker's host and port, to print instead of a URL with a password."""
         parts = urlsplit(self.amqp_url)
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
         return f"{host}:{parts.port or (5671 if parts.scheme == 'amqps' else 5672)}"
 
 
 def _checked(options: Namespace) -> _CheckedOptions:
-    """Check `plugin`, `gateway`, `amqp`, `setup`, `jobs`, `login`, `passcode_file` and `host`.
-
-    Raises:
-        UsageError: one is wrong, two contradict each other, or there is a `passcode`.
-    """
     if options.passcode is not None:
         raise UsageError(
             f"--passcode shows a passcode to everybody on this machine: use ${_PASSCODE_VARIABLE} or a file"
@@ -212,11 +201,8 @@ def _login_and_virtual_host(url: str) -> tuple[str, str]:
     """Read an AMQP URL. Errors do not repeat it, as it has a password."""
     try:
         parts = urlsplit(url)
-    except ValueError:
-        raise UsageError(_WRONG_URL) from None
-    if parts.netloc.count("@") > 1 or any("@" in part for part in (parts.path, parts.query, parts.fragment)):
-        raise UsageError(_UNQUOTED)
-    try:
+        if parts.netloc.count("@") > 1 or any("@" in part for part in (parts.path, parts.query, parts.fragment)):
+            raise UsageError(_UNQUOTED)
         _ = parts.port  # raises ValueError if it is not a number
     except ValueError:
         raise UsageError(_WRONG_URL) from None
