@@ -9,9 +9,8 @@ from datetime import MAXYEAR, datetime
 from math import ceil, floor, log10
 from typing import Final, Protocol
 
-from gateway.pipeline.report.markup import Markup
+from gateway.pipeline.report.markup import Canvas, Markup, PlotArea, rule, width_of, words
 from gateway.pipeline.report.span import Span
-from gateway.pipeline.report.svg import Canvas, PlotArea, rule, width_of, words
 from gateway.pipeline.report.units import DAY, EPOCH, HOUR, MILLISECOND, MINUTE, SECOND, datetime_of, latency, micros_of
 
 _ROUND: Final = (1, 2, 5, 10)

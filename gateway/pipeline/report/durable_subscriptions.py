@@ -9,10 +9,9 @@ from typing import Final
 
 from gateway.pipeline.report.elements import ReportSection, Table, figure, name_cell, paragraph
 from gateway.pipeline.report.lake_tables import LakeTables, number, text, time, whole_number
-from gateway.pipeline.report.markup import Markup, tag
+from gateway.pipeline.report.markup import Canvas, Markup, drawing, tag
 from gateway.pipeline.report.row_charts import Lifeline, draw_lifelines, lifelines_height
 from gateway.pipeline.report.span import TEN_SECONDS, Span
-from gateway.pipeline.report.svg import Canvas, drawing
 from gateway.pipeline.report.units import DAY, NOTHING, duration, exact, moment
 
 _COLUMNS: Final = (

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.pipeline.report.axes import Scale, TimeScale
-from gateway.pipeline.report.markup import Markup, joined, tag
-from gateway.pipeline.report.svg import PlotArea, box, dot, path, rule, width_of, words
+from gateway.pipeline.report.markup import Markup, PlotArea, box, dot, joined, path, rule, tag, width_of, words
 
 LAYER_STYLES: Final = 7
 """How many layers of stacked bars can be told apart: each style has a colour and a hatch of its own."""
