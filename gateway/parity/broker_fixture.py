@@ -150,7 +150,7 @@ class BrokerFixture:
     async def clean_up(self, *, server_may_be_busy: bool) -> None:
         """Delete what the transcript made, and log it.
 
-        After a mismatch, for example, `server_may_be_busy`: it may not have handled all frames yet.
+        `server_may_be_busy` means that it may not have handled all frames yet, for example after a mismatch.
         """
         if self._broker_or_none is None:  # only transcripts that leave nothing behind are played then
             return

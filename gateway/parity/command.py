@@ -192,7 +192,7 @@ def _passcode(file: str | None) -> str:
 def _amqp_url(plugin: Address, login: str, passcode: str, virtual_host: str) -> str:
     host = f"[{plugin[0]}]" if ":" in plugin[0] else plugin[0]
     user = f"{quote(login, safe='')}:{quote(passcode, safe='')}"
-    # aiormq reads a path of one slash alone as the virtual host `/`, and takes one slash off any other.
+    # aiormq reads the path `/` as the virtual host `/`, and removes the first slash of any other path.
     path = "/" if virtual_host == "/" else f"/{quote(virtual_host, safe='')}"
     return f"amqp://{user}@{host}:5672{path}"
 

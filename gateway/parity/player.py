@@ -57,7 +57,7 @@ async def play(
 
     At the end every client that is still connected must get one more answer, so that a surplus frame is noticed.
     Cancellation ends the transcript, but not the clean-up. The transcript must not depend on the release, see
-    `Transcript.for_release`. `broker` is None if it cannot be reached. The clients log in as guest without an identity.
+    `Transcript.for_release`. `broker` is None if it cannot be reached. Without an identity the clients log in as guest.
     """
     state = PlayState(transcript, side, identity or Identity())
     fixture = BrokerFixture(state, broker, cleanup_log or CleanupLog())

@@ -95,7 +95,7 @@ class Recording:
         self._order = EventOrder.EXACT
 
     def begin_step(self, line: int) -> None:
-        """Record what follows as said in the step at this line."""
+        """Record what follows as part of the step at this line."""
         self.line = line
 
     def add(self, event: RecordedEvent) -> None:

@@ -1,8 +1,8 @@
 """Ingest: every line of the journal becomes a row of the lake, once.
 
 Spark's file source decides which segments make up a batch, and its checkpoint remembers it, so a batch has the same
-segments in every attempt. A batch is prepared under ``_staging``, renamed into place, and part of the lake when its
-manifest is written; if Spark offers a batch that has a manifest, it is skipped. So a run may be killed at any moment.
+segments in every attempt. A batch is prepared under ``_staging``, renamed into place, and is part of the lake when its
+manifest is written. If Spark offers a batch that has a manifest, it is skipped. So a run may be killed at any moment.
 Nothing is kept in memory between batches, and nothing waits for late events.
 """
 
@@ -67,7 +67,7 @@ class IngestOptions:
 
 
 class _StoppedError(Exception):
-    """A batch was not begun, since the run is about to end."""
+    """A batch was not started, because the run is about to end."""
 
 
 def ingest(options: IngestOptions, progress: Progress, spark: SparkSession | None = None) -> ExitCode:
@@ -86,8 +86,8 @@ def ingest(options: IngestOptions, progress: Progress, spark: SparkSession | Non
 class _IngestRun:
     """One run of the command.
 
-    Spark calls `_on_batch` in a thread of its own, tables are computed in the main thread, and ``_busy`` keeps the two
-    apart.
+    Spark calls `_on_batch` in a separate thread, and tables are computed in the main thread. ``_busy`` lets only one of
+    them work at a time.
     """
 
     def __init__(self, options: IngestOptions, lake: Lake, progress: Progress) -> None:
@@ -215,7 +215,7 @@ class _IngestRun:
         try:
             while not query.awaitTermination(_POLL_INTERVAL):
                 if self._signal is not None:
-                    with self._busy:  # let the batch under way finish; no other one is begun
+                    with self._busy:  # let the running batch finish, and start no other
                         pass
                     return
                 if self._options.every is not None and self._refresh_is_due():

@@ -71,11 +71,7 @@ class AxisRange:
 class LinearScale:
     """From zero to a round number that is at least the highest value.
 
-    Args:
-        highest: value.
-        extent: of the axis.
-        name: makes the label of a value.
-        ticks: at most, without zero.
+    ``name`` makes the label of a value. There are at most ``ticks`` labels besides zero.
     """
 
     def __init__(self, highest: float, extent: AxisRange, name: Callable[[float], str], ticks: int = 4) -> None:
@@ -99,12 +95,7 @@ def _round_up(value: float) -> float:
 
 
 class LatencyScale:
-    """A logarithmic scale of latencies in microseconds, with labels such as 10 ms.
-
-    Args:
-        values: all that must fit.
-        extent: of the axis.
-    """
+    """A logarithmic scale for all values, which are latencies in microseconds, with labels such as 10 ms."""
 
     def __init__(self, values: Sequence[float], extent: AxisRange) -> None:
         low, high = max(1.0, min(values, default=1.0)), max(1.0, *values, 1.0)
@@ -137,13 +128,7 @@ class TimeTick:
 
 
 class TimeScale:
-    """A scale of time.
-
-    Args:
-        span: that it covers.
-        extent: of the axis.
-        most: ticks at most.
-    """
+    """A scale of time that covers a span, with at most ``most`` ticks."""
 
     def __init__(self, span: Span, extent: AxisRange, most: int) -> None:
         self._span = span

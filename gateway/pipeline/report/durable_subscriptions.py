@@ -74,12 +74,7 @@ def _order(durable: DurableSubscription) -> tuple[int, float, str, str]:
 
 
 def durable_section(subscriptions: Sequence[DurableSubscription], as_of: int) -> ReportSection:
-    """A lifeline for each subscription.
-
-    Args:
-        subscriptions: in the order in which they appear.
-        as_of: the last moment that the lake knows of, in microseconds.
-    """
+    """A lifeline for each subscription; ``as_of`` is the last moment that the lake knows of, in microseconds."""
     if not subscriptions:
         return ReportSection("durables", _TITLE, paragraph("There are no durable subscriptions."))
     lives = [_lifeline(one, as_of) for one in subscriptions[:_MOST]]

@@ -61,12 +61,9 @@ def columns_of(text: str) -> int:
 
 
 def shortened(text: str, room: float, measure: Callable[[str], float] = columns_of) -> str:
-    """A text that fits into ``room``, if necessary without its middle: the ends of a name tell it from others.
+    """A text that fits into ``room``, if necessary without its middle: names differ most often at their ends.
 
-    Args:
-        text: to shorten.
-        room: the largest width.
-        measure: returns the width of a text; columns by default.
+    ``room`` is in the unit that ``measure`` returns for a text, columns by default.
     """
     if measure(text) <= room:
         return text
@@ -90,12 +87,9 @@ class Markup(str):
 
 
 def tag(name: str, /, *content: str | None, **attributes: str | float | None) -> Markup:
-    """An element.
+    """An element. Strings in it are escaped, markup is not. None is left out, in the content and in attributes.
 
-    Args:
-        name: of the element.
-        content: strings, which are escaped, and markup, which is not; None is left out.
-        attributes: ``class_`` means class, ``stroke_width`` means stroke-width; None is left out.
+    In the names of attributes, ``class_`` means class, and ``stroke_width`` means stroke-width.
     """
     opening = name + "".join(
         f' {_key(key)}="{_value(value)}"' for key, value in attributes.items() if value is not None
