@@ -2,9 +2,10 @@
 
 import os
 import re
+import secrets
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -140,15 +141,13 @@ def write_file(file: Path, text: str, *, is_private: bool, force: bool) -> None:
 
     Raises GatewayError if it cannot be written, and UsageError if it exists and `force` is not set.
     """
-    temporary = ""
+    temporary = file.parent / f".{file.name}.{secrets.token_hex(4)}"
     try:
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
+        mode = 0o600 if is_private else 0o644
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as opened:
             opened.write(text)
-            os.fchmod(opened.fileno(), 0o600 if is_private else 0o644 & ~_umask())
         if force:
-            os.replace(temporary, file)
-            temporary = ""
+            temporary.replace(file)
         else:
             os.link(temporary, file)  # never replaces a file, unlike a rename
     except FileExistsError:
@@ -156,16 +155,10 @@ def write_file(file: Path, text: str, *, is_private: bool, force: bool) -> None:
     except OSError as error:
         raise GatewayError(f"{file} cannot be written: {error.strerror or error}.") from None
     finally:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def _refuse_existing(file: Path) -> None:
     if file.exists():
         raise UsageError(f"{file} is there already. Give another name, or --force to replace it.")
-
-
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
