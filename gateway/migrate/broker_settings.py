@@ -1,14 +1,12 @@
 """RabbitMQ's settings as the broker holds them: by Erlang application and key, each with its place in a file.
 
-The broker itself translates rabbitmq.conf to this form. A later file replaces a key as a whole, with all its
-properties; so does the broker.
+The broker itself translates rabbitmq.conf to this form. A key in a later file replaces the whole key of an earlier
+one, with all its properties, as in the broker.
 """
-
-from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, Self, TypeAlias, TypeVar
 
 from gateway.migrate.erlang_terms import Atom, Term
 from gateway.migrate.migration_report import MigrationReport
@@ -38,9 +36,9 @@ class VariableText(str):
 
 @dataclass(frozen=True)
 class Setting:
-    """A value from the files. The text of a setting is its origin: the value may be a secret."""
+    """A value from the files. `str()` gives its origin, because the value may be a secret."""
 
-    value: Value
+    value: "Value"
     origin: Origin
 
     def __str__(self) -> str:
@@ -48,19 +46,16 @@ class Setting:
 
 
 Value: TypeAlias = "Term | tuple[Setting, ...] | Mapping[str, Setting]"
-"""A plain term, the entries of a list of listeners and the like, or the properties of a property list."""
+"""A plain term, the entries of a list (of listeners, for example), or the properties of a property list."""
 
 
 @dataclass
 class BrokerSettings:
-    """The settings of the files, and typed access to their values.
-
-    A value of another type is a mistake in the report, and reads as the default.
-    """
+    """The settings of the files. A value of the wrong type is reported as a mistake, and the default is returned."""
 
     report: MigrationReport
     apps: dict[str, dict[str, Setting]] = field(default_factory=dict)
-    """`rabbitmq_stomp`, `rabbitmq_web_stomp`, and what the two take from `rabbit`."""
+    """`rabbitmq_stomp`, `rabbitmq_web_stomp`, and the settings of `rabbit` that both use."""
     foreign: int = 0
     """The number of settings of other parts of RabbitMQ."""
 
@@ -73,11 +68,11 @@ class BrokerSettings:
         self.apps.setdefault(app, {})[key] = setting
 
     def properties(self, app: str, key: str) -> Mapping[str, Setting]:
-        """The properties of a property list by name; none if the files do not have it."""
+        """The properties of a property list by name; empty if the files do not have it."""
         setting = self.get(app, key)
         return setting.value if setting is not None and isinstance(setting.value, Mapping) else {}
 
-    def override_with(self, later: BrokerSettings) -> None:
+    def override_with(self, later: Self) -> None:
         """Add the settings of a later file, which replace earlier ones."""
         for app, settings in later.apps.items():
             self.apps.setdefault(app, {}).update(settings)
@@ -107,7 +102,7 @@ class BrokerSettings:
         return setting.value == Atom("true")
 
     def word(self, setting: Setting | None, choices: Collection[str], default: str) -> str:
-        """An atom, one of some."""
+        """The name of an atom that is one of the choices."""
         if setting is None:
             return default
         if isinstance(setting.value, Atom) and setting.value.name in choices:
@@ -116,7 +111,7 @@ class BrokerSettings:
         return default
 
     def text(self, setting: Setting | None, default: _DefaultT) -> str | _DefaultT:
-        """A string, or a binary of UTF-8."""
+        """The text of a string, or of a binary in UTF-8."""
         if setting is None:
             return default
         if isinstance(setting.value, str):
@@ -132,7 +127,7 @@ class BrokerSettings:
 
 
 def entries(setting: Setting | None) -> tuple[Setting, ...]:
-    """The entries of a list; none if the setting is absent or empty."""
+    """The entries of a list; empty if the setting is absent."""
     return setting.value if setting is not None and isinstance(setting.value, tuple) else ()
 
 
@@ -143,5 +138,5 @@ def shown(name: str) -> str:
 
 
 def printable(name: str) -> str:
-    """A whole name from a file, without the characters that could control a terminal."""
+    """A name from a file, with ? for each character that could control a terminal."""
     return "".join(character if character.isprintable() else "?" for character in name)

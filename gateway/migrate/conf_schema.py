@@ -1,10 +1,8 @@
 """The keys of rabbitmq.conf that matter here, and the place of each in the Erlang form of the configuration.
 
-This is the part of RabbitMQ's own schema (`rabbit.schema`, `rabbitmq_stomp.schema`, `rabbitmq_web_stomp.schema`) that
-is about the two plugins, and about what they take from the broker.
+This is the part of RabbitMQ's own schema (`rabbit.schema`, `rabbitmq_stomp.schema`, `rabbitmq_web_stomp.schema`) for
+the two plugins and for the settings of the broker that they use.
 """
-
-from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
@@ -37,9 +35,9 @@ class KeyMapping:
 _TLS_BOOLEANS: Final = "honor_cipher_order honor_ecc_order secure_renegotiate client_renegotiation"
 _TLS_ATOMS: Final = "reuse_sessions reuse_session crl_check"
 
-# By the first words of the keys, their application, and their property list or "": the last words of the keys, by type.
-# A last word is the key in the application, or the name in the property list. `.$` behind it stands for any word; the
-# value is then one entry of a list.
+# The last words of the keys by type. The index is the first words of the keys, their application, and their property
+# list or "". A last word is the key in the application, or the name in the property list. If it ends with `.$`, which
+# stands for any word, the value is one entry of a list.
 _KEYS: Final[dict[tuple[str, str, str], dict[ValueType, str]]] = {
     ("stomp", STOMP, ""): {
         "string": "default_vhost default_topic_exchange",

@@ -1,6 +1,4 @@
-"""Writes what holds for all virtual hosts, the group `defaults`, and the virtual hosts themselves."""
-
-from __future__ import annotations
+"""Writes the group `defaults`, which applies to all virtual hosts, and the virtual hosts themselves."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -17,17 +15,17 @@ _SINCE_3_12: Final = f"{PLUGIN_DEFAULT} since 3.12.2; before there was no limit"
 
 @dataclass
 class DefaultsSection:
-    """Writes both groups."""
+    """Writes `defaults` and `virtual_hosts`."""
 
     writer: YamlWriter
     settings: BrokerSettings
     passcode_variable: str
-    """Stands for the default user's passcode; empty to write the passcode itself."""
+    """The name of a variable for the default user's passcode; empty to write the passcode itself."""
     has_passcode: bool = False
     """Whether a passcode from the files has been written."""
 
     def write(self, *, with_certificate_users: bool) -> None:
-        """Write them, with users for certificates if a listener needs those."""
+        """Write both; the users for certificates only if a listener needs them."""
         writer, settings = self.writer, self.settings
         writer.add(0, "defaults")
         self._default_user()

@@ -1,9 +1,7 @@
 """Splits the text of Erlang terms into tokens, by the lexical grammar of the Erlang reference manual.
 
-Variables, and tokens that only code has, are errors. No message repeats a quoted text: it may be a passcode.
+Variables, and tokens that only code has, are errors. No error repeats quoted text, as it may be a passcode.
 """
-
-from __future__ import annotations
 
 import math
 import re
@@ -18,10 +16,10 @@ RESERVED: Final = frozenset(
     "after and andalso band begin bnot bor bsl bsr bxor case catch cond div end fun if let not of or orelse receive "
     "rem try when xor".split()
 )
-"""Words that are not atoms unless quoted. `maybe` and `else` are missing: not every release of Erlang reserves them."""
+"""Words that are atoms only in quotes. `maybe` and `else` are missing: not every release of Erlang reserves them."""
 
 _MAX_DIGITS: Final = 4000
-"""Python refuses to read longer numbers, because that takes quadratic time."""
+"""Python refuses to read longer numbers, because the time grows with the square of their length."""
 _CONTROL: Final = 31
 
 _TOKEN: Final = re.compile(
@@ -70,11 +68,7 @@ class Token:
 
 
 def scan(text: str) -> Iterator[Token]:
-    """The tokens of a text; the last one has the kind "".
-
-    Raises:
-        TermSyntaxError: a part of the text is not a token.
-    """
+    """The tokens of a text; the last one has the kind "". Raises TermSyntaxError."""
     at, line, line_start = 0, 1, 0
     while at < len(text):
         column = at - line_start + 1

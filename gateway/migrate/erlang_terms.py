@@ -1,11 +1,9 @@
 """Reads Erlang terms into Python values, as `file:consult/1` reads them.
 
 Numbers, strings, binaries and lists become Python's own (`int`, `float`, `str`, `bytes`, `list`); the others have a
-class here. A string stays a `str`, although to Erlang it is a list of numbers: its author meant text. Binaries may
-have every kind of segment that a literal can have.
+class here. A string becomes a `str`, although Erlang sees a list of numbers: the author of the file meant text.
+Binaries may have every kind of segment that a literal can have.
 """
-
-from __future__ import annotations
 
 import math
 import struct
@@ -40,7 +38,7 @@ class Atom:
 class Tuple:
     """A tuple."""
 
-    items: tuple[Term, ...]
+    items: "tuple[Term, ...]"
     line: int = field(default=0, compare=False)
 
 
@@ -48,15 +46,15 @@ class Tuple:
 class Map:
     """A map, as the pairs that were written."""
 
-    pairs: tuple[tuple[Term, Term], ...]
+    pairs: "tuple[tuple[Term, Term], ...]"
 
 
 @dataclass(frozen=True)
 class Improper:
     """A list whose tail is not a list: `[a | b]`."""
 
-    items: tuple[Term, ...]
-    tail: Term
+    items: "tuple[Term, ...]"
+    tail: "Term"
 
 
 @dataclass(frozen=True)
@@ -72,11 +70,7 @@ Term: TypeAlias = "Atom | Tuple | Map | Improper | External | int | float | str 
 
 
 def read_terms(text: str) -> list[Term]:
-    """All terms of a text, each of which ends with a dot.
-
-    Raises:
-        TermSyntaxError: the text is something else.
-    """
+    """All terms of a text, each of which ends with a dot. Raises TermSyntaxError."""
     return _TermParser(text).terms()
 
 
@@ -132,7 +126,7 @@ class _TermParser:
         self._fail_unexpected("The text ends in the middle of a term.")
 
     def _items(self, closing: str) -> list[Term]:
-        """Terms between commas. The sign that closes them is not taken."""
+        """Terms between commas, up to the closing sign."""
         if self._token.kind == closing:
             return []
         found = [self._term()]
@@ -190,7 +184,7 @@ class _TermParser:
             pieces.append(str(self._next().value))
         return "".join(pieces)
 
-    # Binaries. Only the whole binary must fill its last byte, a segment need not: so they are put together as bits.
+    # Binaries. Only the whole binary must fill its last byte, not each segment: so segments are joined as bits.
 
     def _binary(self) -> bytes:
         start = self._take("<<")
@@ -223,7 +217,7 @@ class _TermParser:
             raise TermSyntaxError(sentence, token.line, token.column) from None
 
     def _specifiers(self) -> dict[str, int]:
-        """The words behind the slash of a segment. `unit` has a number; the number of the others means nothing."""
+        """The words behind the slash of a segment; `unit` has its number, the others have a 1."""
         found: dict[str, int] = {}
         while self._skip("-" if found else "/"):
             word = str(self._token.value) if self._token.kind == "atom" else ""
@@ -245,7 +239,7 @@ class _TermParser:
         return token
 
     def _skip(self, kind: str) -> bool:
-        """Pass over a token of this kind, if it is the next one."""
+        """Skip the next token if it is of this kind, and tell whether it was."""
         is_next = self._token.kind == kind
         if is_next:
             self._next()
@@ -269,12 +263,12 @@ class _TermParser:
         self._fail(f"There is {self._described()} where it cannot stand." if self._token.kind else sentence_at_end)
 
     def _described(self) -> str:
-        """A sign as it is, and of any other token only the kind: its value may be a secret."""
+        """The next token for a message: only its kind, as its value may be a secret."""
         return _DESCRIPTIONS.get(self._token.kind, self._token.kind)
 
 
 def _segment_bits(value: Term, size: int | None, specifiers: dict[str, int]) -> str:
-    """A segment as zeros and ones. Raises `ValueError` and the like where the value does not fit."""
+    """A segment as zeros and ones. Raises ValueError, OverflowError or struct.error if the value does not fit."""
     types = [word for word in _TYPES if word in specifiers]
     if len(types) > 1:
         raise ValueError
@@ -308,7 +302,7 @@ def _number_bits(number: object, type_: str, size: int | None, unit: int | None,
     bits = f"{number & ((1 << length) - 1):0{length}b}" if length else ""
     if not little:
         return bits
-    # The bytes in the other order; bits that do not fill a byte are the last ones.
+    # Reverse the bytes; bits that do not fill a byte come last.
     rest = length % 8
     return "".join(bits[start : start + 8] for start in reversed(range(rest, length, 8))) + bits[:rest]
 

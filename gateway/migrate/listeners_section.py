@@ -1,7 +1,5 @@
 """Writes the listeners of both plugins as the group `listeners` of the gateway."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -43,8 +41,8 @@ class Endpoint:
     address: SocketAddress
     comment: str
 
-    def moved(self, offset: int) -> Endpoint:
-        """The same with another port, which may be out of range. Port 0 stays."""
+    def moved(self, offset: int) -> "Endpoint":
+        """The endpoint with another port, which may be out of range. Port 0 stays 0."""
         if not offset or not self.address.port:
             return self
         sign = "+" if offset > 0 else "-"
@@ -54,7 +52,7 @@ class Endpoint:
 
 @dataclass
 class ListenersSection:
-    """Writes the listeners, but leaves out those that an earlier one makes impossible."""
+    """Writes the listeners, except those whose address an earlier one has taken."""
 
     writer: YamlWriter
     settings: BrokerSettings
@@ -65,7 +63,7 @@ class ListenersSection:
     """Whether a listener lets clients log in by certificate."""
 
     def write(self, *, with_web_stomp: bool) -> None:
-        """Write all of them. Raises `UsageError` where the offset makes a port that does not exist."""
+        """Write all listeners. Raises UsageError if the offset makes a port that does not exist."""
         self.writer.add(0, "listeners")
         self._stomp()
         if with_web_stomp:
@@ -248,7 +246,7 @@ def _web_endpoints(
 
 
 def _endpoints(hosts: Iterable[str], port: int, setting: Setting, report: MigrationReport) -> list[Endpoint]:
-    """Endpoints on addresses that the gateway can listen on; a mistake for any other."""
+    """Endpoints on the addresses that the gateway can listen on. Each other address is reported as a mistake."""
     found = []
     for host in hosts:
         try:
@@ -272,7 +270,7 @@ def _hosts(name: str, family: str | None, entry: Setting, report: MigrationRepor
 
 
 def _host_text(host: Term) -> str:
-    """A name or an IP address as text. In Erlang an address can be a tuple of numbers. Empty for anything else."""
+    """A name or an IP address, which can be a tuple of numbers in Erlang, as text. Empty for anything else."""
     text = host.decode("utf-8", "replace") if isinstance(host, bytes) else host
     if isinstance(text, str):
         return "".join(text.strip("[]").split())

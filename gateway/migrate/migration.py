@@ -1,12 +1,11 @@
 """Runs `stomp-gateway migrate`: reads RabbitMQ's files, writes a configuration, and reports on the terminal."""
 
-from __future__ import annotations
-
 import os
 import re
+import secrets
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -40,11 +39,7 @@ class MigrateOptions:
 
 
 def migrate(options: MigrateOptions) -> ExitCode:
-    """Make a configuration, and report on standard error.
-
-    Raises:
-        UsageError: the command line cannot be carried out.
-    """
+    """Make a configuration, and report on standard error. Raises UsageError."""
     if options.passcode_variable and not _VARIABLE.fullmatch(options.passcode_variable):
         raise UsageError("--passcode-variable takes the name of an environment variable, for example STOMP_PASSCODE.")
     if options.output is not None and not options.force:
@@ -64,11 +59,11 @@ def migrate(options: MigrateOptions) -> ExitCode:
 
 
 def _make_configuration(options: MigrateOptions, report: MigrationReport) -> tuple[str, bool]:
-    """The text of the configuration, and whether it holds a passcode from the files."""
+    """The text of the configuration, and whether it has a passcode from the files."""
     sources = read_sources(options.files, options.enabled_plugins, report, os.environ)
     translation = translate(sources, options.upstream, options.port_offset, options.passcode_variable)
     directory = Path() if options.output is None else options.output.parent
-    # What the first check adds to the report stands at the end of the text, which is checked again as it is written.
+    # The first check adds to the report, which stands at the end of the text. So the final text is checked again.
     check_configuration(translation.text(MigrationReport()), directory, os.environ, report)
     text = translation.text(report)
     check_configuration(text, directory, os.environ, MigrationReport())
@@ -88,17 +83,12 @@ def _report_lines(options: MigrateOptions, report: MigrationReport, *, has_passc
         yield f"\nNext: stomp-gateway check --config {options.output}"
 
 
-# The gateway's own reader checks the configuration before the user relies on it.
-
-
 def check_configuration(text: str, directory: Path, environment: Mapping[str, str], report: MigrationReport) -> None:
     """Read a configuration as `stomp-gateway check` does.
 
-    A TLS file that is not on this machine, or a variable that is not set, goes to the report: the user can bring it.
-
-    Raises:
-        MigrateError: the gateway does not take a value from the user's files.
-        GatewayError: there is any other mistake, which is a fault of this command.
+    TLS files that are not on this machine, and variables that are not set, go to the report: the user can add them.
+    Raises MigrateError if the gateway refuses a value from the user's files, and GatewayError for any other mistake,
+    which is a fault of this command.
     """
     try:
         parse(text, directory=directory, environment=environment)
@@ -124,7 +114,7 @@ def _can_be_brought(mistake: Mistake) -> bool:
 
 
 def _origin(mistake: Mistake, lines: Sequence[str]) -> str:
-    """The place in the user's files that a value came from, by its comment; empty if it is not from there."""
+    """The place in the user's files that a value came from, by its comment; empty for a value from elsewhere."""
     comment = lines[mistake.line - 1].rpartition("  # ")[2] if mistake.line else ""
     return comment if _ORIGIN.match(comment) else ""
 
@@ -134,7 +124,7 @@ def _text(mistake: Mistake) -> str:
 
 
 def _report_missing(mistake: Mistake, lines: Sequence[str], report: MigrationReport) -> None:
-    """Report by file and not by path: listeners mostly share their files."""
+    """Report a file once and not for each setting, as listeners often share their files."""
     if _IS_VARIABLE in mistake.sentence:
         report.action(mistake.path, f"{mistake.sentence} Set it where the gateway runs.")
         return
@@ -146,25 +136,18 @@ def _report_missing(mistake: Mistake, lines: Sequence[str], report: MigrationRep
     report.action(f"{mistake.path.rpartition('.')[2]} {file}", text)
 
 
-# The file, written as a whole or not at all.
-
-
 def write_file(file: Path, text: str, *, is_private: bool, force: bool) -> None:
-    """Write a file, readable for its owner only if it `is_private`.
+    """Write a file as a whole or not at all; only its owner may read it if it `is_private`.
 
-    Raises:
-        GatewayError: it cannot be written.
-        UsageError: there is another one, and no `force` to replace it.
+    Raises GatewayError if it cannot be written, and UsageError if it exists and `force` is not set.
     """
-    temporary = ""
+    temporary = file.parent / f".{file.name}.{secrets.token_hex(4)}"
     try:
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
+        mode = 0o600 if is_private else 0o644
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as opened:
             opened.write(text)
-            os.fchmod(opened.fileno(), 0o600 if is_private else 0o644 & ~_umask())
         if force:
-            os.replace(temporary, file)
-            temporary = ""
+            temporary.replace(file)
         else:
             os.link(temporary, file)  # never replaces a file, unlike a rename
     except FileExistsError:
@@ -172,16 +155,10 @@ def write_file(file: Path, text: str, *, is_private: bool, force: bool) -> None:
     except OSError as error:
         raise GatewayError(f"{file} cannot be written: {error.strerror or error}.") from None
     finally:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def _refuse_existing(file: Path) -> None:
     if file.exists():
         raise UsageError(f"{file} is there already. Give another name, or --force to replace it.")
-
-
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask

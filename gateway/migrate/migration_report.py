@@ -1,6 +1,4 @@
-"""What the command tells the user beside the configuration: remarks, and mistakes in the files."""
-
-from __future__ import annotations
+"""What the command tells the user in addition to the configuration: remarks, and mistakes in the files."""
 
 import textwrap
 from collections.abc import Iterator
@@ -29,7 +27,7 @@ class MigrateError(GatewayError):
 class MigrationReport:
     """Remarks and mistakes, each once, in the order in which they are found.
 
-    `about` is often a `Setting`, whose text is its origin; it is empty for a remark on all of the files.
+    `about` is often a `Setting`, whose text is its origin. It is empty for a remark about all files.
     """
 
     lenient: bool = False
@@ -42,7 +40,7 @@ class MigrationReport:
         self._add(Severity.ACTION, about, text)
 
     def dropped(self, about: object, text: str) -> None:
-        """Report something that the gateway does not have, and what that means."""
+        """Report something that the gateway does not have, and the consequence."""
         self._add(Severity.DROPPED, about, text)
 
     def note(self, about: object, text: str) -> None:

@@ -1,11 +1,9 @@
 r"""Reads rabbitmq.conf: lines of the form `key = value`, translated to the Erlang form as the broker does it.
 
-As RabbitMQ reads them: `#` begins a comment wherever it stands, unless the value is in single quotes (since RabbitMQ
-4.0; before, quotes belonged to the value); in a key, `\.` is a dot that separates nothing; the last line of a key
-counts. `$(name)` is the value of another key, or else of an environment variable.
+As in RabbitMQ, `#` begins a comment anywhere, except in a value in single quotes (since RabbitMQ 4.0; before, quotes
+belonged to the value). In a key, `\.` is a dot that does not separate words. The last line of a key counts. `$(name)`
+is the value of another key, or else of an environment variable.
 """
-
-from __future__ import annotations
 
 import fnmatch
 import os
@@ -25,7 +23,7 @@ _INCLUDE: Final = re.compile(r"[ \t]*include[ \t]+(?P<file>[^ \t#]+)[ \t]*(?:#.*
 _REFERENCE: Final = re.compile(r"\$\(\s*(?P<name>[^()]*?)\s*\)")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_REFERRED: Final = 64 << 10
-"""References could multiply the length of a value without end."""
+"""Characters. References could multiply the length of a value without end."""
 
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _ADDRESS: Final = re.compile(r"(?P<ip>.+):(?P<port>[0-9]{1,5})")
@@ -36,7 +34,7 @@ _CREDENTIALS: Final = ("login", "passcode")
 
 @dataclass(frozen=True)
 class ConfLine:
-    """A setting in one line. The value has no quotes any more, and each `$(name)` as it is."""
+    """A setting in one line: the value without its quotes, but still with each `$(name)`."""
 
     origin: Origin
     value: str
@@ -46,7 +44,7 @@ class ConfLine:
 def settings_of_conf(
     files: Sequence[tuple[str, str]], report: MigrationReport, environment: Mapping[str, str]
 ) -> BrokerSettings:
-    """Read rabbitmq.conf, or several files like it, as one: name and text of each, in the broker's order."""
+    """Read rabbitmq.conf, or several files like it, as one. `files` are names and texts, in the broker's order."""
     lines: list[ConfLine] = []
     for name, text in files:
         others = [os.path.basename(other) for other, _ in files if other != name]
@@ -76,7 +74,7 @@ def settings_of_conf(
 
 
 def read_lines(text: str, file: str, other_files: Sequence[str], report: MigrationReport) -> list[ConfLine]:
-    """The settings of a file. To include one that is not among the other files is a mistake."""
+    """The settings of a file. It is a mistake if the file includes one that is not among the other files."""
     lines: list[ConfLine] = []
     includes: list[tuple[int, str]] = []
     for number, line in enumerate(text.split("\n"), 1):
@@ -140,7 +138,7 @@ def variables(value: str) -> list[str]:
     return [match["name"] for match in _REFERENCE.finditer(value)]
 
 
-# Values. A `ValueError` holds the sentence for the user.
+# Values. The text of a ValueError is for the user.
 
 
 def _term(line: ConfLine, mapping: KeyMapping, report: MigrationReport, environment: Mapping[str, str]) -> Term:
@@ -159,7 +157,7 @@ def _term(line: ConfLine, mapping: KeyMapping, report: MigrationReport, environm
 
 
 def _variable_text(value: str) -> VariableText:
-    """A login or passcode whose variables the gateway resolves: it stays out of the file."""
+    """A login or passcode whose variables the gateway itself resolves, so that the file does not contain it."""
     text = value.replace("$", "$$").replace("$$(", "$(")
     return VariableText(_REFERENCE.sub(lambda match: f"${{{match['name']}}}", text))
 
@@ -194,7 +192,7 @@ def _address(value: str, mapping: KeyMapping) -> Term:
     return Tuple((match["ip"], int(match["port"])))
 
 
-# Several lines of one key in the Erlang form.
+# Lines that make up one key in the Erlang form.
 
 
 def _joined(found: list[tuple[KeyMapping, Setting]]) -> Setting:

@@ -1,6 +1,4 @@
-"""Reads RabbitMQ's files: tells which is which, and puts the settings of all of them together."""
-
-from __future__ import annotations
+"""Reads RabbitMQ's files, finds out the form of each, and merges their settings."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -23,13 +21,13 @@ _NOT_A_CONFIGURATION: Final = "A file like this is one list of applications: [{r
 
 @dataclass
 class Sources:
-    """What the files say together."""
+    """What all files together say."""
 
     settings: BrokerSettings
     plugins: frozenset[str] | None = None
     """The plugins that are enabled; None if no file says so."""
     names: list[str] = field(default_factory=list)
-    """Names of the files."""
+    """Of the files."""
 
 
 def read_sources(
@@ -37,10 +35,8 @@ def read_sources(
 ) -> Sources:
     """Read files in any order. Those in the Erlang form override those in the form of rabbitmq.conf.
 
-    Of each form, a later file overrides an earlier one.
-
-    Raises:
-        UsageError: a file cannot be read, or `enabled_plugins` is another file.
+    Of each form, a later file overrides an earlier one. Raises UsageError if a file cannot be read, or if
+    `enabled_plugins` is not a list of plugins.
     """
     confs: list[tuple[str, str]] = []
     configs: list[tuple[str, list[Term]]] = []
@@ -94,7 +90,7 @@ def _text(file: Path) -> str:
 
 
 def _is_erlang(text: str, file: Path) -> bool:
-    """By the first character outside of comments; an empty file by its name."""
+    """Tell the form by the first character outside comments, or by the name if the file is empty."""
     for line in text.splitlines():
         bare = line.strip()
         if bare.startswith("%"):
@@ -108,7 +104,7 @@ def _is_erlang(text: str, file: Path) -> bool:
 
 
 def _terms(text: str, file: str, report: MigrationReport) -> list[Term] | None:
-    """The one list in a file of RabbitMQ. None if there is something else, and that is a mistake."""
+    """The one list in a file of RabbitMQ. Anything else is reported as a mistake and gives None."""
     try:
         terms = read_terms(text)
     except TermSyntaxError as error:
@@ -123,7 +119,7 @@ def _terms(text: str, file: str, report: MigrationReport) -> list[Term] | None:
 
 
 def _plugins(terms: list[Term]) -> frozenset[str] | None:
-    """The names in a file of enabled plugins; None if it is another file."""
+    """The names in a list of enabled plugins; None if it is not such a list."""
     names = [term.name for term in terms if isinstance(term, Atom)]
     return frozenset(names) if len(names) == len(terms) else None
 
@@ -160,7 +156,7 @@ def _read_application(application: Setting, settings: BrokerSettings) -> None:
 
 
 def _structured(app: str, key: str, setting: Setting, report: MigrationReport) -> Setting:
-    """A list as its entries, and a property list as its properties; `""` is Erlang's empty list."""
+    """Turn a list into its entries, and a property list into its properties; `""` is Erlang's empty list."""
     if (app, key) not in PROPERTY_LISTS | LISTS:
         return setting
     if not isinstance(setting.value, list):
@@ -181,9 +177,9 @@ def _structured(app: str, key: str, setting: Setting, report: MigrationReport) -
 
 
 def _properties(setting: Setting, *, last_counts: bool = False) -> tuple[dict[str, Setting], list[Term]]:
-    """A property list by name, and its entries that are not properties.
+    """The properties of a list by name, and its entries that are not properties. Of equal names the first one counts.
 
-    Of equal names the first one counts; of equal keys of an application, the last one.
+    Of equal keys of an application, the last one counts.
     """
     found: dict[str, Setting] = {}
     others: list[Term] = []
@@ -203,7 +199,7 @@ def _properties(setting: Setting, *, last_counts: bool = False) -> tuple[dict[st
 
 
 def _with_entries(setting: Setting) -> Setting:
-    """A list as its entries; any other value as it is."""
+    """Turn a list into its entries; leave any other value as it is."""
     if not isinstance(setting.value, list):
         return setting
     found = [Setting(entry, _origin(setting, entry, setting.origin.key)) for entry in setting.value]
@@ -211,6 +207,6 @@ def _with_entries(setting: Setting) -> Setting:
 
 
 def _origin(setting: Setting, entry: Term, key: str) -> Origin:
-    """The origin of an entry of a list: its own line, where the term has one."""
+    """The origin of an entry of a list: its own line if the term knows it."""
     line = entry.line if isinstance(entry, (Atom, Tuple)) else 0
     return Origin(setting.origin.file, line or setting.origin.line, key)

@@ -1,7 +1,5 @@
 """Writes the group `tls` of a listener from the options of Erlang's TLS."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 
@@ -54,11 +52,7 @@ def can_listen(tls: Mapping[str, Setting], listener: Setting, settings: BrokerSe
 
 
 def write_tls(writer: YamlWriter, tls: Mapping[str, Setting], settings: BrokerSettings) -> bool:
-    """Write the group of a listener that `can_listen`.
-
-    Returns:
-        Whether clients can log in by certificate there.
-    """
+    """Write the group of a listener that `can_listen`, and tell whether clients can log in by certificate there."""
     certificate, key, authority = tls["certfile"], tls.get("keyfile"), tls.get("cacertfile")
     writer.add(2, "tls")
     writer.add(3, "cert_file", settings.text(certificate, ""), certificate)
@@ -102,7 +96,7 @@ def _report_options(tls: Mapping[str, Setting], settings: BrokerSettings) -> Non
 def _write_certificate_login(
     writer: YamlWriter, certificate: Setting, settings: BrokerSettings, *, is_asked: bool
 ) -> bool:
-    """Both plugins look at the broker's own `ssl_options` to tell whether a name in a certificate counts."""
+    """Write the login by certificate. Both plugins allow it only if the broker's own `ssl_options` verify peers."""
     login = settings.get(STOMP, "ssl_cert_login")
     if login is None or not settings.switch(login, default=False):
         return False

@@ -1,7 +1,5 @@
 """Translates RabbitMQ's settings into the text of a configuration that behaves as the plugins do."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -27,7 +25,7 @@ _SAME_MACHINE: Final = (
     "The gateway is taken to run on the broker's machine. If it does not: --upstream amqp://BROKER:5672."
 )
 
-# What the report says of settings that the gateway does not have. Those of TLS are with the rest of TLS.
+# Remarks about settings that the gateway does not have. Those of TLS are in tls_section.
 _ACCEPTORS: Final = dict.fromkeys(
     ("num_tcp_acceptors", "num_ssl_acceptors", "num_acceptors", "num_conns_sups"),
     "Nothing to do: in the gateway one event loop accepts for all.",
@@ -61,7 +59,7 @@ _DROPPED_HTTP_OPTIONS: Final = dict.fromkeys(
 _DROPPED_WEBSOCKET_OPTIONS: Final = {
     "max_frame_size": "The gateway limits STOMP frames, not WebSocket messages: see max_frame_size."
 }
-# Property lists: the names that are translated, texts about others, and the owner in the text about unknown names.
+# Property lists: the names that are translated, the remarks about others, and the owner in remarks about unknown names.
 _PROPERTY_LISTS: Final = (
     (STOMP, "tcp_listen_options", ("backlog", "nodelay"), _DROPPED_SOCKET_OPTIONS, "sockets have"),
     (WEB_STOMP, "tcp_config", ("backlog", "nodelay", "ip", "port"), _DROPPED_SOCKET_OPTIONS, "sockets have"),
@@ -76,9 +74,9 @@ class Translation:
 
     writer: YamlWriter
     has_passcode: bool
-    """Whether it holds a passcode from the files."""
+    """Whether it has a passcode from the files."""
     file_names: Sequence[str]
-    """The files that it was made of."""
+    """The files that it was made from."""
 
     def text(self, report: MigrationReport) -> str:
         """The whole file, with the remarks of the report at its end."""
@@ -94,13 +92,10 @@ class Translation:
 
 
 def translate(sources: Sources, upstream: Sequence[str], port_offset: int, passcode_variable: str) -> Translation:
-    """Make a configuration that behaves as the plugins do with these files. The report of the settings grows.
+    """Make a configuration that behaves as the plugins do with these files, and add remarks to the settings' report.
 
     Without URLs, the broker's own listener is the upstream. Without a variable, the passcode itself is written.
-
-    Raises:
-        MigrateError: the settings have mistakes.
-        UsageError: an URL or the offset cannot be used.
+    Raises MigrateError if the settings have mistakes, and UsageError for a wrong URL or offset.
     """
     settings, report, writer = sources.settings, sources.settings.report, YamlWriter()
     with_web_stomp = _web_stomp_runs(sources, report)
@@ -190,7 +185,7 @@ def _is_unix_socket(entry: Setting) -> bool:
 
 
 def _report_unreachable(settings: BrokerSettings) -> None:
-    """Report what keeps AMQP clients like the gateway out, and lets the plugin in, which is a part of the broker."""
+    """Report settings that keep AMQP clients like the gateway out, but not the plugin, which is part of the broker."""
     proxy, mechanisms = settings.get(RABBIT, "proxy_protocol"), settings.get(RABBIT, "auth_mechanisms")
     if settings.switch(proxy, default=False):
         text = "The broker takes no AMQP connection without a PROXY header, and the gateway sends none. "

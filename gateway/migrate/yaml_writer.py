@@ -1,7 +1,5 @@
 """Writes a configuration as lines of YAML, each with a comment that says where its value came from."""
 
-from __future__ import annotations
-
 import json
 from typing import Final
 
@@ -24,8 +22,8 @@ class YamlWriter:
     def add(self, indent: int, key: str, value: object = "", source: Setting | str | None = "") -> None:
         """Write a key with its value: a scalar, a list of scalars, or an empty text above a group.
 
-        The key is written as it is; `- ` before it begins an entry of a list. A source of None means that the files do
-        not have the setting. An empty source makes no comment.
+        The key may begin an entry of a list with `- `. A source of None means that the files do not have the setting.
+        An empty source makes no comment.
         """
         written = "" if value == "" else f" {scalar(value)}"
         self._lines.append((f"{'  ' * indent}{key}:{written}", PLUGIN_DEFAULT if source is None else str(source)))
@@ -50,7 +48,7 @@ def scalar(value: object) -> str:
 
 
 def text_scalar(value: str) -> str:
-    """A text as YAML, in quotes unless every reader takes it for that text. Keys have no variables: `$` stays."""
+    """A text as YAML, in quotes unless every reader reads it as that text. Keys have no variables: `$` stays."""
     is_plain = value and not set(value) & set(" #,[]{}&*!|>'\"%@`$?\\") and not value.startswith(("-", ":"))
     if is_plain and value.isascii() and value.isprintable() and not value.endswith(":") and _reads_as_itself(value):
         return value

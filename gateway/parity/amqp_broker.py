@@ -1,4 +1,4 @@
-"""The broker over AMQP, past the STOMP server: what a transcript does in it, and looks at."""
+"""The broker over AMQP, without the STOMP server in between: transcripts change it, and look at it."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ class BrokerMessage:
 
     @classmethod
     def from_lines(cls, lines: tuple[bytes, ...], body: bytes) -> Self:
-        """Return the message with these lines, see `lines`, and this body."""
+        """Return the message with this body, and the properties and headers in `lines`."""
         properties: dict[str, str | int] = {}
         headers: dict[str, Any] = {}
         for line in lines:
@@ -88,7 +88,7 @@ class BrokerRefusalError(Exception):
 
 
 class BrokerLostError(Exception):
-    """There is no connection to the broker, or no longer."""
+    """There is no connection to the broker."""
 
 
 class AmqpBroker:
@@ -187,7 +187,7 @@ class AmqpBroker:
             raise
 
     async def _call(self, operation: Callable[[AbstractChannel], Awaitable[_ResultT]]) -> _ResultT:
-        """Run to the end even if the caller is cancelled: RabbitMQ closes a connection with a half-open channel."""
+        """Finish even if the caller is cancelled: RabbitMQ closes a connection with a half-open channel."""
         return await finish(self._call_on_new_channel(operation))
 
     async def _call_on_new_channel(self, operation: Callable[[AbstractChannel], Awaitable[_ResultT]]) -> _ResultT:
@@ -214,9 +214,9 @@ def _text(value: object) -> str:
 async def poll(
     ask: Callable[[], Awaitable[_ResultT]], is_final: Callable[[_ResultT], bool], attempts: int = 200
 ) -> _ResultT:
-    """Ask the broker every 25 ms, and return the first answer that is final, or the last one.
+    """Ask the broker every 25 ms, because RabbitMQ may answer a client before the effect can be seen.
 
-    RabbitMQ may answer a client a moment before the effect shows.
+    Return the first answer that is final, or else the last one.
     """
     answer = await ask()
     while not is_final(answer) and (attempts := attempts - 1):
@@ -228,8 +228,8 @@ async def poll(
 def subscription_queue(routing_key: str, subscription_id: str) -> str:
     """Return the name that RabbitMQ's plugin gives to the queue of a durable topic subscription.
 
-    It is a hash of the pair in Erlang's external term format. The gateway's own code for it is not used here, so that
-    an error there shows.
+    It is a hash of the pair in Erlang's external term format. This does not use the gateway's own code, so that the
+    comparison finds an error there.
     """
 
     def term(text: str) -> bytes:

@@ -54,13 +54,7 @@ class BrokerFixture:
     # Steps.
 
     async def run(self, step: BrokerAction) -> None:
-        """Carry out an action.
-
-        Raises:
-            MismatchError: there is no such action.
-            BrokerRefusalError: the broker refuses it.
-            BrokerLostError: there is no connection to the broker.
-        """
+        """Carry out an action. Raises MismatchError if there is no such action, BrokerRefusalError, BrokerLostError."""
         sentence = render(step.sentence, self._state.scope).decode("utf-8")
         message = self._message(step.message)
         self._record("B>", sentence, message if step.message.headers or message.body else None)
@@ -88,10 +82,8 @@ class BrokerFixture:
     async def check(self, step: ExpectInBroker) -> None:
         """Look at the broker until it is as expected.
 
-        Raises:
-            MismatchError: it does not become so, or there is no such check.
-            BrokerRefusalError: the queue was declared with other properties.
-            BrokerLostError: there is no connection to the broker.
+        Raises MismatchError if it does not become so or there is no such check, BrokerRefusalError if the queue was
+        declared with other properties, and BrokerLostError.
         """
         sentence = render(step.sentence, self._state.scope).decode("utf-8")
         if match := re.fullmatch(r"queue (\S+) (is gone|exists|is exclusive|holds (\d+) messages?)", sentence):
@@ -158,16 +150,15 @@ class BrokerFixture:
     async def clean_up(self, *, server_may_be_busy: bool) -> None:
         """Delete what the transcript made, and log it.
 
-        Args:
-            server_may_be_busy: True if the server may not have handled all frames yet, as after a mismatch.
+        `server_may_be_busy` means that it may not have handled all frames yet, for example after a mismatch.
         """
-        if self._broker_or_none is None:  # then only transcripts that leave nothing behind are played
+        if self._broker_or_none is None:  # only transcripts that leave nothing behind are played then
             return
         queues = self._queues | set(self._listed_queues())
         await self._delete(queues)
         if queues and server_may_be_busy:
-            # A server handles what it has read before it notices that the client is gone, and may declare a queue that
-            # was just deleted. There is no sign of when it is done.
+            # A server handles what it has read before it notices that the client is gone. It may declare a queue that
+            # was just deleted, and nothing tells when it has finished.
             for delay in _SERVER_DELAYS:
                 await asyncio.sleep(delay)
                 await self._delete(queues)
@@ -193,7 +184,7 @@ class BrokerFixture:
                 if "ACCESS_REFUSED" not in str(refusal):  # RESOURCE_LOCKED: deleted with its connection
                     return
                 break
-            except (BrokerLostError, OSError):  # perhaps because of another transcript on the same connection
+            except (BrokerLostError, OSError):  # perhaps another transcript broke the connection that both share
                 await asyncio.sleep(_RETRY_INTERVAL)
             else:
                 return
@@ -201,11 +192,9 @@ class BrokerFixture:
 
 
 def created_queues(data: bytes, run: bytes) -> set[str]:
-    """Return the names of the queues that a client may create.
+    """Return the names of the queues that a client may create with these frames.
 
-    Args:
-        data: what the client sends, whole frames.
-        run: the start of all queue names, except those of durable subscriptions.
+    All of them start with `run`, except those of durable subscriptions.
     """
     names = re.findall(rb"(?:queue/|x-queue-name:)(" + re.escape(run) + rb"[^\s]*)", data)
     named = {name.replace(b"%2F", b"/").decode("utf-8", "replace") for name in names}

@@ -50,20 +50,14 @@ def list_transcripts(only: str | None) -> None:
 
 
 async def compare(options: Namespace) -> bool:
-    """Play the transcripts on both servers and print the report.
+    """Play the transcripts on both servers and print the report; return True if something was played and all is equal.
 
-    Returns:
-        True if something was played and nothing is different.
-
-    Raises:
-        UsageError: the command line is wrong.
-        PreflightError: the servers cannot be compared.
-        TerminatedError: SIGTERM came; the broker is cleaned up.
-        BrokenPipeError: standard output was closed; the broker is cleaned up.
+    Raises UsageError, PreflightError, TerminatedError after SIGTERM, and BrokenPipeError if standard output was closed.
+    The broker is cleaned up in any case.
     """
     checked = _checked(options)
     transcripts = _selected(options.only)
-    # The report says when the broker closes a connection; aiormq's own log would come in between.
+    # The report says when the broker closes a connection. aiormq's own log would interrupt it.
     logging.getLogger("aiormq").setLevel(logging.CRITICAL)
     cleanup_log = CleanupLog()
     try:
@@ -133,24 +127,14 @@ class _CheckedOptions:
     servers: Mapping[Side, Address]
     amqp_url: str
     """With credentials and virtual host."""
+    amqp_address: str
+    """The broker's host and port, to print instead of a URL with a password."""
     identity: Identity
     setups: tuple[Setup, ...]
     jobs: int
 
-    @property
-    def amqp_address(self) -> str:
-        """The broker's host and port: an URL with a password must not be printed."""
-        parts = urlsplit(self.amqp_url)
-        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-        return f"{host}:{parts.port or (5671 if parts.scheme == 'amqps' else 5672)}"
-
 
 def _checked(options: Namespace) -> _CheckedOptions:
-    """Check `plugin`, `gateway`, `amqp`, `setup`, `jobs`, `login`, `passcode_file` and `host`.
-
-    Raises:
-        UsageError: one is wrong, two contradict each other, or there is a `passcode`.
-    """
     if options.passcode is not None:
         raise UsageError(
             f"--passcode shows a passcode to everybody on this machine: use ${_PASSCODE_VARIABLE} or a file"
@@ -162,7 +146,7 @@ def _checked(options: Namespace) -> _CheckedOptions:
     servers = {side: _address(f"--{side}", text or "") for side, text in texts.items()}
     passcode = _passcode(options.passcode_file)
     amqp_url = options.amqp or _amqp_url(servers["plugin"], options.login, passcode, options.host)
-    amqp_login, virtual_host = _login_and_virtual_host(amqp_url)
+    amqp_login, virtual_host, amqp_address = _parse_amqp_url(amqp_url)
     if virtual_host != options.host:
         raise UsageError(
             f"--amqp names the virtual host {virtual_host!r}, and --host is {options.host!r}: it must be the same"
@@ -170,7 +154,7 @@ def _checked(options: Namespace) -> _CheckedOptions:
     if not 1 <= options.jobs <= _MAX_JOBS:
         raise UsageError(f"--jobs must be a number from 1 to {_MAX_JOBS}, not {options.jobs}")
     identity = Identity(options.login, passcode, options.host, amqp_login)
-    return _CheckedOptions(servers, amqp_url, identity, _setups(options.setup), options.jobs)
+    return _CheckedOptions(servers, amqp_url, amqp_address, identity, _setups(options.setup), options.jobs)
 
 
 def _setups(names: Sequence[str] | None) -> tuple[Setup, ...]:
@@ -203,23 +187,21 @@ def _passcode(file: str | None) -> str:
 def _amqp_url(plugin: Address, login: str, passcode: str, virtual_host: str) -> str:
     host = f"[{plugin[0]}]" if ":" in plugin[0] else plugin[0]
     user = f"{quote(login, safe='')}:{quote(passcode, safe='')}"
-    # aiormq reads a path of one slash alone as the virtual host `/`, and takes one slash off any other.
+    # aiormq reads the path `/` as the virtual host `/`, and removes the first slash of any other path.
     path = "/" if virtual_host == "/" else f"/{quote(virtual_host, safe='')}"
     return f"amqp://{user}@{host}:5672{path}"
 
 
-def _login_and_virtual_host(url: str) -> tuple[str, str]:
-    """Read an AMQP URL. Errors do not repeat it, as it has a password."""
+def _parse_amqp_url(url: str) -> tuple[str, str, str]:
+    """Return the login, virtual host and HOST:PORT of a URL. Errors do not repeat it, as it has a password."""
     try:
         parts = urlsplit(url)
-    except ValueError:
-        raise UsageError(_WRONG_URL) from None
-    if parts.netloc.count("@") > 1 or any("@" in part for part in (parts.path, parts.query, parts.fragment)):
-        raise UsageError(_UNQUOTED)
-    try:
-        _ = parts.port  # raises ValueError if it is not a number
+        if parts.netloc.count("@") > 1 or any("@" in part for part in (parts.path, parts.query, parts.fragment)):
+            raise UsageError(_UNQUOTED)
+        port = parts.port or (5671 if parts.scheme == "amqps" else 5672)  # ValueError if it is not a number
     except ValueError:
         raise UsageError(_WRONG_URL) from None
     if parts.scheme not in ("amqp", "amqps") or not parts.hostname:
         raise UsageError(_WRONG_URL)
-    return unquote(parts.username or "guest"), unquote(parts.path.removeprefix("/")) or "/"
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return unquote(parts.username or "guest"), unquote(parts.path.removeprefix("/")) or "/", f"{host}:{port}"

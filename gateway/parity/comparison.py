@@ -1,4 +1,4 @@
-"""Plays transcripts on the plugin and on the gateway at the same time, and judges whether both did the same."""
+"""Plays transcripts on the plugin and the gateway at the same time, and judges whether both did the same."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -17,7 +17,7 @@ from gateway.parity.steps import ORACLE, SIDES, Release, Side
 from gateway.parity.stomp_peer import Address, SocketPeer
 from gateway.parity.transcript import SETUPS, Setup, Transcript
 
-_TIMEOUT = 10.0  # seconds; longer than a server takes for anything, short enough if many transcripts fail
+_TIMEOUT = 10.0  # seconds: longer than any answer takes, but bearable if many transcripts fail
 _SERVER_DELAY = 0.5  # seconds until a server has handled all frames of clients that are gone
 _MAX_DELETIONS = 16  # at the same time
 
@@ -45,9 +45,9 @@ class Verdict:
 def judge(transcript: Transcript, plugin: PlayResult, gateway: PlayResult) -> Verdict:
     """Compare what one transcript gave on the two servers.
 
-    The servers are equal if they said the same to the letter: it is not enough that a wildcard accepts both. In a
-    departure each server must do what the transcript says for it, and in the steps for both they must say the same. A
-    transcript may name a departure that shows on other releases only; on this one the servers must then be equal.
+    The servers are equal if they said exactly the same: it is not enough that a wildcard accepts both. In a departure
+    each server must do what the transcript says for it, and in the steps for both they must say the same. If the
+    transcript names a departure that exists on other releases only, the servers must be equal on this one.
     """
     mismatches = [plugin.mismatch, gateway.mismatch]
     exchanges = normalised(plugin.recording), normalised(gateway.recording)
@@ -108,8 +108,8 @@ class Comparison:
     ) -> None:
         """Play the transcripts, and delete what they made in the broker, also when this is cancelled.
 
-        `on_verdict` gets the verdicts in the order of the transcripts; `on_finished` is called for each transcript as
-        soon as it has been played. A BrokenPipeError of theirs ends the comparison.
+        `on_verdict` gets the verdicts in the order of the transcripts; `on_finished` is called as soon as a transcript
+        has been played. A BrokenPipeError that they raise ends the comparison.
         """
         free = asyncio.Semaphore(self.jobs)
 
@@ -131,7 +131,7 @@ class Comparison:
             await finish(self._delete_queues_again())
 
     async def _delete_queues_again(self) -> None:
-        """Delete late queues: the plugin declares them without waiting for the broker, perhaps after all else."""
+        """Delete late queues: the plugin declares them without waiting for the broker, perhaps after the clean-up."""
         broker = self.broker
         if broker is None:
             return
@@ -140,7 +140,7 @@ class Comparison:
 
         async def delete(queue: str) -> None:
             async with free:
-                # What failed before is in the log already.
+                # What cannot be deleted is in the log already.
                 with suppress(BrokerRefusalError, BrokerLostError, OSError):
                     await broker.delete_queue(queue)
 
@@ -149,7 +149,7 @@ class Comparison:
     async def _compare(self, transcript: Transcript) -> Verdict:
         if reason := self._skip_reason(transcript):
             return Verdict(transcript, Outcome.SKIPPED, (reason,))
-        # Without a known release only transcripts that do not depend on it get here.
+        # If the release is unknown, only transcripts that do not depend on it get here.
         transcript = transcript.for_release(self.release or ORACLE)
         async with asyncio.TaskGroup() as group:
             plugin, gateway = (group.create_task(self._play(transcript, side)) for side in SIDES)

@@ -11,14 +11,10 @@ class FrameMatch:
     """The result of comparing a frame with the expected one.
 
     Headers may come in any order, except those of the same name. If `expected` has no content-length, the frame must
-    have the one of its body, or none if the body is empty.
+    have that of its body, or none if the body is empty. `differences` are sentences without a subject, `values` are
+    those of the placeholders in `expected`.
 
-    Attributes:
-        differences: sentences without a subject; empty if the frame matches.
-        values: what the placeholders of `expected` got.
-
-    Raises:
-        PlaceholderError: `expected` has a placeholder that the format does not know.
+    Raises PlaceholderError if `expected` has a placeholder that the format does not know.
     """
 
     def __init__(self, expected: FrameTemplate, frame: ServerFrame, scope: Scope) -> None:
@@ -76,7 +72,7 @@ def is_content_length(line: bytes) -> bool:
 
 
 def content_length_problem(frame: ServerFrame) -> str | None:
-    """Say what is wrong if a frame with a body has not one right content-length, or one without a body has any."""
+    """Say what is wrong with a frame's content-length. A frame with a body has one, a frame without has none."""
     lengths = [line for line in frame.headers if is_content_length(line)]
     right = [b"content-length:%d" % len(frame.body)] if frame.body else []
     return None if lengths == right else f"says {lengths} about a body of {len(frame.body)} bytes"

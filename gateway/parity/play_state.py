@@ -46,13 +46,10 @@ class Identity:
 
 
 class MismatchError(Exception):
-    """The server did something else than the transcript expects; long lines are shortened in the text.
+    """The server did not do what the transcript expects. The text shortens long lines.
 
-    Attributes:
-        problem: the difference, several lines.
-        line: of the transcript file.
-        is_answer: True if the server gave another answer or none; False if the step could not be carried out, so
-            that nothing is known about the server's behaviour.
+    `line` is a line of the transcript file. `is_answer` is False if the step could not be carried out, so that nothing
+    is known about the server's behaviour.
     """
 
     def __init__(self, place: str, problem: str, so_far: str, *, line: int, is_answer: bool) -> None:
@@ -63,11 +60,7 @@ class MismatchError(Exception):
 
 
 class PlayState:
-    """The current step, the values of placeholders and the recording.
-
-    Raises:
-        ValueError: the transcript depends on the release of RabbitMQ; `Transcript.for_release` makes one that does not.
-    """
+    """The current step, the values of placeholders and the recording. The transcript must not depend on the release."""
 
     def __init__(self, transcript: Transcript, side: Side, identity: Identity) -> None:
         if transcript.depends_on_release:
@@ -98,7 +91,7 @@ class PlayState:
         return match.values
 
     def mismatch(self, *paragraphs: str, is_answer: bool = True) -> MismatchError:
-        """Return the error for the current step; all paragraphs but headings like `expected` are indented."""
+        """Return the error for the current step. Paragraphs are indented, except headings like `expected`."""
         where = f"{self.transcript.path}:{self.step.line}: {self.transcript.title}"
         place = f"{where}\n(played against the {self.side})"
         shown = ("\n".join(map(shortened, each.split("\n"))) for each in paragraphs)

@@ -34,7 +34,7 @@ _NO_DEFAULT_USER = FrameTemplate("ERROR", ("message:Bad CONNECT", "..."), "{*:li
 
 @dataclass(frozen=True, slots=True)
 class PlayResult:
-    """What was said, and the mismatch that ended it; None if the server did as the transcript says."""
+    """The recording, and the mismatch that ended it; None if the server did what the transcript says."""
 
     recording: Recording
     mismatch: MismatchError | None
@@ -56,15 +56,8 @@ async def play(
     """Play a transcript, close the peer, and remove from the broker what the transcript made.
 
     At the end every client that is still connected must get one more answer, so that a surplus frame is noticed.
-    Cancellation ends the transcript, but not the clean-up.
-
-    Args:
-        transcript: must not depend on the release, see `Transcript.for_release`.
-        peer: the server.
-        broker: the server's broker; None if it cannot be reached.
-        side: which of the two servers it is.
-        identity: the user of the clients; guest unless given.
-        cleanup_log: gets what was deleted, and what could not be.
+    Cancellation ends the transcript, but not the clean-up. The transcript must not depend on the release, see
+    `Transcript.for_release`. `broker` is None if it cannot be reached. Without an identity the clients log in as guest.
     """
     state = PlayState(transcript, side, identity or Identity())
     fixture = BrokerFixture(state, broker, cleanup_log or CleanupLog())
@@ -107,7 +100,7 @@ class _Player:
             steps.ExpectFramesInAnyOrder: self._expect_in_any_order,
             steps.ExpectHeartBeat: self._expect_heart_beat,
             steps.ExpectClosed: self._expect_closed,
-            steps.ExpectOpen: self._expect_open,
+            steps.ExpectOpen: lambda step: self._probe(step.client),
             steps.BrokerAction: fixture.run,
             steps.ExpectInBroker: fixture.check,
         }
@@ -172,13 +165,13 @@ class _Player:
         with self._state.recording.group(EventOrder.ANY_NUMBER):
             while True:
                 received = await self._receive(step.client)
-                if not isinstance(received, ServerFrame) or self._differs(step.frame, received):
+                if (
+                    not isinstance(received, ServerFrame)
+                    or FrameMatch(step.frame, received, self._state.scope).differences
+                ):
                     self._pushed_back[step.client] = received
                     return
                 self._record(step.client, received)
-
-    def _differs(self, expected: FrameTemplate, frame: ServerFrame) -> bool:
-        return bool(FrameMatch(expected, frame, self._state.scope).differences)
 
     async def _expect_in_any_order(self, step: steps.ExpectFramesInAnyOrder) -> None:
         missing = [expect for expect in step.expected if expect.side in (None, self._state.side)]
@@ -221,7 +214,7 @@ class _Player:
         return received
 
     async def _receive(self, client: str, *, skip_heart_beats: bool = True) -> Received:
-        """Return what comes next. A server that announced heart-beats may send them at any time."""
+        """Return what the server sends next. If it announced heart-beats, they may come at any time."""
         if client in self._pushed_back:
             return self._pushed_back.pop(client)
         try:
@@ -245,9 +238,6 @@ class _Player:
 
     # Whether the connection still answers.
 
-    async def _expect_open(self, step: steps.ExpectOpen) -> None:
-        await self._probe(step.client)
-
     async def _probe(self, client: str) -> None:
         for command in ("BEGIN", "ABORT"):
             self._probes += 1
@@ -259,6 +249,6 @@ class _Player:
         setup = self._state.transcript.setup
         if setup == "configured":  # with implicit connect the first frame logs the client in
             await self._probe(client)
-            return
-        await self._send_text(client, "BEGIN\ntransaction:probe")
-        await self._receive_frame(client, _NO_DEFAULT_USER if setup == "no-default-user" else _NOT_LOGGED_IN)
+        else:
+            await self._send_text(client, "BEGIN\ntransaction:probe")
+            await self._receive_frame(client, _NO_DEFAULT_USER if setup == "no-default-user" else _NOT_LOGGED_IN)

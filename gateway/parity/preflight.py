@@ -2,8 +2,8 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
+from contextlib import aclosing
 
 from gateway.errors import GatewayError
 from gateway.parity.amqp_broker import Broker, BrokerLostError, BrokerRefusalError, poll
@@ -24,13 +24,12 @@ class PreflightError(GatewayError):
 
 
 async def server_name(side: Side, address: Address, identity: Identity) -> str:
-    """Log in to a server and return its `server` header; the empty text if it sends none.
+    """Log in to a server and return its `server` header, empty if it sends none.
 
-    Raises:
-        PreflightError: it cannot be reached, does not speak STOMP, refuses the login, or is the other server.
+    Raises PreflightError if it cannot be reached, does not speak STOMP, refuses the login, or is the other server.
     """
-    async with _logged_in(side, address, identity) as client:
-        return client.server_header
+    async with aclosing(_PreflightClient(side, address, identity)) as client:
+        return await client.log_in()
 
 
 async def check_same_broker(
@@ -38,14 +37,14 @@ async def check_same_broker(
 ) -> None:
     """Check that a message sent through each server arrives in the broker; `broker_address` is for error texts.
 
-    Raises:
-        PreflightError: a message does not arrive, or the user lacks permissions.
+    Raises PreflightError if a message does not arrive, or if the user lacks permissions.
     """
     queue = f"t-{secrets.token_hex(6)}"
     try:
         await broker.declare_queue(queue, durable=True, auto_delete=False, arguments={})
         for side, address in servers.items():
-            async with _logged_in(side, address, identity) as client:
+            async with aclosing(_PreflightClient(side, address, identity)) as client:
+                await client.log_in()
                 await client.send(queue)
             if not await _arrives(broker, queue, side):
                 raise PreflightError(
@@ -74,25 +73,14 @@ async def _arrives(broker: Broker, queue: str, side: Side) -> bool:
     return message is not None and message.body == side.encode()
 
 
-@asynccontextmanager
-async def _logged_in(side: Side, address: Address, identity: Identity) -> "AsyncIterator[_PreflightClient]":
-    client = _PreflightClient(side, address, identity)
-    try:
-        await client.log_in()
-        yield client
-    finally:
-        await client.close()
-
-
 class _PreflightClient:
     def __init__(self, side: Side, address: Address, identity: Identity) -> None:
         self.where = f"the {side} at {address[0]}:{address[1]}"
-        self.server_header = ""
         self._side = side
         self._identity = identity
         self._peer = SocketPeer(address, _TIMEOUT)
 
-    async def log_in(self) -> None:
+    async def log_in(self) -> str:
         frame = await self._request(_CONNECT, {}, "CONNECT")
         if frame.command != b"CONNECTED":
             login, host = self._identity.login, self._identity.host
@@ -101,12 +89,11 @@ class _PreflightClient:
                 "Give another user with --login and the passcode in STOMP_PASSCODE or --passcode-file, "
                 "another virtual host with --host."
             )
-        self.server_header = next((readable(line[7:]) for line in frame.headers if line.startswith(b"server:")), "")
+        server = next((readable(line[7:]) for line in frame.headers if line.startswith(b"server:")), "")
         other = next(name for side, name in SERVER_NAMES.items() if side != self._side)
-        if self.server_header.startswith(f"{other}/"):
-            raise PreflightError(
-                f"{self.where} calls itself {self.server_header}. Are --plugin and --gateway the wrong way round?"
-            )
+        if server.startswith(f"{other}/"):
+            raise PreflightError(f"{self.where} calls itself {server}. Are --plugin and --gateway the wrong way round?")
+        return server
 
     async def send(self, queue: str) -> None:
         """Send a message to a queue that exists; its body is the name of the side."""
@@ -117,7 +104,7 @@ class _PreflightClient:
                 f"{_needed_permissions(self._identity)}"
             )
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         await self._peer.close()
 
     async def _request(self, text: str, values: Mapping[str, bytes], command: str) -> ServerFrame:

@@ -20,23 +20,22 @@ class EventOrder(Enum):
     ANY = "any"
     """The same events, each once, in any order."""
     ANY_NUMBER = "any number"
-    """Events that may repeat: one server may have said fewer of them, or none."""
+    """Events that may repeat: one server may have sent fewer of them, or none."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedEvent:
     r"""Something that a client or the server sent, or that happened in the broker.
 
-    Args:
-        source: `C1>` for a client, `S1<` for the server's answer to it, `B>` and `B<` for the broker.
-        first_line: a frame's command; words in parentheses for anything that is not a frame.
-        headers: the lines as sent, without a content-length that is right.
-        body: bytes that are not printable as `\xNN`, backslashes doubled.
+    Bytes that are not printable are written as `\xNN`, and backslashes are doubled.
     """
 
     source: str
+    """`C1>` for a client, `S1<` for the server's answer to it, `B>` and `B<` for the broker."""
     first_line: str
+    """A frame's command; words in parentheses for anything that is not a frame."""
     headers: tuple[str, ...] = ()
+    """The lines as sent, except a correct content-length."""
     body: str = ""
 
     @classmethod
@@ -79,17 +78,14 @@ class EventGroup:
     events: list[RecordedEvent] = field(default_factory=list)
 
     def matches(self, other: Self) -> bool:
-        """Tell whether two servers said the same. One may have said fewer of the events that may repeat."""
+        """Tell whether two servers said the same. Of events that may repeat, one may have sent fewer."""
         if self.order is EventOrder.ANY_NUMBER and other.order is EventOrder.ANY_NUMBER:
             return set(self.events) <= set(other.events) or set(other.events) <= set(self.events)
         return self == other
 
 
 class Recording:
-    """Everything that was said while a transcript was played on one server.
-
-    Two servers that answer as the transcript says have the same groups. `run` is the start of all names of this run.
-    """
+    """What was said while a transcript was played on one server. All names of this run start with `run`."""
 
     def __init__(self, run: str) -> None:
         self.run = run
@@ -99,7 +95,7 @@ class Recording:
         self._order = EventOrder.EXACT
 
     def begin_step(self, line: int) -> None:
-        """Record what follows as said in the step at this line."""
+        """Record what follows as part of the step at this line."""
         self.line = line
 
     def add(self, event: RecordedEvent) -> None:
@@ -141,12 +137,12 @@ _QUOTED_BYTES = re.compile(r"\[[0-9]+(?:,\s*[0-9]+)*\]")
 
 
 def normalised(recording: Recording, lines: Collection[int] | None = None) -> list[EventGroup]:
-    """Return the groups of a recording, or of the steps at some lines, so that servers that behave the same are equal.
+    """Return the groups of a recording, or only those at `lines`, so that they are equal if servers behave the same.
 
     Names of the run, sessions, message ids and generated queues become placeholders, numbered in the order in which
     they first appear, so that different names stay different. Headers are sorted by name, and so are events unless
-    their order counts. The following is dropped: the value of CONNECTED's server header; the line feed that some
-    releases of the plugin put at the end of an ERROR's body; the line breaks within bytes that an ERROR quotes.
+    their order counts. Dropped are the value of CONNECTED's server header, the line feed that some releases of the
+    plugin put at the end of an ERROR's body, and the line breaks within bytes that an ERROR quotes.
     """
     normaliser = _Normaliser(recording)
     return [normaliser.group(group) for group in recording.groups if lines is None or group.line in lines]
@@ -174,7 +170,7 @@ class _Normaliser:
         events = [self._with_known_names(event) for event in group.events]
         if group.order is not EventOrder.EXACT:
             events.sort(key=lambda event: event.replaced(_GENERATED, _kind).lines)
-        if group.order is EventOrder.ANY_NUMBER:  # how often they came must not count
+        if group.order is EventOrder.ANY_NUMBER:  # how often they came does not matter
             events = list(dict.fromkeys(event.replaced(_GENERATED, _kind) for event in events))
         else:
             events = [event.replaced(_GENERATED, self._numbered) for event in events]
@@ -197,8 +193,8 @@ class _Normaliser:
 
     def _numbered(self, match: re.Match[str]) -> str:
         kind = str(match.lastgroup)
-        # One server counts its tags for each subscription anew, the other does not: a tag has a meaning only together
-        # with the subscription and session before it.
+        # One server starts to count tags anew for each subscription, the other does not: a tag means something only
+        # together with the subscription and session before it.
         before = _MESSAGE_ID.search(match.string[: match.start()]) if kind == "tag" else None
         counter = before[0] if before else kind
         key = (counter, match[0])

@@ -1,4 +1,4 @@
-"""Fills in placeholders, matches a server's bytes with text that has placeholders, and makes bytes readable."""
+"""Fills in placeholders, matches a server's bytes against text with placeholders, and makes bytes readable."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -135,11 +135,9 @@ def _hex(sign: str) -> str:
 
 
 def shortened(line: str, *, around: int = 0) -> str:
-    """Cut a line of more than 200 characters to 200, and say how long it was.
+    """Cut a line of more than 200 characters, not counting its indentation, to 200, and say how long it was.
 
-    Args:
-        line: one line; the spaces in front of it are kept and not counted.
-        around: the index of a character that must be among those that are kept.
+    The character at the index `around` is kept.
     """
     text = line.lstrip(" ")
     if len(text) <= _MAX_LINE:

@@ -16,6 +16,7 @@ _MIN_TWO_COLUMNS = 100  # characters; a narrower terminal gets one exchange afte
 _GAP = " | "
 _MARK = "> "
 _NO_MARK = "  "
+_CLEAR_LINE = "\r\x1b[K"
 _PLURALS = {Outcome.DEPARTURE: "departures"}
 
 
@@ -45,19 +46,19 @@ class ParityReport:
     def add_finished(self) -> None:
         """Count a transcript that has been played."""
         self._finished += 1
-        self._show_progress()
+        self._write_progress()
 
     def add_verdict(self, verdict: Verdict) -> None:
         """Count and print a verdict."""
         self.outcomes[verdict.outcome] += 1
         self._not_as_written += verdict.outcome is Outcome.EQUAL and bool(verdict.remarks)
-        self._clear_progress()
+        self._write_progress(_CLEAR_LINE)
         print("\n".join(self._lines(verdict)), file=self.output, flush=True)
-        self._show_progress()
+        self._write_progress()
 
     def print_summary(self, seconds: float, warnings: Sequence[str] = ()) -> None:
         """Print the number of transcripts by outcome, and the warnings under it."""
-        self._clear_progress()
+        self._write_progress(_CLEAR_LINE)
         if not self.played:
             warnings = (*warnings, "nothing was played")
         counts = ", ".join(map(self._counted, Outcome))
@@ -96,15 +97,9 @@ class ParityReport:
         row = self.departures.get(text)
         return f"plugin: {text} | gateway: {row.gateway}" if row else text
 
-    def _show_progress(self) -> None:
-        self._write_progress(f"\r{self._finished} of {self.total}")
-
-    def _clear_progress(self) -> None:
-        self._write_progress("\r\x1b[K")
-
-    def _write_progress(self, text: str) -> None:
+    def _write_progress(self, text: str | None = None) -> None:
         if self.progress:
-            self.progress.write(text)
+            self.progress.write(text or f"\r{self._finished} of {self.total}")
             self.progress.flush()
 
 

@@ -16,11 +16,7 @@ class TerminatedError(GatewayError):
 
 
 async def finish(work: Coroutine[object, object, _ResultT]) -> _ResultT:
-    """Await a coroutine to its end, however often the caller is cancelled meanwhile.
-
-    Raises:
-        asyncio.CancelledError: the caller was cancelled; the work is done all the same.
-    """
+    """Await a coroutine to its end, even if the caller is cancelled. Raises CancelledError only after that."""
     task = asyncio.create_task(work)
     cancelled = False
     while not task.done():
@@ -29,18 +25,16 @@ async def finish(work: Coroutine[object, object, _ResultT]) -> _ResultT:
         except asyncio.CancelledError:
             cancelled = True
     if cancelled:
-        task.exception()  # retrieved, or asyncio would log it
+        task.exception()  # retrieve it, or asyncio logs it
         raise asyncio.CancelledError
     return task.result()
 
 
 async def until_terminated(work: Awaitable[_ResultT]) -> _ResultT:
-    """Await something that SIGTERM cancels, as Ctrl-C does; a second SIGTERM ends the process at once.
+    """Await `work`, and let SIGTERM cancel it as Ctrl-C does; a second SIGTERM ends the process at once.
 
-    Outside the main thread, which alone gets signals, this only awaits.
-
-    Raises:
-        TerminatedError: SIGTERM came, and the work has ended.
+    Outside the main thread, which is the only one that gets signals, this only awaits. Raises TerminatedError when the
+    work has ended after SIGTERM.
     """
     if threading.current_thread() is not threading.main_thread():
         return await work

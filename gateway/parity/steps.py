@@ -56,8 +56,7 @@ class ReleaseRange:
     def parse(cls, text: str) -> Self:
         """Return the range that a text describes: `>=4.3`, `<4.3.5`, or both, separated by a comma.
 
-        Raises:
-            ValueError: the text is not a range, or no release is in it.
+        Raises ValueError if the text is not a range, or if no release is in it.
         """
         bounds = [_BOUND.fullmatch(part) for part in text.split(",")]
         releases = {bound["sign"]: Release.parse(bound["release"]) for bound in bounds if bound}
@@ -150,7 +149,7 @@ class ExpectHeartBeat(ClientStep):
 
 @dataclass(frozen=True, slots=True)
 class ExpectClosed(ClientStep):
-    """The server must close the connection without sending anything before; `timed`: because a timeout expired."""
+    """The server must close the connection and send nothing before; `timed`: because a timeout expired."""
 
     timed: bool
 
@@ -161,7 +160,7 @@ class ExpectOpen(ClientStep):
 
 @dataclass(frozen=True, slots=True)
 class BrokerStep(Step):
-    """A step over AMQP, past the STOMP server; `message` is empty where the sentence needs none."""
+    """A step over AMQP instead of STOMP; `message` is empty where the sentence needs none."""
 
     sentence: str
     message: FrameTemplate

@@ -54,12 +54,7 @@ class StompPeer(Protocol):
         """Send bytes on the client's connection; the first call with a name opens it."""
 
     async def receive(self, client: str) -> Received:
-        """Return the server's next frame, heart-beat or end of the connection.
-
-        Raises:
-            SilenceError: the server sent nothing in time.
-            ServerFrameError: the server sent something that is not a frame.
-        """
+        """Return the next frame, heart-beat or end of the connection. Raises SilenceError and ServerFrameError."""
 
     async def hang_up(self, client: str) -> None:
         """Close the client's connection without DISCONNECT."""
@@ -71,8 +66,8 @@ class StompPeer(Protocol):
 class FrameReader:
     """Splits the server's bytes into frames.
 
-    RabbitMQ ends each frame with NUL and one line feed. Both belong to the frame here, and bytes without them never
-    make a frame. Further line feeds are heart-beats.
+    RabbitMQ ends each frame with NUL and one line feed. Both belong to the frame here, and a frame is not complete
+    without them. Further line feeds are heart-beats.
     """
 
     def __init__(self) -> None:
@@ -144,9 +139,7 @@ class _Connection:
 class SocketPeer:
     """A server behind a TCP address.
 
-    Args:
-        address: of the server.
-        timeout: seconds to wait for each frame. Be generous: only a transcript that fails waits that long.
+    `timeout` is in seconds, for each frame. Choose a long one: only a transcript that fails waits so long.
     """
 
     def __init__(self, address: Address, timeout: float = 15.0) -> None:
@@ -155,7 +148,7 @@ class SocketPeer:
         self._connections: dict[str, _Connection] = {}
 
     async def send(self, client: str, data: bytes) -> None:
-        """See StompPeer. If the connection is lost the bytes are dropped, and `receive` returns Closed."""
+        """See StompPeer. If the connection is lost, the bytes are dropped and `receive` returns Closed."""
         connection = await self._connection(client)
         with suppress(*_CONNECTION_LOST):
             connection.writer.write(data)
@@ -179,7 +172,7 @@ class SocketPeer:
             await connection.writer.wait_closed()
 
     async def close(self) -> None:
-        """See StompPeer. Waits until the server closes too, because it has then handled all it was sent."""
+        """See StompPeer. Waits until the server closes too, because it has then handled all that it was sent."""
         for client, connection in list(self._connections.items()):
             with suppress(OSError, RuntimeError):  # TimeoutError is an OSError
                 async with asyncio.timeout(_CLOSE_WITHIN):

@@ -125,21 +125,15 @@ class Departure:
 
 
 def load_transcripts(only: str | None = None) -> list[Transcript]:
-    """Return the transcripts, sorted by name.
+    """Return the transcripts, sorted by name; `only` is a part of the name, or a pattern with `*`, `?` or `[...]`.
 
-    Args:
-        only: a part of the name, or a pattern with `*`, `?` or `[...]`; None for all.
-
-    Raises:
-        TranscriptsMissingError: the installation has none.
-        TranscriptError: one breaks the format.
+    Raises TranscriptsMissingError and TranscriptError.
     """
     transcripts = (read_transcript(path) for path in sorted(_directory().rglob("*.stomp")))
-    return [transcript for transcript in transcripts if only is None or _matches(transcript.name, only)]
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return fnmatchcase(name, pattern) if any(sign in pattern for sign in "*?[") else pattern in name
+    pattern = only or "*"
+    if not any(sign in pattern for sign in "*?["):
+        pattern = f"*{pattern}*"
+    return [transcript for transcript in transcripts if fnmatchcase(transcript.name, pattern)]
 
 
 def load_departures() -> dict[str, Departure]:
@@ -168,9 +162,8 @@ def read_transcript(path: Path) -> Transcript:
 def parse_transcript(text: str, path: Path) -> Transcript:
     """Parse the text of a transcript file; `path` is for its name and for errors.
 
-    Raises:
-        TranscriptError: the text breaks the format, or has different steps for the two servers without naming the
-            departure that allows them.
+    Raises TranscriptError if the text breaks the format, or has different steps for the two servers without naming the
+    departure that allows them.
     """
     try:
         return _parse(text, path)

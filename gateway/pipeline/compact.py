@@ -1,6 +1,6 @@
 """Merges the small batch directories of a day into one: fewer files, the same rows.
 
-Each partition (see ``gateway.pipeline.snapshot``) is compacted by itself, in steps of which each may be the last:
+Each partition (see ``gateway.pipeline.snapshot``) is compacted separately, in these steps. A kill may come after any:
 
 1. ``_compaction.json`` says what is about to be done.
 2. The merged files are written under ``_staging/compact``, then renamed into the partition. They do not count yet.
@@ -54,15 +54,9 @@ class Intent(Struct):
 
 
 def compact(lake: Lake, out: TextIO, *, quiet: bool = False) -> None:
-    """Merge the batch directories of every partition that has more than one.
+    """Merge the batch directories of every partition that has more than one; print a line for each unless `quiet`.
 
-    Args:
-        lake: to compact.
-        out: receives a line for each partition, unless quiet.
-        quiet: print nothing.
-
-    Raises:
-        PipelineError: another process writes into the lake, or something in it cannot be read.
+    Raises PipelineError if another process writes into the lake, or if something in it cannot be read.
     """
     out = StringIO() if quiet else out
     with exclusive_write(lake):
@@ -78,8 +72,7 @@ def compact(lake: Lake, out: TextIO, *, quiet: bool = False) -> None:
 def recover(lake: Lake, out: TextIO) -> None:
     """Finish or undo an interrupted compaction, if there is one. The caller holds the lake's lock.
 
-    Raises:
-        PipelineError: ``_compaction.json`` or a manifest cannot be read.
+    Raises PipelineError if ``_compaction.json`` or a manifest cannot be read.
     """
     path = intent_path(lake)
     try:

@@ -1,8 +1,8 @@
 """Ingest: every line of the journal becomes a row of the lake, once.
 
 Spark's file source decides which segments make up a batch, and its checkpoint remembers it, so a batch has the same
-segments in every attempt. A batch is prepared under ``_staging``, renamed into place, and part of the lake when its
-manifest is written; if Spark offers a batch that has a manifest, it is skipped. So a run may be killed at any moment.
+segments in every attempt. A batch is prepared under ``_staging``, renamed into place, and is part of the lake when its
+manifest is written. If Spark offers a batch that has a manifest, it is skipped. So a run may be killed at any moment.
 Nothing is kept in memory between batches, and nothing waits for late events.
 """
 
@@ -28,7 +28,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from gateway.errors import ExitCode, PipelineError
 from gateway.journal.segments import PATTERN
 from gateway.pipeline import source, staging, tables
-from gateway.pipeline.checkpoint import outdated, planned_batches, planned_segments, require_consistent
 from gateway.pipeline.compact import recover
 from gateway.pipeline.lake import IngestedSegment, Lake, Manifest, remove
 from gateway.pipeline.progress import Progress
@@ -68,18 +67,15 @@ class IngestOptions:
 
 
 class _StoppedError(Exception):
-    """A batch was not begun, since the run is about to end."""
+    """A batch was not started, because the run is about to end."""
 
 
 def ingest(options: IngestOptions, progress: Progress, spark: SparkSession | None = None) -> ExitCode:
     """Ingest the journal's waiting segments, with a Spark session of its own if none is given.
 
-    Returns:
-        OK; FAILURE if segments were left unread, such as those of a later schema version; INTERRUPTED after Ctrl-C;
-        TERMINATED after SIGTERM unless ``every`` is set.
-
-    Raises:
-        PipelineError: the ingest failed; the next run continues where this one ended.
+    Returns OK; FAILURE if segments were left unread, such as those of a later schema version; INTERRUPTED after Ctrl-C;
+    TERMINATED after SIGTERM unless ``every`` is set. Raises PipelineError if the ingest failed; the next run continues
+    where this one ended.
     """
     source.require_readable(options.journal)
     lake = Lake(options.lake.absolute())
@@ -90,8 +86,8 @@ def ingest(options: IngestOptions, progress: Progress, spark: SparkSession | Non
 class _IngestRun:
     """One run of the command.
 
-    Spark calls `_on_batch` in a thread of its own, tables are computed in the main thread, and ``_busy`` keeps the two
-    apart.
+    Spark calls `_on_batch` in a separate thread, and tables are computed in the main thread. ``_busy`` lets only one of
+    them work at a time.
     """
 
     def __init__(self, options: IngestOptions, lake: Lake, progress: Progress) -> None:
@@ -147,7 +143,7 @@ class _IngestRun:
 
     def _clear_leftovers(self) -> None:
         """Check that the checkpoint belongs to the lake, and remove what a killed run left behind."""
-        require_consistent(self._lake)
+        source.require_consistent(self._lake)
         messages = StringIO()
         recover(self._lake, messages)
         for sentence in messages.getvalue().splitlines():
@@ -168,7 +164,7 @@ class _IngestRun:
 
     def _is_unfinished(self) -> bool:
         """Whether a batch was begun and not finished, or is not in the computed tables yet."""
-        planned = planned_batches(self._lake.checkpoint)
+        planned = source.planned_batches(self._lake.checkpoint)
         return bool(planned and not self._lake.manifest(planned[-1]).exists()) or bool(self._pending())
 
     # ------------------------------------------------------------ the stream
@@ -219,7 +215,7 @@ class _IngestRun:
         try:
             while not query.awaitTermination(_POLL_INTERVAL):
                 if self._signal is not None:
-                    with self._busy:  # let the batch under way finish; no other one is begun
+                    with self._busy:  # let the running batch finish, and start no other
                         pass
                     return
                 if self._options.every is not None and self._refresh_is_due():
@@ -243,9 +239,9 @@ class _IngestRun:
 
     def _require_same_segments(self, batch: int) -> None:
         """Raise PipelineError if the lake's batch of this number does not have the segments that Spark offers now."""
-        segments = self._existing(planned_segments(self._lake.checkpoint, batch))
+        segments = self._existing(source.planned_segments(self._lake.checkpoint, batch))
         if any(path.name not in self._ingested for path in segments):
-            raise outdated(self._lake, batch)
+            raise source.outdated(self._lake, batch)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -270,7 +266,7 @@ class _IngestRun:
 
     def _ingest_batch(self, spark: SparkSession, batch: int) -> None:
         began = time.monotonic()
-        segments = self._segments_to_read(planned_segments(self._lake.checkpoint, batch))
+        segments = self._segments_to_read(source.planned_segments(self._lake.checkpoint, batch))
         staged = self._lake.staged(batch)
         scans = {path: source.scan_segment(path) for path in segments}
         lines = {path: scan.lines for path, scan in scans.items()}

@@ -37,8 +37,7 @@ class Java:
 def find_java(environment: Mapping[str, str] = os.environ, installed: Path = Path("/usr/lib/jvm")) -> Java:
     """The first Java that is new enough: that of JAVA_HOME, then that in PATH, then those in ``installed``.
 
-    Raises:
-        PipelineError: there is none, or only older ones.
+    Raises PipelineError if there is none, or only older ones.
     """
     older: list[Java] = []
     for program in _programs(environment, installed):

@@ -207,9 +207,7 @@ class Lake:
     def publish(self, staged: Path, batch: int) -> None:
         """Move a prepared batch into the tables. It is part of the lake once its manifest is written.
 
-        Args:
-            staged: contains ``<table>/d=<day>/...``, with Spark's files in the innermost directories.
-            batch: its number.
+        ``staged`` contains ``<table>/d=<day>/...``, with Spark's files in the innermost directories.
         """
         parents: set[Path] = set()
         for directory in _with_files(staged):
@@ -247,8 +245,7 @@ class Lake:
 def listed(directory: Path) -> list[Path]:
     """The paths in a directory, by name; none if it does not exist.
 
-    Raises:
-        PipelineError: it cannot be listed. (`Path.glob` would silently find nothing.)
+    Raises PipelineError if it cannot be listed. (`Path.glob` would silently find nothing.)
     """
     try:
         with os.scandir(directory) as entries:
@@ -260,11 +257,7 @@ def listed(directory: Path) -> list[Path]:
 
 
 def walked(directory: Path) -> Iterator[Path]:
-    """All files below a directory, without following links; none if it does not exist.
-
-    Raises:
-        PipelineError: a directory cannot be listed.
-    """
+    """All files below a directory, without following links; none if it does not exist. Raises PipelineError."""
     for parent, _, names in os.walk(directory, onerror=_raise_not_listed):
         yield from (Path(parent, name) for name in sorted(names))
 

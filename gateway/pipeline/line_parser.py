@@ -67,9 +67,8 @@ _FLAGS_OF_SUB: Final = (("du", "durable"), ("ad", "auto_delete"), ("ex", "exclus
 def read_fast(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     """Parse the lines of segments.
 
-    Returns:
-        One row for each line that is not blank (and for each element of an array), with ``file`` and ``reason``, which
-        is null for good lines.
+    Returns one row for each line that is not blank (and for each element of an array), with ``file`` and ``reason``,
+    which is null for good lines.
     """
     parsed = spark.read.schema(_LINE).options(**_STRICT).option("lineSep", "\n").json(list(paths))
     return parsed.select("*", _file(), _reason(F.col(_BAD).isNotNull()).alias("reason"))
@@ -78,8 +77,7 @@ def read_fast(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 def read_strictly(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     """Parse the lines of segments and keep their raw text.
 
-    Returns:
-        One row for each line, blank ones too, with the columns of `read_fast` and the text in ``line``.
+    Returns one row for each line, blank ones too, with the columns of `read_fast` and the text in ``line``.
     """
     text = spark.read.option("lineSep", "\n").text(list(paths)).select("value", _file(), _folder())
     parsed = F.from_json("value", _LINE, _STRICT)

@@ -11,13 +11,7 @@ from gateway.pipeline.lake import Manifest
 
 
 class Progress:
-    """Prints the progress of an ingest.
-
-    Args:
-        out: receives messages; standard output by default.
-        quiet: print warnings only.
-        errors: receives warnings; standard error by default.
-    """
+    """Prints the progress of an ingest, and warnings to `errors`; if `quiet`, only those."""
 
     def __init__(self, out: TextIO | None = None, *, quiet: bool = False, errors: TextIO | None = None) -> None:
         self._out = out or sys.stdout

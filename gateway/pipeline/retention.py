@@ -46,7 +46,7 @@ def collect(
 
     Args:
         lake: that the journal was ingested into.
-        journal: directory of the segments; only those are deleted that are ingested and have not changed since.
+        journal: directory of the segments. Only segments that are ingested and have not changed since are deleted.
         retain_days: the least age of a deleted segment, since its last write; 0 for all that are ingested.
         events_days: the age from which days of events are deleted; the roll-up and all computed tables stay. None: keep
             all events.

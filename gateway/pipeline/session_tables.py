@@ -93,7 +93,7 @@ def features_used(events: DataFrame) -> DataFrame:
 
 
 def durable_days(rollup: DataFrame, events: DataFrame) -> DataFrame:
-    """What one day tells of durable subscriptions.
+    """The durable subscriptions in the events of one day.
 
     Times come from the day's events at level session; those of messages, from the roll-up, are
     exact to 10 seconds only.
@@ -130,7 +130,7 @@ def durable_subs(
 ) -> DataFrame:
     """Durable subscriptions as they are now, "now" being the time of the newest line of all boots.
 
-    Lines from a clock that is more than a day ahead are ignored for that, unless all of them are.
+    That ignores lines from a clock that is more than a day ahead, unless all lines are.
 
     Args:
         days: all rows of ``durable_days``.

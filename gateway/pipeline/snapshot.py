@@ -82,11 +82,7 @@ class LakeSnapshot:
 
     @classmethod
     def read(cls, lake: Lake) -> LakeSnapshot:
-        """Read all manifests of a lake.
-
-        Raises:
-            PipelineError: a directory cannot be listed; its content would seem not to exist.
-        """
+        """Read all manifests of a lake. Raises PipelineError if a directory cannot be listed."""
         found = cls(lake)
         for path in _json_files(lake.batches):
             if _BATCH.fullmatch(path.stem):
@@ -197,8 +193,7 @@ def timestamp() -> str:
 def exclusive_write(lake: Lake) -> Iterator[None]:
     """Hold the write lock of an existing lake.
 
-    Raises:
-        PipelineError: another process holds it, there is no lake, or a directory of it cannot be listed.
+    Raises PipelineError if another process holds it, there is no lake, or a directory of it cannot be listed.
     """
     lake.must_exist()
     with lake.locked():

@@ -1,4 +1,4 @@
-"""Prepares a batch under ``_staging``: writes its rows with Spark, and reads back what they are without it."""
+"""Prepares a batch under ``_staging``: writes its rows with Spark, and reads back without Spark what was written."""
 
 from __future__ import annotations
 
@@ -79,10 +79,9 @@ def stage(spark: SparkSession, lines: Mapping[Path, int], directory: Path, *, st
 
 
 def stage_events(spark: SparkSession, paths: list[str], directory: Path) -> int:
-    """Write the good lines of segments as rows of ``events``, read the fast way.
+    """Write the good lines of segments as rows of ``events``, read the fast way, and return how many lines are bad.
 
-    Returns:
-        How many lines were found to be bad. Blank lines and arrays are not among them.
+    Blank lines and arrays are not among the bad ones.
     """
     observation = Observation()
     _write_events(events_of(read_fast(spark, paths).observe(observation, F.count("reason").alias("bad"))), directory)
@@ -141,7 +140,7 @@ def days(table: Path) -> list[str]:
 
 
 def session_days(events: Path) -> list[str]:
-    """The days on which those sessions began of which a batch has the beginning or the end.
+    """The days on which the sessions began whose beginning or end is in a batch.
 
     If it has only the end, the beginning is computed from its time and the session's duration, which come from
     different clocks; a session that began near midnight counts for both days.

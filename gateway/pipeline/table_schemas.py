@@ -79,11 +79,7 @@ def schema_of(table: str) -> pa.Schema:
 def replace_file(lake: Lake, table: str, rows: pa.Table, path: Path) -> None:
     """Replace a computed table's file in one step, so that a reader sees either the old or the new one.
 
-    Args:
-        lake: that contains the table; the file is written under its ``_staging`` first.
-        table: its name.
-        rows: with at least the table's columns, in any order.
-        path: of the file.
+    ``rows`` have at least the table's columns, in any order. The file is written under the lake's ``_staging`` first.
     """
     schema = schema_of(table)
     rows = rows.select(schema.names).cast(schema)

@@ -261,7 +261,7 @@ def test_a_checkpoint_older_than_the_lake_is_not_followed(
     with pytest.raises(PipelineError, match="is older than the lake: it knows nothing of batch 1"):
         run(spark, tmp_path)
     with monkeypatch.context() as patch:  # and the check of each batch finds it, should the first check fail to
-        patch.setattr("gateway.pipeline.ingest.require_consistent", lambda _lake: None)
+        patch.setattr("gateway.pipeline.source.require_consistent", lambda _lake: None)
         with pytest.raises(PipelineError, match="is older than the lake: it knows nothing of batch 1"):
             run(spark, tmp_path)
     checkpoint_before(lake, 1)

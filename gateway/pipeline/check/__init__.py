@@ -1,8 +1,8 @@
 """Proves that a lake is complete: every line of every ingested segment is in it, once, identified by (boot, seq).
 
 Uses pyarrow only, so that the engine that wrote the lake is not the one that checks it. Columns are read in batches and
-compared by counts and fingerprints; only where those differ are the line numbers looked at, and only of that boot. Of
-the computed tables only the files are checked, not the figures.
+compared by counts and fingerprints. Only if those of a boot differ, its line numbers are compared. Of the computed
+tables, the files are checked but not the figures in them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from gateway.errors import PipelineError
-from gateway.pipeline.check.batch_checks import check_directories, check_manifests, newest_commit
-from gateway.pipeline.check.journal_checks import check_segments
+from gateway.pipeline.check.batch_checks import check_directories, check_manifests, check_segments, newest_commit
 from gateway.pipeline.check.lake_scan import LakeScan, read_bad_lines, read_events
 from gateway.pipeline.check.line_checks import LineChecker
 from gateway.pipeline.check.output import CheckOutput
@@ -22,19 +21,11 @@ from gateway.pipeline.snapshot import LakeSnapshot, is_being_written
 
 
 def check(lake: Lake, journal: Path | None, out: TextIO, *, quiet: bool = False) -> bool:
-    """Print whether a lake is complete, and what to do if it is not.
+    """Print whether a lake is complete, and what to do if it is not. If `quiet`, print only what is wrong.
 
-    Args:
-        lake: is only read; another command may write into it meanwhile.
-        journal: if given, the segments in this directory are compared too.
-        out: receives the result.
-        quiet: print only what is wrong, and nothing if the lake is complete.
-
-    Returns:
-        True if nothing is missing, duplicated or unreadable.
-
-    Raises:
-        PipelineError: there is no lake, or no journal, or a directory of them cannot be listed.
+    The lake is only read; another command may write into it at the same time. If `journal` is given, the segments in
+    this directory are compared too. Returns True if nothing is missing, duplicated or unreadable. Raises PipelineError
+    if there is no lake or no journal, or if one of their directories cannot be listed.
     """
     lake.must_be_listable()
     if journal is not None:
@@ -44,8 +35,7 @@ def check(lake: Lake, journal: Path | None, out: TextIO, *, quiet: bool = False)
         output.note(
             "another process is writing into the lake", "What is reported may be temporary; check again after it."
         )
-    # Read before the manifests: an ingest that goes on meanwhile can then only make these two too small, never too
-    # large.
+    # Read these two before the manifests. If an ingest is running, they can then be too small, but never too large.
     committed, refreshed = newest_commit(lake), lake.refreshed()
     snapshot = LakeSnapshot.read(lake)
     check_manifests(snapshot, committed, output)

@@ -10,12 +10,7 @@ _MOST_NAMED: Final = 5
 
 
 class CheckOutput:
-    """Prints what was found.
-
-    Args:
-        out: receives the lines.
-        quiet: print only what is wrong.
-    """
+    """Prints what was found; if `quiet`, only what is wrong."""
 
     def __init__(self, out: TextIO, *, quiet: bool) -> None:
         self._out = out

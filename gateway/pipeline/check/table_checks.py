@@ -102,12 +102,9 @@ def _differences(day: str, events: EventSums, rollup: EventSums) -> Iterable[str
 
 
 def check_computed(snapshot: LakeSnapshot, refreshed: int, output: CheckOutput) -> None:
-    """Check that the computed tables have the files of all days, up to the last batch; not that figures are right.
+    """Check that the computed tables have the files of all days, up to the last batch. The figures are not checked.
 
-    Args:
-        snapshot: of the lake.
-        refreshed: the last batch that the tables have; read before the snapshot was.
-        output: receives the findings.
+    `refreshed` is the last batch that the tables have; read it before the snapshot.
     """
     current = _check_last_batch(snapshot, refreshed, output)
     lake = snapshot.lake

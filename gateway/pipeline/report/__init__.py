@@ -17,17 +17,11 @@ from gateway.pipeline.report.units import micros_of
 
 
 def write_report(lake: Lake, output: Path, start: datetime | None, end: datetime | None) -> None:
-    """Write the report on a lake, or on a part of its time.
+    """Write the report on a lake, or on a part of its time, into a file in one step.
 
-    Args:
-        lake: must exist, but may be empty.
-        output: the file to write, in one step.
-        start: the beginning, with a time zone; None: the first event.
-        end: the end, exclusive, with a time zone; None: the last event.
-
-    Raises:
-        UsageError: start is not before end, or one has no time zone.
-        PipelineError: there is no lake, a table cannot be read, or the file cannot be written.
+    The lake must exist, but may be empty. ``start`` and ``end``, which is exclusive, need a time zone; None means the
+    first and the last event. Raises UsageError if start is not before end, or if one has no time zone, and
+    PipelineError if there is no lake, a table cannot be read, or the file cannot be written.
     """
     for option, moment in (("--from", start), ("--to", end)):
         if moment and moment.utcoffset() is None:

@@ -9,9 +9,8 @@ from datetime import MAXYEAR, datetime
 from math import ceil, floor, log10
 from typing import Final, Protocol
 
-from gateway.pipeline.report.markup import Markup
+from gateway.pipeline.report.markup import Canvas, Markup, PlotArea, rule, width_of, words
 from gateway.pipeline.report.span import Span
-from gateway.pipeline.report.svg import Canvas, PlotArea, rule, width_of, words
 from gateway.pipeline.report.units import DAY, EPOCH, HOUR, MILLISECOND, MINUTE, SECOND, datetime_of, latency, micros_of
 
 _ROUND: Final = (1, 2, 5, 10)
@@ -72,11 +71,7 @@ class AxisRange:
 class LinearScale:
     """From zero to a round number that is at least the highest value.
 
-    Args:
-        highest: value.
-        extent: of the axis.
-        name: makes the label of a value.
-        ticks: at most, without zero.
+    ``name`` makes the label of a value. There are at most ``ticks`` labels besides zero.
     """
 
     def __init__(self, highest: float, extent: AxisRange, name: Callable[[float], str], ticks: int = 4) -> None:
@@ -100,12 +95,7 @@ def _round_up(value: float) -> float:
 
 
 class LatencyScale:
-    """A logarithmic scale of latencies in microseconds, with labels such as 10 ms.
-
-    Args:
-        values: all that must fit.
-        extent: of the axis.
-    """
+    """A logarithmic scale for all values, which are latencies in microseconds, with labels such as 10 ms."""
 
     def __init__(self, values: Sequence[float], extent: AxisRange) -> None:
         low, high = max(1.0, min(values, default=1.0)), max(1.0, *values, 1.0)
@@ -138,13 +128,7 @@ class TimeTick:
 
 
 class TimeScale:
-    """A scale of time.
-
-    Args:
-        span: that it covers.
-        extent: of the axis.
-        most: ticks at most.
-    """
+    """A scale of time that covers a span, with at most ``most`` ticks."""
 
     def __init__(self, span: Span, extent: AxisRange, most: int) -> None:
         self._span = span

@@ -9,10 +9,9 @@ from typing import Final
 
 from gateway.pipeline.report.elements import ReportSection, Table, figure, name_cell, paragraph
 from gateway.pipeline.report.lake_tables import LakeTables, number, text, time, whole_number
-from gateway.pipeline.report.markup import Markup, tag
+from gateway.pipeline.report.markup import Canvas, Markup, drawing, tag
 from gateway.pipeline.report.row_charts import Lifeline, draw_lifelines, lifelines_height
 from gateway.pipeline.report.span import TEN_SECONDS, Span
-from gateway.pipeline.report.svg import Canvas, drawing
 from gateway.pipeline.report.units import DAY, NOTHING, duration, exact, moment
 
 _COLUMNS: Final = (
@@ -75,12 +74,7 @@ def _order(durable: DurableSubscription) -> tuple[int, float, str, str]:
 
 
 def durable_section(subscriptions: Sequence[DurableSubscription], as_of: int) -> ReportSection:
-    """A lifeline for each subscription.
-
-    Args:
-        subscriptions: in the order in which they appear.
-        as_of: the last moment that the lake knows of, in microseconds.
-    """
+    """A lifeline for each subscription; ``as_of`` is the last moment that the lake knows of, in microseconds."""
     if not subscriptions:
         return ReportSection("durables", _TITLE, paragraph("There are no durable subscriptions."))
     lives = [_lifeline(one, as_of) for one in subscriptions[:_MOST]]

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gateway.pipeline.report.markup import Markup, joined, named, tag
-from gateway.pipeline.report.svg import NARROW, WIDE, Canvas
+from gateway.pipeline.report.markup import NARROW, WIDE, Canvas, Markup, joined, named, tag
 
 MOST_ROWS: Final = 500
 """Rows of a table, at most; the number of rows left out is printed below it."""

@@ -17,11 +17,10 @@ from gateway.pipeline.report.elements import (
     paragraph,
 )
 from gateway.pipeline.report.lake_tables import LakeTables, hour_overlaps, text, whole_number
-from gateway.pipeline.report.markup import Markup, joined, name_of, shortened
+from gateway.pipeline.report.markup import Canvas, Markup, PlotArea, drawing, joined, name_of, shortened
 from gateway.pipeline.report.span import MOST_BARS, Span
-from gateway.pipeline.report.svg import Canvas, PlotArea, drawing
 from gateway.pipeline.report.time_charts import LAYER_STYLES, Layer, draw_stacks, layer_sample
-from gateway.pipeline.report.traffic_counts import EventCounts
+from gateway.pipeline.report.traffic_over_time import EventCounts
 from gateway.pipeline.report.units import count, duration, exact, moment, si
 
 _COLUMNS: Final = ("hour", "vhost", "user", "code", "n")

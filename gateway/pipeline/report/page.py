@@ -18,7 +18,7 @@ from gateway.pipeline.report.redeliveries import redelivery_section
 from gateway.pipeline.report.span import Span
 from gateway.pipeline.report.time_charts import hatches
 from gateway.pipeline.report.top_destinations import destination_section
-from gateway.pipeline.report.traffic_charts import hold_section, latency_section, traffic_section
+from gateway.pipeline.report.traffic_over_time import hold_section, latency_section, traffic_section
 from gateway.pipeline.report.units import count, duration, exact, latency, moment, size
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"

@@ -8,10 +8,9 @@ from typing import Final
 
 from gateway.pipeline.report.elements import ReportSection, Table, figure, folded, name_cell, paragraph
 from gateway.pipeline.report.lake_tables import LakeTables, hour_overlaps, number, text, whole_number
-from gateway.pipeline.report.markup import Markup, joined, name_of, shortened
+from gateway.pipeline.report.markup import Canvas, Markup, drawing, joined, name_of, shortened
 from gateway.pipeline.report.row_charts import BarRow, bars_height, draw_bars
 from gateway.pipeline.report.span import Span
-from gateway.pipeline.report.svg import Canvas, drawing
 from gateway.pipeline.report.units import count, exact, latency, share
 
 _REDELIVERY_COLUMNS: Final = ("hour", "vhost", "user", "destination", "delivered", "redelivered")

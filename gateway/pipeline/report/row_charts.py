@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.pipeline.report.axes import AxisRange, TimeScale, time_axis
-from gateway.pipeline.report.markup import Markup, tag
+from gateway.pipeline.report.markup import Canvas, Markup, PlotArea, box, dot, label, path, rule, tag, width_of, words
 from gateway.pipeline.report.span import Span
-from gateway.pipeline.report.svg import Canvas, PlotArea, box, dot, label, path, rule, width_of, words
 
 _BAR: Final = 11
 _GAP: Final = 4

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.pipeline.report.axes import Scale, TimeScale
-from gateway.pipeline.report.markup import Markup, joined, tag
-from gateway.pipeline.report.svg import PlotArea, box, dot, path, rule, width_of, words
+from gateway.pipeline.report.markup import Markup, PlotArea, box, dot, joined, path, rule, tag, width_of, words
 
 LAYER_STYLES: Final = 7
 """How many layers of stacked bars can be told apart: each style has a colour and a hatch of its own."""
@@ -52,15 +51,7 @@ def plot_area(width: float, height: float, series: Sequence[Series], *, left: fl
 def draw_lines(
     area: PlotArea, moments: Sequence[float], series: Sequence[Series], across: TimeScale, up: Scale
 ) -> Iterator[Markup]:
-    """Draw lines, the last one on top; a line is broken where it has no value.
-
-    Args:
-        area: to draw in.
-        moments: one for each value.
-        series: the lines.
-        across: the scale of time.
-        up: the scale of values.
-    """
+    """Draw lines, the last one on top; a line has a gap where a value is missing. Each value has its own moment."""
     for each in series:
         for run in _runs(moments, each, across, up):
             if each.filled and len(run) > 1:
@@ -136,15 +127,7 @@ class Layer:
 def draw_stacks(
     begins: Sequence[int], width: int, layers: Sequence[Layer], across: TimeScale, up: Scale
 ) -> Iterator[Markup]:
-    """Draw stacked bars.
-
-    Args:
-        begins: of the bins, in microseconds.
-        width: of a bin, in microseconds.
-        layers: from the bottom up.
-        across: the scale of time.
-        up: the scale of values.
-    """
+    """Draw stacked bars, layers from the bottom up. ``begins`` and ``width`` of the bins are in microseconds."""
     for number, begin in enumerate(begins):
         left, right = across.place(begin), across.place(begin + width)
         room = min((right - left) * (1 - _GAP), _WIDEST_BAR)

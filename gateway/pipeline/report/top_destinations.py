@@ -8,10 +8,9 @@ from typing import Final
 
 from gateway.pipeline.report.elements import ReportSection, Table, figure, legend_of, name_cell, paragraph
 from gateway.pipeline.report.lake_tables import LakeTables, hour_overlaps, text, time, whole_number
-from gateway.pipeline.report.markup import Markup, name_of, shortened
+from gateway.pipeline.report.markup import Canvas, Markup, drawing, name_of, shortened
 from gateway.pipeline.report.row_charts import BarRow, bar_sample, bars_height, draw_bars
 from gateway.pipeline.report.span import Span
-from gateway.pipeline.report.svg import Canvas, drawing
 from gateway.pipeline.report.units import count, exact, size
 
 _SUMMED: Final = (
