@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Final
 
-from gateway.session.transitions import State
+from gateway.session.context import State
 
 if TYPE_CHECKING:
     from gateway.server.client.connection import ClientConnection

@@ -9,11 +9,10 @@ from __future__ import annotations
 from gateway.session import error_frames, ops
 from gateway.session.cached_publish import CachedPublish
 from gateway.session.confirms import Commit
-from gateway.session.context import Hold, SessionContext
+from gateway.session.context import Hold, SessionContext, State
 from gateway.session.publish import Publisher
 from gateway.session.subscription import Settlement
 from gateway.session.transactions import OpenTransactions, Transaction
-from gateway.session.transitions import State
 from gateway.stomp.frame import Frame
 
 

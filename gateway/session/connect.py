@@ -6,6 +6,9 @@ count.
 
 from __future__ import annotations
 
+import binascii
+import json
+from base64 import urlsafe_b64decode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,11 +16,10 @@ from typing import Final
 from gateway.config.virtual_host import FindVirtualHost, VirtualHost
 from gateway.errors import CloseReason, StompError
 from gateway.session import error_frames, ops
-from gateway.session.context import SessionContext
+from gateway.session.context import SessionContext, State
 from gateway.session.destination_rules import DestinationRules
 from gateway.session.observer import SessionObserver
 from gateway.session.queues import QueueRules
-from gateway.session.transitions import State
 from gateway.stomp.encoder import encode
 from gateway.stomp.frame import Frame
 from gateway.stomp.headers import trim_values
@@ -25,6 +27,10 @@ from gateway.stomp.heartbeat import Heartbeats, negotiate
 
 VERSIONS: Final = (b"1.2", b"1.1", b"1.0")
 """The versions of STOMP that the gateway speaks, best first."""
+
+_TOKEN: Final = b"token"
+# Of a JWT: header, claims and signature.
+_PARTS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +155,7 @@ class ConnectHandler:
 
     def __init__(self, context: SessionContext, server: bytes, resolve: FindVirtualHost) -> None:
         self.client = ClientFacts()
-        self.heartbeats = _NO_HEARTBEATS
+        self.heartbeats = Heartbeats()
         self._context = context
         self._server = server
         self._resolve = resolve
@@ -271,4 +277,67 @@ class ConnectHandler:
         context.fail(error, context.receipt_of(frame))
 
 
-_NO_HEARTBEATS: Final = Heartbeats()
+def expiry_of(passcode: bytes) -> float | None:
+    """When a passcode expires, in seconds since the epoch; None if it is no token, or one without an expiry."""
+    parts = passcode.split(b".")
+    if len(parts) != _PARTS:
+        return None
+    try:
+        claims = json.loads(urlsafe_b64decode(parts[1] + b"=" * (-len(parts[1]) % 4)))
+    except (ValueError, binascii.Error, RecursionError):
+        return None
+    expiry = claims.get("exp") if isinstance(claims, dict) else None
+    return expiry if isinstance(expiry, int | float) and not isinstance(expiry, bool) else None
+
+
+class TokenHandler:
+    """The token of a session."""
+
+    __slots__ = ("_context", "_expires")
+
+    def __init__(self, context: SessionContext) -> None:
+        # Seconds since the epoch; None where nothing expires.
+        self._expires: float | None = None
+        self._context = context
+
+    def logged_in(self, passcode: bytes) -> None:
+        """The client has logged in with this passcode."""
+        if self._context.settings.token_renewal:
+            self._expires = expiry_of(passcode)
+
+    def renew(self, frame: Frame) -> None:
+        """TOKEN: let the broker judge a new token.
+
+        Raises:
+            StompError: when the frame has no token, or token renewal is not configured: then there is no such command.
+        """
+        context = self._context
+        if not context.settings.token_renewal:
+            raise error_frames.bad_command(frame.command)
+        token = context.headers(frame).get(_TOKEN)
+        if not token:
+            raise error_frames.missing_header(frame.command, _TOKEN)
+        context.ask(ops.RenewToken(token), frame)
+
+    def renewed(self, event: ops.TokenRenewed) -> None:
+        """The broker accepted the new token on every link."""
+        context = self._context
+        operation = context.operation
+        if isinstance(operation, ops.RenewToken):
+            self._expires = expiry_of(operation.token)
+        context.send_receipt(context.operation_done())
+
+    def refused(self, event: ops.TokenRefused) -> None:
+        """The broker refused the new token; the old one is good until it expires."""
+        context = self._context
+        frame = context.operation_done()
+        context.fail(error_frames.token_refused(event.text), context.receipt_of(frame))
+
+    def has_expired(self, now: float) -> bool:
+        """Whether the token has expired, and the broker is not checking a new one.
+
+        Args:
+            now: seconds since the epoch.
+        """
+        is_past = self._expires is not None and now >= self._expires
+        return is_past and not isinstance(self._context.operation, ops.RenewToken)

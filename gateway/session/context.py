@@ -20,13 +20,47 @@ from gateway.session.observer import SessionObserver
 from gateway.session.queues import DeclaredQueues, QueueRules, QueueSpec
 from gateway.session.subscription import Subscription, Subscriptions
 from gateway.session.traffic import SessionTraffic
-from gateway.session.transitions import MOVES, State
 from gateway.stomp.encoder import encode_receipt
 from gateway.stomp.frame import Frame
 from gateway.stomp.headers import trim_values
 
 NO_SETTINGS: Final = VirtualHost(name="")
 """Stands in until the client has logged in to a virtual host."""
+
+
+class State(Enum):
+    """Where a session is in its life.
+
+    What a command does in a state is in the table of ``session.py``. A cell that is absent there is a protocol error:
+    before CONNECT every other command is "Illegal command", after it every unknown one is "Bad command".
+    """
+
+    # Looked up for every frame, and the hash of Enum is written in Python.
+    __hash__ = object.__hash__
+
+    CONNECTING = "connecting"
+    """The client has sent nothing yet, or its CONNECT was refused and it may try again."""
+    AUTHENTICATING = "authenticating"
+    """The broker checks the login."""
+    CONNECTED = "connected"
+    """Every command has its handler."""
+    DRAINING = "draining"
+    """The client sent DISCONNECT, or the gateway stops. The session waits for confirms and still sends receipts."""
+    CLOSED = "closed"
+    """The last frame is written. All further input is discarded."""
+
+
+READING: Final = frozenset((State.CONNECTING, State.CONNECTED))
+"""The states in which frames are read. In the others they wait in the decoder, or are discarded."""
+
+# From each state to the states that may follow. Every state may end in CLOSED.
+MOVES: Final = {
+    State.CONNECTING: frozenset((State.AUTHENTICATING, State.DRAINING, State.CLOSED)),
+    State.AUTHENTICATING: frozenset((State.CONNECTING, State.CONNECTED, State.DRAINING, State.CLOSED)),
+    State.CONNECTED: frozenset((State.DRAINING, State.CLOSED)),
+    State.DRAINING: frozenset((State.CLOSED,)),
+    State.CLOSED: frozenset[State](),
+}
 
 
 class Hold(Enum):

@@ -8,8 +8,7 @@ from gateway.errors import CloseReason
 from gateway.session import error_frames, ops
 from gateway.session.commit import TransactionHandler
 from gateway.session.confirms import PublisherConfirms
-from gateway.session.context import Hold, SessionContext
-from gateway.session.transitions import State
+from gateway.session.context import Hold, SessionContext, State
 from gateway.stomp.frame import Frame
 
 

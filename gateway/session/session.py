@@ -35,18 +35,15 @@ from gateway.amqp.splitter import Return
 from gateway.config.virtual_host import FindVirtualHost, VirtualHost
 from gateway.errors import CloseReason, CodecError, FrameError, StompError, TlsHandshakeError
 from gateway.session import error_frames, ops
-from gateway.session.acknowledge import AckHandler
 from gateway.session.commit import TransactionHandler
-from gateway.session.connect import ClientFacts, ConnectHandler
-from gateway.session.context import NO_SETTINGS, Hold, SessionContext
+from gateway.session.connect import ClientFacts, ConnectHandler, TokenHandler
+from gateway.session.context import NO_SETTINGS, READING, Hold, SessionContext, State
 from gateway.session.disconnect import DisconnectHandler
 from gateway.session.observer import SessionObserver
 from gateway.session.publish import Publisher
-from gateway.session.subscribe import SubscribeHandler
+from gateway.session.subscribe import AckHandler, SubscribeHandler
 from gateway.session.subscription import Subscription
-from gateway.session.token_renewal import TokenHandler
 from gateway.session.transactions import OpenTransactions
-from gateway.session.transitions import READING, State
 from gateway.stomp.decoder import Decoder, FrameLimits
 from gateway.stomp.frame import Frame
 from gateway.stomp.heartbeat import Heartbeats

@@ -8,9 +8,8 @@ from gateway.config.virtual_host import FindVirtualHost, VirtualHost
 from gateway.errors import CloseReason, FrameError
 from gateway.session import ops
 from gateway.session.connect import ClientFacts
-from gateway.session.context import Hold
+from gateway.session.context import READING, Hold, State
 from gateway.session.session import Session
-from gateway.session.transitions import READING, State
 from gateway.stomp.decoder import Decoder, FrameLimits
 from gateway.stomp.frame import Frame
 from tests.fuzz.bridge import SteppedBridge

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from gateway.config.virtual_host import TransactionLimits
-from gateway.session.acknowledge import AckHandler
 from gateway.session.context import SessionContext
 from gateway.session.delivery_ledger import AckMode
+from gateway.session.subscribe import AckHandler
 from gateway.session.subscription import Subscription
 from gateway.session.transactions import OpenTransactions
 from tests.support.playbook import NO_PROPERTIES, TO_QUEUE

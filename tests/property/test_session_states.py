@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from gateway.config.virtual_host import VirtualHost
 from gateway.session import ops
-from gateway.session.context import Hold
+from gateway.session.context import MOVES, READING, Hold, State
 from gateway.session.session import COMMANDS as TABLE
-from gateway.session.transitions import MOVES, READING, State
 from gateway.stomp.frame import CLIENT_COMMANDS
 from tests.property.session_frames import COMMANDS, frames
 from tests.support.playbook import FRAME_MAX, PUBLISHING, Playbook, deliver

@@ -17,9 +17,9 @@ from gateway.config.virtual_host import VirtualHost
 from gateway.errors import FrameError
 from gateway.parity import FrameReader, ServerFrame
 from gateway.session import ops
+from gateway.session.context import State
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
-from gateway.session.transitions import State
 from gateway.stomp.decoder import Decoder, FrameLimits
 
 IDENTITY = b"session-of-the-playbook"

@@ -18,10 +18,10 @@ from gateway.errors import FrameError
 from gateway.parity import Closed, FrameReader, Received, SilenceError
 from gateway.session import ops
 from gateway.session.connect import ClientFacts
+from gateway.session.context import State
 from gateway.session.queues import QueueSpec
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
-from gateway.session.transitions import State
 from gateway.stomp.decoder import Decoder, FrameLimits
 from tests.support.model_broker import ModelBroker, RefusalError
 from tests.support.model_channel import Channel

@@ -20,11 +20,10 @@ from gateway.server.broker.pausable_link import PausableLink
 from gateway.server.broker.queue_declare import ExclusiveQueues, declare_or_accept
 from gateway.server.client.login_handler import LoginHandler
 from gateway.session import ops
-from gateway.session.context import Hold
+from gateway.session.context import Hold, State
 from gateway.session.queues import QueueSpec
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
-from gateway.session.transitions import State
 
 _NOT_FOUND: Final = 404
 

@@ -32,9 +32,8 @@ from gateway.server.listen.websocket import StompProtocol
 from gateway.server.stats import GatewayStats
 from gateway.session import error_frames
 from gateway.session.connect import ClientFacts
-from gateway.session.context import Hold
+from gateway.session.context import Hold, State
 from gateway.session.session import Session
-from gateway.session.transitions import State
 from gateway.stomp.decoder import Decoder, FrameLimits
 
 # Frames of one client that are carried out before others have their turn: a few milliseconds' worth.

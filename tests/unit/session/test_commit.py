@@ -4,9 +4,8 @@ import pytest
 
 from gateway.config.virtual_host import TransactionLimits, VirtualHost
 from gateway.session import ops
-from gateway.session.context import Hold
+from gateway.session.context import Hold, State
 from gateway.session.subscription import Subscription
-from gateway.session.transitions import State
 from tests.support.playbook import Playbook, ack_id, deliver, stomp
 
 

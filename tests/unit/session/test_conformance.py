@@ -12,7 +12,7 @@ from gateway.config.virtual_host import TransactionLimits, VirtualHost
 from gateway.errors import CloseReason
 from gateway.session import ops
 from gateway.session.connect import ClientFacts
-from gateway.session.transitions import State
+from gateway.session.context import State
 from tests.support.playbook import IDENTITY, Playbook, ack_id, deliver
 
 PLUGIN = VirtualHost(name="/", transactions=TransactionLimits(max_open=1, max_actions=1))

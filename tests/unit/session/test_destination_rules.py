@@ -11,9 +11,9 @@ from gateway.config.virtual_host import Prefetch, VirtualHost
 from gateway.errors import CloseReason, StompError
 from gateway.patterns import Pattern
 from gateway.session import ops
+from gateway.session.context import State
 from gateway.session.destination_rules import DestinationRules, spelled_login
 from gateway.session.destinations import canonical_texts, parse
-from gateway.session.transitions import State
 from tests.support.playbook import Playbook
 
 Action = Literal["allow", "deny", "rewrite"]

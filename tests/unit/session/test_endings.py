@@ -4,7 +4,7 @@ import pytest
 
 from gateway.errors import CloseReason, StompError
 from gateway.session import ops
-from gateway.session.transitions import State
+from gateway.session.context import State
 from tests.support.playbook import Playbook, ack_id, deliver, stomp
 
 STOPPING = "ERROR Shutting down: The gateway is stopping; connect again."

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.errors import CloseReason
 from gateway.session import ops
-from gateway.session.transitions import State
+from gateway.session.context import State
 from tests.support.playbook import Playbook, ack_id, deliver, stomp
 
 MISSING = "NOT_FOUND - no exchange 'e' in vhost '/'"

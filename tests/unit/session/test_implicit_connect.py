@@ -11,7 +11,7 @@ from gateway.config.virtual_host import User, VirtualHost
 from gateway.errors import CloseReason
 from gateway.session import ops
 from gateway.session.connect import ClientFacts
-from gateway.session.transitions import State
+from gateway.session.context import State
 from tests.support.playbook import Playbook
 
 SETTINGS = VirtualHost(name="/", default_user=User(login="somebody", passcode=SecretStr("secret")))

@@ -5,8 +5,7 @@ import pytest
 from gateway.amqp.splitter import Return
 from gateway.config.virtual_host import ConfirmWindow, VirtualHost
 from gateway.errors import CloseReason
-from gateway.session.context import Hold
-from gateway.session.transitions import State
+from gateway.session.context import Hold, State
 from tests.support.playbook import Playbook, ack_id, deliver, stomp
 
 NOWHERE = "No queue gets the message for '{}': NO_ROUTE"

@@ -4,9 +4,9 @@ import pytest
 
 from gateway.config.virtual_host import TransactionLimits
 from gateway.errors import StompError
-from gateway.session.acknowledge import AckHandler
 from gateway.session.context import SessionContext
 from gateway.session.delivery_ledger import AckMode
+from gateway.session.subscribe import AckHandler
 from gateway.session.subscription import Subscription, Subscriptions
 from gateway.session.transactions import OpenTransactions
 from tests.support.playbook import OF_STREAM, TO_QUEUE, deliver, settlements_in_words

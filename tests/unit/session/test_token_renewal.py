@@ -10,9 +10,8 @@ import pytest
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CloseReason
 from gateway.session import ops
-from gateway.session.context import Hold
-from gateway.session.token_renewal import expiry_of
-from gateway.session.transitions import State
+from gateway.session.connect import expiry_of
+from gateway.session.context import Hold, State
 from tests.support.playbook import Playbook, stomp
 
 WITH_TOKENS = VirtualHost(name="/", token_renewal=True)

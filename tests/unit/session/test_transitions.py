@@ -2,8 +2,8 @@
 
 import pytest
 
+from gateway.session.context import MOVES, READING, State
 from gateway.session.session import COMMANDS as TABLE
-from gateway.session.transitions import MOVES, READING, State
 from gateway.stomp.frame import CLIENT_COMMANDS
 from tests.support.playbook import Playbook
 

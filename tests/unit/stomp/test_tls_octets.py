@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.errors import CloseReason, FrameError, TlsHandshakeError
+from gateway.session.context import State
 from gateway.session.session import Session
-from gateway.session.transitions import State
 from gateway.stomp.decoder import Decoder, FrameLimits
 
 HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
