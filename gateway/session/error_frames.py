@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Final
 
 from gateway.config.virtual_host import VirtualHost
@@ -54,6 +55,45 @@ _NAME_IN_TEXT: Final = re.compile(r"[A-Z]+(?:_[A-Z]+)* - ")
 _TOPIC_REFUSED: Final = re.compile(r"ACCESS_REFUSED - (?=(?:read )?access to topic )")
 
 
+# Errors that always say the same. Each is a call, because an exception that is raised keeps its traceback.
+
+version_mismatch: Final = partial(StompError, "Version mismatch", f"Supported versions are {SUPPORTED_VERSIONS}\n")
+not_connected: Final = partial(StompError, "Illegal command", "You must log in using CONNECT first")
+# RabbitMQ's adapter closes without an ERROR.
+already_connected: Final = partial(
+    StompError, "Illegal command", "You are already connected.", close=CloseReason.PROTOCOL_ERROR
+)
+# The client has to connect again, perhaps to another gateway.
+broker_unreachable: Final = partial(
+    StompError,
+    "Upstream unavailable",
+    "The message broker cannot be reached; try again later.\n",
+    close=CloseReason.BROKER_ERROR,
+)
+token_expired: Final = partial(
+    StompError,
+    "Token expired",
+    "The token that you logged in with, or sent since, has expired; connect again with another.\n",
+    close=CloseReason.TOKEN_EXPIRED,
+)
+# A header with an invalid value, in the terse words of RabbitMQ's adapter.
+processing_error: Final = partial(StompError, "Processing error", "Processing error")
+forbidden_message_id: Final = partial(StompError, "Invalid header", "'message-id' is not allowed on 'SEND'.\n")
+durable_needs_id: Final = partial(StompError, "Missing Header", "Header 'id' is required for durable subscriptions")
+missing_subscription_name: Final = partial(
+    StompError, "Missing destination or id", "UNSUBSCRIBE must include a 'destination' or 'id' header"
+)
+temporary_unsubscribe: Final = partial(StompError, "Invalid id", "UNSUBSCRIBE 'id' may not start with /temp-queue/\n")
+commit_rejected: Final = partial(
+    StompError,
+    "Message rejected",
+    "The broker did not accept every message of the transaction; nothing was acknowledged.\n",
+)
+commit_unroutable: Final = partial(
+    StompError, "Unroutable message", "A message of the transaction reached no queue; nothing was acknowledged.\n"
+)
+
+
 def broker_error(
     code: int, text: str, settings: VirtualHost, close: CloseReason = CloseReason.BROKER_ERROR
 ) -> StompError:
@@ -63,8 +103,8 @@ def broker_error(
     """
     if settings.token_renewal and _TOKEN_EXPIRED in text:
         return token_expired()
-    if settings.next_release:
-        text = _NAME_IN_TEXT.sub("", text, count=1) if _NAME_IN_TEXT.match(text) else text
+    if settings.next_release and (name := _NAME_IN_TEXT.match(text)):
+        text = text[name.end() :]
     return StompError(_AMQP_NAMES.get(code, "broker_error"), text, close=close)
 
 
@@ -76,16 +116,6 @@ def topic_refused(code: int, text: str, settings: VirtualHost) -> StompError:
 def unknown_delivery_tag(tag: int, settings: VirtualHost) -> StompError:
     """The broker's answer to an acknowledgement of an unknown delivery, given without asking it."""
     return broker_error(_PRECONDITION_FAILED, f"PRECONDITION_FAILED - unknown delivery tag {tag}", settings)
-
-
-def processing_error() -> StompError:
-    """A header with an invalid value, in the terse words of RabbitMQ's adapter."""
-    return StompError("Processing error", "Processing error")
-
-
-def version_mismatch() -> StompError:
-    """No common version of STOMP."""
-    return StompError("Version mismatch", f"Supported versions are {SUPPORTED_VERSIONS}\n")
 
 
 def bad_connect(body: str | bytes) -> StompError:
@@ -117,32 +147,10 @@ def token_refused(text: str) -> StompError:
     return StompError("Token refused", f"The token was not accepted: {text}\n")
 
 
-def token_expired() -> StompError:
-    """The session's token has expired."""
-    body = "The token that you logged in with, or sent since, has expired; connect again with another.\n"
-    return StompError("Token expired", body, close=CloseReason.TOKEN_EXPIRED)
-
-
-def broker_unreachable() -> StompError:
-    """No broker answers; the client has to connect again, perhaps to another gateway."""
-    body = "The message broker cannot be reached; try again later.\n"
-    return StompError("Upstream unavailable", body, close=CloseReason.BROKER_ERROR)
-
-
 def too_many_sessions(whose: str, limit: int) -> StompError:
     """A login beyond a limit; ``whose`` names the user, address or virtual host that has it."""
     body = f"{whose} has {limit} sessions, as many as are allowed; close one, or try again later.\n"
     return StompError("Session limit reached", body, close=CloseReason.SESSION_LIMIT)
-
-
-def not_connected() -> StompError:
-    """A command before CONNECT."""
-    return StompError("Illegal command", "You must log in using CONNECT first")
-
-
-def already_connected() -> StompError:
-    """A second CONNECT. RabbitMQ's adapter closes without an ERROR."""
-    return StompError("Illegal command", "You are already connected.", close=CloseReason.PROTOCOL_ERROR)
 
 
 def bad_command(command: bytes) -> StompError:
@@ -184,35 +192,14 @@ def not_for_amqp(reason: str) -> StompError:
 
 def not_text(name: bytes) -> StompError:
     """A name for the broker that is not UTF-8."""
-    return StompError(
-        "Invalid header", b"The value of '%b' must be UTF-8 to name something on the broker.\n" % name[:64]
-    )
-
-
-def forbidden_message_id() -> StompError:
-    """SEND with the header that only servers set."""
-    return StompError("Invalid header", "'message-id' is not allowed on 'SEND'.\n")
-
-
-def durable_needs_id() -> StompError:
-    """A durable subscription without id."""
-    return StompError("Missing Header", "Header 'id' is required for durable subscriptions")
+    body = b"The value of '%b' must be UTF-8 to name something on the broker.\n" % name[:64]
+    return StompError("Invalid header", body)
 
 
 def duplicate_subscription(tag: bytes) -> StompError:
     """A subscription id that is in use."""
     body = b"A subscription identified by '%b' already exists." % tag
     return StompError("Duplicated subscription identifier", body, close=CloseReason.PROTOCOL_ERROR)
-
-
-def missing_subscription_name() -> StompError:
-    """UNSUBSCRIBE without id and destination."""
-    return StompError("Missing destination or id", "UNSUBSCRIBE must include a 'destination' or 'id' header")
-
-
-def temporary_unsubscribe() -> StompError:
-    """UNSUBSCRIBE of a reply queue."""
-    return StompError("Invalid id", "UNSUBSCRIBE 'id' may not start with /temp-queue/\n")
 
 
 def no_subscription(description: bytes) -> StompError:
@@ -228,16 +215,17 @@ def message_without_subscription(ack_id: bytes) -> StompError:
 
 def stream_takes_nothing_back(destination: bytes) -> StompError:
     """NACK of a message of a stream. The broker is not asked: it would close the whole link."""
-    body = b"NOT_IMPLEMENTED - a stream takes no message back: NACK is not possible for '%b'" % destination[:255]
+    body = (
+        b"NOT_IMPLEMENTED - a stream takes no message back: NACK is not possible for '%b'" % destination[:LONGEST_NAME]
+    )
     return StompError(_AMQP_NAMES[_NOT_IMPLEMENTED], body, close=CloseReason.BROKER_ERROR)
 
 
 def subscription_cancelled(description: bytes | None, subscription: bytes) -> StompError:
     """The broker cancelled a consumer, because its queue was deleted for instance.
 
-    Args:
-        description: for example ``id='x'``; None for the queue behind a reply-to.
-        subscription: the ERROR's header of that name.
+    ``description`` is for example ``id='x'``, or None for the queue behind a reply-to; ``subscription`` the ERROR's
+    header of that name.
     """
     template = b"The server has canceled a subscription.\nNo more messages will be delivered for %b.\n"
     body = template % b"undefined" if description is None else _with_term(template, description)
@@ -266,49 +254,34 @@ def transaction_too_large(limit: int, unit: str) -> StompError:
 
 def transaction_too_old(identifier: bytes) -> StompError:
     """A transaction that was open for too long; it is aborted."""
-    body = b'Transaction "%b" was open for too long and has been aborted.\n' % identifier[:255]
+    body = b'Transaction "%b" was open for too long and has been aborted.\n' % identifier[:LONGEST_NAME]
     return StompError("Transaction expired", body)
 
 
 def destination_denied(command: bytes, text: bytes, login: bytes) -> StompError:
     """A destination that an operator's rule denies, in the form of a refusal by the broker."""
-    body = b"ACCESS_REFUSED - a destination rule of the gateway denies %b to '%b' for user '%b'" % (
-        command,
-        text[:LONGEST_NAME],
-        login[:LONGEST_NAME],
-    )
+    body = b"ACCESS_REFUSED - a destination rule of the gateway denies %b to '%b' for user '%b'"
+    body %= command, text[:LONGEST_NAME], login[:LONGEST_NAME]
     return StompError(_AMQP_NAMES[_ACCESS_REFUSED], body, close=CloseReason.BROKER_ERROR)
 
 
 def impossible_rewrite(text: bytes, other: bytes) -> StompError:
     """A destination that an operator's rule turns into an invalid one."""
-    body = b"A destination rule of the gateway turns '%b' into '%b', which is not a valid destination.\n" % (
-        text[:LONGEST_NAME],
-        other[:LONGEST_NAME],
-    )
+    body = b"A destination rule of the gateway turns '%b' into '%b', which is not a valid destination.\n"
+    body %= text[:LONGEST_NAME], other[:LONGEST_NAME]
     return StompError("Invalid destination", body)
 
 
 def rejected(destination: bytes) -> StompError:
     """The broker's basic.nack of a message."""
-    return StompError("Message rejected", b"The broker did not accept the message for '%b'.\n" % destination[:255])
-
-
-def commit_rejected() -> StompError:
-    """A COMMIT with a message that the broker rejected."""
-    body = "The broker did not accept every message of the transaction; nothing was acknowledged.\n"
-    return StompError("Message rejected", body)
+    return StompError(
+        "Message rejected", b"The broker did not accept the message for '%b'.\n" % destination[:LONGEST_NAME]
+    )
 
 
 def unroutable(destination: bytes, text: bytes) -> StompError:
     """A mandatory message that reached no queue; ``text`` is the broker's."""
-    body = b"No queue gets the message for '%b': %b\n" % (destination[:255], text)
-    return StompError("Unroutable message", body)
-
-
-def commit_unroutable() -> StompError:
-    """A COMMIT with a mandatory message that reached no queue."""
-    body = "A message of the transaction reached no queue; nothing was acknowledged.\n"
+    body = b"No queue gets the message for '%b': %b\n" % (destination[:LONGEST_NAME], text)
     return StompError("Unroutable message", body)
 
 
