@@ -18,18 +18,23 @@ LONGEST_SHORT_STRING: Final = 255
 _CONTENT_TYPE: Final = 1 << 15
 _CONTENT_ENCODING: Final = 1 << 14
 _HEADERS: Final = 1 << 13
-_DELIVERY_MODE: Final = 1 << 12
-_PRIORITY: Final = 1 << 11
-_CORRELATION_ID: Final = 1 << 10
-_REPLY_TO: Final = 1 << 9
-_EXPIRATION: Final = 1 << 8
-_MESSAGE_ID: Final = 1 << 7
-_TIMESTAMP: Final = 1 << 6
-_TYPE: Final = 1 << 5
-_USER_ID: Final = 1 << 4
-_APP_ID: Final = 1 << 3
 _CLUSTER_ID: Final = 1 << 2
 _MORE_FLAGS: Final = 1
+
+# The properties behind the headers table, in the order of the list: flag, field of Properties, and the bytes of a
+# number; 0 for a short string.
+_BEHIND_TABLE: Final = (
+    (1 << 12, "delivery_mode", 1),
+    (1 << 11, "priority", 1),
+    (1 << 10, "correlation_id", 0),
+    (1 << 9, "reply_to", 0),
+    (1 << 8, "expiration", 0),
+    (1 << 7, "message_id", 0),
+    (1 << 6, "timestamp", 8),
+    (1 << 5, "type", 0),
+    (1 << 4, "user_id", 0),
+    (1 << 3, "app_id", 0),
+)
 
 # Bytes of the table's field values whose size is fixed, by type letter. RabbitMQ's dialect: "s" is a signed short, and
 # "l" and "L" are both signed.
@@ -65,17 +70,10 @@ class Properties:
 
 
 def short_string(value: bytes, what: str = "text") -> bytes:
-    """Encode a short string (AMQP 0-9-1 section 4.2.5.3).
-
-    Args:
-        value: at most 255 bytes.
-        what: what it is, for the error.
-
-    Returns:
-        The length byte and the value.
+    """Encode a short string: the length byte and the value (AMQP 0-9-1 section 4.2.5.3).
 
     Raises:
-        CodecError: when the value is longer.
+        CodecError: when the value has more than 255 bytes; the text names ``what`` it is.
     """
     if len(value) > LONGEST_SHORT_STRING:
         raise CodecError(f"the {what} has {len(value)} octets; AMQP allows {LONGEST_SHORT_STRING}")
@@ -93,10 +91,7 @@ def table_entries(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def encode_around_table(properties: Properties) -> tuple[bytes, bytes]:
-    """Encode everything but the headers table, which is present in any case.
-
-    Args:
-        properties: their ``headers`` are ignored.
+    """Encode everything but the headers table. The flags say that there is one; ``headers`` are ignored.
 
     Returns:
         The bytes that stand before the table's length (flags first), and those behind the table.
@@ -105,47 +100,31 @@ def encode_around_table(properties: Properties) -> tuple[bytes, bytes]:
         CodecError: when a text is longer than 255 bytes or a number does not fit; it names the property.
     """
     flags = _HEADERS
-    before: list[bytes] = []
-    behind: list[bytes] = []
+    before = behind = b""
+    if properties.content_type is not None:
+        flags |= _CONTENT_TYPE
+        before = short_string(properties.content_type, "content-type")
+    if properties.content_encoding is not None:
+        flags |= _CONTENT_ENCODING
+        before += short_string(properties.content_encoding, "content-encoding")
+    for flag, field, size in _BEHIND_TABLE:
+        value = getattr(properties, field)
+        if value is not None:
+            flags |= flag
+            name = field.replace("_", "-")
+            behind += _number(value, size, name) if size else short_string(value, name)
+    return flags.to_bytes(2, "big") + before, behind
 
-    def text(parts: list[bytes], flag: int, value: bytes | None, name: str) -> int:
-        if value is None:
-            return 0
-        parts.append(short_string(value, name))
-        return flag
 
-    def number(flag: int, value: int | None, size: int, name: str) -> int:
-        if value is None:
-            return 0
-        try:
-            behind.append(value.to_bytes(size, "big"))
-        except OverflowError as error:
-            raise CodecError(f"the {name} {value} is not a number of {8 * size} bits without a sign") from error
-        return flag
-
-    flags |= text(before, _CONTENT_TYPE, properties.content_type, "content-type")
-    flags |= text(before, _CONTENT_ENCODING, properties.content_encoding, "content-encoding")
-    flags |= number(_DELIVERY_MODE, properties.delivery_mode, 1, "delivery-mode")
-    flags |= number(_PRIORITY, properties.priority, 1, "priority")
-    flags |= text(behind, _CORRELATION_ID, properties.correlation_id, "correlation-id")
-    flags |= text(behind, _REPLY_TO, properties.reply_to, "reply-to")
-    flags |= text(behind, _EXPIRATION, properties.expiration, "expiration")
-    flags |= text(behind, _MESSAGE_ID, properties.message_id, "message-id")
-    flags |= number(_TIMESTAMP, properties.timestamp, 8, "timestamp")
-    flags |= text(behind, _TYPE, properties.type, "type")
-    flags |= text(behind, _USER_ID, properties.user_id, "user-id")
-    flags |= text(behind, _APP_ID, properties.app_id, "app-id")
-    return flags.to_bytes(2, "big") + b"".join(before), b"".join(behind)
+def _number(value: int, size: int, name: str) -> bytes:
+    try:
+        return value.to_bytes(size, "big")
+    except OverflowError as error:
+        raise CodecError(f"the {name} {value} is not a number of {8 * size} bits without a sign") from error
 
 
 def decode(data: bytes) -> Properties:
-    """Decode the property flags and the property list of a content header.
-
-    Args:
-        data: everything behind the body size in a content header's payload.
-
-    Returns:
-        The properties; of the headers table only what STOMP can show.
+    """Decode the property flags and the property list of a content header: everything behind its body size.
 
     Raises:
         CodecError: when the bytes end early or hold a type that AMQP and RabbitMQ do not define.
@@ -174,32 +153,12 @@ class _PropertyReader:
             found.content_encoding = self._text()
         if flags & _HEADERS:
             found.headers = self._table()
-        if flags & _DELIVERY_MODE:
-            found.delivery_mode = self._number(1)
-        if flags & _PRIORITY:
-            found.priority = self._number(1)
-        self._texts_and_times(flags, found)
-        return found
-
-    def _texts_and_times(self, flags: int, found: Properties) -> None:
-        if flags & _CORRELATION_ID:
-            found.correlation_id = self._text()
-        if flags & _REPLY_TO:
-            found.reply_to = self._text()
-        if flags & _EXPIRATION:
-            found.expiration = self._text()
-        if flags & _MESSAGE_ID:
-            found.message_id = self._text()
-        if flags & _TIMESTAMP:
-            found.timestamp = self._number(8)
-        if flags & _TYPE:
-            found.type = self._text()
-        if flags & _USER_ID:
-            found.user_id = self._text()
-        if flags & _APP_ID:
-            found.app_id = self._text()
+        for flag, field, size in _BEHIND_TABLE:
+            if flags & flag:
+                setattr(found, field, self._number(size) if size else self._text())
         if flags & _CLUSTER_ID:
             self._text()
+        return found
 
     def _take(self, size: int) -> bytes:
         end = self._at + size
@@ -213,7 +172,7 @@ class _PropertyReader:
         return int.from_bytes(self._take(size), "big", signed=signed)
 
     def _text(self) -> bytes:
-        return self._take(self._number(1))
+        return self._take(self._take(1)[0])
 
     def _table(self) -> list[tuple[bytes, bytes | int]]:
         end = self._number(4) + self._at
@@ -229,7 +188,7 @@ class _PropertyReader:
 
     def _field(self) -> bytes | int | None:
         """One field value; None for the types that a STOMP header cannot show."""
-        kind = self._number(1)
+        kind = self._take(1)[0]
         if kind in _SIZED:
             value = self._take(self._number(4))
             return value if kind == ord("S") else None

@@ -106,8 +106,7 @@ class _Message:
 class Splitter:
     """Splits the byte stream of one AMQP connection.
 
-    Args:
-        watch: called for cancelled consumers, closed channels, the closed connection, and broker alarms.
+    ``watch`` is called for cancelled consumers, closed channels, the closed connection, and broker alarms.
     """
 
     __slots__ = ("_messages", "_missing", "_rest", "_returns", "_watch", "sinks", "touched")
@@ -138,9 +137,6 @@ class Splitter:
 
     def receive(self, data: bytes) -> bytes:
         """Take what one read of the socket gave.
-
-        Args:
-            data: any part of the stream.
 
         Returns:
             The frames that were not data of registered channels, whole, in order. Owners of sinks that got something
@@ -309,10 +305,10 @@ def _read_short_string(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _with_readable_text(frame: bytes) -> bytes:
-    """Put a question mark for each byte of a close frame's reply text that is not UTF-8.
+    """Replace each byte of a close frame's reply text that is not UTF-8 by a question mark.
 
-    RabbitMQ quotes clients' names there as they are and cuts the text at 255 bytes, through a character where that
-    happens; the client library gives up the connection, and with it every session, over a text that it cannot decode.
+    RabbitMQ quotes clients' names there as they are, and cuts the text at 255 bytes, perhaps within a character. The
+    client library cannot decode such a text and gives up the connection, with every session on it.
     """
     start = 14  # behind the reply code and the length byte
     end = start + frame[start - 1]

@@ -1,4 +1,4 @@
-"""SEND in AMQP: what a header block of SEND means on the broker, worked out once and kept on the block."""
+"""SEND in AMQP: what a header block of SEND means to the broker, computed once and kept on the block."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NO_RULES: Final = QueueRules()
 class CachedPublish:
     """Everything about a SEND but its body and its volatile headers.
 
-    It has more attributes than other classes because every SEND reads them from here, and nothing is worked out twice.
+    It has more attributes than other classes because every SEND reads them from here, and nothing is computed twice.
 
     Args:
         volatile: names of the headers whose values differ from frame to frame.
@@ -97,10 +97,7 @@ class CachedPublish:
         return None
 
     def build(self, channel: int, frame_max: int, reply_queue: bytes | None) -> Publication:
-        """Encode what all messages with this header block share.
-
-        ``reply_queue`` is the name of the temporary queue when ``temp_queue`` asks for one.
-        """
+        """Encode what all messages with this header block share. ``reply_queue``: the queue behind ``temp_queue``."""
         self.reply_queue = reply_queue
         properties = properties_of_send(self._headers, reply_queue or self._headers.get(b"reply-to"))
         table, self._gaps = table_of_send(self._headers, self._volatile)
@@ -132,7 +129,7 @@ class CachedPublish:
 
 
 def _temp_queue(headers: Mapping[bytes, bytes]) -> bytes | None:
-    """The reply-to of a SEND if it names a temporary queue; an invalid destination is an error."""
+    """The reply-to of a SEND if it names a temporary queue. An invalid destination is an error."""
     reply_to = headers.get(b"reply-to")
     if not reply_to:
         return None

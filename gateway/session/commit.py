@@ -17,11 +17,7 @@ from gateway.stomp.frame import Frame
 
 
 class TransactionHandler:
-    """The transactions of a session.
-
-    Args:
-        now: seconds on the clock of ``time_passed``.
-    """
+    """Carries transactions out. ``now`` is in seconds, on the clock of ``time_passed``."""
 
     __slots__ = ("_commit", "_context", "_now", "_publisher", "_transactions")
 
@@ -32,12 +28,12 @@ class TransactionHandler:
         self._transactions = transactions
         self._publisher = publisher
         self._now = now
-        # The COMMIT that waits for confirms.
+        # The COMMIT that waits for confirms, its transaction and its frame.
         self._commit: tuple[Commit, Transaction, Frame] | None = None
 
     @property
     def committing(self) -> Frame | None:
-        """The COMMIT that waits for confirms."""
+        """The frame of the COMMIT that waits for confirms."""
         return None if self._commit is None else self._commit[2]
 
     def time_passed(self, now: float) -> None:
@@ -110,7 +106,7 @@ class TransactionHandler:
             return
         for settlement in transaction.settlements:
             if not subscriptions.is_current(settlement.subscription):
-                # The broker has cancelled it while the confirms were awaited.
+                # The broker cancelled it while the confirms were on their way.
                 context.fail(error_frames.message_without_subscription(settlement.ack_id), receipt)
                 return
         for settlement in transaction.settlements:

@@ -1,7 +1,7 @@
 """The confirm window: what a session has published and the broker has not confirmed.
 
-A RECEIPT for SEND follows the broker's confirm and nothing else. Publish sequence numbers count from 1 from the moment
-on when confirms are switched on (RabbitMQ, "Consumer Acknowledgements and Publisher Confirms").
+A RECEIPT for SEND follows the broker's confirm and nothing else. Publish sequence numbers count from 1, beginning when
+confirms are switched on (RabbitMQ, "Consumer Acknowledgements and Publisher Confirms").
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gateway.session.cached_publish import CachedPublish
 
 @dataclass(slots=True, eq=False)
 class Commit:
-    """A COMMIT that waits for confirms: how many messages are unconfirmed, and what went wrong with others."""
+    """A COMMIT that waits for confirms: how many messages are unconfirmed, and what happened to the others."""
 
     unconfirmed: int
     on_confirmed: Callable[[], None]
@@ -101,11 +101,11 @@ class PublisherConfirms:
         return messages
 
     def take_returned(self, returned: Return) -> Unconfirmed | None:
-        """Find the message that the broker returned. Its confirm still follows, and answers nothing any more.
+        """Find the message that the broker returned; None if no unconfirmed message fits. Its confirm still follows.
 
         The broker does not say which message it was. It returns messages in order, so this one was published after the
-        one returned last. Other messages with the same route may have reached a queue and only wait for their confirm;
-        the receipt tells them apart, because it is among a message's headers. None if no unconfirmed message fits.
+        one returned last. Other messages with the same route may have reached a queue and only wait for their confirm.
+        The receipt tells them apart, because it is among a message's headers.
         """
         unconfirmed = self._unconfirmed
         receipt = _receipt_in(returned.properties)
@@ -120,11 +120,11 @@ class PublisherConfirms:
         return None
 
     def receipt_of_failure(self, text: str) -> bytes | None:
-        """The receipt of the SEND that made the broker close the channel, as far as the broker tells.
+        """The receipt of the SEND that made the broker close the channel, as far as its text tells.
 
-        Its text quotes the exchange, and for a topic permission the routing key. The first unconfirmed message that
-        fits is the one, because a channel works in order. A text that quotes neither tells only if there is a single
-        candidate.
+        The text quotes the exchange, and for a topic permission the routing key. The first unconfirmed message that
+        fits is the one, because a channel works in order. A text that quotes neither means the only message, if there
+        is only one.
         """
         quoted = text.encode()
         for receipt, route, *_ in self._unconfirmed.values():
@@ -148,7 +148,6 @@ def _is_returned(message: Unconfirmed, returned: Return, receipt_in_headers: byt
 
 
 def _receipt_in(property_list: bytes) -> bytes | None:
-    """The receipt among the headers of a message."""
     try:
         headers = properties.decode(property_list).headers or ()
     except CodecError:

@@ -1,7 +1,12 @@
-"""CONNECT: version, virtual host and login of a client, and the broker's answer (STOMP 1.2, "CONNECT or STOMP Frame").
+"""CONNECT and TOKEN: the version, virtual host and credentials of a client (STOMP 1.2, "CONNECT or STOMP Frame").
 
 The broker judges the login. The gateway only chooses the version, finds the virtual host, and decides whose credentials
 count.
+
+TOKEN is an extension of the gateway, for clients whose passcode is a token: it brings a new one. The broker judges
+tokens too. The gateway reads only when one expires (RFC 7519, section 4.1.4), because RabbitMQ goes on delivering on a
+connection whose token has expired. The server asks ``has_expired`` about once a second and closes the session. What the
+broker itself refuses because of an expired token is recognised in ``error_frames.broker_error``.
 """
 
 from __future__ import annotations
@@ -61,10 +66,7 @@ class ConnectRequest:
     is_implicit: bool = False
 
     def accept(self, *, is_local: bool) -> Heartbeats:
-        """Check what RabbitMQ's adapter checks only after the broker has accepted the login.
-
-        Returns:
-            The heart-beats agreed on.
+        """Check what RabbitMQ's adapter checks only after the broker has accepted the login; agree on heart-beats.
 
         Raises:
             StompError: when the user may not connect from elsewhere, or the heart-beat header is malformed.
@@ -78,10 +80,9 @@ class ConnectRequest:
 
 
 def negotiate_version(headers: Mapping[bytes, bytes]) -> bytes:
-    """Choose the best common version (STOMP 1.2, "Protocol Negotiation").
+    """Choose the best common version from CONNECT's untrimmed headers (STOMP 1.2, "Protocol Negotiation").
 
-    Args:
-        headers: of CONNECT, untrimmed. Without accept-version the client speaks 1.0.
+    Without accept-version the client speaks 1.0.
 
     Raises:
         StompError: when there is no common version.
@@ -139,17 +140,14 @@ def _credentials(headers: Mapping[bytes, bytes], settings: VirtualHost, certific
         passcode = default_passcode if passcode is None else passcode
     if login is None:
         raise error_frames.bad_connect("Missing login or passcode header(s)")
-    if passcode is None:
-        # The adapter asks the broker, which refuses every login without one.
-        raise error_frames.access_refused(login, settings)
-    if b"\0" in login + passcode:
-        # AMQP's PLAIN separates the two by NUL, so the broker cannot be asked about them.
+    # The broker refuses every login without a passcode, and cannot be asked about a NUL: PLAIN separates the two by it.
+    if passcode is None or b"\0" in login + passcode:
         raise error_frames.access_refused(login, settings)
     return ops.Login(settings, login, passcode)
 
 
 class ConnectHandler:
-    """The session until it is connected: CONNECT, or the first frame where CONNECT may be left out."""
+    """The session until it is connected: CONNECT, or the first frame of a client that may leave CONNECT out."""
 
     __slots__ = ("_context", "_observe", "_request", "_resolve", "_server", "client", "heartbeats")
 
@@ -163,7 +161,7 @@ class ConnectHandler:
         self._observe: Callable[[], SessionObserver | None] = lambda: None
 
     def set_client(self, client: ClientFacts, observe: Callable[[], SessionObserver | None]) -> None:
-        """Note what the server knows of the client, and the function that makes its observer at the login."""
+        """See `Session.set_client`."""
         self.client = client
         self._observe = observe
 
@@ -176,19 +174,11 @@ class ConnectHandler:
         self._ask(read_connect(headers, self._resolve, self.client.certificate_name), frame)
 
     def connect_again(self, frame: Frame) -> None:
-        """CONNECT or STOMP of a client that is connected.
-
-        Raises:
-            StompError: always.
-        """
+        """CONNECT or STOMP of a client that is connected: always an error."""
         raise error_frames.already_connected()
 
     def connect_implicitly(self, frame: Frame) -> None:
-        """A frame that should come after CONNECT. Where the listener allows it, log in and carry it out.
-
-        Raises:
-            StompError: where the listener does not allow it, or there is no login to use.
-        """
+        """A frame that should come after CONNECT. Where the listener allows it, log in and carry it out."""
         if not self.client.implicit_connect:
             raise error_frames.not_connected()
         # The client speaks STOMP 1.0, whether it is let in or not.
@@ -209,11 +199,7 @@ class ConnectHandler:
     # What the broker answers.
 
     def logged_in(self, event: ops.LoggedIn) -> bool:
-        """The broker accepted the login.
-
-        Returns:
-            Whether the session is connected now. The gateway may have its own reasons to refuse.
-        """
+        """The broker accepted the login. Returns whether the session is connected: the gateway may still refuse."""
         request, context = self._request, self._context
         if request is None or context.state is not State.AUTHENTICATING:
             context.operation_done()
@@ -241,14 +227,9 @@ class ConnectHandler:
         return True
 
     def _connected(self, request: ConnectRequest) -> bytes:
-        headers = [
-            (b"session", self._context.identity),
-            (b"heart-beat", self.heartbeats.header),
-            (b"version", request.version),
-        ]
-        if not request.login.settings.hide_server_info:
-            headers.insert(0, (b"server", self._server))
-        return encode(b"CONNECTED", headers)
+        server = [] if request.login.settings.hide_server_info else [(b"server", self._server)]
+        session, heartbeat = (b"session", self._context.identity), (b"heart-beat", self.heartbeats.header)
+        return encode(b"CONNECTED", [*server, session, heartbeat, (b"version", request.version)])
 
     def login_failed(self, event: ops.LoginFailed) -> None:
         """The broker refused the login."""
@@ -306,13 +287,10 @@ class TokenHandler:
             self._expires = expiry_of(passcode)
 
     def renew(self, frame: Frame) -> None:
-        """TOKEN: let the broker judge a new token.
-
-        Raises:
-            StompError: when the frame has no token, or token renewal is not configured: then there is no such command.
-        """
+        """TOKEN: let the broker judge a new token."""
         context = self._context
         if not context.settings.token_renewal:
+            # There is no such command then.
             raise error_frames.bad_command(frame.command)
         token = context.headers(frame).get(_TOKEN)
         if not token:
@@ -321,11 +299,10 @@ class TokenHandler:
 
     def renewed(self, event: ops.TokenRenewed) -> None:
         """The broker accepted the new token on every link."""
-        context = self._context
-        operation = context.operation
+        operation = self._context.operation
         if isinstance(operation, ops.RenewToken):
             self._expires = expiry_of(operation.token)
-        context.send_receipt(context.operation_done())
+        self._context.send_receipt(self._context.operation_done())
 
     def refused(self, event: ops.TokenRefused) -> None:
         """The broker refused the new token; the old one is good until it expires."""
@@ -334,10 +311,6 @@ class TokenHandler:
         context.fail(error_frames.token_refused(event.text), context.receipt_of(frame))
 
     def has_expired(self, now: float) -> bool:
-        """Whether the token has expired, and the broker is not checking a new one.
-
-        Args:
-            now: seconds since the epoch.
-        """
+        """Whether the token has expired, and the broker is not checking a new one. ``now`` is since the epoch."""
         is_past = self._expires is not None and now >= self._expires
         return is_past and not isinstance(self._context.operation, ops.RenewToken)

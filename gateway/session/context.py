@@ -1,8 +1,7 @@
 """What the parts of a session share: its state, its holds, its output to the client, and the operation under way.
 
-Each part of a session (``connect``, ``publish``, ``commit``, ``subscribe``, ``acknowledge``, ``token_renewal``,
-``disconnect``) handles its own commands and events. What all of them do goes through here: answer, hold the frames
-behind, ask the broker, fail.
+Each part of a session (``connect``, ``publish``, ``commit``, ``subscribe``, ``disconnect``) handles its own commands
+and events. What all of them do goes through here: answer, hold the frames behind, ask the broker, fail.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ NO_SETTINGS: Final = VirtualHost(name="")
 
 
 class State(Enum):
-    """Where a session is in its life.
+    """Where a session is in its life. Only `SessionContext.move` changes it.
 
-    What a command does in a state is in the table of ``session.py``. A cell that is absent there is a protocol error:
-    before CONNECT every other command is "Illegal command", after it every unknown one is "Bad command".
+    What a command does in a state is in the table ``COMMANDS`` of ``session.py``. A pair that is absent there is a
+    protocol error: before CONNECT every other command is "Illegal command", after it every unknown one "Bad command".
     """
 
     # Looked up for every frame, and the hash of Enum is written in Python.
@@ -91,9 +90,7 @@ class SessionContext:
     """The state that the parts of one session share, for them to read.
 
     It has more attributes than other classes because everything that two parts need is here, and nowhere twice.
-
-    Args:
-        strict: whether every ERROR closes the connection, until a virtual host is known.
+    ``strict``: every ERROR closes the connection. That is the default virtual host's setting until CONNECT names one.
     """
 
     __slots__ = (
@@ -190,14 +187,13 @@ class SessionContext:
 
     def take_operation(self) -> ops.Operation | None:
         """The operation to carry out, handed out once."""
-        operation = self.operation
-        if operation is None or operation is self._taken:
+        if self.operation is self._taken:
             return None
-        self._taken = operation
-        return operation
+        self._taken = self.operation
+        return self.operation
 
     def operation_done(self) -> Frame | None:
-        """End the operation. The frame that asked for it, or None if that frame is to be carried out anew."""
+        """End the operation. Returns the frame that asked for it, or None if that frame is to be carried out anew."""
         self.operation = None
         self.holds.discard(Hold.OPERATION)
         if self._retries:
@@ -206,7 +202,7 @@ class SessionContext:
         return frame
 
     def operation_failed(self) -> Frame | None:
-        """End an operation that failed. The frame that asked for it, which is not carried out anew."""
+        """End an operation that failed. Returns the frame that asked for it, which is not carried out anew."""
         self._retries = False
         return self.operation_done()
 
@@ -216,7 +212,7 @@ class SessionContext:
         return self._retries
 
     def take_retry(self) -> Frame | None:
-        """The frame to carry out anew."""
+        """The frame to carry out anew, handed out once."""
         self._retries = False
         frame, self._frame = self._frame, None
         return frame
@@ -247,5 +243,5 @@ class SessionContext:
     def move(self, state: State) -> None:
         """Change the state. Nothing else does."""
         if state not in MOVES[self.state]:
-            raise AssertionError(f"no way from {self.state} to {state}")
+            raise AssertionError(f"no move from {self.state} to {state}")
         self.state = state

@@ -23,7 +23,7 @@ from typing import Final
 from gateway.amqp.codec import encode_ack, encode_nack
 from gateway.session.traffic import DeliveryCounter
 
-# At most so many tags are settled out of order, or more while they are at most this multiple of the outstanding ones.
+# The settled tags out of order are bounded by the larger of this number and this multiple of the outstanding ones.
 _MOST_OUT_OF_ORDER: Final = 1024
 _RATIO: Final = 4
 
@@ -127,11 +127,7 @@ class DeliveryLedger:
     # What the gateway settles.
 
     def settle_delivered(self) -> bool:
-        """Mode auto: settle everything delivered.
-
-        Returns:
-            False if some of it was dropped. Settling has to wait for ``requeue_dropped`` then.
-        """
+        """Mode auto: settle everything delivered. False if some was dropped: ``requeue_dropped`` must come first."""
         if self._dropped:
             return False
         if self.last_tag > self._settled_up_to:

@@ -1,8 +1,7 @@
 """Destination rules: which destinations an operator allows to a login, and which of them mean another one.
 
 They are applied once for each header block of SEND and for each SUBSCRIBE. They are matched with the canonical text of
-a destination, and then with the plain name of the queue or topic that it means. So no way to write a destination goes
-round a rule.
+a destination, and then with that of the queue or topic that it means. So no spelling of a destination evades a rule.
 """
 
 from __future__ import annotations
@@ -58,26 +57,18 @@ class DestinationRules:
         self._subscribe = tuple(bound for bound in rules if bound.rule.on_subscribe)
 
     def for_send(self, text: bytes) -> Admission:
-        """What a SEND to a destination means.
-
-        Raises:
-            StompError: when it is invalid or denied.
-        """
+        """What a SEND to a destination means; a `StompError` when it is invalid or denied."""
         return self._admission(b"SEND", text, self._send)
 
     def for_subscribe(self, text: bytes) -> Admission:
-        """What a SUBSCRIBE to a destination means.
-
-        Raises:
-            StompError: when it is invalid or denied.
-        """
+        """What a SUBSCRIBE to a destination means; a `StompError` when it is invalid or denied."""
         return self._admission(b"SUBSCRIBE", text, self._subscribe)
 
     def check_queue(self, name: bytes) -> None:
         """Check whether a client may use x-queue-name, as if it subscribed to ``/queue/<name>``.
 
         Raises:
-            StompError: when a rule denies that, or means another destination by it.
+            StompError: when a rule denies that, or rewrites it to another destination.
         """
         self._check(b"SUBSCRIBE", Destination(Kind.QUEUE, name), self._subscribe)
 
@@ -86,10 +77,10 @@ class DestinationRules:
 
         Args:
             headers: of the frame that declares the queue. An exchange that only the operator's arguments name is fine.
-            arguments: of the queue, the client's with the operator's below them.
+            arguments: of the queue, the client's and the operator's together.
 
         Raises:
-            StompError: when a rule denies that, or means another destination by it.
+            StompError: when a rule denies that, or rewrites it to another destination.
         """
         exchange = arguments.get(_DEAD_LETTER_EXCHANGE)
         if exchange is None or not any(name.encode() in headers for name in (_DEAD_LETTER_EXCHANGE, _DEAD_LETTER_KEY)):
@@ -99,7 +90,7 @@ class DestinationRules:
         self._check(b"SEND", goal, self._send)
 
     def _check(self, command: bytes, destination: Destination, rules: tuple[_Bound, ...]) -> None:
-        """Check a destination that a client uses without naming it: it must be allowed, and not mean another one."""
+        """Check a destination that a client uses without naming it: no rule may deny or rewrite it."""
         if not rules:
             return
         canonical = canonical_texts(destination, self._topic_exchange)

@@ -53,8 +53,6 @@ _PREFIXES: Final = (
     (b"/amq/queue", Kind.AMQ_QUEUE),
     (b"/temp-queue", Kind.TEMP_QUEUE),
 )
-
-
 _STARTS: Final = {
     Kind.QUEUE: b"/queue/",
     Kind.TOPIC: b"/topic/",
@@ -79,8 +77,7 @@ class Destination:
     def route(self, topic_exchange: bytes) -> tuple[bytes, bytes]:
         """Exchange and routing key that a message for this destination is published with.
 
-        Args:
-            topic_exchange: the virtual host's default topic exchange. Every mention of ``amq.topic`` means this one.
+        ``topic_exchange`` is the virtual host's default topic exchange. Every mention of ``amq.topic`` means this one.
         """
         if self.kind is Kind.TOPIC:
             return topic_exchange, self.name
@@ -170,7 +167,7 @@ def _escape(part: bytes) -> bytes:
 
 
 def message_destination(exchange: bytes, routing_key: bytes) -> bytes:
-    """The destination header of a MESSAGE. It tells where the message came from, not what was subscribed to."""
+    """The destination header of a MESSAGE: where the message was sent, which may not be what was subscribed to."""
     key = _escape(routing_key)
     if not exchange:
         return b"/queue/" + key
@@ -181,7 +178,7 @@ def message_destination(exchange: bytes, routing_key: bytes) -> bytes:
 
 
 def message_reply_to(reply_to: bytes) -> bytes:
-    """The reply-to header of a MESSAGE: a text that is no destination is taken for the name of a queue."""
+    """The reply-to header of a MESSAGE: a text that is not a destination is taken for the name of a queue."""
     return reply_to if reply_to.startswith(_ROUTABLE) else REPLY_QUEUE + reply_to
 
 

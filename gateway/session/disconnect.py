@@ -37,7 +37,7 @@ class DisconnectHandler:
         self._drain(on_drained)
 
     def shut_down(self) -> None:
-        """The gateway is stopping: read nothing more, wait for confirms, tell the client, close."""
+        """See `Session.shut_down`."""
         context = self._context
         if context.state is State.CONNECTED:
             context.holds.add(Hold.STOPPING)
@@ -51,7 +51,7 @@ class DisconnectHandler:
         self._context.fail(error_frames.closing("Shutting down", text, CloseReason.SHUTDOWN))
 
     def advance(self) -> None:
-        """Take the next step if the session is about to end. Called after everything that it may wait for."""
+        """Take the next step if the session is about to end. Called after everything that the end may wait for."""
         context = self._context
         if context.state is State.CONNECTED:
             # The frame under way is finished first.

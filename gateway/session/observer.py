@@ -1,4 +1,4 @@
-"""What an observer of a session implements: the journal does. An observer is told what happens and never asked."""
+"""What an observer of a session implements, as the journal does. A session calls it and takes no decision from it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,19 @@ if TYPE_CHECKING:
 
 
 class SessionObserver(Protocol):
-    """Told what a session does, from its login on.
+    """Called for what a session does after its login.
 
-    What happens for each message goes to counters: one for each kind of SEND, one for each subscription. They are asked
-    for once, and called directly.
+    Messages are counted by counters, one for each header block of SEND and one for each subscription. The session asks
+    for each counter once and calls it directly.
     """
 
     def sends(self, cached_publish: CachedPublish, headers: Mapping[bytes, bytes]) -> SendCounter:
-        """A SEND has headers that are new: the counter for all messages with these headers."""
+        """A SEND has a new header block. Returns the counter for all messages with these headers."""
 
     def subscribing(self, operation: ops.Subscribe, queue: QueueSpec | None) -> DeliveryCounter | None:
-        """The broker is asked for a subscription: the counter for its messages, which may arrive before the answer.
+        """The broker is asked for a subscription. Returns the counter for its messages, which may precede the answer.
 
-        Args:
-            operation: the request.
-            queue: what its queue looks like, even if it is declared already; None if the gateway declares none.
+        ``queue`` is its queue, even if that is declared already; None if the gateway does not declare one.
         """
 
     def subscribed(self, operation: ops.Subscribe, queue_name: str) -> None:

@@ -1,7 +1,7 @@
-"""Operations that a session asks of the broker, and the events with which they and the broker answer.
+"""Operations that a session asks the broker for, and events: their outcome, and what happens at the broker.
 
 A session has at most one operation under way; the frames behind it wait. Publishing, acknowledging and delivering are
-no operations: they are bytes, and never wait.
+not operations: they are bytes, and never wait.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class Subscribe:
 
     @property
     def needs_pausable_link(self) -> bool:
-        """Whether reading from the broker may have to pause for it.
+        """Whether the gateway may have to stop reading from the broker when the client is slow.
 
-        Nothing else bounds its messages when there is no prefetch, or when the queue is a stream: a stream takes
-        nothing back when the client is slow.
+        Nothing else bounds the messages when there is no prefetch, or when the queue is a stream, which takes no
+        message back.
         """
         return not self.prefetch or self.is_stream
 
@@ -99,7 +99,7 @@ Operation = Login | PreparePublisher | Subscribe | Unsubscribe | RenewToken | Cl
 
 @dataclass(frozen=True, slots=True)
 class LoggedIn:
-    """The broker accepted the login. ``broker_version`` is its version, in numbers; empty when it does not tell."""
+    """The broker accepted the login. ``broker_version`` is empty when the broker does not tell it."""
 
     broker_version: tuple[int, ...] = ()
 

@@ -50,7 +50,7 @@ class Publisher:
     def send(self, frame: Frame) -> None:
         """SEND: publish, at once if everything is there.
 
-        HOT: once per SEND. A look at the header block's `CachedPublish`, an encode, an entry in the confirm window.
+        HOT: once per SEND. It reads the header block's `CachedPublish`, encodes, and enters the confirm window.
         """
         cached = frame.header_block.cached_publish
         if not isinstance(cached, CachedPublish):
@@ -113,7 +113,7 @@ class Publisher:
         return True
 
     def _ask_for_temp_queue(self, identifier: bytes, frame: Frame) -> None:
-        """A queue that the broker names and only this session reads: ``/temp-queue/<id>`` in a reply-to."""
+        """Ask for the queue behind ``/temp-queue/<id>`` in a reply-to, and subscribe to it."""
         context = self._context
         subscription = context.new_subscription(b"T_" + identifier, identifier, AckMode.AUTO)
         queue = temporary_queue(identifier, context.queue_rules)
@@ -121,10 +121,7 @@ class Publisher:
         context.ask_to_subscribe(operation, queue, frame, retry=True)
 
     def publish(self, frame: Frame, cached: CachedPublish, commit: Commit | None = None) -> None:
-        """Publish a frame whose publication is built.
-
-        HOT: once per SEND.
-        """
+        """Publish a frame whose publication is built. HOT: once per SEND."""
         publication = cached.publication
         if publication is None:
             return
@@ -158,13 +155,13 @@ class Publisher:
         context.operation_done()
 
     def set_blocked(self, blocked: bool) -> None:
-        """Note a broker alarm, or its end. During an alarm the client is held after its next SEND."""
+        """See `Session.set_blocked`."""
         self._blocked = blocked
         if not blocked:
             self._context.holds.discard(Hold.BROKER_BLOCKED)
 
     def confirm(self, sequence: int, multiple: bool, accepted: bool) -> None:
-        """Take the broker's basic.ack or basic.nack of published messages: a RECEIPT follows the confirm.
+        """Take the broker's basic.ack or basic.nack of published messages, and send the RECEIPTs that wait for it.
 
         HOT: once per confirm, a receipt or nothing per message.
         """

@@ -1,6 +1,6 @@
 """Queues: which queue a destination needs, declared with which flags and arguments.
 
-Arguments come from the client's headers, typed as AMQP's tables want them; below them lie those that an operator wants.
+Arguments come from the client's headers, with the types that AMQP's tables need. The operator's arguments are defaults.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _COMMON: Final = frozenset(
 )  # fmt: skip
 _COMMON_TO_STREAMS: Final = frozenset(("x-max-length-bytes",))
 
-# A session that replies to ever new queues does not remember them all.
+# A session may reply to ever new queues, so it does not remember them all.
 _REMEMBERED_QUEUES: Final = 10_000
 
 
@@ -88,7 +88,7 @@ class QueueRules:
 
     @classmethod
     def of(cls, broker_version: tuple[int, ...], settings: VirtualHost) -> QueueRules:
-        """The rules for a broker. Its version is in numbers, and empty when it does not tell."""
+        """The rules for a broker of this version, which is empty when the broker does not tell."""
         # RabbitMQ 4.3 and later refuse queues that are neither durable nor exclusive.
         is_new = broker_version >= (4, 3)
         exclusive = settings.exclusive_queues
@@ -100,7 +100,7 @@ class QueueRules:
 
 
 class DeclaredQueues:
-    """The queues that a session has declared, and need not declare again. Beyond many, the oldest is forgotten."""
+    """The queues that a session has declared and need not declare again: the last 10,000 of them."""
 
     __slots__ = ("_names",)
 
@@ -131,8 +131,8 @@ def name_for_broker(header: bytes, name: bytes) -> str:
 def sent_queue(destination: Destination, headers: Mapping[bytes, bytes], rules: QueueRules) -> QueueSpec:
     """The queue that a SEND to ``/queue/<name>`` declares.
 
-    On SEND, ``persistent`` speaks of the message only and ``durable`` of the queue; RabbitMQ's adapter lets
-    ``persistent`` speak of both, which makes ``persistent:false`` declare a queue that nobody else can read.
+    On SEND, ``persistent`` is about the message only and ``durable`` about the queue. RabbitMQ's adapter applies
+    ``persistent`` to both, so ``persistent:false`` declares a queue that nobody else can read.
     """
     durable = _flag(headers, (b"durable",))
     name = name_for_broker(b"destination", destination.name)
@@ -189,7 +189,7 @@ def subscription_queue(
 
 
 def is_durable(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a subscription shall outlive its session, by either of its two headers."""
+    """Whether a subscription is to outlive its session, by either of its two headers."""
     return read_boolean(headers.get(b"durable")) is True or read_boolean(headers.get(b"persistent")) is True
 
 
@@ -286,7 +286,7 @@ def _stream_offset(text: bytes) -> Argument | None:
 
 
 def _bare(number: bytes) -> bytes:
-    """A number of an offset. Other numbers may have spaces around them, these may not."""
+    """A number of an offset, which unlike other numbers may have no spaces around it."""
     if number != number.strip(b" "):
         raise error_frames.processing_error()
     return number
@@ -313,13 +313,13 @@ def with_defaults(
     *,
     may_be_replicated: bool,
 ) -> Mapping[str, Argument]:
-    """A client's own arguments, and below them those of the first entry that fits.
+    """A client's own arguments, completed by those of the first entry that fits the destination.
 
-    The queue may become of another type than the entry means, because the client names a type or because the queue
-    cannot be replicated. It takes only the arguments that all types know then; the broker would refuse the others.
+    The queue may get another type than the entry means, because the client names a type or because the queue cannot be
+    replicated. Then it takes only the arguments that all types know; the broker would refuse the others.
 
-    The entries' patterns are matched with the ``canonical`` texts of the destination. A queue ``may_be_replicated`` if
-    it is durable, not exclusive and not auto-delete.
+    ``canonical`` are the texts of the destination that patterns are matched with. A queue ``may_be_replicated`` if it
+    is durable, not exclusive and not auto-delete.
     """
     wanted = _first_that_fits(defaults, canonical)
     if not wanted:

@@ -3,13 +3,14 @@
 `Session` is all that the server talks to. The work is done by its parts, which share one `SessionContext`::
 
     Session ─┬─ ConnectHandler      CONNECT, STOMP
-             ├─ Publisher           SEND ── CachedPublish, PublisherConfirms
-             ├─ TransactionHandler  BEGIN, COMMIT, ABORT ── OpenTransactions
+             ├─ TokenHandler        TOKEN
+             ├─ Publisher           SEND ── CachedPublish (one for each header block), PublisherConfirms
+             ├─ TransactionHandler  BEGIN, COMMIT, ABORT ── the Publisher
              ├─ SubscribeHandler    SUBSCRIBE, UNSUBSCRIBE
              ├─ AckHandler          ACK, NACK
-             ├─ TokenHandler        TOKEN
-             └─ DisconnectHandler   DISCONNECT
-                 each with the one SessionContext ── Subscriptions ── Subscription ── DeliveryLedger
+             ├─ DisconnectHandler   DISCONNECT ── the PublisherConfirms and TransactionHandler that it waits for
+             ├─ OpenTransactions    what SEND, ACK and NACK enlist in; shared by their handlers
+             └─ SessionContext      shared by all handlers ── Subscriptions ── Subscription ── DeliveryLedger
 
 `COMMANDS`, at the end of this file, maps state and command to the part that carries it out.
 
@@ -59,7 +60,7 @@ class Session:
 
     Args:
         limits: of the decoder; raised once the client has logged in.
-        now: seconds on the clock of ``time_passed``.
+        now: in seconds, on the clock of ``time_passed``.
     """
 
     __slots__ = (
@@ -75,13 +76,13 @@ class Session:
         context = SessionContext(identity, strict=default is not None and default.strict)
         self._context = context
         self._limits = limits
-        # For the server to read; only ``output`` it empties.
+        # For the server to read. It empties ``output``, and changes nothing else.
         self.identity = identity
         self.output = context.output
         self.holds = context.holds
         self.subscriptions = context.subscriptions
         self.traffic = context.traffic
-        # Frames that one call of ``run`` takes at most, and whether the last call took so many.
+        # The most frames that one call of ``run`` takes, and whether the last call took so many.
         self.max_frames_per_turn = NO_TURN_LIMIT
         self.reached_turn_limit = False
 
@@ -114,7 +115,7 @@ class Session:
 
     @property
     def settings(self) -> VirtualHost:
-        """Of its virtual host; without a name before the login."""
+        """The settings of its virtual host; before the login, one without a name."""
         return self._context.settings
 
     @property
@@ -164,16 +165,11 @@ class Session:
     # What the server knows.
 
     def set_client(self, client: ClientFacts, observe: Callable[[], SessionObserver | None] = lambda: None) -> None:
-        """Note what the server knows of the client.
-
-        Args:
-            client: known before its first frame.
-            observe: called when it has logged in; makes the observer of the session.
-        """
+        """Note what the server knows of the client. ``observe`` is called at the login, for the session's observer."""
         self._connect.set_client(client, observe)
 
     def set_max_frames_per_turn(self, frames: int) -> None:
-        """Bound the frames that one call of ``run`` takes, so that the server can do something else in between."""
+        """Bound the frames that one call of ``run`` takes, so that other clients get their turn."""
         self.max_frames_per_turn = frames
 
     def set_client_writable(self, writable: bool) -> None:
@@ -189,14 +185,13 @@ class Session:
         self.holds.add(reason)
 
     def release(self, reason: Hold) -> None:
-        """Take a reason not to read away."""
+        """Remove a reason not to read."""
         self.holds.discard(reason)
 
     def time_passed(self, now: float) -> None:
         """Note the time, and drop transactions that were open for too long.
 
-        Args:
-            now: seconds on any clock that only goes forward.
+        ``now`` is in seconds, on any clock that only goes forward.
         """
         self._transactions.time_passed(now)
 
@@ -330,10 +325,7 @@ class Session:
 
     def take_errors(self) -> list[StompError]:
         """The ERRORs sent since the last call."""
-        context = self._context
-        if not context.unlogged_errors:
-            return []
-        errors, context.unlogged_errors = context.unlogged_errors, []
+        errors, self._context.unlogged_errors = self._context.unlogged_errors, []
         return errors
 
     # Automatic acknowledgement and the end of deliveries.
@@ -343,7 +335,7 @@ class Session:
         self.subscriptions.settle_auto_acks()
 
     def take_urgency(self) -> bool:
-        """Whether so much waits to be settled under ack:auto that it should not wait any longer. Answers yes once."""
+        """Whether so many deliveries under ack:auto wait that they should be settled now. True once, then reset."""
         auto_acks = self.subscriptions.auto_acks
         is_urgent, auto_acks.is_urgent = auto_acks.is_urgent, False
         return is_urgent
@@ -387,7 +379,7 @@ COMMANDS: Final[dict[State, dict[bytes, Callable[[Session, Frame], None]]]] = {
         b"DISCONNECT": lambda session, frame: session._disconnect.disconnect(frame),
     },
 }
-"""The state table: what carries a command out in a state. See ``transitions``.
+"""The state table: what carries a command out in a state. A pair that is absent is a protocol error, see `State`.
 
 One table for all sessions, because methods bound to each session would take more memory than the rest of it.
 """

@@ -1,4 +1,8 @@
-"""SUBSCRIBE and UNSUBSCRIBE: what a client asks for, checked, in the terms of the broker; and the broker's answers."""
+"""SUBSCRIBE, UNSUBSCRIBE, ACK and NACK: read, checked, and turned into what the broker is asked for.
+
+To subscribe and to unsubscribe are operations, and the broker's answers come back here. An acknowledgement takes effect
+at once, or with its transaction.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +44,9 @@ _LARGEST_PREFETCH: Final = 0xFFFF
 class SubscribeRequest:
     """A valid SUBSCRIBE.
 
-    ``tag`` is the subscription's identity in its session. ``queue`` is to be declared, if any;
-    ``queue_name`` is to be consumed and, when ``binding`` gives an exchange and a routing key, bound. ``prefetch`` 0
-    means no limit. ``arguments`` are those of basic.consume.
+    ``tag`` is the subscription's identity in its session. ``queue``, if any, is to be declared. ``queue_name`` is to be
+    consumed and, when ``binding`` gives an exchange and a routing key, bound. ``prefetch`` 0 means no limit.
+    ``arguments`` are those of basic.consume.
     """
 
     tag: bytes
@@ -97,7 +101,7 @@ def read_subscribe(
         queue_arguments(headers)  # RabbitMQ's adapter checks them first
         raise not_for(b"SUBSCRIBE", text)
     if identifier is None and destination.kind in (Kind.TOPIC, Kind.EXCHANGE) and is_durable(headers):
-        # With "True", which the adapter's first check overlooks, all such clients would share one queue.
+        # The check above overlooks "True", as the adapter's does. All such clients would share one queue.
         raise error_frames.processing_error()
     if identifier is not None and identifier.startswith(TEMP_QUEUE):
         raise error_frames.processing_error()
@@ -115,7 +119,6 @@ def read_subscribe(
 def _consumed(
     destination: Destination, queue: QueueSpec | None, topic_exchange: bytes
 ) -> tuple[str, tuple[str, str] | None]:
-    """The queue to consume, and what to bind it to."""
     if queue is None or destination.kind not in (Kind.TOPIC, Kind.EXCHANGE):
         return name_for_broker(b"destination", destination.name), None
     exchange, key = destination.route(topic_exchange)
@@ -173,7 +176,7 @@ def _prefetch(text: bytes | None, settings: VirtualHost) -> int:
     if number is None or number < 0:
         raise error_frames.processing_error()
     most = settings.prefetch.max or 0
-    # 0 is no limit.
+    # 0 means no limit.
     return min(number or most, most or _LARGEST_PREFETCH)
 
 
@@ -194,7 +197,7 @@ class SubscribeHandler:
         if request.tag in context.subscriptions:
             raise error_frames.duplicate_subscription(request.tag)
         subscription = context.new_subscription(request.tag, request.identifier, request.mode, request.destination)
-        # A queue is declared once per session, by the first frame that needs it; that of a topic every time.
+        # A session declares a queue once, for the first frame that needs it, but the queue of a topic every time.
         is_declared = request.binding is None and request.queue_name in context.declared_queues
         operation = ops.Subscribe(
             subscription,
@@ -248,7 +251,7 @@ class SubscribeHandler:
         self._context.send_receipt(self._context.operation_done())
 
     def cancelled(self, event: ops.ConsumerCancelled) -> None:
-        """The broker has cancelled a consumer, because its queue was deleted for instance."""
+        """The broker has cancelled a consumer, for example because its queue was deleted."""
         context, subscription = self._context, event.subscription
         if not context.subscriptions.is_current(subscription):
             return
@@ -256,14 +259,13 @@ class SubscribeHandler:
             context.observer.unsubscribed(subscription, "cancelled")
         context.subscriptions.remove(subscription)
         identifier, destination = subscription.identifier, subscription.destination
-        description: bytes | None
         if identifier is None:
-            shown, description = destination, b"destination='%b'" % destination
+            error = error_frames.subscription_cancelled(b"destination='%b'" % destination, destination)
         elif identifier.startswith(TEMP_QUEUE):
-            shown, description = identifier, None
+            error = error_frames.subscription_cancelled(None, identifier)
         else:
-            shown, description = identifier, b"id='%b'" % identifier
-        context.fail(error_frames.subscription_cancelled(description, shown))
+            error = error_frames.subscription_cancelled(b"id='%b'" % identifier, identifier)
+        context.fail(error)
 
 
 class AckHandler:
@@ -326,6 +328,6 @@ class AckHandler:
             raise error_frames.stream_takes_nothing_back(subscription.destination)
         number, base = int(digits), subscription.base
         if 0 < number <= base:
-            # Delivered to an earlier subscription with the same id. (0 is no message's number.)
+            # Delivered to an earlier subscription with the same id. No message has the number 0.
             raise error_frames.message_without_subscription(ack_id)
         return Settlement(subscription, max(0, number - base), ack_id, requeue)

@@ -1,4 +1,4 @@
-"""Subscriptions: each encodes its MESSAGE frames and keeps a ledger of its deliveries; and those of one session."""
+"""Subscriptions: each encodes its MESSAGE frames and keeps a ledger of its deliveries. A session has several."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class Subscription:
         self._auto_acks = auto_acks
 
     def stop(self) -> None:
-        """Throw messages away from now on. What the client sent before is still settled, and counted."""
+        """Discard messages from now on. What the client acknowledged before is still settled, and counted."""
         self.output = []
         self._auto_acks = PendingAutoAcks()
         if self._stopped_at is None:
@@ -246,7 +246,7 @@ class Subscription:
             self._notify_above = tag + self._urgent_after
 
     def settle_delivered(self) -> bool:
-        """Mode auto: settle everything delivered; False if that has to wait, see `DeliveryLedger.settle_delivered`."""
+        """See `DeliveryLedger.settle_delivered`."""
         if not self.ledger.settle_delivered():
             return False
         self._is_pending = False
@@ -264,15 +264,9 @@ def split_frames(pieces: list[bytes]) -> list[bytes]:
     """Join the pieces of a session's output to frames, for WebSocket, which carries each frame as a message.
 
     A body may hold anything, so the end of a frame cannot be found in its bytes. The pieces tell: ``deliver`` puts out
-    a MESSAGE in several, and every other frame is one piece.
+    a MESSAGE in several, and every other frame is one piece. Each frame keeps the LF that follows it.
 
     HOT: once per batch on WebSocket, and a few tests for each frame.
-
-    Args:
-        pieces: of whole frames.
-
-    Returns:
-        The frames, each with the LF that follows it.
     """
     frames: list[bytes] = []
     begin, count = 0, len(pieces)
@@ -340,7 +334,7 @@ class Subscriptions:
 
     @property
     def all(self) -> Collection[Subscription]:
-        """The active ones."""
+        """The active subscriptions."""
         return self._by_tag.values()
 
     def get(self, tag: bytes) -> Subscription | None:
@@ -363,7 +357,7 @@ class Subscriptions:
         subscription.start(self._output, self.auto_acks)
 
     def remove(self, subscription: Subscription) -> None:
-        """End a subscription. Its messages are thrown away from now on."""
+        """End a subscription. Its messages are discarded from now on."""
         del self._by_tag[subscription.tag]
         self.base = max(self.base, subscription.last_number)
         if subscription.tag.startswith(_TEMP_TAG):
@@ -376,7 +370,7 @@ class Subscriptions:
             self.auto_acks.subscriptions.remove(subscription)
 
     def stop_deliveries(self) -> None:
-        """Throw the messages of all subscriptions away from now on: the session is about to end."""
+        """Discard the messages of all subscriptions from now on: the session is about to end."""
         for subscription in self._by_tag.values():
             subscription.stop()
 

@@ -14,12 +14,10 @@ from dataclasses import dataclass, fields
 from typing import Final, Protocol
 
 from gateway.session.destinations import Kind
+from gateway.stomp.frame import CLIENT_COMMANDS
 
-COMMANDS: Final = frozenset((
-    b"CONNECT", b"STOMP", b"SEND", b"SUBSCRIBE", b"UNSUBSCRIBE", b"ACK", b"NACK", b"BEGIN", b"COMMIT", b"ABORT",
-    b"DISCONNECT", b"TOKEN",
-))  # fmt: skip
-"""The commands that are counted by name; a client may invent any number of others."""
+# The commands that are counted by name; a client may invent any number of others.
+_COMMANDS: Final = frozenset(CLIENT_COMMANDS)
 
 OTHER: Final = b"other"
 """Stands for all commands, or destinations, that are not counted by name."""
@@ -78,44 +76,27 @@ class SendCounter(Protocol):
     """Called for each message of one kind of SEND. HOT."""
 
     def sent(self, size: int, receipt: bool, /) -> object:
-        """Count a message that was published.
-
-        Args:
-            size: bytes of its body.
-            receipt: whether its frame asked for a receipt.
+        """Count a message that was published: the bytes of its body, and whether its frame asked for a receipt.
 
         Returns:
             What ``confirmed`` is called with, for example the time; None if it need not be called.
         """
 
     def confirmed(self, sent_at: object, accepted: bool, /) -> None:
-        """Count the broker's answer to a message.
-
-        Args:
-            sent_at: what ``sent`` returned for it.
-            accepted: ack or nack.
-        """
+        """Count the broker's ack or nack of a message, for which ``sent`` returned ``sent_at``."""
 
 
 class DeliveryCounter(Protocol):
     """Called for each message of one subscription, which counts its messages itself (`Subscription.stats`). HOT."""
 
     def delivered(self, tag: int, redelivered: bool, size: int, /) -> None:
-        """Note a message that goes to the client.
-
-        Args:
-            tag: delivery tag.
-            redelivered: the broker's flag.
-            size: bytes of its body.
-        """
+        """Note a message that goes to the client: its delivery tag, the broker's flag, the bytes of its body."""
 
     def settled(self, tag: int, count: int, requeue: bool | None, /) -> None:
-        """Note that the client acknowledged or refused messages.
+        """Note that the client acknowledged or refused ``count`` messages.
 
-        Args:
-            tag: of the last one; with ``count`` above 1 it means all outstanding ones before it too.
-            count: how many.
-            requeue: None for an ACK; for a NACK whether they return to their queue.
+        ``tag`` is that of the last; the others are the outstanding ones before it. ``requeue`` is None for an ACK; for
+        a NACK, whether they return to their queue.
         """
 
 
@@ -138,5 +119,5 @@ class SessionTraffic:
 
     def note_command(self, command: bytes) -> None:
         """Count a frame that is not a SEND."""
-        name = command if command in COMMANDS else OTHER
+        name = command if command in _COMMANDS else OTHER
         self.commands[name] = self.commands.get(name, 0) + 1

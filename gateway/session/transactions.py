@@ -1,7 +1,6 @@
 """Transactions: the SENDs, ACKs and NACKs that a client wants to take effect together (STOMP 1.2, "BEGIN").
 
-They are the gateway's own, not AMQP's. COMMIT publishes the messages, waits for every confirm, then settles the
-acknowledgements, then sends its RECEIPT. So a message that the broker refuses leaves everything unacknowledged.
+They are the gateway's own, not AMQP's: their frames are kept here until ``commit`` carries them out.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from gateway.stomp.frame import Frame
 class Transaction:
     """The frames of an open transaction, in order.
 
-    ``began`` is the time of BEGIN in seconds, ``kept_bytes`` the size of its frames.
+    ``began`` is the time of BEGIN in seconds, ``kept_bytes`` the sum of `size_of` its frames.
     """
 
     began: float
@@ -33,7 +32,7 @@ class Transaction:
 
 
 def size_of(frame: Frame) -> int:
-    """The bytes that keeping a frame takes, about."""
+    """About how many bytes it takes to keep a frame."""
     return len(frame.body) + sum(len(name) + len(value) for name, value in frame.headers.items())
 
 
@@ -102,11 +101,7 @@ class OpenTransactions:
         return transaction
 
     def expire(self, now: float) -> list[bytes]:
-        """Remove the transactions that were open for too long.
-
-        Returns:
-            Their names.
-        """
+        """Remove the transactions that were open for too long, and return their names."""
         old = [name for name, each in self._by_name.items() if now - each.began > self._limits.max_age]
         for name in old:
             self._remove(name)

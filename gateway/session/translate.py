@@ -98,13 +98,14 @@ def table_of_send(
 
 
 def message_headers(properties: Properties) -> bytes:
-    """The encoded header lines of a MESSAGE for the headers table, in its order, and then for the properties."""
+    """The encoded header lines of a MESSAGE: first the headers table, in its order, then the properties."""
     lines = _property_lines(properties)
     taken = _OWN.union(name for name, _ in lines)
-    table: list[tuple[bytes, bytes]] = []
-    for name, value in properties.headers or ():
-        if name not in taken:
-            table.append((name, value if isinstance(value, bytes) else b"%d" % value))
+    table = [
+        (name, value if isinstance(value, bytes) else b"%d" % value)
+        for name, value in properties.headers or ()
+        if name not in taken
+    ]
     return encode_headers(table + lines)
 
 

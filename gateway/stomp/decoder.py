@@ -75,11 +75,7 @@ class _PartialFrame:
 
 
 class Decoder:
-    """Reads the frames of one client.
-
-    Args:
-        limits: may be raised between frames.
-    """
+    """Reads the frames of one client. Its ``limits`` may be raised between frames."""
 
     __slots__ = ("_chunk", "_header_blocks", "_partial", "_position", "_sized_blocks", "limits")
 
@@ -100,17 +96,14 @@ class Decoder:
         return waiting + (len(self._partial.buffer) if self._partial else 0)
 
     def feed(self, data: bytes) -> None:
-        """Take bytes from the client.
-
-        Args:
-            data: what one read of the socket gave, any length.
+        """Take what one read of the socket gave.
 
         Raises:
             FrameError: when the frame that is arriving is malformed already, or exceeds a limit.
         """
         partial = self._partial
         if partial is None:
-            # Frames may be waiting while the owner does not ask for them; normally nothing is left here.
+            # Frames wait here while a held session does not ask for them. Normally nothing is left.
             left = len(self._chunk) - self._position
             self._chunk = self._chunk[self._position :] + data if left else data
             self._position = 0
@@ -122,13 +115,10 @@ class Decoder:
             raise self._too_large()
 
     def next_frame(self) -> Frame | None:  # noqa: PLR0911 - hot: in one piece, since every call costs
-        """Hand out the next complete frame.
+        """Hand out the next complete frame; None when more bytes are needed.
 
         HOT: one call per frame. A whole SEND whose header block is known costs two searches, a table look-up and a
         slice. ``_slow_frame`` is the slow twin; anything unusual is left to it.
-
-        Returns:
-            The frame, or None when more bytes are needed.
 
         Raises:
             FrameError: on any violation of the grammar or a limit. The stream cannot be read any further.
@@ -191,7 +181,6 @@ class Decoder:
         return known
 
     def _cache(self, block: bytes, header_block: HeaderBlock) -> None:
-        """Keep the header block of a SEND for the next one with the same bytes."""
         for line in (_RECEIPT_LINE, _LENGTH_LINE):
             at = block.find(line)
             if at >= 0:
@@ -320,7 +309,7 @@ def _command(line: bytes) -> bytes:
 
 
 def _content_length(command: bytes, headers: dict[bytes, bytes]) -> int | None:
-    """The body's length as the header_block states it. RabbitMQ's adapter looks at it on SEND only, and so do we."""
+    """The body's length as the headers state it. Like RabbitMQ's adapter, the gateway reads it on SEND only."""
     text = headers.get(CONTENT_LENGTH) if command == b"SEND" else None
     if text is None:
         return None

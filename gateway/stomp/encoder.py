@@ -20,10 +20,7 @@ def encode_headers(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 def encode(command: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes = b"") -> bytes:
     """Encode one frame (STOMP 1.2, "STOMP Frames"), with an LF behind its NUL.
 
-    Args:
-        command: for example ``b"CONNECTED"``.
-        headers: pairs of name and value, unescaped; without content-length.
-        body: may be empty.
+    ``headers`` are pairs of unescaped name and value, without content-length.
     """
     length = b"content-length:%d\n" % len(body) if body else b""
     return b"".join((command, b"\n", encode_headers(headers), length, b"\n", body, b"\0\n"))

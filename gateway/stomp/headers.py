@@ -49,13 +49,9 @@ def _decode_escape(found: re.Match[bytes]) -> bytes:
 
 
 def split_line(line: bytes) -> tuple[bytes, bytes]:
-    """Split one header line at its first colon and decode both sides.
+    """Split one header line, without its LF, at the first colon; name and value, unescaped.
 
-    Args:
-        line: the line without LF; one trailing CR is part of the line's end.
-
-    Returns:
-        Name and value, unescaped. Either may be empty; nothing is trimmed.
+    Either may be empty, and nothing is trimmed. One trailing CR is part of the line's end.
 
     Raises:
         FrameError: when there is no colon, a carriage return inside, or an undefined escape. The text shows at most a

@@ -32,15 +32,10 @@ class Heartbeats:
 
 
 def negotiate(header: bytes | None) -> Heartbeats | None:
-    """Answer the heart-beat header of CONNECT.
-
-    Args:
-        header: ``<cx>,<cy>`` in milliseconds, two decimal integers with or without a sign, and one comma; None when
-            absent.
+    """Answer the heart-beat header of CONNECT, ``<cx>,<cy>`` in milliseconds, or None when there is no such header.
 
     Returns:
-        The agreement, in whole seconds and at least one where the client asked for any; None when the header is not
-        two integers.
+        The agreement, at least one second where the client asked for any; None when the header is not two integers.
     """
     found = _HEADER.fullmatch(header if header is not None else b"0,0")
     if found is None:
@@ -61,13 +56,6 @@ class HeartbeatMonitor:
         self._silent = 0
 
     def tick(self, *, heard: bool) -> bool:
-        """Count one interval.
-
-        Args:
-            heard: whether any byte arrived since the tick before.
-
-        Returns:
-            True when the peer counts as gone.
-        """
+        """Count one interval, in which any byte was heard or not. Returns whether the peer counts as gone."""
         self._silent = 0 if heard else self._silent + 1
         return self._silent >= SILENT_INTERVALS
