@@ -82,17 +82,9 @@ class Publication:
     """
 
     __slots__ = (
-        "_around_table",
-        "_before",
-        "_body_max",
-        "_channel",
-        "_first",
-        "_last_size",
-        "_last_start",
-        "_method",
-        "_pieces",
-        "_table_size",
-    )
+        "_around_table", "_before", "_body_max", "_channel", "_first", "_last_size", "_last_start", "_method",
+        "_pieces", "_table_size",
+    )  # fmt: skip
 
     def __init__(
         self, channel: int, frame_max: int, method: bytes, before: bytes, table: tuple[bytes, ...], behind: bytes

@@ -12,20 +12,17 @@ from gateway.session.confirms import Commit
 from gateway.session.context import Hold, SessionContext, State
 from gateway.session.publish import Publisher
 from gateway.session.subscription import Settlement
-from gateway.session.transactions import OpenTransactions, Transaction
+from gateway.session.transactions import Transaction
 from gateway.stomp.frame import Frame
 
 
 class TransactionHandler:
     """Carries transactions out. ``now`` is in seconds, on the clock of ``time_passed``."""
 
-    __slots__ = ("_commit", "_context", "_now", "_publisher", "_transactions")
+    __slots__ = ("_commit", "_context", "_now", "_publisher")
 
-    def __init__(
-        self, context: SessionContext, transactions: OpenTransactions, publisher: Publisher, now: float
-    ) -> None:
+    def __init__(self, context: SessionContext, publisher: Publisher, now: float) -> None:
         self._context = context
-        self._transactions = transactions
         self._publisher = publisher
         self._now = now
         # The COMMIT that waits for confirms, its transaction and its frame.
@@ -40,29 +37,29 @@ class TransactionHandler:
         """Note the time, and drop transactions that were open for too long."""
         self._now = now
         if self._context.state is State.CONNECTED:
-            for name in self._transactions.expire(now):
+            for name in self._context.transactions.expire(now):
                 self._context.fail(error_frames.transaction_too_old(name))
 
     def begin(self, frame: Frame) -> None:
         """BEGIN."""
-        self._transactions.begin(self._name_in(frame), self._now)
+        self._context.transactions.begin(self._name_in(frame), self._now)
         if self._context.observer is not None:
             self._context.observer.used("transaction")
         self._context.send_receipt(frame)
 
     def abort(self, frame: Frame) -> None:
         """ABORT."""
-        self._transactions.end(self._name_in(frame))
+        self._context.transactions.end(self._name_in(frame))
         self._context.send_receipt(frame)
 
     def commit(self, frame: Frame) -> None:
         """COMMIT."""
         name = self._name_in(frame)
-        transaction = self._transactions.get(name)
+        transaction = self._context.transactions.get(name)
         if transaction.sends and not self._publisher.has_confirms:
             self._context.ask(ops.PreparePublisher(confirms=True, queue=None), frame, retry=True)
             return
-        self._transactions.end(name)
+        self._context.transactions.end(name)
         for settlement in transaction.settlements:
             self._check(settlement)
         commit = Commit(len(transaction.sends), self._finish)

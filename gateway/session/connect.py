@@ -11,7 +11,6 @@ broker itself refuses because of an expired token is recognised in ``error_frame
 
 from __future__ import annotations
 
-import binascii
 import json
 from base64 import urlsafe_b64decode
 from collections.abc import Callable, Mapping
@@ -265,7 +264,7 @@ def expiry_of(passcode: bytes) -> float | None:
         return None
     try:
         claims = json.loads(urlsafe_b64decode(parts[1] + b"=" * (-len(parts[1]) % 4)))
-    except (ValueError, binascii.Error, RecursionError):
+    except (ValueError, RecursionError):
         return None
     expiry = claims.get("exp") if isinstance(claims, dict) else None
     return expiry if isinstance(expiry, int | float) and not isinstance(expiry, bool) else None

@@ -19,6 +19,7 @@ from gateway.session.observer import SessionObserver
 from gateway.session.queues import DeclaredQueues, QueueRules, QueueSpec
 from gateway.session.subscription import Subscription, Subscriptions
 from gateway.session.traffic import SessionTraffic
+from gateway.session.transactions import OpenTransactions
 from gateway.stomp.encoder import encode_receipt
 from gateway.stomp.frame import Frame
 from gateway.stomp.headers import trim_values
@@ -96,7 +97,7 @@ class SessionContext:
     __slots__ = (
         "_frame", "_retries", "_taken", "client_writable", "close_reason", "declared_queues", "destination_rules",
         "holds", "identity", "login", "observer", "operation", "output", "queue_rules", "settings", "state", "strict",
-        "subscriptions", "traffic", "trims_values", "unlogged_errors", "version",
+        "subscriptions", "traffic", "transactions", "trims_values", "unlogged_errors", "version",
     )  # fmt: skip
 
     def __init__(self, identity: bytes, *, strict: bool) -> None:
@@ -106,6 +107,7 @@ class SessionContext:
         self.output: list[bytes] = []
         self.traffic = SessionTraffic()
         self.subscriptions = Subscriptions(self.output)
+        self.transactions = OpenTransactions(NO_SETTINGS.transactions)
         self.declared_queues = DeclaredQueues()
         self.observer: SessionObserver | None = None
         self.close_reason: CloseReason | None = None

@@ -36,30 +36,17 @@ class Kind(Enum):
     TEMP_QUEUE = b"temp_queue"
 
 
-KIND_NAMES: Final = {
-    Kind.QUEUE: "queue",
-    Kind.TOPIC: "topic",
-    Kind.EXCHANGE: "exchange",
-    Kind.AMQ_QUEUE: "amq-queue",
-    Kind.REPLY_QUEUE: "reply-queue",
-    Kind.TEMP_QUEUE: "temp-queue",
+_PREFIXES: Final = {
+    Kind.QUEUE: b"/queue",
+    Kind.TOPIC: b"/topic",
+    Kind.EXCHANGE: b"/exchange",
+    Kind.AMQ_QUEUE: b"/amq/queue",
+    Kind.REPLY_QUEUE: b"/reply-queue",
+    Kind.TEMP_QUEUE: b"/temp-queue",
 }
-"""The kinds as metrics and the journal name them: their prefixes, written with a hyphen."""
 
-_PREFIXES: Final = (
-    (b"/queue", Kind.QUEUE),
-    (b"/topic", Kind.TOPIC),
-    (b"/exchange", Kind.EXCHANGE),
-    (b"/amq/queue", Kind.AMQ_QUEUE),
-    (b"/temp-queue", Kind.TEMP_QUEUE),
-)
-_STARTS: Final = {
-    Kind.QUEUE: b"/queue/",
-    Kind.TOPIC: b"/topic/",
-    Kind.AMQ_QUEUE: b"/amq/queue/",
-    Kind.REPLY_QUEUE: REPLY_QUEUE,
-    Kind.TEMP_QUEUE: TEMP_QUEUE,
-}
+KIND_NAMES: Final = {kind: prefix[1:].replace(b"/", b"-").decode() for kind, prefix in _PREFIXES.items()}
+"""The kinds as metrics and the journal name them: their prefixes, written with a hyphen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +90,9 @@ def parse(text: bytes) -> Destination:
         return Destination(Kind.QUEUE, _unescape(text))
     if text.startswith(REPLY_QUEUE):
         return _named(Kind.REPLY_QUEUE, text[len(REPLY_QUEUE) :], text[len(REPLY_QUEUE) - 1 :])
-    for prefix, kind in _PREFIXES:
-        if text.startswith(prefix) and text[len(prefix) : len(prefix) + 1] in (b"", b"/"):
-            rest = text[len(prefix) :]
+    for kind, prefix in _PREFIXES.items():
+        rest = text[len(prefix) :]
+        if text.startswith(prefix) and rest[:1] in (b"", b"/") and kind is not Kind.REPLY_QUEUE:
             if kind is Kind.EXCHANGE:
                 return _exchange(rest)
             return _named(kind, rest[1:], rest, b"/" in rest[1:])
@@ -138,15 +125,15 @@ def canonical_texts(destination: Destination, topic_exchange: bytes) -> tuple[by
     name = _without_slashes(destination.name)
     kind = destination.kind
     if kind is not Kind.EXCHANGE:
-        own = _STARTS[kind] + name
-        return (own, _STARTS[Kind.QUEUE] + name) if kind in (Kind.AMQ_QUEUE, Kind.REPLY_QUEUE) else (own,)
+        own = b"%b/%b" % (_PREFIXES[kind], name)
+        return (own, b"/queue/" + name) if kind in (Kind.AMQ_QUEUE, Kind.REPLY_QUEUE) else (own,)
     key = _without_slashes(destination.key)
     exchange, _ = destination.route(topic_exchange)
     own_ones = [b"/exchange/%b/%b" % (each, key) for each in dict.fromkeys((name, _without_slashes(exchange)))]
     if not key:
         # A slash behind the exchange makes no difference to the destination, but it does to a pattern.
         own_ones = [each for own in own_ones for each in (own[:-1], own)]
-    return (*own_ones, _STARTS[Kind.TOPIC] + key) if exchange == topic_exchange else tuple(own_ones)
+    return (*own_ones, b"/topic/" + key) if exchange == topic_exchange else tuple(own_ones)
 
 
 def _without_slashes(part: bytes) -> bytes:

@@ -13,7 +13,7 @@ from gateway.session.confirms import Commit, PublisherConfirms
 from gateway.session.context import NO_SETTINGS, Hold, SessionContext
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.queues import temporary_queue
-from gateway.session.transactions import OpenTransactions, size_of
+from gateway.session.transactions import size_of
 from gateway.stomp.encoder import encode_receipt
 from gateway.stomp.frame import Frame
 
@@ -22,12 +22,11 @@ class Publisher:
     """What a session publishes."""
 
     __slots__ = (
-        "_blocked", "_channel", "_context", "_frame_max", "_output", "_transactions", "confirms", "has_confirms",
+        "_blocked", "_channel", "_context", "_frame_max", "_output", "confirms", "has_confirms",
     )  # fmt: skip
 
-    def __init__(self, context: SessionContext, transactions: OpenTransactions) -> None:
+    def __init__(self, context: SessionContext) -> None:
         self._context = context
-        self._transactions = transactions
         # The publishing channel; 0 until the first SEND has asked for it.
         self._channel = self._frame_max = 0
         # Whether the broker confirms what is published. The first frame that needs it switches confirms on.
@@ -85,7 +84,7 @@ class Publisher:
         if not self._is_prepared(frame, cached):
             return
         if cached.transaction is not None:
-            transactions = self._transactions
+            transactions = self._context.transactions
             transactions.get(cached.transaction)
             cached.check(self._context.receipt_of(frame), frame)
             transactions.enlist(cached.transaction, size_of(frame)).sends.append(frame)

@@ -134,10 +134,7 @@ def sent_queue(destination: Destination, headers: Mapping[bytes, bytes], rules: 
     On SEND, ``persistent`` is about the message only and ``durable`` about the queue. RabbitMQ's adapter applies
     ``persistent`` to both, so ``persistent:false`` declares a queue that nobody else can read.
     """
-    durable = _flag(headers, (b"durable",))
-    name = name_for_broker(b"destination", destination.name)
-    canonical = rules.canonical_texts(destination)
-    return _spec(name, headers, True if durable is None else durable, {}, rules, canonical)
+    return _named_queue(destination, headers, _flag(headers, (b"durable",)), rules)
 
 
 def subscribed_queue(
@@ -156,9 +153,7 @@ def subscribed_queue(
         return None
     durable = _flag(headers, (b"durable", b"persistent"))
     if destination.kind is Kind.QUEUE:
-        durable = True if durable is None else durable
-        canonical = rules.canonical_texts(destination, settings.default_topic_exchange)
-        return _spec(name_for_broker(b"destination", destination.name), headers, durable, {}, rules, canonical)
+        return _named_queue(destination, headers, durable, rules)
     durable = durable or False
     defaults = {b"exclusive": rules.exclusive and not durable, b"auto-delete": True}
     name = subscription_queue(destination, headers, fallback, settings)
@@ -167,6 +162,14 @@ def subscribed_queue(
         destination = Destination(Kind.QUEUE, name)
     canonical = rules.canonical_texts(destination, settings.default_topic_exchange)
     return _spec(name_for_broker(b"x-queue-name", name), headers, durable, defaults, rules, canonical)
+
+
+def _named_queue(
+    destination: Destination, headers: Mapping[bytes, bytes], durable: bool | None, rules: QueueRules
+) -> QueueSpec:
+    """The queue of ``/queue/<name>``, durable unless the client says otherwise."""
+    name = name_for_broker(b"destination", destination.name)
+    return _spec(name, headers, durable is not False, {}, rules, rules.canonical_texts(destination))
 
 
 def temporary_queue(identifier: bytes, rules: QueueRules) -> QueueSpec:

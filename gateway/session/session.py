@@ -9,8 +9,8 @@
              ├─ SubscribeHandler    SUBSCRIBE, UNSUBSCRIBE
              ├─ AckHandler          ACK, NACK
              ├─ DisconnectHandler   DISCONNECT ── the PublisherConfirms and TransactionHandler that it waits for
-             ├─ OpenTransactions    what SEND, ACK and NACK enlist in; shared by their handlers
-             └─ SessionContext      shared by all handlers ── Subscriptions ── Subscription ── DeliveryLedger
+             └─ SessionContext      of all handlers ─┬─ Subscriptions ── Subscription ── DeliveryLedger
+                                                     └─ OpenTransactions
 
 `COMMANDS`, at the end of this file, maps state and command to the part that carries it out.
 
@@ -38,13 +38,12 @@ from gateway.errors import CloseReason, CodecError, FrameError, StompError, TlsH
 from gateway.session import error_frames, ops
 from gateway.session.commit import TransactionHandler
 from gateway.session.connect import ClientFacts, ConnectHandler, TokenHandler
-from gateway.session.context import NO_SETTINGS, READING, Hold, SessionContext, State
+from gateway.session.context import READING, Hold, SessionContext, State
 from gateway.session.disconnect import DisconnectHandler
 from gateway.session.observer import SessionObserver
 from gateway.session.publish import Publisher
 from gateway.session.subscribe import AckHandler, SubscribeHandler
 from gateway.session.subscription import Subscription
-from gateway.session.transactions import OpenTransactions
 from gateway.stomp.decoder import Decoder, FrameLimits
 from gateway.stomp.frame import Frame
 from gateway.stomp.heartbeat import Heartbeats
@@ -64,7 +63,7 @@ class Session:
     """
 
     __slots__ = (
-        "_acknowledgements", "_connect", "_context", "_disconnect", "_limits", "_open_transactions", "_publisher",
+        "_acknowledgements", "_connect", "_context", "_disconnect", "_limits", "_publisher",
         "_subscriber", "_tokens", "_transactions", "confirms", "holds", "identity", "max_frames_per_turn", "output",
         "reached_turn_limit", "subscriptions", "traffic",
     )  # fmt: skip
@@ -86,15 +85,14 @@ class Session:
         self.max_frames_per_turn = NO_TURN_LIMIT
         self.reached_turn_limit = False
 
-        self._open_transactions = OpenTransactions(NO_SETTINGS.transactions)
         self._connect = ConnectHandler(context, server, resolve)
-        self._publisher = Publisher(context, self._open_transactions)
+        self._publisher = Publisher(context)
         self.confirms = self._publisher.confirms
-        self._transactions = TransactionHandler(context, self._open_transactions, self._publisher, now)
+        self._transactions = TransactionHandler(context, self._publisher, now)
         self._subscriber = SubscribeHandler(context)
-        self._acknowledgements = AckHandler(context, self._open_transactions)
+        self._acknowledgements = AckHandler(context)
         self._tokens = TokenHandler(context)
-        self._disconnect = DisconnectHandler(context, self._publisher.confirms, self._transactions)
+        self._disconnect = DisconnectHandler(context, self.confirms, self._transactions)
 
     # Questions.
 
@@ -146,7 +144,7 @@ class Session:
     @property
     def open_transactions(self) -> int:
         """Transactions that are open."""
-        return len(self._open_transactions)
+        return len(self._context.transactions)
 
     @property
     def has_auto_acks(self) -> bool:
@@ -284,8 +282,8 @@ class Session:
             settings = self.settings
             if isinstance(operation, ops.Login):
                 self._tokens.logged_in(operation.passcode)
-            self._publisher.confirms.set_limits(settings)
-            self._open_transactions.set_limits(settings.transactions)
+            self.confirms.set_limits(settings)
+            self._context.transactions.set_limits(settings.transactions)
             self._limits.frame = settings.max_frame_size
 
     def _operation_failed(self, event: ops.OperationFailed) -> None:

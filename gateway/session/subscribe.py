@@ -30,7 +30,7 @@ from gateway.session.queues import (
     subscription_queue,
 )
 from gateway.session.subscription import Settlement
-from gateway.session.transactions import OpenTransactions, size_of
+from gateway.session.transactions import size_of
 from gateway.stomp.frame import Frame
 from gateway.stomp.headers import read_boolean, read_integer
 
@@ -271,11 +271,10 @@ class SubscribeHandler:
 class AckHandler:
     """The acknowledgements of a session."""
 
-    __slots__ = ("_context", "_transactions")
+    __slots__ = ("_context",)
 
-    def __init__(self, context: SessionContext, transactions: OpenTransactions) -> None:
+    def __init__(self, context: SessionContext) -> None:
         self._context = context
-        self._transactions = transactions
 
     def ack(self, frame: Frame) -> None:
         """ACK. HOT: in the order of delivery it costs a look-up, and one AMQP frame per batch."""
@@ -294,7 +293,7 @@ class AckHandler:
         settlement = self.find_settlement(frame.command, name, headers.get(name), requeue)
         transaction = headers.get(b"transaction")
         if transaction is not None:
-            self._transactions.enlist(transaction, size_of(frame)).settlements.append(settlement)
+            context.transactions.enlist(transaction, size_of(frame)).settlements.append(settlement)
         elif settlement.is_outstanding:
             context.subscriptions.settle(settlement)
         else:

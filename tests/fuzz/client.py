@@ -147,7 +147,7 @@ class Client:
     def _check_bounds(self, settings: VirtualHost) -> None:
         session = self.session
         limits = settings.transactions
-        transactions = session._open_transactions
+        transactions = session._context.transactions
         demand(len(transactions) <= limits.max_open, "open transactions are bounded")
         kept = list(transactions._by_name.values())
         demand(all(each.actions <= limits.max_actions for each in kept), "a transaction's actions are bounded")

@@ -9,12 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from gateway.config.virtual_host import TransactionLimits
 from gateway.session.context import SessionContext
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.subscribe import AckHandler
 from gateway.session.subscription import Subscription
-from gateway.session.transactions import OpenTransactions
 from tests.support.playbook import NO_PROPERTIES, TO_QUEUE
 from tests.support.unacked import Unacked
 
@@ -29,7 +27,7 @@ class Ledger(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         context = SessionContext(SESSION, strict=False)
-        self.acknowledgements = AckHandler(context, OpenTransactions(TransactionLimits()))
+        self.acknowledgements = AckHandler(context)
         self.output = context.output
         self.subscriptions = context.subscriptions
         self.subscription = Subscription(b"T_1", b"1", self.mode, SESSION, window=8)

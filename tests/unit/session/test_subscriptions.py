@@ -2,13 +2,11 @@
 
 import pytest
 
-from gateway.config.virtual_host import TransactionLimits
 from gateway.errors import StompError
 from gateway.session.context import SessionContext
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.subscribe import AckHandler
 from gateway.session.subscription import Subscription, Subscriptions
-from gateway.session.transactions import OpenTransactions
 from tests.support.playbook import OF_STREAM, TO_QUEUE, deliver, settlements_in_words
 
 SESSION = b"session-x"
@@ -26,7 +24,7 @@ class Acknowledgements(AckHandler):
 
     def __init__(self, *those: Subscription) -> None:
         context = SessionContext(SESSION, strict=False)
-        super().__init__(context, OpenTransactions(TransactionLimits()))
+        super().__init__(context)
         self.subscriptions = context.subscriptions
         for each in those:
             self.subscriptions.add(each, "q")
