@@ -45,7 +45,7 @@ CONNECTION_BLOCKED: Final = 10 << 16 | 60
 CONNECTION_UNBLOCKED: Final = 10 << 16 | 61
 
 # class, weight and body size, in front of the property flags of a content header
-CONTENT_HEADER_START: Final = 12
+_CONTENT_HEADER_START: Final = 12
 
 
 def encode_ack(channel: int, tag: int, *, multiple: bool) -> bytes:
@@ -96,7 +96,7 @@ class Publication:
         self._first, *self._pieces = (*table[:-1], table[-1] + behind + FRAME_END)
         # Sizes without the values in the gaps: of the table, and of what stands around it in the content header.
         self._table_size = sum(map(len, table)) + 4 * (len(table) - 1)
-        self._around_table = CONTENT_HEADER_START + len(before) + 4 + len(behind)
+        self._around_table = _CONTENT_HEADER_START + len(before) + 4 + len(behind)
         self._last_size = -1
         self._last_start = b""
 

@@ -58,7 +58,7 @@ class CachedPublish:
         if admission.asked.kind is Kind.TEMP_QUEUE:
             queue_arguments(headers)  # RabbitMQ's adapter checks them first
             raise not_for(b"SEND", text)
-        # As the client wrote it. A rule may mean another destination; exchange, routing key and queue are that one's.
+        # As the client wrote it. If a rule rewrites it, exchange, routing key and queue are those of the result.
         self.destination = text
         self.kind = admission.asked.kind
         parsed = admission.destination

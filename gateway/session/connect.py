@@ -29,9 +29,8 @@ from gateway.stomp.frame import Frame
 from gateway.stomp.headers import trim_values
 from gateway.stomp.heartbeat import Heartbeats, negotiate
 
-VERSIONS: Final = (b"1.2", b"1.1", b"1.0")
-"""The versions of STOMP that the gateway speaks, best first."""
-
+# The versions of STOMP that the gateway speaks, best first.
+_VERSIONS: Final = (b"1.2", b"1.1", b"1.0")
 _TOKEN: Final = b"token"
 # Of a JWT: header, claims and signature.
 _PARTS: Final = 3
@@ -87,7 +86,7 @@ def negotiate_version(headers: Mapping[bytes, bytes]) -> bytes:
         StompError: when there is no common version.
     """
     offered = headers.get(b"accept-version", b"1.0").split(b",")
-    for version in VERSIONS:
+    for version in _VERSIONS:
         if version in offered:
             return version
     raise error_frames.version_mismatch()

@@ -64,7 +64,7 @@ MOVES: Final = {
 
 
 class Hold(Enum):
-    """Why a session does not read."""
+    """Why a session does not read the client's frames."""
 
     # Looked up for every confirm, and the hash of Enum is written in Python.
     __hash__ = object.__hash__
@@ -121,7 +121,7 @@ class SessionContext:
         self.strict = strict
         self.queue_rules = QueueRules()
         self.destination_rules = NO_DESTINATION_RULES
-        # Whether the client takes messages about as fast as they come. The server knows.
+        # Whether the client takes messages about as fast as they come. Set by the server.
         self.client_writable = True
         # The operation under way, and the frame that asked for it.
         self.operation: ops.Operation | None = None

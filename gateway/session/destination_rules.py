@@ -1,4 +1,4 @@
-"""Destination rules: which destinations an operator allows to a login, and which of them mean another one.
+"""Destination rules: which destinations an operator allows to a login, and which are rewritten to another one.
 
 They are applied once for each header block of SEND and for each SUBSCRIBE. They are matched with the canonical text of
 a destination, and then with that of the queue or topic that it means. So no spelling of a destination evades a rule.
@@ -36,7 +36,8 @@ def spelled_login(login: bytes) -> bytes:
 class Admission(NamedTuple):
     """A destination that the rules allow.
 
-    ``asked`` is what the client named, ``destination`` what it means, and ``rule`` the first that matched, if any.
+    ``asked`` is what the client named, ``destination`` the same or what a rule rewrites it to, and ``rule`` the first
+    that matched, if any.
     """
 
     asked: Destination

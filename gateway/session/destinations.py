@@ -18,7 +18,6 @@ from gateway.errors import StompError
 AMQ_TOPIC: Final = b"amq.topic"
 REPLY_QUEUE: Final = b"/reply-queue/"
 TEMP_QUEUE: Final = b"/temp-queue/"
-SUBSCRIPTION_PREFIX: Final = b"stomp-subscription-"
 
 _VALID_TYPES: Final = b"/temp-queue, /exchange, /topic, /queue, /amq/queue, /reply-queue/"
 _ROUTABLE: Final = (b"/exchange", b"/topic", b"/queue", b"/amq/queue", REPLY_QUEUE)
@@ -184,7 +183,7 @@ def durable_queue_name(routing_key: bytes, subscription_id: bytes, *, next_relea
 
 def subscription_queue_name(digest: bytes) -> bytes:
     """The queue name of a topic subscription: a prefix and 16 bytes in the URL-safe alphabet without padding."""
-    return SUBSCRIPTION_PREFIX + urlsafe_b64encode(digest).rstrip(b"=")
+    return b"stomp-subscription-" + urlsafe_b64encode(digest).rstrip(b"=")
 
 
 _LONGEST_ERLANG_STRING: Final = 0xFFFF

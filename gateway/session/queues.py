@@ -40,7 +40,7 @@ _OFFSET_WORDS: Final = (b"first", b"last", b"next")
 _OFFSET: Final = b"offset="
 _TIMESTAMP: Final = b"timestamp="
 _END_OF_TIME: Final = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp())
-# RabbitMQ crashes over other texts, and closes the link, with all sessions that share it.
+# Other texts crash RabbitMQ, which closes the link with all sessions that share it.
 _AGE: Final = re.compile(r"[0-9]+[YMDhms]")
 
 QUEUE_TYPE: Final = "x-queue-type"
@@ -48,7 +48,8 @@ REPLICATED_TYPES: Final = ("quorum", "stream")
 """Types of queues that must be durable, not exclusive and not auto-delete."""
 _CLASSIC: Final = "classic"
 
-# What every queue knows, and what a stream does: RabbitMQ refuses an argument that a queue's type does not know.
+# The arguments that classic and quorum queues share, and those of them that streams share too. RabbitMQ refuses an
+# argument that a queue's type does not have.
 _COMMON: Final = frozenset(
     (
         "x-expires", "x-message-ttl", "x-max-length", "x-max-length-bytes", "x-overflow", "x-dead-letter-exchange",

@@ -86,8 +86,8 @@ class Subscription:
         # The name of the queue that it consumes, once the broker has answered.
         self.queue = ""
         # Whether its messages come from a stream, which takes none back: RabbitMQ before 4.3 answers a basic.nack by
-        # closing the whole link, with other sessions' channels. Only the messages tell, and the first one decides:
-        # a later one may carry such an entry because it came out of a stream once.
+        # closing the whole link, with other sessions' channels. Only the headers of the messages show it. The first
+        # message decides, because any later one may have passed through a stream before and kept that header.
         self.is_stream: bool | None = None
         self.ledger = DeliveryLedger(mode)
         # Where MESSAGE frames go, in pieces. Until ``start`` they collect here.

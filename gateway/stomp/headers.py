@@ -8,8 +8,8 @@ from typing import Final
 
 from gateway.errors import FrameError
 
-# STOMP 1.2, "Value Encoding". The plugin decodes and encodes these in every version and also in CONNECT and CONNECTED,
-# and clients that moved between versions rely on it.
+# STOMP 1.2, "Value Encoding". RabbitMQ's adapter decodes and encodes these in every version, and in CONNECT and
+# CONNECTED too. Clients that moved between versions rely on it.
 _DECODED: Final = {b"\\n": b"\n", b"\\r": b"\r", b"\\c": b":", b"\\\\": b"\\"}
 _ENCODED: Final = {b"\n": b"\\n", b"\r": b"\\r", b":": b"\\c", b"\\": b"\\\\"}
 _ESCAPE: Final = re.compile(rb"\\.?", re.DOTALL)

@@ -12,7 +12,7 @@ from typing import Final
 _HEADER: Final = re.compile(rb"([+-]?[0-9]{1,18}),([+-]?[0-9]{1,18})")
 
 # RabbitMQ's adapter closes at the second check in a row without a byte: two to three intervals after the last one.
-SILENT_INTERVALS: Final = 2
+_SILENT_INTERVALS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,4 +58,4 @@ class HeartbeatMonitor:
     def tick(self, *, heard: bool) -> bool:
         """Count one interval, in which any byte was heard or not. Returns whether the peer counts as gone."""
         self._silent = 0 if heard else self._silent + 1
-        return self._silent >= SILENT_INTERVALS
+        return self._silent >= _SILENT_INTERVALS
