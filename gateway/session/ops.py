@@ -136,18 +136,15 @@ class PublisherPrepared:
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """A subscription's consumer runs on a channel, on this queue."""
+    """A subscription's consumer runs, on this queue."""
 
     subscription: Subscription
-    channel: int
     queue_name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribed:
-    """A subscription's consumer is gone."""
-
-    subscription: Subscription
+    """The subscription's consumer is gone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,6 @@ class UnsubscribeRequest:
 
     tag: bytes
     description: bytes
-    durable: bool
 
 
 def read_subscribe(
@@ -133,16 +132,15 @@ def read_unsubscribe(headers: Mapping[bytes, bytes]) -> UnsubscribeRequest:
     """
     identifier = headers.get(b"id")
     text = headers.get(b"destination")
-    durable = is_durable(headers)
-    if identifier is None and durable:
+    if identifier is None and is_durable(headers):
         raise error_frames.durable_needs_id()
     if identifier is not None:
         if identifier.startswith(TEMP_QUEUE):
             raise error_frames.temporary_unsubscribe()
-        return UnsubscribeRequest(b"T_" + identifier, b"id='%b'" % identifier, durable)
+        return UnsubscribeRequest(b"T_" + identifier, b"id='%b'" % identifier)
     if text is None:
         raise error_frames.missing_subscription_name()
-    return UnsubscribeRequest(b"Q_" + text, b"destination='%b'" % text, durable)
+    return UnsubscribeRequest(b"Q_" + text, b"destination='%b'" % text)
 
 
 def queue_to_delete(

@@ -191,7 +191,7 @@ class _Conversation:
         operation = self.session.take_operation()
         if not isinstance(operation, ops.Subscribe):
             raise AssertionError("the session did not ask to subscribe")
-        self.answer(ops.Subscribed(operation.subscription, 3, "q"))
+        self.answer(ops.Subscribed(operation.subscription, "q"))
         return operation.subscription
 
 

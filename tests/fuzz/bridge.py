@@ -104,7 +104,7 @@ class SteppedBridge(ModelBridge):
 
     def _perform(self, operation: ops.Operation) -> ops.Event:
         if isinstance(operation, ops.Unsubscribe) and operation.subscription not in self._consuming:
-            return ops.Unsubscribed(operation.subscription)  # the broker has cancelled it meanwhile
+            return ops.Unsubscribed()  # the broker has cancelled it meanwhile
         if isinstance(operation, ops.Subscribe):
             event = self._subscribe(operation)
             self._make_lenient(self._consuming[operation.subscription])

@@ -94,9 +94,9 @@ def _answers(play: Playbook, operation: ops.Operation) -> list[ops.Event]:
     if isinstance(operation, ops.PreparePublisher):
         return [ops.PublisherPrepared(PUBLISHING, FRAME_MAX, operation.confirms), refusal, lost]
     if isinstance(operation, ops.Subscribe):
-        return [ops.Subscribed(operation.subscription, 2, operation.queue_name or "amq.gen-1"), refusal, lost]
+        return [ops.Subscribed(operation.subscription, operation.queue_name or "amq.gen-1"), refusal, lost]
     if isinstance(operation, ops.Unsubscribe):
-        return [ops.Unsubscribed(operation.subscription), refusal, lost]
+        return [ops.Unsubscribed(), refusal, lost]
     return [ops.UpstreamClosed(), refusal, lost]
 
 

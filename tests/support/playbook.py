@@ -200,7 +200,7 @@ class Playbook:
         channel = next(self._channels)
         subscription.set_channel(channel)
         name = operation.queue_name or "amq.gen-1"
-        self.broker(ops.Subscribed(subscription, channel, name))
+        self.broker(ops.Subscribed(subscription, name))
         return subscription
 
     def state(self) -> State:

@@ -132,7 +132,7 @@ class ModelBridge:
             self._consuming.pop(operation.subscription).close()
             if operation.delete_queue is not None:
                 self._broker.delete(operation.delete_queue)
-            return ops.Unsubscribed(operation.subscription)
+            return ops.Unsubscribed()
         self._close_channels()
         return ops.UpstreamClosed()
 
@@ -175,7 +175,7 @@ class ModelBridge:
                 self._broker.delete(name)
             raise
         self._consuming[subscription] = channel
-        return ops.Subscribed(subscription, channel.number, name)
+        return ops.Subscribed(subscription, name)
 
     def _declare(self, queue: QueueSpec) -> str:
         return self._broker.declare(

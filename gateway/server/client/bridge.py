@@ -226,7 +226,7 @@ class Bridge:
         channel.on_closed = partial(self._channel_closed, publishing=False)
         channel.on_cancelled = partial(self._consumer_cancelled, subscription)
         self._pausable.read_or_pause()
-        return ops.Subscribed(subscription, channel.number, queue_name)
+        return ops.Subscribed(subscription, queue_name)
 
     async def _undo_subscribe(self, channel: LinkChannel, declared: QueueSpec | None, refusal: UpstreamError) -> None:
         """A SUBSCRIBE failed half-way: delete the queue that it made, unless it is in use."""
@@ -264,7 +264,7 @@ class Bridge:
             finally:
                 await self._close_channel(channel)
         self._exclusive.consumer_closed(operation.subscription)
-        return ops.Unsubscribed(operation.subscription)
+        return ops.Unsubscribed()
 
     async def _renew_token(self, operation: ops.RenewToken) -> ops.Event:
         """Try a token on a connection of its own first, because the broker closes a link over a token that it refuses.

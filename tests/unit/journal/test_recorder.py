@@ -215,7 +215,7 @@ def test_an_unsubscribe_that_deletes_says_so(journalled: Callable[[str], Journal
     at.play.client("UNSUBSCRIBE", "id:1", "durable:true")
     operation = at.play.asked()
     assert isinstance(operation, ops.Unsubscribe)
-    at.play.broker(ops.Unsubscribed(operation.subscription))
+    at.play.broker(ops.Unsubscribed())
     at.play.client("UNSUBSCRIBE", "id:2")
     assert [line["x"] for line in at.writer.lines("unsub")] == ["deleted", "unsubscribe"]
 

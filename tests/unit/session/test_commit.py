@@ -146,7 +146,7 @@ def test_an_acknowledgement_whose_subscription_is_gone_fails_the_commit(play: Pl
     play.client("ACK", f"id:{ack_id(subscription, 1)}", "transaction:t")
     play.client("UNSUBSCRIBE", "id:1")
     assert play.asked() == ops.Unsubscribe(subscription, None)
-    play.broker(ops.Unsubscribed(subscription))
+    play.broker(ops.Unsubscribed())
     play.client("COMMIT", "transaction:t", "receipt:c")
     assert play.said() == [
         f'ERROR for c Subscription not found: Message with id "{ack_id(subscription, 1)}" has no subscription'

@@ -82,7 +82,7 @@ def _gone(play: Playbook) -> None:
     deliver(subscription, 1)
     play.client("UNSUBSCRIBE", "id:1")
     assert isinstance(play.asked(), ops.Unsubscribe)
-    play.broker(ops.Unsubscribed(subscription))
+    play.broker(ops.Unsubscribed())
     assert play.said() == ["MESSAGE 1 #1 "]
     play.client("ACK", f"id:{ack_id(subscription, 1)}")
 
