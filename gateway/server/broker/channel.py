@@ -29,7 +29,7 @@ class LinkChannel:
         self.link = link
         self.number = aiormq_channel.number
         self.write = link.write
-        # Why the broker closed it.
+        # The broker's reason, if it closed the channel.
         self.closed: UpstreamError | None = None
         self.on_closed: Callable[[UpstreamError], None] | None = None
         self.on_cancelled: Callable[[], None] | None = None
@@ -65,7 +65,7 @@ class LinkChannel:
         self.link.register_sink(self, sink)
 
     def discard(self, owner: object) -> None:
-        """Throw away what still arrives; the broker requeues it when the channel closes."""
+        """Drop further deliveries; the broker requeues them when the channel closes."""
         self.on_closed = self.on_cancelled = None
         self.set_sink(Sink(ignore_delivery, ignore_confirm, owner))
 
@@ -76,7 +76,7 @@ class LinkChannel:
             durable=queue.durable,
             exclusive=queue.exclusive,
             auto_delete=queue.auto_delete,
-            arguments=_table(queue.arguments),
+            arguments={**queue.arguments},
         )
         answer = await self._call(method)
         return str(answer.queue)
@@ -95,7 +95,7 @@ class LinkChannel:
             await self._call(commands.Basic.Qos(prefetch_count=prefetch))
         # The library must know the consumer, or it would not answer when the broker cancels it.
         self._aiormq_channel.consumers[self._consumer_tag] = _never_called
-        method = _BasicConsume(queue=queue, consumer_tag=self._consumer_tag, arguments=_table(arguments))
+        method = _BasicConsume(queue=queue, consumer_tag=self._consumer_tag, arguments={**arguments})
         await self._call(method)
 
     async def cancel(self) -> None:
@@ -121,7 +121,7 @@ class LinkChannel:
             if self.closed is None and self.link.closed is None:
                 await self._channel.close()
         except (AMQPError, OSError, RuntimeError, asyncio.CancelledError):
-            # The broker closed it at the same moment.
+            # The broker closed the channel at the same moment.
             pass
         finally:
             self.link.remove_channel(self)
@@ -145,7 +145,7 @@ class LinkChannel:
     def broker_closed(self, refusal: UpstreamError) -> None:
         """The broker closed the channel: the refusal goes to the call that waits for an answer, or to the owner."""
         self.closed = refusal
-        # Its number may soon be another session's.
+        # The number may soon belong to another session.
         self.write = _discard
         if not self._awaits_reply and self.on_closed is not None:
             self.on_closed(refusal)
@@ -156,8 +156,8 @@ class LinkChannel:
             self.on_cancelled()
 
 
-# pamqp refuses every name outside the narrow alphabet of AMQP 0-9-1. RabbitMQ takes any UTF-8, and STOMP clients use
-# it: spaces, percent signs and umlauts are in real queue names. So the broker is left to judge names
+# pamqp refuses every name outside the narrow alphabet of AMQP 0-9-1. RabbitMQ takes any UTF-8, and real queues have
+# names with spaces, percent signs and umlauts. So the broker judges names
 # (docs/adr/0009-names-are-for-the-broker-to-judge.md).
 
 
@@ -182,22 +182,17 @@ class _BasicConsume(_AnyName, commands.Basic.Consume):
     pass
 
 
-def _table(arguments: Mapping[str, Argument]) -> dict[str, Any]:
-    """A table as the AMQP library takes it; it knows more types than there are arguments."""
-    return dict(arguments)
-
-
 def _discard(data: bytes) -> None:
-    """The channel is closed."""
+    """Write nothing: the channel is closed."""
 
 
 def ignore_delivery(tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
-    """For a sink that gets no deliveries, or throws them away."""
+    """For a sink that drops deliveries or gets none."""
 
 
 def ignore_confirm(sequence: int, multiple: bool, accepted: bool) -> None:
-    """For a sink that gets no confirms, or throws them away."""
+    """For a sink that drops confirms or gets none."""
 
 
 async def _never_called(message: object) -> None:
-    """The library wants a callback for its consumers; deliveries reach the sink before the library sees them."""
+    """The library requires a callback, but the tap takes deliveries before the library sees them."""

@@ -82,7 +82,7 @@ class ClientConnection(StompProtocol):
         self.stats = ConnectionStats(context.stats, context.journal, self.session, listener)
         self._log = ClientLog(self.session, self.stats, accepted, str(listener.address))
         self._heartbeats = HeartbeatTimer(self._send_heartbeat, lambda: self._reading, self._heartbeat_missed)
-        self._rate_limiter = RateLimiter(self.session, self._resume)
+        self._rate_limiter = RateLimiter(self.session, self.advance)
         # Whether the socket is read.
         self._reading = True
         self._waits_for_turn = False
@@ -117,7 +117,7 @@ class ClientConnection(StompProtocol):
         )
         peer = self._accepted.peer or Peer.of(transport)
         if not peer.host:
-            # Reset before it was accepted: there is nobody to answer, and no address to log.
+            # The client reset the connection before it was accepted: there is no address to answer or to log.
             self._is_closed = True
             output.transport.abort()
             return
@@ -148,20 +148,18 @@ class ClientConnection(StompProtocol):
             self._decoder.feed(data)
         except FrameError as error:
             self.session.malformed(error)
-        self._advance()
+        self.advance()
 
     def eof_received(self) -> bool:
-        """The client sends no more. What it sent is still carried out and answered."""
+        """The client sends no more. The gateway still carries out and answers what it sent."""
         self._has_ended = True
         self._rate_limiter.stop()
-        if self._is_closed:
-            return False
-        self._advance()
-        # Nothing can be sent to a client that has ended TLS.
+        self.advance()
+        # A client that has ended TLS cannot receive anything.
         return self._output.transport.can_write_eof() and not self._is_closed
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone; what it sent is still carried out."""
+        """The client is gone. The gateway still carries out what it sent."""
         self._has_ended = self._is_lost = True
         self._accepted.on_closed()
         self._output.connection_lost()
@@ -173,7 +171,7 @@ class ClientConnection(StompProtocol):
         if not self._is_closed:
             self._bridge.client_gone()
             self.session.release(Hold.CLIENT_WRITE)
-            self._advance()
+            self.advance()
 
     def violated(self, reason: str) -> None:
         """The client broke the protocol below STOMP. What it sent before is carried out, then it gets an ERROR."""
@@ -182,7 +180,7 @@ class ClientConnection(StompProtocol):
         if self._is_closed:
             self._output.transport.close()
         else:
-            self._advance()
+            self.advance()
 
     def pause_writing(self) -> None:
         """The client does not take its messages as fast as they come."""
@@ -196,14 +194,19 @@ class ClientConnection(StompProtocol):
         self.session.set_client_writable(True)
         self.session.release(Hold.CLIENT_WRITE)
         self._bridge.client_writable(True)
-        if not self._is_closed:
-            self._advance()
+        self.advance()
 
     # The session.
 
-    def _advance(self) -> None:
-        """Run the session, write out, and see whether this is the end. HOT: once per read, on either side."""
+    def advance(self) -> None:
+        """Run the session, write what it has for either side, and close when it is over.
+
+        HOT: once per read, from the client and from the broker.
+        """
         session = self.session
+        if self._is_closed:
+            session.output.clear()
+            return
         self._context.journal.clock.tick()
         try:
             session.run(self._decoder)
@@ -223,8 +226,10 @@ class ClientConnection(StompProtocol):
                 self._write_last()
             self._close()
         else:
-            if session.reached_turn_limit:
-                self._wait_for_turn()
+            if session.reached_turn_limit and not self._waits_for_turn:
+                # Other clients have their turn. Nothing is read until the frames in the decoder are carried out.
+                self._waits_for_turn = True
+                asyncio.get_running_loop().call_soon(self._take_turn)
             self._read_or_pause()
             if not self._is_started and session.state is State.CONNECTED:
                 self._start()
@@ -238,7 +243,7 @@ class ClientConnection(StompProtocol):
 
     def _flush(self) -> None:
         session = self.session
-        # Settlements that the client asked for go before the receipts that tell of them.
+        # The client's settlements reach the broker before their receipts reach the client.
         self._bridge.flush()
         self._log.errors()
         if session.output:
@@ -246,10 +251,10 @@ class ClientConnection(StompProtocol):
                 session.output.clear()
             else:
                 self._heartbeats.has_sent = True
-                self._write()
+                self.stats.bytes_out += self._output.write(session.output)
             if self._output.must_drop:
                 self._bridge.drop_deliveries()
-                # No more frames are read either, because their answers would accumulate.
+                # The client is not read either, because the answers to its frames would accumulate.
                 session.hold(Hold.CLIENT_WRITE)
         if session.has_auto_acks and self._output.is_writable and not self._is_lost:
             if session.take_urgency():
@@ -258,11 +263,8 @@ class ClientConnection(StompProtocol):
             else:
                 self._context.auto_acks.schedule(self.settle)
 
-    def _write(self) -> None:
-        self.stats.bytes_out += self._output.write(self.session.output)
-
     def settle(self) -> None:
-        """Settle what was delivered under ack:auto, once the kernel has it: what the gateway holds dies with it."""
+        """Settle what was delivered under ack:auto once the kernel has it: the gateway's own buffers die with it."""
         if not self._output.is_writable or self._is_closed or self._is_lost:
             return
         unsent = self._output.unsent_bytes()
@@ -271,18 +273,12 @@ class ClientConnection(StompProtocol):
             self._bridge.flush()
         elif unsent != self._unsent:
             self._context.auto_acks.schedule(self.settle)
-        # A client that has taken nothing since the last round is looked at again in `time_passed`.
+        # If the client has taken nothing since the last round, `time_passed` calls this again.
         self._unsent = unsent
-
-    def _wait_for_turn(self) -> None:
-        """Let other clients have their turn. Nothing is read until the frames in the decoder are carried out."""
-        if not self._waits_for_turn:
-            self._waits_for_turn = True
-            asyncio.get_running_loop().call_soon(self._take_turn)
 
     def _take_turn(self) -> None:
         self._waits_for_turn = False
-        self._resume()
+        self.advance()
 
     def _read_or_pause(self) -> None:
         self.stats.batch_done()
@@ -294,32 +290,19 @@ class ClientConnection(StompProtocol):
             else:
                 self._output.transport.pause_reading()
 
-    def _resume(self) -> None:
-        """The client's turn has come, or its debt is paid."""
-        if not self._is_closed:
-            self._advance()
-
-    def broker_batch_done(self) -> None:
-        """The session got data or an event from the broker."""
-        if self._is_closed:
-            self.session.output.clear()
-        else:
-            self._advance()
-
     def _start(self) -> None:
         """The client has logged in."""
         session = self.session
         self._is_started = True
         self._output.start(session.settings)
         details = {"heart_beat": session.heartbeats.header.decode()}
-        certificate = session.certificate_name
-        if certificate is not None:
-            details["certificate"] = certificate
+        if session.certificate_name is not None:
+            details["certificate"] = session.certificate_name
         if self._output.websocket is not None:
             details["transport"] = self.stats.transport
         self._log.started(**details)
         self._heartbeats.start(session.heartbeats, session.settings.heart_beat_grace)
-        # A user's debt from other sessions holds this one, too.
+        # The debt of a user's other sessions holds this one, too.
         self._rate_limiter.start(self._login.rates)
         self._rate_limiter.charge(self.stats.bytes_in)
         self._read_or_pause()
@@ -342,7 +325,7 @@ class ClientConnection(StompProtocol):
         self._end(error_frames.closing("Heart-beat timeout", text, CloseReason.HEART_BEAT_TIMEOUT))
 
     def time_passed(self, now: float) -> None:
-        """Called about once a second: deadlines that need no timer of their own."""
+        """Called about once a second, for deadlines that need no timer of their own."""
         session, output = self.session, self._output
         if output.websocket is not None and output.websocket.is_silent(now):
             text = f"Nothing was heard for {self._listener.idle_timeout:g} seconds, not even a pong.\n"
@@ -370,8 +353,8 @@ class ClientConnection(StompProtocol):
     # The end.
 
     def drain(self) -> None:
-        """The gateway is stopping: finish what is under way, then end the session."""
-        # Later, because by then the event loop has offered the kernel everything that was written.
+        """The gateway is stopping: finish the work under way, then end the session."""
+        # The event loop first offers the kernel everything that was written.
         asyncio.get_running_loop().call_soon(self._drain)
 
     def _drain(self) -> None:
@@ -381,7 +364,7 @@ class ClientConnection(StompProtocol):
             self.session.set_client_writable(False)
         self._rate_limiter.stop()
         self.session.shut_down()
-        self._advance()
+        self.advance()
 
     def _end(self, error: StompError) -> None:
         self.session.close(error)
@@ -392,7 +375,7 @@ class ClientConnection(StompProtocol):
         if self._is_lost:
             self.session.output.clear()
         elif self.session.output:
-            self._write()
+            self.stats.bytes_out += self._output.write(self.session.output)
         self._log.errors()
 
     def _close(self) -> None:
@@ -413,12 +396,12 @@ class ClientConnection(StompProtocol):
             self._output.close(reason, has_ended=self._has_ended, is_reading=self._reading)
 
     def close_by_operator(self, reason: str) -> None:
-        """End the session because an operator wants it; the client is told the reason, if there is one."""
+        """End the session because an operator wants it; its ERROR has the reason if there is one."""
         text = f"{reason}\n" if reason else "An operator of the gateway has closed this session.\n"
         self._end(error_frames.closing("Closed by operator", text, CloseReason.OPERATOR))
 
     def abort(self) -> None:
-        """Close at once, with an ERROR if the session is not over; what the client was promised is not kept."""
+        """Close at once, with an ERROR if the session is not over. Receipts that it still waits for are not sent."""
         if self._is_closed:
             self._output.transport.abort()
             return
