@@ -103,7 +103,7 @@ class LinkChannel:
         await self._call(commands.Basic.Cancel(consumer_tag=self._consumer_tag))
 
     async def select_confirms(self) -> None:
-        """Ask the broker to confirm what is published from now on (confirm.select)."""
+        """Ask the broker to confirm publishes from now on (confirm.select)."""
         await self._call(commands.Confirm.Select())
 
     async def delete_queue(self, queue: str, *, if_idle: bool = False) -> None:

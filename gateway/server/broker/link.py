@@ -263,7 +263,7 @@ class Link:
         """Send another passcode (connection.update-secret), and wait until the broker has accepted it.
 
         Raises:
-            LinkDownError: the connection is gone; RabbitMQ closes it over a passcode that it does not accept.
+            LinkDownError: the connection is gone; RabbitMQ closes it if it refuses the passcode.
         """
         transport = self._open_connection().transport
         if transport is None:

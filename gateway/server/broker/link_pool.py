@@ -49,7 +49,7 @@ class LoginLinks:
     ) -> None:
         self.virtual_host = virtual_host
         self.is_dedicated = bool(session)
-        # How many sessions use the links, and since when none does.
+        # How many sessions use shared links, and the time when the last one left.
         self.sessions = 0
         self.idle_since = 0.0
         self._credentials = credentials
@@ -120,7 +120,7 @@ class LoginLinks:
         return await self._open("own", client, session)
 
     async def _link_with_room(self, purpose: str) -> Link:
-        """A link with room for one more channel. Only one is opened at a time; all who need one wait for it."""
+        """A link with room for one more channel. Sessions that need a new link at the same time share one."""
         links = self._links[purpose]
         links[:] = [link for link in links if link.closed is None]
         for link in links:
@@ -177,12 +177,7 @@ class LinkPool:
     """
 
     def __init__(
-        self,
-        clock: Callable[[], float],
-        spawn: Callable[..., object],
-        journal: Journal,
-        stats: GatewayStats,
-        node: str,
+        self, clock: Callable[[], float], spawn: Callable[..., object], journal: Journal, stats: GatewayStats, node: str
     ) -> None:
         # Every open link.
         self.links: set[Link] = set()

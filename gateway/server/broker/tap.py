@@ -51,7 +51,7 @@ class Tap(asyncio.StreamReaderProtocol):
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Split what the broker sent. HOT: once per read."""
+        """Split the broker's bytes. HOT: once per read."""
         callbacks = self._callbacks
         callbacks.on_read()
         splitter = callbacks.splitter

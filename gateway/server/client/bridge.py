@@ -227,7 +227,7 @@ class Bridge:
         return ops.Subscribed(subscription, channel.number, queue_name)
 
     async def _undo_subscribe(self, channel: LinkChannel, declared: QueueSpec | None, refusal: UpstreamError) -> None:
-        """A SUBSCRIBE failed half-way: delete the queue that it made, unless it is in use."""
+        """A SUBSCRIBE failed half-way: delete its new queue, unless the queue is in use."""
         await self._close_channel(channel)
         if declared is None or isinstance(refusal, LinkDownError) or declared.durable or not declared.auto_delete:
             return
@@ -265,9 +265,9 @@ class Bridge:
         return ops.Unsubscribed(operation.subscription)
 
     async def _renew_token(self, operation: ops.RenewToken) -> ops.Event:
-        """Try a token on a new connection first: on a link, the broker accepts an expired token without an error.
+        """Try a token on a new connection first.
 
-        It also closes a link over a token that it refuses.
+        On a link the broker accepts an expired token without an error, and closes the link if it refuses a token.
         """
         try:
             token = operation.token.decode()

@@ -1,7 +1,7 @@
 """A client's connection: its socket, its timers, and one session between them.
 
 Bytes come in, the session runs until it has no more frames or is held, and the results go out: once per read, in one
-write to each side. The session decides; this file only reads, writes, waits and closes.
+write to each side. The session decides; this module only reads, writes, waits and closes.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from gateway.session.session import Session
 from gateway.session.transitions import State
 from gateway.stomp.decoder import Decoder, FrameLimits
 
-# Frames of one client that are carried out before others have their turn: a few milliseconds' worth.
+# Frames of one client that are carried out before others have their turn. They take a few milliseconds.
 _MAX_FRAMES_PER_TURN: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """What all clients of a gateway share.
+    """The objects that all clients of a gateway share.
 
-    ``clock`` gives seconds, only going forward; ``spawn`` starts a background task and keeps a reference to it;
-    ``clients`` are the connections with a session, ``closing`` those whose session is over.
+    ``clock`` is monotonic, in seconds. ``spawn`` starts a background task and keeps a reference to it. ``clients`` are
+    the connections with a session, ``closing`` those whose session is over.
     """
 
     server: bytes
@@ -86,11 +86,11 @@ class ClientConnection(StompProtocol):
         # Whether the socket is read.
         self._reading = True
         self._waits_for_turn = False
-        # What the kernel had not sent when automatic acknowledgements were last due.
+        # Result of `ClientOutput.unsent_bytes` in the last round of automatic acknowledgements.
         self._unsent = 0
         # The client broke the protocol below STOMP.
         self._violation: FrameError | None = None
-        # In the order of a connection's life: logged in; no more input; session over; socket closed.
+        # In this order: the client has logged in, its input has ended, the session is over, the socket is closed.
         self._is_started = False
         self._has_ended = False
         self._is_closed = False
@@ -122,7 +122,7 @@ class ClientConnection(StompProtocol):
             output.transport.abort()
             return
         if transport.get_extra_info("sslcontext") is None:
-            # Not with TLS: uvloop loses what a client sent before it closed, if that is not read at once.
+            # Not with TLS: when a client closes, uvloop loses the bytes that were not read at once.
             self.session.set_max_frames_per_turn(_MAX_FRAMES_PER_TURN)
         self.stats.arrived(peer)
         facts = ClientFacts(
@@ -189,7 +189,7 @@ class ClientConnection(StompProtocol):
         self._bridge.client_writable(False)
 
     def resume_writing(self) -> None:
-        """The client has taken most of what was waiting."""
+        """The client has taken most of the write buffer."""
         self._output.resume()
         self.session.set_client_writable(True)
         self.session.release(Hold.CLIENT_WRITE)
@@ -199,10 +199,7 @@ class ClientConnection(StompProtocol):
     # The session.
 
     def advance(self) -> None:
-        """Run the session, write what it has for either side, and close when it is over.
-
-        HOT: once per read, from the client and from the broker.
-        """
+        """Run the session, write to both sides, and close if the session is over. HOT: once per read of either side."""
         session = self.session
         if self._is_closed:
             session.output.clear()
@@ -235,7 +232,7 @@ class ClientConnection(StompProtocol):
                 self._start()
 
     def _is_done(self) -> bool:
-        """The client has ended its input, all of it is carried out, and the client has its receipts."""
+        """Whether the client's input has ended and is carried out, and the client has its receipts."""
         session = self.session
         if not self._has_ended or not session.wants_read or session.reached_turn_limit:
             return False
@@ -308,7 +305,7 @@ class ClientConnection(StompProtocol):
         self._read_or_pause()
 
     def failed(self, error: BaseException) -> None:
-        """A fault of the gateway: the client gets an ERROR without details, and the log all of them."""
+        """A fault of the gateway: the client gets an ERROR without details, and the log gets the details."""
         self._log.failed(error)
         self._end(StompError("Processing error", "Processing error\n", close=CloseReason.INTERNAL_ERROR))
 
@@ -379,7 +376,7 @@ class ClientConnection(StompProtocol):
         self._log.errors()
 
     def _close(self) -> None:
-        """Close once: give the links back, and throw away what the client still sends until it closes too."""
+        """Close once and give the links back. Further bytes of the client are ignored until it closes, too."""
         if self._is_closed:
             return
         self._is_closed = True

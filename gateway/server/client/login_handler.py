@@ -84,13 +84,8 @@ class LoginHandler:
         return version
 
     def _log_refusal(self, virtual_host: VirtualHost, credentials: Credentials, reason: str) -> None:
-        log.info(
-            "login refused",
-            peer=self._client,
-            virtual_host=virtual_host.name,
-            login=credentials.login[:_LONGEST_LOGIN],
-            reason=reason,
-        )
+        login = credentials.login[:_LONGEST_LOGIN]
+        log.info("login refused", peer=self._client, virtual_host=virtual_host.name, login=login, reason=reason)
 
     def log_out(self) -> None:
         """Stop counting the session: it is over, or did not begin after the login."""

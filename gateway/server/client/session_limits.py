@@ -1,10 +1,10 @@
 """Limits on the number of sessions and on their rates: by virtual host, by user, by address.
 
-All sessions of one user in one virtual host share one ``RateScope``, and so do all sessions from one address. A scope
-has a bucket for messages and one for bytes, if its virtual host limits them. A bucket fills at its rate and holds a
-burst. After each read a session is charged for it, and may go into debt; it is not read again until its debt is paid.
-Every session waits only for the debt that its own read left, so the sessions of one scope take turns, and together they
-keep to the rate.
+All sessions of one user in one virtual host share one scope, and so do all sessions from one address. A scope has a
+bucket for messages and one for bytes, if its virtual host limits them. A bucket fills at its rate and holds a burst.
+After each read a session is charged for it, and may go into debt; it is not read again until its debt is paid. Each
+session waits only for the debt after its own read, so the sessions of one scope take turns, and together they keep to
+the rate.
 
 A scope without a session is forgotten when its buckets are full, because a new one would be the same.
 """
@@ -81,7 +81,7 @@ class Bucket:
         return min(self._size, self._left + (now - self._at) * self.rate)
 
 
-class RateScope:
+class _RateScope:
     """All sessions of one user, or from one address, in one virtual host."""
 
     __slots__ = ("_bytes", "messages", "sessions")
@@ -96,7 +96,6 @@ class RateScope:
 
     @property
     def has_rates(self) -> bool:
-        """Whether messages or bytes are limited."""
         return self.messages is not None or self._bytes is not None
 
     def take(self, messages: int, size: int, now: float) -> float:
@@ -105,7 +104,6 @@ class RateScope:
         return wait if self._bytes is None else max(wait, self._bytes.take(size, now))
 
     def is_idle(self, now: float) -> bool:
-        """Whether the scope can be forgotten."""
         buckets_full = all(bucket is None or bucket.is_full(now) for bucket in (self.messages, self._bytes))
         return not self.sessions and buckets_full
 
@@ -114,7 +112,7 @@ class SessionRates:
     """The rates that one session has to keep. Call ``release`` when the session is over."""
 
     def __init__(
-        self, limits: SessionLimits, virtual_host: str, scopes: tuple[RateScope, ...], clock: Callable[[], float]
+        self, limits: SessionLimits, virtual_host: str, scopes: tuple[_RateScope, ...], clock: Callable[[], float]
     ) -> None:
         self._limits = limits
         self._virtual_host = virtual_host
@@ -154,7 +152,7 @@ class SessionLimits:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._sessions: Counter[str] = Counter()
-        self._scopes: dict[_ScopeKey, RateScope] = {}
+        self._scopes: dict[_ScopeKey, _RateScope] = {}
 
     def sessions(self, virtual_host: str, *, login: str | None = None, host: str | None = None) -> int:
         """Number of sessions in a virtual host: all, those of one user, or those from one address."""
@@ -197,13 +195,13 @@ class SessionLimits:
         self._sessions[name] += 1
         return SessionRates(self, name, scopes, self._clock)
 
-    def _scope(self, key: _ScopeKey, limit: Limit) -> RateScope:
+    def _scope(self, key: _ScopeKey, limit: Limit) -> _RateScope:
         scope = self._scopes.get(key)
         if scope is None:
-            scope = self._scopes[key] = RateScope(limit, self._clock())
+            scope = self._scopes[key] = _RateScope(limit, self._clock())
         return scope
 
-    def leave(self, virtual_host: str, scopes: tuple[RateScope, ...]) -> None:
+    def leave(self, virtual_host: str, scopes: tuple[_RateScope, ...]) -> None:
         """A session is over; ``SessionRates.release`` calls this."""
         for scope in scopes:
             scope.sessions -= 1
@@ -224,7 +222,7 @@ def _check(limit: int | None, sessions: int, scope: str) -> None:
 
 
 class RateLimiter:
-    """Holds a session while it is in debt for what it has sent; ``resume`` is called when it may go on."""
+    """Holds a session while it is in debt; ``resume`` is called when the debt is paid."""
 
     def __init__(self, session: Session, resume: Callable[[], None]) -> None:
         self._session = session

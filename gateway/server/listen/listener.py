@@ -1,8 +1,8 @@
 """An open listener: accepts connections, and prepares them with the PROXY protocol and TLS if the listener has them.
 
 On a plain listener the event loop accepts connections. On any other, the gateway accepts them itself and prepares each
-in a task of its own, so that it reads the PROXY header exactly to its last byte, and so that the log can explain a
-failed handshake. The number of those tasks is bounded.
+in a task of its own: it can stop reading at the end of the PROXY header, and log why a handshake failed. The number of
+those tasks is bounded.
 """
 
 from __future__ import annotations

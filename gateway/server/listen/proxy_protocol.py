@@ -42,7 +42,7 @@ def bytes_missing(data: bytes | bytearray) -> int:
     """How many more bytes can be read without reading beyond the header; 0 when the header is complete.
 
     Raises:
-        ProxyHeaderError: no header begins like this.
+        ProxyHeaderError: a header does not begin like this.
     """
     if _SIGNATURE.startswith(data[: len(_SIGNATURE)]):
         if len(data) < _FIXED_PART:

@@ -141,7 +141,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._client.pause_writing()
 
     def resume_writing(self) -> None:
-        """The client has taken most of what was waiting."""
+        """The client has taken most of the write buffer."""
         self._websocket.is_congested = False
         if self._client is not None:
             if self._protocol.state is OPEN:

@@ -37,7 +37,7 @@ _DRAIN_INTERVAL: Final = 0.05
 _CHECKS_PER_MINUTE: Final = 60
 
 
-class LoopLag:
+class _LoopLag:
     """How late the event loop is; ``interval`` is the time between two calls of ``tick``, in seconds."""
 
     def __init__(self, interval: float) -> None:
@@ -48,11 +48,9 @@ class LoopLag:
         self._delays: deque[float] = deque(maxlen=15)
 
     def start(self, now: float) -> None:
-        """The first tick is due an interval from now."""
         self._last = now
 
     def tick(self, now: float) -> None:
-        """Note how late this tick is."""
         self.ticks += 1
         self._delays.append(max(0.0, now - self._last - self._interval))
         self._last = now
@@ -79,7 +77,7 @@ class Gateway:
         self.journal = Journal(config)
         self.started_at = self.journal.clock.time
         self.stats = GatewayStats(config.virtual_hosts)
-        self.lag = LoopLag(_CHECK_INTERVAL)
+        self.lag = _LoopLag(_CHECK_INTERVAL)
         self.node = node_name(config.defaults.journal.node)
         self.pool = LinkPool(self._loop.time, self._spawn, self.journal, self.stats, self.node)
         self._readiness = ReadinessProbe(tuple(config.resolved_virtual_hosts()), self.pool, self._loop.time)
@@ -174,7 +172,10 @@ class Gateway:
         if self.lag.ticks % _CHECKS_PER_MINUTE == 0:
             self.stats.minute_passed()
         for client in tuple(self.clients):
-            client.time_passed(now)
+            try:
+                client.time_passed(now)
+            except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
+                client.failed(error)
         self.limits.forget_idle()
         self.pool.close_idle()
 
