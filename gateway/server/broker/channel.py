@@ -70,13 +70,13 @@ class LinkChannel:
         self.set_sink(Sink(ignore_delivery, ignore_confirm, owner))
 
     async def declare(self, queue: QueueSpec) -> str:
-        """Declare a queue (queue.declare); its name, which the broker chose if the one asked for is empty."""
+        """Declare a queue (queue.declare); its name, which the broker chooses if ``queue`` has none."""
         method = _QueueDeclare(
             queue=queue.name,
             durable=queue.durable,
             exclusive=queue.exclusive,
             auto_delete=queue.auto_delete,
-            arguments={**queue.arguments},
+            arguments=dict[str, Any](queue.arguments),
         )
         answer = await self._call(method)
         return str(answer.queue)
@@ -95,8 +95,8 @@ class LinkChannel:
             await self._call(commands.Basic.Qos(prefetch_count=prefetch))
         # The library must know the consumer, or it would not answer when the broker cancels it.
         self._aiormq_channel.consumers[self._consumer_tag] = _never_called
-        method = _BasicConsume(queue=queue, consumer_tag=self._consumer_tag, arguments={**arguments})
-        await self._call(method)
+        table = dict[str, Any](arguments)
+        await self._call(_BasicConsume(queue=queue, consumer_tag=self._consumer_tag, arguments=table))
 
     async def cancel(self) -> None:
         """Stop the consumer (basic.cancel)."""
@@ -114,7 +114,7 @@ class LinkChannel:
         await self._call(_QueueDelete(queue=queue, if_unused=if_idle, if_empty=if_idle))
 
     async def close(self) -> None:
-        """Close the channel; the broker first handles everything that was sent on it."""
+        """Close the channel; the broker first handles all earlier frames on it."""
         self.on_closed = self.on_cancelled = None
         self.write = _discard
         try:

@@ -279,7 +279,7 @@ class Link:
             self._secret_updates.discard(update)
 
     async def close(self) -> None:
-        """Close the connection (connection.close), within three seconds."""
+        """Close the connection (connection.close), even if the broker does not answer."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -288,7 +288,7 @@ class Link:
         try:
             await asyncio.wait_for(connection.close(), _CLOSE_TIMEOUT)
         except (TimeoutError, AMQPError, OSError, RuntimeError):
-            # The broker does not read or answer. The socket is closed anyway.
+            # The broker does not read or answer.
             pass
         finally:
             if self._tap is not None:

@@ -88,7 +88,7 @@ class LoginLinks:
             self._unused = link
 
     async def check_passcode(self, passcode: str) -> None:
-        """The same for another passcode; the connection is always closed.
+        """Open a connection to learn whether the broker accepts another passcode, and close it.
 
         Raises:
             UpstreamError: the broker refuses.
@@ -99,7 +99,7 @@ class LoginLinks:
         await link.close()
 
     async def update_secret(self, passcode: str) -> None:
-        """Use another passcode from now on, on every open link too.
+        """Use another passcode from now on, on every open link too. For dedicated links only.
 
         Raises:
             LinkDownError: a link was lost meanwhile.

@@ -281,7 +281,7 @@ class Bridge:
         await asyncio.gather(self._links.update_secret(token), self._pausable.update_secret(token))
         return ops.TokenRenewed()
 
-    # What happens at the broker.
+    # Events of the broker.
 
     def _channel_closed(self, refusal: UpstreamError, *, publishing: bool) -> None:
         self._handle(ops.ChannelClosed(refusal.code, refusal.text, publishing=publishing))
@@ -299,7 +299,7 @@ class Bridge:
         self._callbacks.advance()
 
     def link_lost(self, link: Link) -> None:
-        """A link of the session is gone."""
+        """A link of the session is closed."""
         if link.closed is not None:
             self._handle(ops.LinkLost(link.closed.code, link.closed.text))
 

@@ -13,12 +13,12 @@ from gateway.session.session import Session
 
 log = structlog.get_logger("gateway.session")
 
-# Characters of an ERROR's body.
+# Logged characters of an ERROR's body.
 _LONGEST_TEXT: Final = 300
 
 
 class ClientLog:
-    """Writes them; ``address`` is that of the listener."""
+    """Logs the life of one client; ``address`` is the listener's."""
 
     def __init__(self, session: Session, stats: ConnectionStats, accepted: AcceptedConnection, address: str) -> None:
         self._session = session

@@ -29,8 +29,8 @@ log = structlog.get_logger("gateway.listening")
 
 MakeProtocol = Callable[[AcceptedConnection], asyncio.Protocol]
 
-# How long no connection is accepted after one of these errors, in seconds: without file descriptors or memory the next
-# attempt would fail, too. Any other error concerns one connection (accept(2): Linux reports its pending errors).
+# How long accepting pauses after one of these errors, in seconds: without file descriptors or memory the next attempt
+# would fail, too. Any other error concerns one connection (accept(2): Linux reports its pending errors).
 _PAUSE: Final = 1.0
 _EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
@@ -90,7 +90,7 @@ class OpenListener:
         task.add_done_callback(self._tasks.discard)
 
     def _accepted(self) -> asyncio.Protocol:
-        """The protocol of a connection that the event loop has accepted."""
+        """Make the protocol of a connection that the event loop has accepted."""
         accepted = self._counted(None)
         return _Refused() if accepted is None else self._make_protocol(accepted)
 

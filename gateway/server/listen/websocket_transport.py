@@ -19,7 +19,7 @@ from websockets.server import ServerProtocol
 from gateway.config import Listener
 from gateway.errors import CloseReason
 
-# RabbitMQ closes with 1000 for every reason except a malformed frame; the gateway does so for reasons not listed here.
+# RabbitMQ closes with 1000 for every reason except a malformed frame; so does the gateway for every other reason.
 _CODES: Final = {
     CloseReason.MALFORMED_FRAME: CloseCode.INVALID_DATA,
     CloseReason.PROTOCOL_ERROR: CloseCode.PROTOCOL_ERROR,
@@ -138,12 +138,12 @@ class WebSocketTransport(asyncio.Transport):
             self._lower.close()
 
     def abort(self) -> None:
-        """Cut the connection."""
+        """Close the connection at once."""
         self._is_over = True
         self._lower.abort()
 
     def is_closing(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """Whether sending has ended."""
         return self._is_over or self._lower.is_closing()
 
     # Control frames.
@@ -177,7 +177,7 @@ class WebSocketTransport(asyncio.Transport):
             self.flush()
         return False
 
-    # What belongs to the socket.
+    # The lower transport.
 
     def pause_reading(self) -> None:
         """Read nothing from the client."""

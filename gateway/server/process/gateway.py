@@ -38,7 +38,7 @@ _CHECKS_PER_MINUTE: Final = 60
 
 
 class _LoopLag:
-    """How late the event loop is; ``interval`` is the time between two calls of ``tick``, in seconds."""
+    """How late the event loop is. ``tick`` should be called every ``interval`` seconds."""
 
     def __init__(self, interval: float) -> None:
         self.ticks = 0
@@ -162,7 +162,7 @@ class Gateway:
         self._listeners.append(opened)
 
     def _is_served_by_ipv4(self, address: SocketAddress) -> bool:
-        """Whether the address is ``::``, and another listener has 0.0.0.0 on the same port."""
+        """Whether the address is ``::``, and a listener on the same port has 0.0.0.0."""
         ipv4 = SocketAddress("0.0.0.0", address.port)  # noqa: S104 - nothing is listened on here
         return address.host == "::" and any(listener.address == ipv4 for listener in self.config.listeners)
 
