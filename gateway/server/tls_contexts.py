@@ -27,11 +27,7 @@ def broker_tls_context(tls: UpstreamTls) -> ssl.SSLContext:
 
 
 def listener_tls_context(tls: ServerTls) -> ssl.SSLContext:
-    """The context of a listener.
-
-    Raises:
-        OSError: a file cannot be read, or its content cannot be used (ssl.SSLError).
-    """
+    """The context of a listener, with the errors of ``broker_tls_context``."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[tls.min_version]
     # Renegotiation costs the gateway much work and a client little, and TLS 1.3 does not have it.

@@ -40,12 +40,7 @@ class LinkChannel:
 
     @classmethod
     async def open(cls, link: Link) -> LinkChannel:
-        """Open a channel.
-
-        Raises:
-            LinkDownError: when the connection is gone.
-            UpstreamError: when the broker allows no further channel.
-        """
+        """Open a channel, with the errors of ``Link.open_channel``."""
         channel = cls(link, *await link.open_channel())
         link.add_channel(channel)
         return channel

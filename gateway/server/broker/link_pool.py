@@ -88,12 +88,7 @@ class LoginLinks:
             self._unused = link
 
     async def check_passcode(self, passcode: str) -> None:
-        """Open a connection to learn whether the broker accepts another passcode, and close it.
-
-        Raises:
-            UpstreamError: the broker refuses.
-            LinkDownError: no broker can be reached.
-        """
+        """Open a connection to learn whether the broker accepts another passcode, with the errors of ``check_login``."""
         credentials = Credentials(self._credentials.login, passcode)
         link = await self._open_link(self.virtual_host, credentials, "login", self._client, self._session)
         await link.close()

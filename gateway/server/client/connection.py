@@ -112,9 +112,8 @@ class ClientConnection(StompProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
-        output = self._output = ClientOutput(
-            cast(asyncio.Transport, transport), over_tls=self._listener.tls is not None
-        )
+        over_tls = self._listener.tls is not None
+        output = self._output = ClientOutput(cast(asyncio.Transport, transport), over_tls=over_tls)
         peer = self._accepted.peer or Peer.of(transport)
         if not peer.host:
             # The client reset the connection before it was accepted: there is no address to answer or to log.
