@@ -88,7 +88,7 @@ class LoginLinks:
             self._unused = link
 
     async def check_passcode(self, passcode: str) -> None:
-        """Open a connection to learn whether the broker accepts another passcode, with the errors of ``check_login``."""
+        """Ask the broker about another passcode, over a new connection, with the errors of ``check_login``."""
         credentials = Credentials(self._credentials.login, passcode)
         link = await self._open_link(self.virtual_host, credentials, "login", self._client, self._session)
         await link.close()
