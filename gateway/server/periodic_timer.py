@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 
 class PeriodicTimer:
-    """Calls a function at intervals in seconds, the first time after one interval.
+    """Calls a function every ``interval`` seconds, the first time after one interval.
 
-    The next call is scheduled before the function is called, so that it is called on time and may stop the timer.
+    The next call is scheduled before the function runs, so that it is on time and the function may stop the timer.
     """
 
     __slots__ = ("_call", "_handle", "_interval", "_loop")

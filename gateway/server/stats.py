@@ -1,12 +1,11 @@
-"""What the sessions of a running gateway did, by virtual host.
+"""Counters of a running gateway, by virtual host.
 
-Nothing is counted here for each message. A session has its own counters (`gateway.session.traffic`), which are added
-to those of its virtual host when it ends. Until then, whoever asks gets a copy of those with the living sessions added
-(`gateway.admin.stats_snapshot`). Only rare events are counted here as they happen: beginnings and ends of sessions,
-ERRORs, holds, and a sample of the broker's confirms.
+A session counts its own messages (`gateway.session.traffic`). When it ends, its counters are added to those of its
+virtual host; until then, `gateway.admin.stats_snapshot` adds those of living sessions to a copy. Only rare events are
+counted here as they happen: beginnings and ends of sessions, ERRORs, holds, and a sample of the broker's confirms.
 
-Virtual hosts are named by their keys in the configuration, which bounds their number. Any other name counts as ``*``,
-and a connection that never logged in under the empty name.
+The label of a virtual host is its key in the configuration, which bounds the number of labels. Any other name counts
+as ``*``, and a connection that never logged in under the empty label.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from gateway.session.session import Session
 from gateway.session.traffic import TrafficCounter
 
 NOT_LOGGED_IN: Final = ""
-"""Stands for the virtual host of connections that never logged in."""
+"""The label of connections that never logged in."""
 
 LATENCY_BOUNDS: Final = (
     500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000,
@@ -41,7 +40,7 @@ class ConfirmLatencies:
     def __init__(self) -> None:
         self.counts = [0] * (len(LATENCY_BOUNDS) + 1)
         self.sum = 0
-        # Finer buckets, of the current minute and of the one before.
+        # In finer buckets: the current minute and the one before.
         self._recent: Counter[int] = Counter()
         self._before: Counter[int] = Counter()
 
@@ -52,7 +51,7 @@ class ConfirmLatencies:
         self._recent[bucket_of(microseconds)] += 1
 
     def minute_passed(self) -> None:
-        """Forget what is older than a minute."""
+        """Start a new minute."""
         self._before, self._recent = self._recent, Counter()
 
     @property
@@ -87,7 +86,7 @@ class Stats:
         self.rejected += traffic.rejected
         self.returned += traffic.returned
         self.frames_received.update(traffic.commands)
-        # A session does not count SEND by name: it is every frame that is left.
+        # A session counts all frames, and by command those that are not SEND.
         self.frames_received[b"SEND"] += traffic.frames_received - sum(traffic.commands.values())
         for (_, kind), counter in traffic.sends.items():
             self.published[kind].add(counter)
@@ -130,7 +129,7 @@ def _copied(counters: TrafficByKind) -> TrafficByKind:
 
 
 class VirtualHostStats:
-    """What is known of one virtual host, without its living sessions."""
+    """The counters of one virtual host, without its living sessions."""
 
     def __init__(self) -> None:
         self.totals = Stats()
@@ -147,33 +146,29 @@ class VirtualHostStats:
 
 
 class GatewayStats:
-    """The stats of all virtual hosts of a gateway.
-
-    Args:
-        names: keys of the configured virtual hosts.
-    """
+    """The counters of all virtual hosts; ``names`` are their keys in the configuration."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(names)
         self.hosts: dict[str, VirtualHostStats] = {name: VirtualHostStats() for name in (*names, NOT_LOGGED_IN)}
 
     def label(self, virtual_host: str) -> str:
-        """The name under which a virtual host is counted."""
+        """The label of a virtual host's name."""
         return virtual_host if virtual_host in self._names else PASS_THROUGH
 
     def host(self, label: str) -> VirtualHostStats:
-        """The stats of a virtual host, by its label."""
+        """The counters of a virtual host, by its label."""
         return self.hosts[label]
 
     def past(self) -> dict[str, Stats]:
-        """A copy of the totals by virtual host, to add the living sessions to.
+        """A copy of the totals by label, for the living sessions to be added.
 
-        A session that has not logged in is not added before it does: a counter must not move from one label to another.
+        A session that has not logged in must not be added: a counter must not move from one label to another.
         """
         return {label: host.totals.copy() for label, host in self.hosts.items()}
 
     def confirm_latency(self, share: float) -> float | None:
-        """A percentile of the recent confirm latencies, in seconds; None without any."""
+        """A percentile of the recent confirm latencies, in seconds; None if there are none."""
         counts: Counter[int] = Counter()
         for host in self.hosts.values():
             counts += host.latencies.recent
@@ -181,6 +176,6 @@ class GatewayStats:
         return None if found is None else found / 1e6
 
     def minute_passed(self) -> None:
-        """Forget old latencies. Called about once a minute."""
+        """Forget old latencies."""
         for host in self.hosts.values():
             host.latencies.minute_passed()

@@ -1,4 +1,4 @@
-"""TLS contexts, toward brokers and toward clients."""
+"""TLS contexts for brokers and for clients."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ def broker_tls_context(tls: UpstreamTls) -> ssl.SSLContext:
     """The context for `amqps` URLs.
 
     Raises:
-        ssl.SSLError: a file does not hold what it should.
-        OSError: a file cannot be read.
+        OSError: a file cannot be read, or its content cannot be used (ssl.SSLError).
     """
     context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=tls.ca_file)
     if not tls.verify:
@@ -28,15 +27,10 @@ def broker_tls_context(tls: UpstreamTls) -> ssl.SSLContext:
 
 
 def listener_tls_context(tls: ServerTls) -> ssl.SSLContext:
-    """The context of a listener.
-
-    Raises:
-        ssl.SSLError: a file does not hold what it should.
-        OSError: a file cannot be read.
-    """
+    """The context of a listener, with the errors of ``broker_tls_context``."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[tls.min_version]
-    # With renegotiation a client could make the gateway work for nothing, and TLS 1.3 does without it.
+    # Renegotiation costs the gateway much work and a client little, and TLS 1.3 does not have it.
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.load_cert_chain(tls.cert_file, tls.key_file, password=_no_passphrase)
     if tls.ca_file is not None:
@@ -46,5 +40,5 @@ def listener_tls_context(tls: ServerTls) -> ssl.SSLContext:
 
 
 def _no_passphrase() -> str:
-    """OpenSSL asks for this when a key is encrypted; by default it would ask on the terminal."""
+    """OpenSSL calls this for an encrypted key; by default it would ask on the terminal."""
     raise ssl.SSLError("the private key is encrypted")

@@ -27,7 +27,9 @@ def _virtual_host(broker_url: str) -> VirtualHost:
 async def _open(broker_url: str) -> Link:
     parts = urlsplit(broker_url)
     credentials = Credentials(unquote(parts.username or "guest"), unquote(parts.password or "guest"))
-    return await open_link(_virtual_host(broker_url), credentials, ClientProperties("test", "/", credentials.login))
+    return await open_link(
+        _virtual_host(broker_url), credentials, ClientProperties("test", "/", credentials.login), lambda: None
+    )
 
 
 async def _channel(link: Link) -> LinkChannel:

@@ -1,4 +1,4 @@
-"""What can go wrong between the gateway and a broker, in the broker's terms."""
+"""Errors between the gateway and a broker, with AMQP's reply codes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONNECTION_FORCED: Final = 320
 
 
 class UpstreamError(GatewayError):
-    """The broker closed a channel with an error, or a connection. Code and text are its own."""
+    """The broker closed a channel or a connection; ``code`` and ``text`` are the broker's."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -32,7 +32,7 @@ class LinkDownError(UpstreamError):
 
 
 def interrupted(error: BaseException) -> BaseException:
-    """The error to raise for a broken call: the AMQP library cancels calls when their answer will not come."""
+    """The error to raise for a failed call: the AMQP library cancels a call when its answer can no longer come."""
     task = asyncio.current_task()
     if isinstance(error, asyncio.CancelledError) and (task is None or not task.cancelling()):
         return LinkDownError(CONNECTION_FORCED, "CONNECTION_FORCED - the broker did not answer")

@@ -29,7 +29,7 @@ class LinkChannel:
         self.link = link
         self.number = aiormq_channel.number
         self.write = link.write
-        # Why the broker closed it.
+        # The broker's reason, if it closed the channel.
         self.closed: UpstreamError | None = None
         self.on_closed: Callable[[UpstreamError], None] | None = None
         self.on_cancelled: Callable[[], None] | None = None
@@ -40,12 +40,7 @@ class LinkChannel:
 
     @classmethod
     async def open(cls, link: Link) -> LinkChannel:
-        """Open a channel.
-
-        Raises:
-            LinkDownError: when the connection is gone.
-            UpstreamError: when the broker allows no further channel.
-        """
+        """Open a channel, with the errors of ``Link.open_channel``."""
         channel = cls(link, *await link.open_channel())
         link.add_channel(channel)
         return channel
@@ -65,18 +60,18 @@ class LinkChannel:
         self.link.register_sink(self, sink)
 
     def discard(self, owner: object) -> None:
-        """Throw away what still arrives; the broker requeues it when the channel closes."""
+        """Drop further deliveries; the broker requeues them when the channel closes."""
         self.on_closed = self.on_cancelled = None
         self.set_sink(Sink(ignore_delivery, ignore_confirm, owner))
 
     async def declare(self, queue: QueueSpec) -> str:
-        """Declare a queue (queue.declare); its name, which the broker chose if the one asked for is empty."""
+        """Declare a queue (queue.declare); its name, which the broker chooses if ``queue`` has none."""
         method = _QueueDeclare(
             queue=queue.name,
             durable=queue.durable,
             exclusive=queue.exclusive,
             auto_delete=queue.auto_delete,
-            arguments=_table(queue.arguments),
+            arguments=dict[str, Any](queue.arguments),
         )
         answer = await self._call(method)
         return str(answer.queue)
@@ -95,15 +90,15 @@ class LinkChannel:
             await self._call(commands.Basic.Qos(prefetch_count=prefetch))
         # The library must know the consumer, or it would not answer when the broker cancels it.
         self._aiormq_channel.consumers[self._consumer_tag] = _never_called
-        method = _BasicConsume(queue=queue, consumer_tag=self._consumer_tag, arguments=_table(arguments))
-        await self._call(method)
+        table = dict[str, Any](arguments)
+        await self._call(_BasicConsume(queue=queue, consumer_tag=self._consumer_tag, arguments=table))
 
     async def cancel(self) -> None:
         """Stop the consumer (basic.cancel)."""
         await self._call(commands.Basic.Cancel(consumer_tag=self._consumer_tag))
 
     async def select_confirms(self) -> None:
-        """Ask the broker to confirm what is published from now on (confirm.select)."""
+        """Ask the broker to confirm publishes from now on (confirm.select)."""
         await self._call(commands.Confirm.Select())
 
     async def delete_queue(self, queue: str, *, if_idle: bool = False) -> None:
@@ -114,14 +109,14 @@ class LinkChannel:
         await self._call(_QueueDelete(queue=queue, if_unused=if_idle, if_empty=if_idle))
 
     async def close(self) -> None:
-        """Close the channel; the broker first handles everything that was sent on it."""
+        """Close the channel; the broker first handles all earlier frames on it."""
         self.on_closed = self.on_cancelled = None
         self.write = _discard
         try:
             if self.closed is None and self.link.closed is None:
                 await self._channel.close()
         except (AMQPError, OSError, RuntimeError, asyncio.CancelledError):
-            # The broker closed it at the same moment.
+            # The broker closed the channel at the same moment.
             pass
         finally:
             self.link.remove_channel(self)
@@ -145,7 +140,7 @@ class LinkChannel:
     def broker_closed(self, refusal: UpstreamError) -> None:
         """The broker closed the channel: the refusal goes to the call that waits for an answer, or to the owner."""
         self.closed = refusal
-        # Its number may soon be another session's.
+        # The number may soon belong to another session.
         self.write = _discard
         if not self._awaits_reply and self.on_closed is not None:
             self.on_closed(refusal)
@@ -156,8 +151,8 @@ class LinkChannel:
             self.on_cancelled()
 
 
-# pamqp refuses every name outside the narrow alphabet of AMQP 0-9-1. RabbitMQ takes any UTF-8, and STOMP clients use
-# it: spaces, percent signs and umlauts are in real queue names. So the broker is left to judge names
+# pamqp refuses every name outside the narrow alphabet of AMQP 0-9-1. RabbitMQ takes any UTF-8, and real queues have
+# names with spaces, percent signs and umlauts. So the broker judges names
 # (docs/adr/0009-names-are-for-the-broker-to-judge.md).
 
 
@@ -182,22 +177,17 @@ class _BasicConsume(_AnyName, commands.Basic.Consume):
     pass
 
 
-def _table(arguments: Mapping[str, Argument]) -> dict[str, Any]:
-    """A table as the AMQP library takes it; it knows more types than there are arguments."""
-    return dict(arguments)
-
-
 def _discard(data: bytes) -> None:
-    """The channel is closed."""
+    """Write nothing: the channel is closed."""
 
 
 def ignore_delivery(tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
-    """For a sink that gets no deliveries, or throws them away."""
+    """For a sink that drops deliveries or gets none."""
 
 
 def ignore_confirm(sequence: int, multiple: bool, accepted: bool) -> None:
-    """For a sink that gets no confirms, or throws them away."""
+    """For a sink that drops confirms or gets none."""
 
 
 async def _never_called(message: object) -> None:
-    """The library wants a callback for its consumers; deliveries reach the sink before the library sees them."""
+    """The library requires a callback, but the tap takes deliveries before the library sees them."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import re
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,27 +19,27 @@ from yarl import URL
 from gateway.config import BrokerUrl, Upstream, VirtualHost
 from gateway.server.broker.broker_errors import ACCESS_REFUSED, CONNECTION_FORCED, LinkDownError, UpstreamError
 from gateway.server.broker.link import ClientProperties, Link, Tuning
-from gateway.server.broker.tap import Tap, TapCallbacks
+from gateway.server.broker.tap import Tap
 from gateway.server.tls_contexts import broker_tls_context
 
-# Bytes waiting for the broker above which the clients of a link are held. The kernel's own buffers come on top.
+# Above so many bytes that wait for the broker, the clients of a link are held. The kernel's buffers are not counted.
 _HIGH_WATER: Final = 1 << 20
 
-# RabbitMQ takes AMQP frames of 4096 bytes before the login, or of 8192, unless configured otherwise, and closes the
+# Before the login RabbitMQ accepts AMQP frames of 4096 or 8192 bytes, unless configured otherwise, and closes the
 # connection over longer ones. The rest is for the connection's properties.
 _SHORT_LOGIN: Final = 3000
 
 _NO_CHANNEL_LIMIT: Final = 0xFFFF
 
-# The AMQP library drops its answer to the broker's channel.close when ten frames wait to be written, and then reuses
-# the number of a channel that the broker is still closing: that costs the whole link. What it writes is bounded anyway,
-# because each session has one operation under way.
+# When ten frames wait to be written, the AMQP library drops its answer to the broker's channel.close. Then it reuses
+# the number of a channel that the broker still closes, and the broker closes the connection. The library's output is
+# bounded without this limit, because each session has at most one operation under way.
 AiormqConnection.FRAME_BUFFER_SIZE = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a client logs in with. The passcode is not in ``repr``."""
+    """A client's login and passcode. The passcode is not in ``repr``."""
 
     login: str
     passcode: str
@@ -54,15 +53,11 @@ class Credentials:
         return f"Credentials({self.login!r})"
 
 
-def _ignore_reads() -> None:
-    pass
-
-
 async def open_link(
     virtual_host: VirtualHost,
     credentials: Credentials,
     client_properties: ClientProperties,
-    on_read: Callable[[], None] = _ignore_reads,
+    on_read: Callable[[], None],
 ) -> Link:
     """Open a connection to the first broker of a virtual host that answers.
 
@@ -111,20 +106,18 @@ async def _connect(link: Link, url: URL, upstream: Upstream) -> None:
 class _TapFactory(TransportFactory):
     """Opens the socket of a link for the AMQP library, with the tap on it."""
 
-    def __init__(self, callbacks: TapCallbacks) -> None:
-        self._callbacks = callbacks
+    def __init__(self, link: Link) -> None:
+        self._link = link
         self.tap: Tap | None = None
 
     async def create(self, url: URL, **kwargs: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:  # noqa: ANN401
-        """Open the socket; called by the library, of whose options only the TLS context is used."""
+        """The library calls this to open the socket. Of its options only the TLS context is used."""
         loop = asyncio.get_running_loop()
-        context: ssl.SSLContext | None = None
-        if url.scheme == "amqps":
-            context = await kwargs["ssl_context_provider"].get_context()
+        context = await kwargs["ssl_context_provider"].get_context() if url.scheme == "amqps" else None
         reader = asyncio.StreamReader(loop=loop)
         try:
             transport, tap = await loop.create_connection(
-                lambda: Tap(reader, self._callbacks, loop), url.host or "", url.port or 0, ssl=context
+                lambda: Tap(reader, self._link, loop), url.host or "", url.port or 0, ssl=context
             )
         except OSError as error:
             raise AMQPConnectionError(*error.args) from error
@@ -145,7 +138,7 @@ def _url(broker: BrokerUrl, credentials: Credentials, virtual_host: VirtualHost)
 
 
 def _version(text: object) -> tuple[int, ...]:
-    """RabbitMQ's version as numbers, up to the first part that is not one."""
+    """RabbitMQ's version as numbers, up to the first part that is not a number."""
     found = re.match(r"[0-9]+(?:\.[0-9]+)*", text.decode() if isinstance(text, bytes) else str(text))
     return tuple(map(int, found[0].split("."))) if found else ()
 

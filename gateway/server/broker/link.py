@@ -1,6 +1,6 @@
 """A link: one AMQP connection, opened as a client and used by one session or by many.
 
-Control goes through aio-pika: login, channels, declarations, consumers, heart-beats. Data goes through the tap:
+aio-pika does the control: login, channels, declarations, consumers, heart-beats. Data goes through the tap:
 ``Link.write`` puts encoded frames on the wire, and deliveries and confirms arrive at the sink of their channel.
 """
 
@@ -30,8 +30,8 @@ from gateway.server.broker.tap import Tap
 # How long a broker may take to answer connection.close, in seconds.
 _CLOSE_TIMEOUT: Final = 3.0
 
-# The longest name that a client chose, in bytes of a connection's properties. A login may be long, and RabbitMQ closes
-# the connection over a frame of more than 4096 bytes before the login: at least 3000 of them are for the credentials.
+# Bytes of a name in a connection's properties. RabbitMQ accepts no frame above 4096 bytes before the login is complete,
+# and 3000 of those are for the credentials.
 _LONGEST_NAME: Final = 80
 
 _PRODUCT: Final = {
@@ -43,7 +43,7 @@ _PRODUCT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ClientProperties:
-    """What a link says of itself to the broker, so that RabbitMQ's own pages show what it is for.
+    """The properties of a link that RabbitMQ's management pages show.
 
     ``purpose`` is ``publish``, ``consume``, ``own`` or ``login``; ``node`` is the gateway's name. ``client`` and
     ``session`` are set only for links that serve one session.
@@ -81,49 +81,43 @@ def _shortened(text: str) -> str:
     return text.encode()[:_LONGEST_NAME].decode(errors="ignore")
 
 
-class LinkUser(Protocol):
+class _LinkUser(Protocol):
     """The bridge of a session that uses a link."""
 
-    def flush_batch(self) -> None:
-        """Data for the session arrived; the batch is over."""
+    def flush_batch(self) -> None: ...
 
-    def link_changed(self, link: Link) -> None:
-        """``Link.blocked`` or ``Link.paused`` has changed."""
+    def link_changed(self, link: Link) -> None: ...
 
-    def link_lost(self, link: Link) -> None:
-        """The link is gone; see ``Link.closed``."""
+    def link_lost(self, link: Link) -> None: ...
 
 
-class ChannelCallbacks(Protocol):
+class _ChannelCallbacks(Protocol):
     """A channel that was opened on a link."""
 
     number: int
 
-    def broker_closed(self, refusal: UpstreamError) -> None:
-        """The broker sent channel.close."""
+    def broker_closed(self, refusal: UpstreamError) -> None: ...
 
-    def broker_cancelled(self) -> None:
-        """The broker sent basic.cancel."""
+    def broker_cancelled(self) -> None: ...
 
 
-class QueueOwner(Protocol):
-    """A session that owns an exclusive queue of a link."""
+class _QueueOwner(Protocol):
+    """The exclusive queues of one session."""
 
-    async def settled(self, queue: str) -> bool:
-        """Wait for a declaration or a deletion that is under way; whether there was one."""
+    async def settled(self, queue: str) -> bool: ...
 
-    def forget(self, queue: str) -> None:
-        """The queue is gone."""
+    def forget(self, queue: str) -> None: ...
 
 
 class Tuning(NamedTuple):
-    """What broker and gateway agreed on when the connection was opened."""
+    """The limits that broker and gateway agreed on, and the broker's version.
+
+    ``frame_max`` is in bytes, 0 for no limit. ``broker_version`` is empty if it does not begin with a number.
+    """
 
     frame_max: int = 0
-    """The largest AMQP frame in bytes; 0 for no limit."""
     channel_max: int = 0xFFFF
     broker_version: tuple[int, ...] = ()
-    """As numbers; empty where it is not made of any."""
 
 
 class Link:
@@ -132,16 +126,16 @@ class Link:
     def __init__(self, client_properties: ClientProperties, broker: BrokerUrl, on_read: Callable[[], None]) -> None:
         self.client_properties = client_properties
         self.broker = broker
-        # What the link is used for now: a link that was opened to check a login may serve publishers later.
+        # The present purpose: a link that was opened to check a login may serve publishers later.
         self.purpose = client_properties.purpose
         # Microseconds since the epoch.
         self.opened_at = 0
         self.on_read = on_read
         # Called once, when the link has closed.
         self.on_closed: Callable[[Link], None] | None = None
-        # Whether the gateway closed it; else it was lost.
+        # False for a link that was lost.
         self.is_closing = False
-        # Why it is closed.
+        # The reason, once it is closed.
         self.closed: LinkDownError | None = None
         self.tuning = Tuning()
         self.splitter = Splitter(self._control_frame)
@@ -149,10 +143,10 @@ class Link:
         self.blocked = False
         self.paused = False
         # How many channels each session has here.
-        self.users: Counter[LinkUser] = Counter()
-        # To AMQP an exclusive queue belongs to the connection; here each belongs to one session.
-        self.exclusive_queues: dict[str, QueueOwner] = {}
-        self._channels: dict[int, ChannelCallbacks] = {}
+        self.users: Counter[_LinkUser] = Counter()
+        # In AMQP an exclusive queue belongs to the connection; here each belongs to one session.
+        self.exclusive_queues: dict[str, _QueueOwner] = {}
+        self._channels: dict[int, _ChannelCallbacks] = {}
         self._channels_opening = 0
         self._secret_updates: set[asyncio.Task[object]] = set()
         self._connection: aio_pika.Connection | None = None
@@ -166,7 +160,7 @@ class Link:
 
     @property
     def virtual_host(self) -> str:
-        """The STOMP name of the virtual host that it was opened for."""
+        """STOMP name of the virtual host."""
         return self.client_properties.virtual_host
 
     @property
@@ -176,11 +170,11 @@ class Link:
 
     # Users and channels.
 
-    def add_user(self, user: LinkUser) -> None:
+    def add_user(self, user: _LinkUser) -> None:
         """A session has opened a channel."""
         self.users[user] += 1
 
-    def remove_user(self, user: LinkUser) -> None:
+    def remove_user(self, user: _LinkUser) -> None:
         """A session closes a channel."""
         self.users[user] -= 1
         if self.users[user] <= 0:
@@ -188,7 +182,7 @@ class Link:
 
     @property
     def channels(self) -> int:
-        """How many are open."""
+        """Number of open channels."""
         return len(self._channels)
 
     @property
@@ -197,7 +191,7 @@ class Link:
         return self.closed is None and len(self._channels) + self._channels_opening < self.tuning.channel_max
 
     async def open_channel(self) -> tuple[AbstractChannel, AiormqChannel]:
-        """Open an AMQP channel, counted from the moment of the call. ``LinkChannel.open`` makes use of it.
+        """Open an AMQP channel; ``has_room`` counts it from the moment of the call.
 
         Raises:
             LinkDownError: when the connection is gone.
@@ -216,20 +210,20 @@ class Link:
             self._channels_opening -= 1
         return channel, aiormq_channel
 
-    def add_channel(self, channel: ChannelCallbacks) -> None:
+    def add_channel(self, channel: _ChannelCallbacks) -> None:
         """A channel is open."""
         self._channels[channel.number] = channel
         self.splitter.unregister(channel.number)
 
-    def register_sink(self, channel: ChannelCallbacks, sink: Sink) -> None:
+    def register_sink(self, channel: _ChannelCallbacks, sink: Sink) -> None:
         """Send a channel's deliveries and confirms to a sink, unless its number belongs to another channel by now.
 
-        The broker may close a channel at any time, and its number is used again before all its holders know.
+        The broker may close a channel at any time, and the AMQP library may reuse the number at once.
         """
         if self._channels.get(channel.number) is channel:
             self.splitter.register(channel.number, sink)
 
-    def remove_channel(self, channel: ChannelCallbacks) -> None:
+    def remove_channel(self, channel: _ChannelCallbacks) -> None:
         """A channel is closed; its number may be in use again already."""
         if self._channels.get(channel.number) is channel:
             del self._channels[channel.number]
@@ -269,7 +263,7 @@ class Link:
         """Send another passcode (connection.update-secret), and wait until the broker has accepted it.
 
         Raises:
-            LinkDownError: the connection is gone; RabbitMQ closes it over a passcode that it does not accept.
+            LinkDownError: the connection is gone; RabbitMQ closes it if it refuses the passcode.
         """
         transport = self._open_connection().transport
         if transport is None:
@@ -285,7 +279,7 @@ class Link:
             self._secret_updates.discard(update)
 
     async def close(self) -> None:
-        """Close the connection in an orderly way."""
+        """Close the connection (connection.close), even if the broker does not answer."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -294,7 +288,7 @@ class Link:
         try:
             await asyncio.wait_for(connection.close(), _CLOSE_TIMEOUT)
         except (TimeoutError, AMQPError, OSError, RuntimeError):
-            # The broker does not read or answer; the socket is closed all the same.
+            # The broker does not read or answer.
             pass
         finally:
             if self._tap is not None:
@@ -303,7 +297,7 @@ class Link:
     # Called by the tap.
 
     def batch_done(self) -> None:
-        """Let the sessions that got data write it out, once per read."""
+        """Let the sessions that got data write it. HOT: once per read."""
         touched = self.splitter.touched
         self.splitter.touched = set()
         for user in touched:
@@ -329,7 +323,7 @@ class Link:
             on_closed(self)
 
     def _control_frame(self, channel: int, method: int, data: bytes) -> None:
-        """The broker sent one of these; the AMQP library sees it afterwards."""
+        """The broker sent a control frame; the AMQP library sees it afterwards."""
         if method in (CONNECTION_BLOCKED, CONNECTION_UNBLOCKED):
             self.blocked = method == CONNECTION_BLOCKED
             for user in tuple(self.users):

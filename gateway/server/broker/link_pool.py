@@ -3,10 +3,10 @@
 Sessions that log in to the same virtual host with the same login and passcode share links (``links: shared``), or each
 has links of its own (``links: dedicated``). ``LinkPool.log_in`` gives a session its ``LoginLinks`` either way.
 
-Sharing must not weaken the broker's access control. A login is accepted without asking the broker only while a link
-for it is open and the same credentials were accepted less than ``login_cache`` seconds ago. Otherwise the broker is
-asked again, over a connection of its own, before the session may begin. Passcodes are compared by keyed hashes and in
-constant time.
+Sharing must not weaken the broker's access control. The pool accepts a login without asking the broker only while a
+link for it is open and the broker accepted the same credentials less than ``login_cache`` seconds ago. Otherwise it
+asks the broker again, over a new connection, before the session may begin. Passcodes are compared by keyed hashes and
+in constant time.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LoginLinks:
     ) -> None:
         self.virtual_host = virtual_host
         self.is_dedicated = bool(session)
-        # How many sessions use the links, and since when none does.
+        # How many sessions use shared links, and the time when the last one left.
         self.sessions = 0
         self.idle_since = 0.0
         self._credentials = credentials
@@ -57,13 +57,13 @@ class LoginLinks:
         self._client = client
         self._session = session
         self._links: dict[str, list[Link]] = {_PUBLISH: [], _CONSUME: []}
-        # A link that was opened to check the login and is not used yet.
+        # A link that was opened to check the login and has no purpose yet.
         self._unused: Link | None = None
         self._opening: dict[str, asyncio.Future[Link]] = {}
 
     @property
     def broker_version(self) -> tuple[int, ...]:
-        """The broker's, as numbers; empty while there is no link."""
+        """As numbers; empty without a link."""
         return next((link.tuning.broker_version for link in self.all), ())
 
     @property
@@ -88,18 +88,13 @@ class LoginLinks:
             self._unused = link
 
     async def check_passcode(self, passcode: str) -> None:
-        """Open a connection to learn whether the broker accepts another passcode, and close it again.
-
-        Raises:
-            UpstreamError: the broker refuses.
-            LinkDownError: no broker can be reached.
-        """
+        """Ask the broker about another passcode, over a new connection, with the errors of ``check_login``."""
         credentials = Credentials(self._credentials.login, passcode)
         link = await self._open_link(self.virtual_host, credentials, "login", self._client, self._session)
         await link.close()
 
     async def update_secret(self, passcode: str) -> None:
-        """Use another passcode from now on, on every open link too.
+        """Use another passcode from now on, on every open link too. For dedicated links only.
 
         Raises:
             LinkDownError: a link was lost meanwhile.
@@ -116,11 +111,11 @@ class LoginLinks:
         return await LinkChannel.open(await self._link_with_room(_CONSUME))
 
     async def open_pausable(self, client: str, session: str) -> Link:
-        """A link that serves only one session, whose reading may pause for it."""
+        """A link for one session only."""
         return await self._open("own", client, session)
 
     async def _link_with_room(self, purpose: str) -> Link:
-        """A link with room for one more channel; many sessions that need a new one wait for the same."""
+        """A link with room for one more channel. Sessions that need a new link at the same time share one."""
         links = self._links[purpose]
         links[:] = [link for link in links if link.closed is None]
         for link in links:
@@ -143,7 +138,7 @@ class LoginLinks:
         except BaseException as error:
             is_down = isinstance(error, LinkDownError)
             opening.set_exception(error if is_down else LinkDownError(CONNECTION_FORCED, "the broker refused a link"))
-            # Without this, asyncio would complain when no other session waits.
+            # If no other session waits, asyncio would log that the exception was never retrieved.
             opening.exception()
             raise
         finally:
@@ -160,7 +155,7 @@ class LoginLinks:
 
 
 class _SharedLogin:
-    """One set of credentials that the broker accepted, and the links that its sessions share."""
+    """One set of credentials, and the links that its sessions share."""
 
     def __init__(self, passcode_hash: bytes, links: LoginLinks) -> None:
         self.passcode_hash = passcode_hash
@@ -170,19 +165,14 @@ class _SharedLogin:
 
 
 class LinkPool:
-    """All links of a gateway; ``node`` is the gateway's name, for the broker's pages.
+    """All links of a gateway.
 
-    ``clock`` gives seconds, only going forward; ``spawn`` starts a background task and keeps a reference to it. The
-    journal's clock is read whenever a broker has sent something.
+    ``node`` is the gateway's name for the broker's management pages. ``clock`` is monotonic, in seconds. ``spawn``
+    starts a background task and keeps a reference to it. Each read from a broker advances the journal's clock.
     """
 
     def __init__(
-        self,
-        clock: Callable[[], float],
-        spawn: Callable[..., object],
-        journal: Journal,
-        stats: GatewayStats,
-        node: str,
+        self, clock: Callable[[], float], spawn: Callable[..., object], journal: Journal, stats: GatewayStats, node: str
     ) -> None:
         # Every open link.
         self.links: set[Link] = set()
@@ -217,7 +207,7 @@ class LinkPool:
     async def log_in(
         self, virtual_host: VirtualHost, credentials: Credentials, client: str, session: str
     ) -> LoginLinks:
-        """Let the broker decide on a login; the session's links, to be given back with ``release``.
+        """Let the broker decide on a login. The session gives the links back with ``release``.
 
         Raises:
             UpstreamError: the broker refuses the login or the virtual host.
@@ -236,7 +226,7 @@ class LinkPool:
         return shared.links
 
     def release(self, links: LoginLinks) -> None:
-        """A session does not need its links any more."""
+        """A session no longer needs its links."""
         if links.is_dedicated:
             self._spawn(links.close())
         else:
@@ -257,7 +247,7 @@ class LinkPool:
         return shared.accepted_at >= 0 and age < shared.links.virtual_host.login_cache and bool(shared.links.all)
 
     async def _check(self, shared: _SharedLogin) -> None:
-        """Ask the broker; sessions that log in at the same moment with the same credentials wait for one answer."""
+        """Ask the broker, once for all sessions that log in with the same credentials at the same moment."""
         try:
             await shared.links.check_login()
             shared.accepted_at = shared.links.idle_since = self._clock()
@@ -274,7 +264,7 @@ class LinkPool:
         """Close the shared links that no session has used for a while."""
         now = self._clock()
         for key, logins in list(self._shared.items()):
-            for login in [each for each in logins if self._is_idle(each, now)]:
+            for login in [login for login in logins if self._is_idle(login, now)]:
                 logins.remove(login)
                 self._spawn(login.links.close())
             if not logins:

@@ -16,7 +16,6 @@ class PausableLink:
     """
 
     def __init__(self, client: str, session: str, consuming: Iterable[LinkChannel]) -> None:
-        # None until a subscription needs it.
         self._link: Link | None = None
         self._client_writable = True
         self._client_gone = False
@@ -25,7 +24,7 @@ class PausableLink:
         self._consuming = consuming
 
     async def opened(self, links: LoginLinks) -> Link:
-        """The link, opened anew if it is closed. It is read now, for the answers to what is asked there."""
+        """The link, opened anew if it is closed. Reading resumes, so that the broker's answers arrive."""
         if self._link is None or self._link.closed is not None:
             self._link = await links.open_pausable(self._client, self._session)
         self._link.resume_reading()
@@ -36,12 +35,12 @@ class PausableLink:
         return channel.link is self._link
 
     def set_client_writable(self, writable: bool) -> None:
-        """Whether the client takes its messages."""
+        """Note whether the client takes its messages."""
         self._client_writable = writable
         self.read_or_pause()
 
     def set_client_gone(self) -> None:
-        """Deliveries are thrown away from now on, so the link need not pause any more."""
+        """The client is gone: its deliveries are dropped, so the link need not pause any more."""
         self._client_gone = True
         self.read_or_pause()
 
@@ -60,7 +59,7 @@ class PausableLink:
             self._link.feed_heartbeat()
 
     async def update_secret(self, passcode: str) -> None:
-        """Send another passcode. A paused link answers when the client has caught up, or is gone."""
+        """Send another passcode. On a paused link this takes until the client has caught up or is gone."""
         if self._link is not None and self._link.closed is None:
             await self._link.update_secret(passcode)
 

@@ -1,9 +1,8 @@
-"""Trying a broker, for `stomp-gateway check`: how far does a connection get, and why no further?
+"""Tests brokers for `stomp-gateway check`: which steps of a connection succeed, and why the next one fails.
 
-The handshake is walked with pamqp's frames on a plain stream and not with aio-pika, because the answer wanted here is
-the step that failed. aio-pika reports one exception for all steps, cannot stop at the broker's greeting or after the
-login, and shows neither the greeting nor the text of a refusal. (AMQP 0-9-1, 2.2.4: protocol header, start, start-ok,
-tune, tune-ok, open, open-ok, close.)
+The handshake uses pamqp's frames on a plain stream. aio-pika reports one exception for all steps, cannot stop at the
+broker's greeting or after the login, and shows neither the greeting nor the text of a refusal. (AMQP 0-9-1, 2.2.4:
+protocol header, start, start-ok, tune, tune-ok, open, open-ok, close.)
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _ABORT_TIMEOUT: Final = 1.0
 _CLIENT_PROPERTIES: Final[common.FieldTable] = {
     "product": "stomp-gateway",
     "information": "stomp-gateway check",
-    # With this the broker answers a refused login with connection.close, and does not only close the socket.
+    # With this the broker answers a refused login with connection.close before it closes the socket.
     "capabilities": {"authentication_failure_close": True},
 }
 
@@ -39,10 +38,10 @@ MethodT = TypeVar("MethodT", bound=base.Frame)
 
 @dataclass(frozen=True)
 class ProbeTarget:
-    """One thing to try. Equal targets are tried once.
+    """A broker to test, with its TLS, user and virtual host. Equal targets are tested once.
 
-    ``connect_timeout`` is in seconds, for all steps together. Without a ``user`` only the handshake up to the broker's
-    greeting is tried, and without an ``amqp_vhost`` only the steps up to the login.
+    ``connect_timeout`` is in seconds, for all steps together. Without a ``user`` the test ends at the broker's
+    greeting, and without an ``amqp_vhost`` after the login.
     """
 
     url: BrokerUrl
@@ -54,7 +53,7 @@ class ProbeTarget:
 
 @dataclass
 class ProbeReport:
-    """What came of one target: which virtual hosts of the gateway need it, and each step with its finding, in order."""
+    """The result of one target: the gateway's virtual hosts that use it, and each step with its finding, in order."""
 
     target: ProbeTarget
     virtual_hosts: list[str] = field(default_factory=list)
@@ -63,15 +62,11 @@ class ProbeReport:
 
 
 class _StepFailed(Exception):  # noqa: N818 - it ends an attempt as planned, and never leaves this module
-    """The attempt ends with this text for the current step."""
+    """The current step fails; the text is its finding."""
 
 
 async def probe(virtual_hosts: Iterable[VirtualHost]) -> list[ProbeReport]:
-    """Try every upstream URL of every resolved virtual host, the same one once.
-
-    Returns:
-        A report for each distinct target, in the order of the configuration.
-    """
+    """Test every upstream URL of every resolved virtual host; the reports are in the order of the configuration."""
     reports: dict[ProbeTarget, ProbeReport] = {}
     for virtual_host in virtual_hosts:
         for target in _targets(virtual_host):
@@ -92,7 +87,7 @@ def report_lines(reports: Sequence[ProbeReport]) -> Iterator[str]:
 
 
 def unserved(reports: Sequence[ProbeReport]) -> list[str]:
-    """The virtual hosts that none of their upstreams can serve, in the order of the configuration."""
+    """The virtual hosts without a usable upstream, in the order of the configuration."""
     served = {name for report in reports if report.usable for name in report.virtual_hosts}
     names = dict.fromkeys(name for report in reports for name in report.virtual_hosts)
     return [name for name in names if name not in served]
@@ -117,7 +112,7 @@ class _Attempt:
         self._writer: asyncio.StreamWriter | None = None
 
     async def run(self) -> None:
-        """Fill in the report; whatever the broker does is a finding, and raises nothing."""
+        """Fill in the report. Every error is a finding, and none is raised."""
         try:
             async with asyncio.timeout(self._target.connect_timeout):
                 await self._take_steps()
@@ -169,7 +164,7 @@ class _Attempt:
         try:
             context = broker_tls_context(self._target.tls)
         except OSError as error:
-            # They could be used when the configuration was read, and have changed since.
+            # The configuration was valid when it was read; the files have changed since.
             reason = _ssl_reason(error) if isinstance(error, ssl.SSLError) else _os_reason(error)
             raise _StepFailed(f"the files under tls cannot be used, {reason}") from None
         try:
@@ -247,7 +242,7 @@ class _Attempt:
 
 
 async def _abort(writer: asyncio.StreamWriter) -> None:
-    """Abort a connection, and fetch the error that it ends with: asyncio would print an error that nobody fetches."""
+    """Abort a connection and retrieve its error, because asyncio would print an error that is not retrieved."""
     writer.transport.abort()
     with contextlib.suppress(OSError):  # TimeoutError included
         async with asyncio.timeout(_ABORT_TIMEOUT):
@@ -265,7 +260,7 @@ def _ssl_reason(error: ssl.SSLError) -> str:
 
 
 def _os_reason(error: OSError) -> str:
-    # asyncio's own text repeats the address; a resolver's error number is not the system's.
+    # asyncio's own text repeats the address. The number of a resolver's error is not an errno.
     known = error.errno in errno.errorcode and not isinstance(error, socket.gaierror)
     text = os.strerror(error.errno) if known and error.errno else error.strerror or str(error)
     return text[:1].lower() + text[1:]

@@ -26,10 +26,10 @@ _RESOURCE_LOCKED: Final = 405
 _PRECONDITION_FAILED: Final = 406
 _CONFLICT: Final = "inequivalent arg"
 
-# Names that the broker chose begin so; clients may not declare one.
+# The names that the broker chooses begin with this; clients may not declare such a queue.
 _CHOSEN_BY_BROKER: Final = "amq."
 
-# Conflicts that the log tells of in the life of a gateway, and characters of the broker's text.
+# How many conflicts a gateway logs, and how many characters of the broker's text.
 _MOST_CONFLICTS: Final = 1000
 _LONGEST_REASON: Final = 300
 
@@ -51,10 +51,10 @@ class ExclusiveQueues:
         return link
 
     async def check(self, queue: str, link: Link, vhost: str) -> None:
-        """Refuse a queue that belongs to another session of the link where it is about to be used.
+        """Refuse a queue that belongs to another session of the link.
 
         Raises:
-            UpstreamError: RESOURCE_LOCKED, worded as by the broker; or what the broker says when it is asked.
+            UpstreamError: RESOURCE_LOCKED, in the broker's words, or another error of the broker.
         """
         while (owner := link.exclusive_queues.get(queue)) is not None and owner is not self:
             if await owner.settled(queue):
@@ -71,7 +71,7 @@ class ExclusiveQueues:
     async def settled(self, queue: str) -> bool:
         """Wait for a declaration or a deletion that is under way; whether there was one."""
         if self._is_closing:
-            # When a client sees that the owner is gone, the name must be free.
+            # Once a client can see that the owner is gone, the name must be free.
             await self._deleted.wait()
             return True
         declared = self._declaring.get(queue)
@@ -80,10 +80,9 @@ class ExclusiveQueues:
         return declared is not None
 
     async def declare(self, queue: QueueSpec, channel: LinkChannel, vhost: str) -> str:
-        """Declare an exclusive queue. The name is taken before the broker is asked, which sees one connection only.
+        """Declare an exclusive queue; its name, which the broker chooses if ``queue`` has none.
 
-        Returns:
-            Its name, which the broker chose if the one asked for is empty.
+        The session takes the name before the broker is asked, because the broker sees one connection only.
 
         Raises:
             UpstreamError: it belongs to another session, or the broker refuses.
@@ -111,13 +110,13 @@ class ExclusiveQueues:
         link.exclusive_queues[name] = self
 
     def forget(self, queue: str) -> None:
-        """A queue is gone, if it was the session's."""
+        """A queue is gone; it need not be the session's."""
         link, _ = self._queues.pop(queue, (None, None))
         if link is not None and link.exclusive_queues.get(queue) is self:
             del link.exclusive_queues[queue]
 
     def consumed(self, subscription: Subscription, queue: str) -> None:
-        """A subscription consumes a queue, which may be one of these."""
+        """A subscription consumes a queue; it need not be the session's."""
         if queue in self._queues:
             self._consumers[subscription] = queue
 
@@ -141,12 +140,12 @@ class ExclusiveQueues:
     def start_closing(self) -> None:
         """The session is over: other sessions that want one of its queues wait for ``delete``.
 
-        Called when nothing else is left to do for the session, because two sessions must not wait for each other.
+        From here on the session itself must wait for no other session.
         """
         self._is_closing = True
 
     async def delete(self) -> None:
-        """Delete all of them; the session's consumers are gone already."""
+        """Delete all queues; the session's consumers are gone already."""
         try:
             for queue in self._consumers.values():
                 self._forget_if_auto_delete(queue)
@@ -175,8 +174,8 @@ async def _exists(queue: str, link: Link) -> bool:
 async def _delete(name: str, link: Link, queue: QueueSpec) -> None:
     """Delete a queue if it is still the session's.
 
-    It may have been deleted, and its name may belong to another queue now. So it is declared once more: the broker
-    refuses if another connection owns it, and a queue that this creates is deleted in the next moment.
+    The name may belong to another queue by now. So the queue is declared once more: the broker refuses if another
+    connection owns it, and a queue that this creates is deleted in the next moment.
     """
     try:
         async with LinkChannel.opened(link) as channel:
@@ -193,13 +192,12 @@ async def _delete(name: str, link: Link, queue: QueueSpec) -> None:
 async def declare_or_accept(
     queue: QueueSpec, link: Link, declare: Callable[[LinkChannel], Awaitable[object]]
 ) -> UpstreamError | None:
-    """Declare a queue that has a name, or accept it as it is if it exists.
+    """Declare a queue that has a name, or accept an existing one with other properties.
 
-    The broker closes the channel of a declaration that it refuses, and everything else on that channel would be lost.
-    So the declaration has a channel of its own.
+    The broker closes the channel of a declaration that it refuses, so the declaration has a channel of its own.
 
     Returns:
-        None if the queue is as asked for, else the broker's words on how it differs.
+        How the existing queue differs, in the broker's words; None if it does not.
 
     Raises:
         UpstreamError: the broker refuses for another reason.
@@ -217,13 +215,13 @@ async def declare_or_accept(
 
 
 class QueueConflictLog:
-    """Log lines about queues that were accepted as they are: one for each queue, up to a limit."""
+    """Logs each accepted queue with other properties once, up to a limit."""
 
     def __init__(self) -> None:
         self._logged: set[tuple[str, str]] = set()
 
     def write(self, virtual_host: str, queue: str, reason: str) -> None:
-        """A queue was accepted; ``reason`` is the broker's text."""
+        """Log a queue; ``reason`` is the broker's text."""
         if len(self._logged) < _MOST_CONFLICTS and (virtual_host, queue) not in self._logged:
             self._logged.add((virtual_host, queue))
             log.info("queue taken as it is", virtual_host=virtual_host, queue=queue, reason=reason[:_LONGEST_REASON])

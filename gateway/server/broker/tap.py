@@ -1,8 +1,7 @@
 """The tap: the socket of one AMQP connection, shared by the AMQP client library and the sessions' data.
 
-The library connects, authenticates and sends control frames through a stream pair, as it always does. What the broker
-sends is split first (``gateway.amqp.splitter``): data of registered channels goes to sessions, everything else goes to
-the library.
+The library connects, authenticates and sends control frames through a stream pair. The tap splits the broker's bytes
+first (``gateway.amqp.splitter``): data of registered channels goes to sessions, everything else to the library.
 """
 
 from __future__ import annotations
@@ -17,26 +16,22 @@ from gateway.errors import CodecError
 _HEARTBEAT: Final = b"\x08\0\0\0\0\0\0\xce"
 
 # While sessions' data flows, the library sees no frame and the broker sends no heart-beat, so after three heart-beat
-# intervals the library would take the connection for dead. It is shown a heart-beat this often, in seconds.
+# intervals the library would take the connection for dead. The tap shows it a heart-beat this often, in seconds.
 _HEARTBEAT_INTERVAL: Final = 1.0
 
 
-class TapCallbacks(Protocol):
-    """What a tap calls; a link."""
+class _TapCallbacks(Protocol):
+    """The link."""
 
     splitter: Splitter
 
-    def on_read(self) -> None:
-        """The broker sent something, which is handled next."""
+    def on_read(self) -> None: ...
 
-    def batch_done(self) -> None:
-        """Data went to the sinks of the owners in ``splitter.touched``."""
+    def batch_done(self) -> None: ...
 
-    def set_paused(self, paused: bool) -> None:
-        """The write buffer is full, or has room again."""
+    def set_paused(self, paused: bool) -> None: ...
 
-    def connection_lost(self) -> None:
-        """The socket is closed."""
+    def connection_lost(self) -> None: ...
 
 
 class Tap(asyncio.StreamReaderProtocol):
@@ -44,7 +39,7 @@ class Tap(asyncio.StreamReaderProtocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, reader: asyncio.StreamReader, callbacks: TapCallbacks, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, reader: asyncio.StreamReader, callbacks: _TapCallbacks, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(reader, loop=loop)
         self._callbacks = callbacks
         self._clock = loop.time
@@ -56,14 +51,14 @@ class Tap(asyncio.StreamReaderProtocol):
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Split what the broker sent. HOT: once per read."""
+        """Split the broker's bytes. HOT: once per read."""
         callbacks = self._callbacks
         callbacks.on_read()
         splitter = callbacks.splitter
         try:
             control_frames = splitter.receive(data)
         except (CodecError, struct.error, IndexError):
-            # This is not AMQP. The library sees a closed connection, and sessions get their ERROR.
+            # The bytes are not AMQP. The library sees a closed connection, and sessions get their ERROR.
             self.transport.abort()
             return
         if control_frames:
@@ -76,7 +71,7 @@ class Tap(asyncio.StreamReaderProtocol):
                 self.feed_heartbeat()
 
     def feed_heartbeat(self) -> None:
-        """Let the library see a heart-beat."""
+        """Show the library a heart-beat."""
         super().data_received(_HEARTBEAT)
 
     def pause_writing(self) -> None:

@@ -1,7 +1,7 @@
 """The bridge of one session: carries out its operations on links, and carries bytes both ways.
 
-Operations run one at a time, each as a task; bytes never wait. Everything that the broker does to the session's
-channels comes back through here as an event.
+Operations run one at a time, each as a task; bytes never wait. The broker's actions on the session's channels become
+events of the session here.
 """
 
 from __future__ import annotations
@@ -28,23 +28,21 @@ from gateway.session.subscription import Subscription
 _NOT_FOUND: Final = 404
 
 
-class BridgeCallbacks(Protocol):
-    """What a bridge calls; the client's connection."""
+class _BridgeCallbacks(Protocol):
+    """The client's connection."""
 
-    def broker_batch_done(self) -> None:
-        """Data or an event reached the session: go on reading if it may, and write out."""
+    def advance(self) -> None: ...
 
-    def failed(self, error: BaseException) -> None:
-        """A fault of the gateway itself."""
+    def failed(self, error: BaseException) -> None: ...
 
 
 class Bridge:
-    """Between one session and the broker; ``client`` names it in the broker's list of connections."""
+    """Connects one session to the broker; ``client`` names it in the broker's list of connections."""
 
     def __init__(
         self,
         session: Session,
-        callbacks: BridgeCallbacks,
+        callbacks: _BridgeCallbacks,
         pool: LinkPool,
         login: LoginHandler,
         client: str,
@@ -69,10 +67,10 @@ class Bridge:
     # Bytes.
 
     def flush(self) -> None:
-        """Put what the session has for the broker on the wire, and start the operation it asks for."""
+        """Send the session's publishes and settlements, and start its next operation. HOT: once per batch."""
         session = self._session
         if self._publishing is not None:
-            # Taken before the write, which may find the link full and lead back here.
+            # Taken before the write, because a full link may lead back here.
             publishes = session.take_publishes()
             if publishes:
                 self._publishing.write(publishes)
@@ -85,8 +83,8 @@ class Bridge:
             self._task = self._spawn(self._carry_out(operation), name=f"stomp-operation {self._client}")
 
     def flush_batch(self) -> None:
-        """The tap has handed over the data of one read."""
-        self._callbacks.broker_batch_done()
+        """The session got the data of one read from the broker."""
+        self._callbacks.advance()
 
     def client_writable(self, writable: bool) -> None:
         """Whether the client takes bytes; a link that serves only this client pauses with it."""
@@ -95,24 +93,24 @@ class Bridge:
             self._resume_deliveries()
 
     def client_gone(self) -> None:
-        """Throw away deliveries from now on, so that the broker's answers do not wait behind them."""
+        """Drop deliveries from now on, so that the broker's answers do not wait behind them."""
         for channel in self._consuming.values():
             channel.set_sink(Sink(ignore_delivery, ignore_confirm, self))
         self._pausable.set_client_gone()
 
     def time_passed(self) -> None:
-        """Called about once a second: the AMQP library must not take a paused link for dead."""
+        """Called about once a second."""
         self._pausable.time_passed()
 
     def drop_deliveries(self) -> None:
-        """Far too much waits for the client: until it is writable, keep only the delivery tags of what else arrives."""
+        """Far too much waits for the client: until it is writable, keep only the delivery tags of further messages."""
         self._is_dropping = True
         for subscription, channel in self._consuming.items():
             if not self._pausable.has(channel):
                 channel.set_sink(Sink(subscription.drop_for_requeue, ignore_confirm, self))
 
     def _resume_deliveries(self) -> None:
-        """Requeue what was dropped, and take deliveries again."""
+        """Requeue the dropped messages, and take deliveries again."""
         self._is_dropping = False
         for subscription, channel in self._consuming.items():
             if not self._pausable.has(channel):
@@ -130,7 +128,7 @@ class Bridge:
         except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
             self._callbacks.failed(error)
             return
-        self._callbacks.broker_batch_done()
+        self._callbacks.advance()
 
     async def _outcome(self, operation: ops.Operation) -> ops.Event:
         try:
@@ -173,7 +171,7 @@ class Bridge:
         """Declare a queue; an exclusive one where this session consumes, since AMQP binds it to the connection.
 
         Returns:
-            Its name, and what was declared; None where the queue existed with other properties.
+            The queue's name, and ``queue``, or None if it exists with other properties.
         """
         if queue.exclusive and channel is self._publishing:
             channel = await self._control_channel()
@@ -191,12 +189,11 @@ class Bridge:
         return await channel.declare(queue)
 
     async def _control_channel(self) -> LinkChannel:
-        channel = self._control
-        if channel is None:
-            channel = self._control = await self._links.consuming_channel()
-            channel.link.add_user(self)
-            channel.on_closed = partial(self._channel_closed, publishing=False)
-        return channel
+        if self._control is None:
+            self._control = await self._links.consuming_channel()
+            self._control.link.add_user(self)
+            self._control.on_closed = partial(self._channel_closed, publishing=False)
+        return self._control
 
     async def _subscribe(self, operation: ops.Subscribe) -> ops.Event:
         subscription = operation.subscription
@@ -229,7 +226,7 @@ class Bridge:
         return ops.Subscribed(subscription, queue_name)
 
     async def _undo_subscribe(self, channel: LinkChannel, declared: QueueSpec | None, refusal: UpstreamError) -> None:
-        """A SUBSCRIBE failed half-way: delete the queue that it made, unless it is in use."""
+        """A SUBSCRIBE failed half-way: delete its new queue, unless the queue is in use."""
         await self._close_channel(channel)
         if declared is None or isinstance(refusal, LinkDownError) or declared.durable or not declared.auto_delete:
             return
@@ -252,8 +249,8 @@ class Bridge:
     async def _unsubscribe(self, operation: ops.Unsubscribe) -> ops.Event:
         channel = self._consuming.pop(operation.subscription, None)
         if channel is not None:
-            # Closing the channel requeues what is on its way with everything unsettled, and cancels the consumer. The
-            # channel is needed a moment longer only if there is a queue to delete.
+            # Closing the channel requeues all unsettled messages and cancels the consumer. The channel is needed longer
+            # only to delete a queue.
             channel.discard(self)
             try:
                 if operation.delete_queue is not None:
@@ -267,9 +264,9 @@ class Bridge:
         return ops.Unsubscribed()
 
     async def _renew_token(self, operation: ops.RenewToken) -> ops.Event:
-        """Try a token on a connection of its own first, because the broker closes a link over a token that it refuses.
+        """Try a token on a new connection first.
 
-        On a link it would also accept an expired token without a word.
+        On a link the broker accepts an expired token without an error, and closes the link if it refuses a token.
         """
         try:
             token = operation.token.decode()
@@ -283,7 +280,7 @@ class Bridge:
         await asyncio.gather(self._links.update_secret(token), self._pausable.update_secret(token))
         return ops.TokenRenewed()
 
-    # What happens at the broker.
+    # Events of the broker.
 
     def _channel_closed(self, refusal: UpstreamError, *, publishing: bool) -> None:
         self._handle(ops.ChannelClosed(refusal.code, refusal.text, publishing=publishing))
@@ -298,10 +295,10 @@ class Bridge:
 
     def _handle(self, event: ops.Event) -> None:
         self._session.handle(event)
-        self._callbacks.broker_batch_done()
+        self._callbacks.advance()
 
     def link_lost(self, link: Link) -> None:
-        """A link of the session is gone."""
+        """A link of the session is closed."""
         if link.closed is not None:
             self._handle(ops.LinkLost(link.closed.code, link.closed.text))
 
@@ -309,7 +306,7 @@ class Bridge:
         """The broker's alarm began or ended, or the link's write buffer is full or has room again."""
         if self._publishing is not None and self._publishing.link is link:
             self._follow(link)
-            self._callbacks.broker_batch_done()
+            self._callbacks.advance()
 
     def _follow(self, link: Link) -> None:
         """Hold or release the client as its publishing link needs."""
@@ -333,17 +330,17 @@ class Bridge:
         channel.link.remove_user(self)
         channel.discard(self)
         if self._pausable.has(channel):
-            # The answer to channel.close must be read; deliveries before it are thrown away.
+            # The answer to channel.close must be read; deliveries before it are dropped.
             channel.link.resume_reading()
         await channel.close()
         if self._pausable.has(channel):
             self._pausable.read_or_pause()
 
     async def _close_channels(self) -> None:
-        """Close everything in order; the broker has handled all that was published when this returns.
+        """Close all channels in order. When this returns, the broker has handled all publishes.
 
         Raises:
-            UpstreamError: it has not, because the link or the channel is gone.
+            UpstreamError: the link or the channel is lost, and perhaps publishes too.
         """
         self._exclusive.start_closing()
         channels = list(self._consuming.values())
@@ -355,7 +352,7 @@ class Bridge:
             await asyncio.gather(*(self._close_channel(channel) for channel in channels))
         finally:
             await self._exclusive.delete()
-        # Last, because during an alarm the broker does not answer until it is over.
+        # Last, because during an alarm the broker does not answer here.
         if publishing is not None:
             await self._close_channel(publishing)
             failure = publishing.link.closed or publishing.closed

@@ -1,4 +1,4 @@
-"""What the log says of one client."""
+"""Log lines about one client."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gateway.session.session import Session
 
 log = structlog.get_logger("gateway.session")
 
-# Characters of an ERROR's body.
+# Logged characters of an ERROR's body.
 _LONGEST_TEXT: Final = 300
 
 
 class ClientLog:
-    """Log lines about one client; ``address`` is its listener's."""
+    """Logs the life of one client; ``address`` is the listener's."""
 
     def __init__(self, session: Session, stats: ConnectionStats, accepted: AcceptedConnection, address: str) -> None:
         self._session = session
@@ -39,7 +39,7 @@ class ClientLog:
         self._log("session ended", reason=reason.value if reason else "unknown")
 
     def errors(self) -> None:
-        """The ERRORs that the client was sent since the last call."""
+        """Log and count the ERRORs that the session has sent since the last call."""
         for error in self._session.take_errors():
             self._stats.failed(error)
             text = error.body.decode(errors="replace").strip()
@@ -51,7 +51,7 @@ class ClientLog:
 
     def _log(self, event: str, **details: object) -> None:
         session = self._session
-        # A client that goes without a login is perhaps a health check, and not worth a line.
+        # A client that leaves without a login may be a health check, and needs no line.
         quiet = session.login is None and session.close_reason is CloseReason.CLIENT_GONE
         (log.debug if quiet else log.info)(
             event,

@@ -1,7 +1,7 @@
 """A client's connection: its socket, its timers, and one session between them.
 
 Bytes come in, the session runs until it has no more frames or is held, and the results go out: once per read, in one
-write to each side. The session decides; this file only reads, writes, waits and closes.
+write to each side. The session decides; this module only reads, writes, waits and closes.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from gateway.session.context import Hold, State
 from gateway.session.session import Session
 from gateway.stomp.decoder import Decoder, FrameLimits
 
-# Frames of one client that are carried out before others have their turn: a few milliseconds' worth.
+# Frames of one client that are carried out before others have their turn. They take a few milliseconds.
 _MAX_FRAMES_PER_TURN: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """What all clients of a gateway share.
+    """The objects that all clients of a gateway share.
 
-    ``clock`` gives seconds, only going forward; ``spawn`` starts a background task and keeps a reference to it;
-    ``clients`` are the connections with a session, ``closing`` those whose session is over.
+    ``clock`` is monotonic, in seconds. ``spawn`` starts a background task and keeps a reference to it. ``clients`` are
+    the connections with a session, ``closing`` those whose session is over.
     """
 
     server: bytes
@@ -81,15 +81,15 @@ class ClientConnection(StompProtocol):
         self.stats = ConnectionStats(context.stats, context.journal, self.session, listener)
         self._log = ClientLog(self.session, self.stats, accepted, str(listener.address))
         self._heartbeats = HeartbeatTimer(self._send_heartbeat, lambda: self._reading, self._heartbeat_missed)
-        self._rate_limiter = RateLimiter(self.session, self._resume)
+        self._rate_limiter = RateLimiter(self.session, self.advance)
         # Whether the socket is read.
         self._reading = True
         self._waits_for_turn = False
-        # What the kernel had not sent when automatic acknowledgements were last due.
+        # Result of `ClientOutput.unsent_bytes` in the last round of automatic acknowledgements.
         self._unsent = 0
         # The client broke the protocol below STOMP.
         self._violation: FrameError | None = None
-        # In the order of a connection's life: logged in; no more input; session over; socket closed.
+        # In this order: the client has logged in, its input has ended, the session is over, the socket is closed.
         self._is_started = False
         self._has_ended = False
         self._is_closed = False
@@ -111,17 +111,16 @@ class ClientConnection(StompProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
-        output = self._output = ClientOutput(
-            cast(asyncio.Transport, transport), over_tls=self._listener.tls is not None
-        )
+        over_tls = self._listener.tls is not None
+        output = self._output = ClientOutput(cast(asyncio.Transport, transport), over_tls=over_tls)
         peer = self._accepted.peer or Peer.of(transport)
         if not peer.host:
-            # Reset before it was accepted: there is nobody to answer, and no address to log.
+            # The client reset the connection before it was accepted: there is no address to answer or to log.
             self._is_closed = True
             output.transport.abort()
             return
         if transport.get_extra_info("sslcontext") is None:
-            # Not with TLS: uvloop loses what a client sent before it closed, if that is not read at once.
+            # Not with TLS: when a client closes, uvloop loses the bytes that were not read at once.
             self.session.set_max_frames_per_turn(_MAX_FRAMES_PER_TURN)
         self.stats.arrived(peer)
         facts = ClientFacts(
@@ -147,20 +146,18 @@ class ClientConnection(StompProtocol):
             self._decoder.feed(data)
         except FrameError as error:
             self.session.malformed(error)
-        self._advance()
+        self.advance()
 
     def eof_received(self) -> bool:
-        """The client sends no more. What it sent is still carried out and answered."""
+        """The client sends no more. The gateway still carries out and answers what it sent."""
         self._has_ended = True
         self._rate_limiter.stop()
-        if self._is_closed:
-            return False
-        self._advance()
-        # Nothing can be sent to a client that has ended TLS.
+        self.advance()
+        # A client that has ended TLS cannot receive anything.
         return self._output.transport.can_write_eof() and not self._is_closed
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone; what it sent is still carried out."""
+        """The client is gone. The gateway still carries out what it sent."""
         self._has_ended = self._is_lost = True
         self._accepted.on_closed()
         self._output.connection_lost()
@@ -172,7 +169,7 @@ class ClientConnection(StompProtocol):
         if not self._is_closed:
             self._bridge.client_gone()
             self.session.release(Hold.CLIENT_WRITE)
-            self._advance()
+            self.advance()
 
     def violated(self, reason: str) -> None:
         """The client broke the protocol below STOMP. What it sent before is carried out, then it gets an ERROR."""
@@ -181,7 +178,7 @@ class ClientConnection(StompProtocol):
         if self._is_closed:
             self._output.transport.close()
         else:
-            self._advance()
+            self.advance()
 
     def pause_writing(self) -> None:
         """The client does not take its messages as fast as they come."""
@@ -190,19 +187,21 @@ class ClientConnection(StompProtocol):
         self._bridge.client_writable(False)
 
     def resume_writing(self) -> None:
-        """The client has taken most of what was waiting."""
+        """The client has taken most of the write buffer."""
         self._output.resume()
         self.session.set_client_writable(True)
         self.session.release(Hold.CLIENT_WRITE)
         self._bridge.client_writable(True)
-        if not self._is_closed:
-            self._advance()
+        self.advance()
 
     # The session.
 
-    def _advance(self) -> None:
-        """Run the session, write out, and see whether this is the end. HOT: once per read, on either side."""
+    def advance(self) -> None:
+        """Run the session, write to both sides, and close if the session is over. HOT: once per read of either side."""
         session = self.session
+        if self._is_closed:
+            session.output.clear()
+            return
         self._context.journal.clock.tick()
         try:
             session.run(self._decoder)
@@ -222,14 +221,16 @@ class ClientConnection(StompProtocol):
                 self._write_last()
             self._close()
         else:
-            if session.reached_turn_limit:
-                self._wait_for_turn()
+            if session.reached_turn_limit and not self._waits_for_turn:
+                # Other clients have their turn. Nothing is read until the frames in the decoder are carried out.
+                self._waits_for_turn = True
+                asyncio.get_running_loop().call_soon(self._take_turn)
             self._read_or_pause()
             if not self._is_started and session.state is State.CONNECTED:
                 self._start()
 
     def _is_done(self) -> bool:
-        """The client has ended its input, all of it is carried out, and the client has its receipts."""
+        """Whether the client's input has ended and is carried out, and the client has its receipts."""
         session = self.session
         if not self._has_ended or not session.wants_read or session.reached_turn_limit:
             return False
@@ -237,7 +238,7 @@ class ClientConnection(StompProtocol):
 
     def _flush(self) -> None:
         session = self.session
-        # Settlements that the client asked for go before the receipts that tell of them.
+        # The client's settlements reach the broker before their receipts reach the client.
         self._bridge.flush()
         self._log.errors()
         if session.output:
@@ -245,10 +246,10 @@ class ClientConnection(StompProtocol):
                 session.output.clear()
             else:
                 self._heartbeats.has_sent = True
-                self._write()
+                self.stats.bytes_out += self._output.write(session.output)
             if self._output.must_drop:
                 self._bridge.drop_deliveries()
-                # No more frames are read either, because their answers would accumulate.
+                # The client is not read either, because the answers to its frames would accumulate.
                 session.hold(Hold.CLIENT_WRITE)
         if session.has_auto_acks and self._output.is_writable and not self._is_lost:
             if session.take_urgency():
@@ -257,11 +258,8 @@ class ClientConnection(StompProtocol):
             else:
                 self._context.auto_acks.schedule(self.settle)
 
-    def _write(self) -> None:
-        self.stats.bytes_out += self._output.write(self.session.output)
-
     def settle(self) -> None:
-        """Settle what was delivered under ack:auto, once the kernel has it: what the gateway holds dies with it."""
+        """Settle what was delivered under ack:auto once the kernel has it: the gateway's own buffers die with it."""
         if not self._output.is_writable or self._is_closed or self._is_lost:
             return
         unsent = self._output.unsent_bytes()
@@ -270,18 +268,12 @@ class ClientConnection(StompProtocol):
             self._bridge.flush()
         elif unsent != self._unsent:
             self._context.auto_acks.schedule(self.settle)
-        # A client that has taken nothing since the last round is looked at again in `time_passed`.
+        # If the client has taken nothing since the last round, `time_passed` calls this again.
         self._unsent = unsent
-
-    def _wait_for_turn(self) -> None:
-        """Let other clients have their turn. Nothing is read until the frames in the decoder are carried out."""
-        if not self._waits_for_turn:
-            self._waits_for_turn = True
-            asyncio.get_running_loop().call_soon(self._take_turn)
 
     def _take_turn(self) -> None:
         self._waits_for_turn = False
-        self._resume()
+        self.advance()
 
     def _read_or_pause(self) -> None:
         self.stats.batch_done()
@@ -293,38 +285,25 @@ class ClientConnection(StompProtocol):
             else:
                 self._output.transport.pause_reading()
 
-    def _resume(self) -> None:
-        """The client's turn has come, or its debt is paid."""
-        if not self._is_closed:
-            self._advance()
-
-    def broker_batch_done(self) -> None:
-        """The session got data or an event from the broker."""
-        if self._is_closed:
-            self.session.output.clear()
-        else:
-            self._advance()
-
     def _start(self) -> None:
         """The client has logged in."""
         session = self.session
         self._is_started = True
         self._output.start(session.settings)
         details = {"heart_beat": session.heartbeats.header.decode()}
-        certificate = session.certificate_name
-        if certificate is not None:
-            details["certificate"] = certificate
+        if session.certificate_name is not None:
+            details["certificate"] = session.certificate_name
         if self._output.websocket is not None:
             details["transport"] = self.stats.transport
         self._log.started(**details)
         self._heartbeats.start(session.heartbeats, session.settings.heart_beat_grace)
-        # A user's debt from other sessions holds this one, too.
+        # The debt of a user's other sessions holds this one, too.
         self._rate_limiter.start(self._login.rates)
         self._rate_limiter.charge(self.stats.bytes_in)
         self._read_or_pause()
 
     def failed(self, error: BaseException) -> None:
-        """A fault of the gateway: the client gets an ERROR without details, and the log all of them."""
+        """A fault of the gateway: the client gets an ERROR without details, and the log gets the details."""
         self._log.failed(error)
         self._end(StompError("Processing error", "Processing error\n", close=CloseReason.INTERNAL_ERROR))
 
@@ -341,7 +320,7 @@ class ClientConnection(StompProtocol):
         self._end(error_frames.closing("Heart-beat timeout", text, CloseReason.HEART_BEAT_TIMEOUT))
 
     def time_passed(self, now: float) -> None:
-        """Called about once a second: deadlines that need no timer of their own."""
+        """Called about once a second, for deadlines that need no timer of their own."""
         session, output = self.session, self._output
         if output.websocket is not None and output.websocket.is_silent(now):
             text = f"Nothing was heard for {self._listener.idle_timeout:g} seconds, not even a pong.\n"
@@ -369,8 +348,8 @@ class ClientConnection(StompProtocol):
     # The end.
 
     def drain(self) -> None:
-        """The gateway is stopping: finish what is under way, then end the session."""
-        # Later, because by then the event loop has offered the kernel everything that was written.
+        """The gateway is stopping: finish the work under way, then end the session."""
+        # The event loop first offers the kernel everything that was written.
         asyncio.get_running_loop().call_soon(self._drain)
 
     def _drain(self) -> None:
@@ -380,7 +359,7 @@ class ClientConnection(StompProtocol):
             self.session.set_client_writable(False)
         self._rate_limiter.stop()
         self.session.shut_down()
-        self._advance()
+        self.advance()
 
     def _end(self, error: StompError) -> None:
         self.session.close(error)
@@ -391,11 +370,11 @@ class ClientConnection(StompProtocol):
         if self._is_lost:
             self.session.output.clear()
         elif self.session.output:
-            self._write()
+            self.stats.bytes_out += self._output.write(self.session.output)
         self._log.errors()
 
     def _close(self) -> None:
-        """Close once: give the links back, and throw away what the client still sends until it closes too."""
+        """Close once and give the links back. Further bytes of the client are ignored until it closes, too."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -412,12 +391,12 @@ class ClientConnection(StompProtocol):
             self._output.close(reason, has_ended=self._has_ended, is_reading=self._reading)
 
     def close_by_operator(self, reason: str) -> None:
-        """End the session because an operator wants it; the client is told the reason, if there is one."""
+        """End the session because an operator wants it; its ERROR has the reason if there is one."""
         text = f"{reason}\n" if reason else "An operator of the gateway has closed this session.\n"
         self._end(error_frames.closing("Closed by operator", text, CloseReason.OPERATOR))
 
     def abort(self) -> None:
-        """Close at once, with an ERROR if the session is not over; what the client was promised is not kept."""
+        """Close at once, with an ERROR if the session is not over. Receipts that it still waits for are not sent."""
         if self._is_closed:
             self._output.transport.abort()
             return

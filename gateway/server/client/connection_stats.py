@@ -1,37 +1,28 @@
-"""What is known of one connection besides its session.
+"""Counters and facts of one connection besides its session.
 
-This is the one place from which the journal and the gateway's stats learn of a session's beginning, holds, ERRORs and
-end. Everything here happens once per batch of bytes, or less often.
+Only this module reports a session's beginning, holds, ERRORs and end to the journal and to the gateway's counters.
+Everything here happens once per batch of bytes, or less often.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from gateway.config import Listener
+from gateway.errors import CloseReason, StompError
+from gateway.journal.journal import Journal
+from gateway.journal.recorder import Recorder
 from gateway.journal.schema import error_code
+from gateway.server.listen.accepted_connection import Peer
 from gateway.server.stats import NOT_LOGGED_IN, GatewayStats, Stats
 from gateway.session.context import Hold
-
-if TYPE_CHECKING:
-    from gateway.config import Listener
-    from gateway.errors import CloseReason, StompError
-    from gateway.journal.journal import Journal
-    from gateway.journal.recorder import Recorder
-    from gateway.server.listen.accepted_connection import Peer
-    from gateway.session.session import Session
+from gateway.session.session import Session
 
 _CONNECT: Final = frozenset((b"CONNECT", b"STOMP"))
 
 
 class ConnectionStats:
-    """Counts the bytes of one connection, and reports its session to the journal and to the stats of its virtual host.
-
-    Args:
-        stats: of the gateway.
-        journal: of the gateway.
-        session: of the connection.
-        listener: where the client connected.
-    """
+    """Counts the bytes of one connection, and reports its session."""
 
     __slots__ = (
         "_connected", "_held", "_journal", "_peer", "_stats", "_timed", "bytes_in", "bytes_out", "connected_at",
@@ -49,30 +40,30 @@ class ConnectionStats:
         self._stats = stats
         self._journal = journal
         self._held: frozenset[Hold] | set[Hold] = frozenset()
-        # The sequence number of a message that waits for its confirm, and when it began to wait.
+        # A message that waits for its confirm: its sequence number, and when it was sent.
         self._timed: tuple[int, int] | None = None
         journal.clock.tick()
-        # When the client connected: on the journal's clock, and in microseconds since the epoch.
+        # When the client connected, in microseconds: on the journal's monotonic clock, and since the epoch.
         self._connected, self.connected_at = journal.clock.now, journal.clock.time
 
     @property
     def peer(self) -> str:
-        """The client's address, for people."""
+        """The client's address and port as text."""
         return "" if self._peer is None else str(self._peer)
 
     @property
     def transport(self) -> str:
-        """How the client came: ``tcp`` or ``websocket``."""
+        """``tcp`` or ``websocket``."""
         return "tcp" if self.listener.websocket is None else "websocket"
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether its connection speaks TLS."""
+        """Whether the connection uses TLS."""
         return self.listener.tls is not None
 
     @property
     def journal_name(self) -> str | None:
-        """Where the session is in the journal: the boot and its number there."""
+        """The session's place in the journal: the boot, and the session's number in it."""
         return None if self.recorder is None else f"{self.recorder.writer.boot} {self.recorder.number}"
 
     @property
@@ -80,18 +71,14 @@ class ConnectionStats:
         return "" if self._peer is None else self._peer.host
 
     def arrived(self, peer: Peer) -> None:
-        """Note who the client is."""
+        """Note the client's address."""
         self._peer = peer
 
     def started(self) -> Recorder | None:
-        """Count the session: its client has logged in.
-
-        Returns:
-            The session's observer, if its virtual host has a journal.
-        """
+        """The client has logged in; the session's recorder if its virtual host has a journal."""
         session = self.session
         self.is_started = True
-        # A client that was let in without CONNECT never gets CONNECTED, even if it sends a CONNECT later.
+        # After an implicit connect the client never gets CONNECTED, even if it sends a CONNECT later.
         self.is_greeted = not session.traffic.commands.keys().isdisjoint(_CONNECT)
         self.label = self._stats.label(session.settings.name)
         self._stats.host(self.label).started[session.version.decode(), self.transport] += 1
@@ -123,12 +110,12 @@ class ConnectionStats:
             self._held = holds.copy()
 
     def time_passed(self) -> None:
-        """Let the journal write what is due. Called about once a second."""
+        """Let the journal write its due records. Called about once a second."""
         if self.recorder is not None:
             self.recorder.time_passed()
 
     def failed(self, error: StompError) -> None:
-        """Count an ERROR that the client got."""
+        """Count an ERROR frame."""
         self._stats.host(self.label).errors[error_code(error)] += 1
         if self.recorder is not None:
             self.recorder.failed(error)
@@ -143,7 +130,7 @@ class ConnectionStats:
         stats.add(self.session)
 
     def ended(self, reason: CloseReason | None) -> None:
-        """Add the session to the stats of its virtual host: it is over."""
+        """The session is over: add it to its virtual host."""
         host = self._stats.host(self.label)
         self.add_to(host.totals)
         host.ended[reason.value if reason else "unknown"] += 1

@@ -9,10 +9,9 @@ from gateway.stomp.heartbeat import HeartbeatMonitor, Heartbeats
 
 
 class HeartbeatTimer:
-    """Sends heart-beats, and notices when those of the client do not come.
+    """Sends heart-beats, and calls ``timed_out`` with the allowed silence in seconds when the client's do not come.
 
-    ``is_read`` says whether the client is read now: while it is not, it cannot be silent. ``timed_out`` is called with
-    the seconds of silence that the client was allowed.
+    ``is_read`` says whether the gateway reads from the client now: otherwise the client does not count as silent.
     """
 
     __slots__ = ("_is_read", "_monitor", "_send", "_timed_out", "_timers", "has_received", "has_sent")
@@ -20,7 +19,7 @@ class HeartbeatTimer:
     def __init__(
         self, send: Callable[[], None], is_read: Callable[[], bool], timed_out: Callable[[float], None]
     ) -> None:
-        # Whether anything came from the client, and anything went to it, since the last tick. Set by the connection.
+        # Whether bytes came from the client, and went to it, since the last tick. The connection sets these.
         self.has_received = True
         self.has_sent = False
         self._send = send
@@ -30,18 +29,18 @@ class HeartbeatTimer:
         self._timers: list[PeriodicTimer] = []
 
     def start(self, agreed: Heartbeats, grace: float) -> None:
-        """The client has logged in; it may be silent for so many intervals as ``grace`` says."""
+        """The client has logged in; it may be silent for ``grace`` intervals."""
         if agreed.send:
-            # What was sent before does not count: the first heart-beat is due half an interval from now.
+            # Bytes sent before do not count: the first heart-beat is due half an interval from now.
             self.has_sent = False
             self._timers.append(PeriodicTimer(agreed.send / 2, self._send_unless_busy))
         if agreed.expect:
             silence = agreed.expect * grace
-            # The second tick in a row without a byte ends the session: after one silence, or up to a half more.
+            # The second tick in a row without a byte ends the session: after ``silence`` seconds, or up to half more.
             self._timers.append(PeriodicTimer(silence / 2, lambda: self._check(silence)))
 
     def stop(self) -> None:
-        """Neither send nor expect heart-beats any more."""
+        """Stop sending and expecting heart-beats."""
         for timer in self._timers:
             timer.stop()
         self._timers.clear()

@@ -1,4 +1,4 @@
-"""The login of one client: the broker decides, then the gateway's limits, and the session gets its links."""
+"""The login of one client: the gateway's limits, the broker's decision, and the session's links."""
 
 from __future__ import annotations
 
@@ -15,26 +15,18 @@ from gateway.session import ops
 
 log = structlog.get_logger("gateway.session")
 
-
-# Characters in the log of a login that the broker has not accepted.
+# Logged characters of a login that the broker has not accepted.
 _LONGEST_LOGIN: Final = 100
 
 
 class LoginHandler:
-    """Logs one client in, and holds what its session uses until it ends: links, and a place within the limits.
+    """Logs one client in, and owns the links and the rates of its session.
 
     ``host`` is the client's IP address; ``client`` and ``session`` name it in the broker's list of connections.
     """
 
-    def __init__(
-        self,
-        pool: LinkPool,
-        limits: SessionLimits,
-        host: str,
-        client: str,
-        session: str,
-    ) -> None:
-        # Set while the session counts.
+    def __init__(self, pool: LinkPool, limits: SessionLimits, host: str, client: str, session: str) -> None:
+        # Set while the session is counted.
         self.rates: SessionRates | None = None
         self._pool = pool
         self._limits = limits
@@ -46,7 +38,7 @@ class LoginHandler:
 
     @property
     def links(self) -> LoginLinks:
-        """The links of the login.
+        """Links of the session.
 
         Raises:
             LinkDownError: the session is over.
@@ -64,7 +56,7 @@ class LoginHandler:
         except UnicodeDecodeError:
             credentials = Credentials("", "")
         if not credentials.login or not credentials.passcode:
-            # RabbitMQ refuses both, and the AMQP library would put guest in their place.
+            # RabbitMQ refuses an empty login or passcode, but the AMQP library would replace it with "guest".
             return ops.LoginFailed(ACCESS_REFUSED, "ACCESS_REFUSED")
         try:
             version = await self._accept(virtual_host, credentials)
@@ -81,7 +73,7 @@ class LoginHandler:
         return ops.LoggedIn(version)
 
     async def _accept(self, virtual_host: VirtualHost, credentials: Credentials) -> tuple[int, ...]:
-        """Get the links, and count the session; the broker's version."""
+        """Get the links and count the session; the broker's version."""
         self._limits.check(virtual_host, self._host)
         self._links = await self._pool.log_in(virtual_host, credentials, self._client, self._session)
         version = self._links.broker_version
@@ -92,27 +84,22 @@ class LoginHandler:
         return version
 
     def _log_refusal(self, virtual_host: VirtualHost, credentials: Credentials, reason: str) -> None:
-        log.info(
-            "login refused",
-            peer=self._client,
-            virtual_host=virtual_host.name,
-            login=credentials.login[:_LONGEST_LOGIN],
-            reason=reason,
-        )
+        login = credentials.login[:_LONGEST_LOGIN]
+        log.info("login refused", peer=self._client, virtual_host=virtual_host.name, login=login, reason=reason)
 
     def log_out(self) -> None:
-        """The session does not count any more, because it is over or did not begin after the login."""
+        """Stop counting the session: it is over, or did not begin after the login."""
         rates, self.rates = self.rates, None
         if rates is not None:
             rates.release()
 
     def close(self) -> None:
-        """The session is over: a login that is still under way must not count. Its links are released later."""
+        """The session is over. A login that is still under way must not be counted; ``release_links`` follows."""
         self._is_closed = True
         self.log_out()
 
     def release_links(self) -> None:
-        """Give the links back: at the end, or when a client has to log in once more."""
+        """Give the links back, at the end or before another login."""
         links, self._links = self._links, None
         if links is not None:
             self._pool.release(links)

@@ -1,7 +1,7 @@
-"""What goes to a client: writing, what the client has not taken yet, and closing.
+"""The output side of a client's connection: writing, unsent bytes, closing.
 
-Automatic acknowledgements depend on this: a message is settled when the kernel has taken it, because what the gateway
-itself holds would be lost with the gateway (docs/adr/0006-automatic-acknowledgement-in-rounds.md).
+A message under ack:auto is settled when the kernel has taken it, because the gateway's own buffers would be lost with
+the gateway (docs/adr/0006-automatic-acknowledgement-in-rounds.md).
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from gateway.errors import CloseReason
 from gateway.server.listen.websocket_transport import WebSocketTransport
 from gateway.session.subscription import split_frames
 
-# When so many times a client's buffer wait, its further messages go back to their queues until it has caught up. The
+# When this many times `client_buffer` wait, further messages go back to their queues until the client catches up. The
 # prefetch bounds messages and not bytes, so without this large messages for a slow client would fill the memory.
 _DROP_AT: Final = 16
 
 # How long a client may take to read its last frame and to close before the gateway aborts the connection, in seconds.
 _CLOSE_TIMEOUT: Final = 5.0
 
-# Automatic acknowledgements wait so many seconds for others: a write to the broker for each message would cost more
+# How long automatic acknowledgements are collected, in seconds: a write to the broker for each message would cost more
 # than the message.
 _AUTO_ACK_INTERVAL: Final = 0.01
 
 
 class ClientOutput:
-    """The write side of a client's connection."""
+    """Writes to a client, and closes its connection."""
 
     def __init__(self, transport: asyncio.Transport, *, over_tls: bool) -> None:
         self.transport = transport
         self.websocket = transport if isinstance(transport, WebSocketTransport) else None
         # Whether the client takes bytes as fast as they come.
         self.is_writable = True
-        # Seconds that it may take them more slowly.
+        # How long the client may take them more slowly, in seconds.
         self.slow_consumer_timeout = 60.0
         self._paused_at = 0.0
         self._over_tls = over_tls
@@ -53,9 +53,9 @@ class ClientOutput:
         self.slow_consumer_timeout = virtual_host.slow_consumer_timeout
 
     def write(self, output: list[bytes]) -> int:
-        """Write the frames of a session's output; how many bytes of STOMP that was.
+        """Write the frames of a session's output; the number of STOMP bytes. HOT: once per batch.
 
-        HOT: once per batch. The output is emptied before the write, which may find the client slow and lead back.
+        The output is emptied first, because the write may call ``pause_writing``, which may change the session.
         """
         if self.websocket is not None:
             frames = split_frames(output)
@@ -72,11 +72,11 @@ class ClientOutput:
         self._paused_at = now
 
     def resume(self) -> None:
-        """The client has taken most of it."""
+        """The client has taken most of the buffer."""
         self.is_writable = True
 
     def is_slow(self, now: float) -> bool:
-        """Whether the client has taken too little for too long."""
+        """Whether the client has been slow for too long."""
         return not self.is_writable and now - self._paused_at > self.slow_consumer_timeout
 
     @property
@@ -86,35 +86,32 @@ class ClientOutput:
 
     @property
     def must_drop(self) -> bool:
-        """Whether so much waits that further messages have to go back to their queues."""
+        """Whether further messages have to go back to their queues."""
         return not self.is_writable and self.write_buffer > _DROP_AT * self._buffer
 
     def unsent_bytes(self) -> int:
-        """0 if the kernel has taken everything; else more, and another number whenever the client has taken some."""
+        """0 if the kernel has taken everything; else a number that changes when the client takes some."""
         return self.write_buffer or (_unsent_below_tls(self.transport) if self._over_tls else 0)
 
     def close(self, reason: CloseReason | None, *, has_ended: bool, is_reading: bool) -> None:
         """Close after the last frame, and abort if the client does not close soon.
 
-        What to do depends on whether the client has ended its side, and on whether it is read now.
+        ``has_ended``: the client has closed its side. ``is_reading``: the transport reads from the client now.
         """
         if self.websocket is not None:
             self.websocket.send_close(reason)
         if has_ended or not self.transport.can_write_eof():
             self.transport.close()
         else:
-            # Bytes that come after a full close are answered with a reset, which may overtake the last frame.
-            self._half_close(is_reading)
+            # After a full close the kernel would answer further bytes with a reset, which may overtake the last frame.
+            try:
+                self.transport.write_eof()
+                if not is_reading:
+                    self.transport.resume_reading()
+            except OSError:
+                # The client reset the connection at the same moment.
+                self.transport.abort()
         self._close_timer = asyncio.get_running_loop().call_later(_CLOSE_TIMEOUT, self.transport.abort)
-
-    def _half_close(self, is_reading: bool) -> None:
-        try:
-            self.transport.write_eof()
-            if not is_reading:
-                self.transport.resume_reading()
-        except OSError:
-            # Reset by the client at the same moment.
-            self.transport.abort()
 
     def connection_lost(self) -> None:
         """The connection is closed."""
@@ -123,10 +120,10 @@ class ClientOutput:
 
 
 def _unsent_below_tls(transport: asyncio.BaseTransport) -> int:
-    """What the kernel has not sent, as a number to compare; 0 if its buffer has room.
+    """Bytes in the kernel's buffer; 0 if the buffer has room.
 
-    A TLS transport of the event loop has another transport beneath it, which keeps what the kernel has no room for and
-    does not show it. While that one keeps anything, the kernel's buffer is full.
+    The event loop's TLS transport hides another transport, which keeps the bytes that the kernel has no room for. While
+    that one keeps anything, the kernel's buffer is full.
     """
     descriptor = transport.get_extra_info("socket").fileno()
     if descriptor < 0:
@@ -140,7 +137,7 @@ def _unsent_below_tls(transport: asyncio.BaseTransport) -> int:
 
 
 class AutoAckFlusher:
-    """Settles automatic acknowledgements of all clients in rounds, so that no message needs a timer of its own."""
+    """Settles the automatic acknowledgements of all clients in rounds, without a timer for each message."""
 
     def __init__(self) -> None:
         self._waiting: set[Callable[[], None]] = set()

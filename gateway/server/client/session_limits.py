@@ -1,17 +1,18 @@
-"""How many sessions there are, and how fast they send: by virtual host, by user, by address.
+"""Limits on the number of sessions and on their rates: by virtual host, by user, by address.
 
-Theory of operation. All sessions of one user in one virtual host share one ``RateScope``, and so do all sessions from
-one address. A scope has a bucket for messages and one for bytes, as far as its virtual host limits them. A bucket fills
-at its rate and holds a burst. A session is charged for what was read from it, after each read, and may go into debt; it
-is not read again until its debt is paid. Every session waits only for the debt that its own read left, so the sessions
-of one scope take turns, and together they keep to the rate.
+All sessions of one user in one virtual host share one scope, and so do all sessions from one address. A scope has a
+bucket for messages and one for bytes, if its virtual host limits them. A bucket fills at its rate and holds a burst.
+After each read a session is charged for it, and may go into debt; it is not read again until its debt is paid. Each
+session waits only for the debt after its own read, so the sessions of one scope take turns, and together they keep to
+the rate.
 
-A scope is forgotten when it has no session and its buckets are full, because a new one would be the same.
+A scope without a session is forgotten when its buckets are full, because a new one would be the same.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Final
@@ -24,10 +25,10 @@ from gateway.session.session import NO_TURN_LIMIT, Session
 _USER: Final = "user"
 _ADDRESS: Final = "address"
 
-# A network gives each customer a prefix of so many bits, within which it may change its address at will.
+# A customer of a network gets an IPv6 prefix of this many bits, and may use any address in it.
 _PREFIX: Final = 64
 
-# A client whose messages are limited has turns of so many seconds' worth of messages.
+# A turn of a client whose message rate is limited, in seconds of that rate.
 _TURN: Final = 0.1
 
 _ScopeKey = tuple[str, str, str]
@@ -35,7 +36,7 @@ _ScopeKey = tuple[str, str, str]
 
 
 class LimitReachedError(GatewayError):
-    """One session more than the limit; ``scope`` says in words what the limit is for."""
+    """One session more than the limit of ``scope``, which is a text such as ``The user 'a'``."""
 
     def __init__(self, scope: str, limit: int) -> None:
         super().__init__(f"{scope} has {limit} sessions")
@@ -44,7 +45,7 @@ class LimitReachedError(GatewayError):
 
 
 def network_of(host: str) -> str:
-    """What counts as one address: an IPv4 address, or an IPv6 network of 64 bits."""
+    """The unit that counts as one address: an IPv4 address, or an IPv6 network of 64 bits."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:
@@ -67,58 +68,51 @@ class Bucket:
         self._at = now
 
     def take(self, amount: int, now: float) -> float:
-        """Take an amount, even if it is more than the bucket holds.
-
-        Returns:
-            In how many seconds the debt is paid; 0 without a debt.
-        """
+        """Take an amount, even if it is more than the bucket holds; the seconds until the debt is paid, or 0."""
         self._left = self._filled(now) - amount
         self._at = now
         return -self._left / self.rate if self._left < 0 else 0.0
 
     def is_full(self, now: float) -> bool:
-        """Whether it is like a new one."""
+        """Whether the bucket equals a new one."""
         return self._filled(now) >= self._size
 
     def _filled(self, now: float) -> float:
         return min(self._size, self._left + (now - self._at) * self.rate)
 
 
-class RateScope:
+class _RateScope:
     """All sessions of one user, or from one address, in one virtual host."""
 
     __slots__ = ("_bytes", "messages", "sessions")
 
     def __init__(self, limit: Limit, now: float) -> None:
+        def bucket(rate: int | None) -> Bucket | None:
+            return None if rate is None else Bucket(rate, limit.burst, now)
+
         self.sessions = 0
-        self.messages = _bucket(limit.messages_per_second, limit, now)
-        self._bytes = _bucket(limit.bytes_per_second, limit, now)
+        self.messages = bucket(limit.messages_per_second)
+        self._bytes = bucket(limit.bytes_per_second)
 
     @property
     def has_rates(self) -> bool:
-        """Whether messages or bytes are limited."""
         return self.messages is not None or self._bytes is not None
 
     def take(self, messages: int, size: int, now: float) -> float:
-        """Charge for messages and bytes; in how many seconds the greater debt is paid."""
+        """Charge for messages and bytes; the seconds until the greater debt is paid."""
         wait = 0.0 if self.messages is None else self.messages.take(messages, now)
         return wait if self._bytes is None else max(wait, self._bytes.take(size, now))
 
     def is_idle(self, now: float) -> bool:
-        """Whether it can be forgotten."""
         buckets_full = all(bucket is None or bucket.is_full(now) for bucket in (self.messages, self._bytes))
         return not self.sessions and buckets_full
 
 
-def _bucket(rate: int | None, limit: Limit, now: float) -> Bucket | None:
-    return None if rate is None else Bucket(rate, limit.burst, now)
-
-
 class SessionRates:
-    """The rates that one session keeps to. ``release`` it when the session is over."""
+    """The rates that one session has to keep. Call ``release`` when the session is over."""
 
     def __init__(
-        self, limits: SessionLimits, virtual_host: str, scopes: tuple[RateScope, ...], clock: Callable[[], float]
+        self, limits: SessionLimits, virtual_host: str, scopes: tuple[_RateScope, ...], clock: Callable[[], float]
     ) -> None:
         self._limits = limits
         self._virtual_host = virtual_host
@@ -128,20 +122,19 @@ class SessionRates:
 
     @property
     def has_rates(self) -> bool:
-        """Whether what the session sends is limited."""
+        """Whether any rate is limited."""
         return bool(self._limited)
 
     @property
     def max_frames_per_turn(self) -> int:
-        """Frames of the session to be carried out at one go: one read may hold the messages of many seconds."""
+        """Frames that the session may have carried out in one turn; one read may hold the messages of many seconds."""
         rates = [scope.messages.rate for scope in self._limited if scope.messages is not None]
         return max(1, int(min(rates) * _TURN)) if rates else NO_TURN_LIMIT
 
     def charge(self, messages: int, size: int) -> float:
-        """Charge for what was read from the session. HOT: once per read of a client whose rate is limited.
+        """Charge for messages and bytes; the seconds for which the session must not be read, or 0.
 
-        Returns:
-            For how many seconds it must not be read; 0 if it may be.
+        HOT: once per read of a client whose rate is limited.
         """
         now = self._clock()
         return max((scope.take(messages, size, now) for scope in self._limited), default=0.0)
@@ -154,33 +147,33 @@ class SessionRates:
 
 
 class SessionLimits:
-    """Counts the sessions of a gateway; ``clock`` gives seconds, only going forward."""
+    """Counts the sessions of a gateway; ``clock`` is monotonic, in seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._sessions: dict[str, int] = {}
-        self._scopes: dict[_ScopeKey, RateScope] = {}
+        self._sessions: Counter[str] = Counter()
+        self._scopes: dict[_ScopeKey, _RateScope] = {}
 
     def sessions(self, virtual_host: str, *, login: str | None = None, host: str | None = None) -> int:
-        """How many sessions a virtual host has now: all, those of one user, or those from one address."""
+        """Number of sessions in a virtual host: all, those of one user, or those from one address."""
         if login is None and host is None:
-            return self._sessions.get(virtual_host, 0)
+            return self._sessions[virtual_host]
         key = (virtual_host, _ADDRESS, network_of(host)) if host is not None else (virtual_host, _USER, login or "")
         scope = self._scopes.get(key)
         return 0 if scope is None else scope.sessions
 
     @property
     def scopes(self) -> int:
-        """Users and addresses that are remembered."""
+        """Number of users and addresses that are remembered."""
         return len(self._scopes)
 
     def check(self, virtual_host: VirtualHost, host: str) -> None:
-        """Whether the broker should be asked about one more login from this address.
+        """Check the limits before the broker is asked about a login.
 
-        The limit of a user is not checked here: without the passcode nobody may learn of a user's sessions.
+        The limit of the user waits until ``enter``: without the passcode a client must not learn of a user's sessions.
 
         Raises:
-            LimitReachedError: it should not.
+            LimitReachedError: the virtual host or the address has no session left.
         """
         limits, name, network = virtual_host.limits, virtual_host.name, network_of(host)
         _check(limits.sessions, self.sessions(name), f"The virtual host '{name}'")
@@ -190,7 +183,7 @@ class SessionLimits:
         """Count one more session, whose login the broker has accepted.
 
         Raises:
-            LimitReachedError: it is one too many.
+            LimitReachedError: the virtual host, the address or the user has no session left.
         """
         limits, name = virtual_host.limits, virtual_host.name
         self.check(virtual_host, host)
@@ -199,24 +192,22 @@ class SessionLimits:
         scopes = tuple(self._scope(key, limit) for key, limit in keys)
         for scope in scopes:
             scope.sessions += 1
-        self._sessions[name] = self._sessions.get(name, 0) + 1
+        self._sessions[name] += 1
         return SessionRates(self, name, scopes, self._clock)
 
-    def _scope(self, key: _ScopeKey, limit: Limit) -> RateScope:
+    def _scope(self, key: _ScopeKey, limit: Limit) -> _RateScope:
         scope = self._scopes.get(key)
         if scope is None:
-            scope = self._scopes[key] = RateScope(limit, self._clock())
+            scope = self._scopes[key] = _RateScope(limit, self._clock())
         return scope
 
-    def leave(self, virtual_host: str, scopes: tuple[RateScope, ...]) -> None:
+    def leave(self, virtual_host: str, scopes: tuple[_RateScope, ...]) -> None:
         """A session is over; ``SessionRates.release`` calls this."""
         for scope in scopes:
             scope.sessions -= 1
-        count = self._sessions.get(virtual_host, 0) - 1
-        if count > 0:
-            self._sessions[virtual_host] = count
-        else:
-            self._sessions.pop(virtual_host, None)
+        self._sessions[virtual_host] -= 1
+        if not self._sessions[virtual_host]:
+            del self._sessions[virtual_host]
 
     def forget_idle(self) -> None:
         """Forget users and addresses without sessions and debts. Called about once a second."""
@@ -231,26 +222,26 @@ def _check(limit: int | None, sessions: int, scope: str) -> None:
 
 
 class RateLimiter:
-    """Holds a session while it is in debt for what it has sent; ``resume`` is called when it may go on."""
+    """Holds a session while it is in debt; ``resume`` is called when the debt is paid."""
 
     def __init__(self, session: Session, resume: Callable[[], None]) -> None:
         self._session = session
         self._resume = resume
         self._rates: SessionRates | None = None
         self._timer: asyncio.TimerHandle | None = None
-        # What the client was charged for up to now.
+        # Messages and bytes that the client was charged for so far.
         self._messages = self._bytes = 0
         self._usual = NO_TURN_LIMIT
 
     def start(self, rates: SessionRates | None) -> None:
-        """The client has logged in and is to keep to these rates."""
+        """The client has logged in."""
         if rates is not None and rates.has_rates:
             self._rates = rates
             self._usual = self._session.max_frames_per_turn
             self._session.set_max_frames_per_turn(min(self._usual, rates.max_frames_per_turn))
 
     def charge(self, bytes_in: int) -> None:
-        """Charge a client for what it has sent since the last call; ``bytes_in`` counts from its first byte.
+        """Charge a client for its input since the last call; ``bytes_in`` counts from its first byte.
 
         HOT: once per read.
         """
@@ -258,9 +249,9 @@ class RateLimiter:
         if rates is None:
             return
         session = self._session
-        # More frames may wait in the decoder, and maybe no further read follows that would carry them out.
+        # More frames may wait in the decoder, and perhaps no further read comes to carry them out.
         has_more = session.reached_turn_limit
-        # All frames that are counted by no other name were SENDs.
+        # A session counts all frames, and by command those that are not SEND.
         messages = session.traffic.frames_received - sum(session.traffic.commands.values())
         if messages == self._messages and bytes_in == self._bytes and not has_more:
             return
@@ -281,7 +272,7 @@ class RateLimiter:
             timer.cancel()
 
     def stop(self) -> None:
-        """Nothing more is read from the client: what it has sent is carried out now."""
+        """The client sends no more: carry out its remaining frames without a limit."""
         if self._rates is not None:
             self._rates = None
             self._session.set_max_frames_per_turn(self._usual)

@@ -1,4 +1,4 @@
-"""A connection that a listener has accepted: who is at the other end, and what the log may say of it."""
+"""A connection that a listener has accepted: its peer, and a limit for its log lines."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """An address that a client comes from.
+    """A client's address.
 
-    ``host`` is an IP address as text, IPv6 without its brackets, or empty if it is unknown. ``is_proxy`` says that this
-    is the address of a proxy that did not name its client.
+    ``host`` is an IP address as text, IPv6 without brackets, or empty if it is unknown. ``is_proxy``: this is the
+    address of a proxy that did not name its client.
     """
 
     host: str
@@ -32,21 +32,19 @@ class Peer:
 
     @classmethod
     def of(cls, transport: BaseTransport) -> Peer:
-        """The other end of a connection, as the operating system knows it."""
+        """The other end of a connection."""
         return cls.named(transport.get_extra_info("peername"))
 
     @classmethod
     def named(cls, name: object) -> Peer:
-        """From a socket's address, as `getpeername` gives it: a tuple, or anything else if there is none."""
+        """From the result of `getpeername`: a tuple, or anything else if there is no address."""
         return cls(str(name[0]), int(name[1])) if isinstance(name, tuple) and name else cls("", 0)
 
     @property
     def is_local(self) -> bool:
-        """Whether it is this machine, over its loopback address; an IPv4 address may be written as an IPv6 one.
-
-        A client behind a proxy that does not name it may be anywhere.
-        """
+        """Whether the client is on this machine: a loopback address, IPv4-mapped ones included."""
         if self.is_proxy:
+            # The client behind the proxy may be anywhere.
             return False
         try:
             address = ip_address(self.host)
@@ -64,7 +62,7 @@ class Peer:
 
 
 class LogRateLimiter:
-    """Bounds the log lines that anybody can cause without a login: 10 in 10 seconds, whatever they are about."""
+    """Bounds the log lines that clients can cause without a login: 10 in 10 seconds for all events together."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -73,7 +71,7 @@ class LogRateLimiter:
         self._left_out = 0
 
     def left_out(self) -> int | None:
-        """The number of lines left out before this one, which is to be written; None if this one is left out too."""
+        """The number of lines left out before this one; None if this one must be left out too."""
         now = self._clock()
         if now - self._since > _SECONDS:
             self._since, self._lines = now, 0
@@ -85,32 +83,28 @@ class LogRateLimiter:
         return left_out
 
     def info(self, event: str, **details: object) -> bool:
-        """Write a line, unless there were too many; whether it was written."""
+        """Log at level info, unless there were too many lines; whether the line was written."""
         left_out = self.left_out()
         if left_out is not None:
             log.info(event, **details, left_out=left_out)
         return left_out is not None
 
     def warning(self, event: str, **details: object) -> None:
-        """The same, as a warning."""
+        """The same at level warning."""
         left_out = self.left_out()
         if left_out is not None:
             log.warning(event, **details, left_out=left_out)
-
-
-def _nothing() -> None:
-    pass
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptedConnection:
     """A connection that a listener has accepted.
 
-    ``peer`` is where it comes from, None to ask the transport; ``accepted_at`` is in seconds on the event loop's clock;
-    ``log_limiter`` is the listener's; ``on_closed`` is to be called, once or more, when the connection is closed.
+    Without a ``peer`` the transport knows it. ``accepted_at`` is in seconds on the event loop's clock. ``log_limiter``
+    is the listener's. ``on_closed`` must be called when the connection is closed, and may be called again.
     """
 
     peer: Peer | None
     accepted_at: float
     log_limiter: LogRateLimiter
-    on_closed: Callable[[], None] = _nothing
+    on_closed: Callable[[], None] = lambda: None

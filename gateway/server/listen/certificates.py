@@ -1,8 +1,7 @@
 """The names in clients' certificates, as RabbitMQ writes them.
 
-Operators map these names to users, so they must equal RabbitMQ's to the byte: existing users keep their names. The
-rules are those of RFC 4514, but with more escapes and other names of types. The library's `Name.rfc4514_string` follows
-the RFC, so it cannot be used.
+Operators map these names to users, so they must equal RabbitMQ's byte for byte. The rules are those of RFC 4514, but
+with more escapes and other names of types. The library's `Name.rfc4514_string` follows the RFC, so it cannot be used.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _LONG_FORM: Final = 128
 
 
 def certificate_name(certificate: bytes, login: CertificateLogin) -> str | None:
-    """The name in a client's certificate (DER, already checked) that stands in for a login.
+    """The name in a client's certificate (DER, already verified) that serves as login.
 
     None if the certificate has no such name or an empty one, or if it cannot be read.
     """

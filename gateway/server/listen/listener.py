@@ -1,9 +1,8 @@
-"""An open listener: from an address to clients' connections, through the PROXY protocol and TLS where they are on.
+"""An open listener: accepts connections, and prepares them with the PROXY protocol and TLS if the listener has them.
 
-On a plain listener the event loop accepts connections. On any other, something must happen before the first byte of
-STOMP. There the gateway accepts connections itself and prepares each in a task of its own, so that the PROXY header is
-read to its last byte and no further, and so that the log can explain a failed handshake. The number of those tasks is
-bounded.
+On a plain listener the event loop accepts connections. On any other, the gateway accepts them itself and prepares each
+in a task of its own: it can stop reading at the end of the PROXY header, and log why a handshake failed. The number of
+those tasks is bounded.
 """
 
 from __future__ import annotations
@@ -30,21 +29,21 @@ log = structlog.get_logger("gateway.listening")
 
 MakeProtocol = Callable[[AcceptedConnection], asyncio.Protocol]
 
-# How long no connection is accepted after one of these errors, in seconds: without file descriptors or memory the next
-# attempt would fail, too. Any other error concerns one connection (accept(2): Linux reports its pending errors).
+# How long accepting pauses after one of these errors, in seconds: without file descriptors or memory the next attempt
+# would fail, too. Any other error concerns one connection (accept(2): Linux reports its pending errors).
 _PAUSE: Final = 1.0
 _EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
-# Connections of a listener that wait for their PROXY header or TLS handshake. Nobody has logged in there yet, and each
-# costs a task.
+# Connections of a listener that wait for their PROXY header or TLS handshake. They have no login yet, and each costs a
+# task.
 _MAX_PREPARING: Final = 1000
 
-# A host's name may stand for addresses that this machine does not have: the IPv6 one of localhost, without IPv6.
+# A host name may resolve to addresses that this machine does not have, such as the IPv6 one of localhost.
 _NOT_HERE: Final = frozenset((errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL))
 
 
 class OpenListener:
-    """A listener that clients connect to."""
+    """The sockets of one listener."""
 
     def __init__(self, listener: Listener, make_protocol: MakeProtocol) -> None:
         # Host and port of every socket.
@@ -61,10 +60,10 @@ class OpenListener:
         self._connections: set[object] = set()
 
     async def open(self) -> None:
-        """Take the address, or each address that its name stands for, and accept connections.
+        """Bind the address, or each address that the host name resolves to, and accept connections.
 
         Raises:
-            OSError: it cannot be taken, or a file of TLS cannot be used; nothing is left open then.
+            OSError: an address cannot be bound, or a TLS file cannot be used; no socket is left open.
         """
         listener = self._listener
         if listener.tls is not None:
@@ -79,7 +78,7 @@ class OpenListener:
                 self._spawn(self._accept_all(each))
 
     def close(self) -> None:
-        """Accept no more connections, and drop those that are still being prepared."""
+        """Accept no more connections, and drop those in preparation."""
         for server in self._servers:
             server.close()
         for task in tuple(self._tasks):
@@ -91,7 +90,7 @@ class OpenListener:
         task.add_done_callback(self._tasks.discard)
 
     def _accepted(self) -> asyncio.Protocol:
-        """The protocol of a connection that the event loop has accepted."""
+        """Make the protocol of a connection that the event loop has accepted."""
         accepted = self._counted(None)
         return _Refused() if accepted is None else self._make_protocol(accepted)
 
@@ -115,7 +114,7 @@ class OpenListener:
                 self._spawn(self._prepare(*await self._accept(listening)))
 
     async def _accept(self, listening: socket.socket) -> tuple[socket.socket, AcceptedConnection]:
-        """The next connection; errors of others before it are passed over."""
+        """The next connection that could be accepted."""
         while True:
             try:
                 connection, name = await self._loop.sock_accept(listening)
@@ -123,7 +122,7 @@ class OpenListener:
                 is_exhausted = error.errno in _EXHAUSTED
                 if is_exhausted:
                     log.error("accept failed", address=self._address, reason=error.strerror or str(error))
-                # A pause of 0 still gives others a turn.
+                # A pause of 0 still lets other tasks run.
                 await asyncio.sleep(_PAUSE if is_exhausted else 0)
             else:
                 accepted = self._counted(Peer.named(name))
@@ -132,7 +131,7 @@ class OpenListener:
                 connection.close()
 
     async def _prepare(self, connection: socket.socket, accepted: AcceptedConnection) -> None:
-        """Read the PROXY header and do the TLS handshake; a failure concerns this connection only."""
+        """Read the PROXY header and do the TLS handshake; a failure ends this connection only."""
         deadline = accepted.accepted_at + self._listener.login_timeout
         try:
             client = await self._read_proxy_header(connection, accepted, deadline)
@@ -144,7 +143,7 @@ class OpenListener:
     async def _read_proxy_header(
         self, connection: socket.socket, accepted: AcceptedConnection, deadline: float
     ) -> AcceptedConnection | None:
-        """The connection with the address of the client behind the proxy; None if it had to be closed."""
+        """The connection with the address of the client behind the proxy; None if the header is missing or wrong."""
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._listener.proxy_protocol:
@@ -175,7 +174,7 @@ class OpenListener:
         return parse_header(bytes(header))
 
     async def _make_transport(self, connection: socket.socket, accepted: AcceptedConnection, deadline: float) -> None:
-        """Make the connection's transport, which owns the socket from here on; with TLS, after the handshake."""
+        """Make the connection's transport, with TLS after the handshake. It owns the socket from here on."""
         timeout = None if self._context is None else max(deadline - self._loop.time(), 0.001)
         try:
             await self._loop.connect_accepted_socket(
@@ -197,14 +196,14 @@ class _Refused(asyncio.Protocol):
 
 
 class _NothingSentError(Exception):
-    """The other end connected and closed: a proxy's health check, and not worth a line in the log."""
+    """The other end connected and closed, probably a proxy's health check: this is not logged."""
 
 
 async def bound(address: SocketAddress, backlog: int) -> list[socket.socket]:
-    """A listening socket for each address that a host's name stands for and that this machine has.
+    """A listening socket for each address of this machine that the host name resolves to.
 
     Raises:
-        OSError: this machine has none of them, or one of them is taken.
+        OSError: this machine has none of the addresses, or one of them is taken.
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

@@ -1,8 +1,8 @@
-"""The PROXY protocol, versions 1 and 2: a header in front of a connection that says where it really comes from.
+"""The PROXY protocol, versions 1 and 2: a header in front of a connection with the client's real address.
 
-The header is read byte for byte, since what follows belongs to TLS or to STOMP: ``bytes_missing`` says how many bytes
-surely belong to the header and are still to come, ``parse_header`` reads the complete one. Both are functions of bytes
-alone. (The PROXY protocol, 2010-2020, sections 2.1 and 2.2.)
+The bytes behind the header belong to TLS or to STOMP, so the reader must stop at its end: ``bytes_missing`` says how
+many bytes surely belong to the header and are still to come, ``parse_header`` parses the complete header. (The PROXY
+protocol, 2010-2020, sections 2.1 and 2.2.)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SHORTEST_LINE: Final = len(b"PROXY UNKNOWN\r\n")
 _LONGEST_LINE: Final = 107
 _SIGNATURE: Final = b"\r\n\r\n\0\r\nQUIT\n"
 _FIXED_PART: Final = 16
-# Of what follows the fixed part. Addresses take 216 bytes at most, and proxies add TLVs of a few hundred.
+# Bytes behind the fixed part. Addresses take 216 bytes at most, and proxies add TLVs of a few hundred.
 _MAX_SIZE: Final = 4096
 
 _TCP_LINE: Final = re.compile(rb"PROXY (TCP[46]) ([0-9A-Fa-f:.]+) ([0-9A-Fa-f:.]+) ([0-9]{1,5}) ([0-9]{1,5})\r\n")
@@ -35,18 +35,18 @@ _ADDRESSES_SIZES: Final = {0x00: 0, 0x11: 12, 0x12: 12, 0x21: 36, 0x22: 36, 0x31
 
 
 class ProxyHeaderError(GatewayError):
-    """Bytes that are no PROXY header; the text says what is wrong with them."""
+    """The bytes are not a PROXY header; the text says why."""
 
 
 def bytes_missing(data: bytes | bytearray) -> int:
-    """How many more bytes may be read without reading beyond the header; 0 when ``data`` is all of it.
+    """How many more bytes can be read without reading beyond the header; 0 when the header is complete.
 
     Raises:
-        ProxyHeaderError: no header begins like this.
+        ProxyHeaderError: a header does not begin like this.
     """
     if _SIGNATURE.startswith(data[: len(_SIGNATURE)]):
         if len(data) < _FIXED_PART:
-            # Before the first byte it may be version 1, too, whose shortest header is shorter.
+            # Before the first byte it may still be version 1, whose shortest header is shorter.
             return (_FIXED_PART if data else _SHORTEST_LINE) - len(data)
         return _FIXED_PART + _stated_size(data) - len(data)
     if not _LINE_BEGINS.startswith(data[: len(_LINE_BEGINS)]):
@@ -61,10 +61,7 @@ def bytes_missing(data: bytes | bytearray) -> int:
 
 
 def parse_header(header: bytes) -> Peer | None:
-    """Where a connection comes from, by its complete header.
-
-    Returns:
-        The client; None if it is the proxy itself that connects, or if the proxy does not know its client.
+    """The client in a complete header; None if the proxy itself connects, or does not know its client.
 
     Raises:
         ProxyHeaderError: the header is malformed.
@@ -106,7 +103,7 @@ def _parse_binary(header: bytes) -> Peer | None:
     if version != _VERSION_2:
         raise ProxyHeaderError(f"the PROXY header has version {version}")
     if command == _LOCAL:
-        # The rest means nothing then (section 2.2).
+        # The rest must be ignored (section 2.2).
         return None
     family, addresses = header[13], header[_FIXED_PART:]
     if command != _PROXY or family not in _ADDRESSES_SIZES:
@@ -122,6 +119,6 @@ def _parse_binary(header: bytes) -> Peer | None:
 
 
 def _text(address: IPv4Address | IPv6Address) -> str:
-    """An IPv4 address is shown as such, even if the proxy writes it as an IPv6 one."""
+    """As text; an IPv4 address also if the proxy writes it as an IPv6 one."""
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return str(mapped or address)

@@ -1,4 +1,4 @@
-"""TLS with clients: the name in a client's certificate, and why a handshake failed."""
+"""TLS with clients: the login from a client's certificate, and the reason of a failed handshake."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.config import Listener
 
 
 def login_name(transport: BaseTransport, listener: Listener) -> str | None:
-    """The name in a client's certificate that stands in for a login.
+    """The name in a client's certificate that serves as login.
 
     None if the listener has no certificate login, or if the client showed no certificate with such a name.
     """
@@ -20,7 +20,7 @@ def login_name(transport: BaseTransport, listener: Listener) -> str | None:
     certificate = connection.getpeercert(binary_form=True)
     if certificate is None:
         return None
-    # Imported here because the library that reads certificates is large, and few listeners need it.
+    # Imported here because the certificate library is large, and few listeners need it.
     from gateway.server.listen.certificates import certificate_name  # noqa: PLC0415
 
     return certificate_name(certificate, listener.tls.certificate_login)

@@ -1,7 +1,7 @@
 """A WebSocket client's socket: first an HTTP request, then WebSocket frames, whose contents are a stream of STOMP.
 
-The session behind it is like any other. The contents of a message go to it as they come, text or binary, whole or in
-fragments: where messages begin and end means nothing to STOMP.
+The contents of messages go to the session as they come, text or binary, whole or in fragments: STOMP ignores where
+messages begin and end.
 """
 
 from __future__ import annotations
@@ -32,23 +32,22 @@ _FIRST_BYTE_OF_TLS: Final = 0x16
 # How long a refused client may take to read the answer and to close, in seconds.
 _CLOSE_TIMEOUT: Final = 5.0
 
-# Input is taken in slices, since the frames of one slice are in memory all at once. Slices of compressed input are
-# smaller: deflate makes up to a thousand bytes of one.
+# Input is taken in slices, because all frames of a slice are in memory at once. Slices of compressed input are smaller:
+# deflate expands one byte to a thousand at most.
 _SLICE: Final = 16 << 10
 _COMPRESSED_SLICE: Final = 4 << 10
 
-# When slices have held this much, other clients have their turn before the next: bytes, and for each frame what it
-# costs to read. A read may hold forty thousand frames, and the event loop may read one client many times in a row.
+# After this much input, other clients have their turn: the bytes, and a constant for the cost of each frame. A read may
+# hold forty thousand frames, and the event loop may read from one client many times in a row.
 _MAX_PER_TURN: Final = 64 << 10
 _COST_OF_FRAME: Final = 128
 _NO_TURN_LIMIT: Final = 1 << 62
 
 _Utf8Decoder: Final = codecs.getincrementaldecoder("utf-8")
-_NO_TRANSPORT: Final = asyncio.Transport()
 
 
 class StompProtocol(asyncio.Protocol):
-    """The connection of a STOMP client: asyncio's protocol, and what WebSocket needs beyond it."""
+    """The connection of a STOMP client, with two additions to asyncio's protocol for WebSocket."""
 
     @property
     def max_frame_size(self) -> int:
@@ -81,28 +80,32 @@ class WebSocketConnection(asyncio.Protocol):
             max_size=message_limit(listener.max_frame_size_unauthenticated),
             logger=_LIBRARY_LOG,
         )
-        self._transport: asyncio.Transport = _NO_TRANSPORT
-        self._websocket = WebSocketTransport(_NO_TRANSPORT, self._protocol, listener, accepted.accepted_at)
+        self._transport: asyncio.Transport
+        self._websocket: WebSocketTransport
         self._handshake: Handshake | None = Handshake(self._protocol, listener)
         self._timer: asyncio.TimerHandle | None = None
         self._client: StompProtocol | None = None
         # For a text that comes in fragments.
         self._utf8_decoder: codecs.IncrementalDecoder | None = None
         self._violation = ""
-        # Over TLS nothing is postponed: if the client closes without close_notify, the event loop loses what it has not
-        # decrypted by then.
+        # Over TLS nothing is postponed: if the client closes without close_notify, the event loop loses the bytes that
+        # it has not decrypted.
         self._max_per_turn = _MAX_PER_TURN if listener.tls is None else _NO_TURN_LIMIT
-        # Input to be taken later, because the session is held, or others have their turn. Nothing is read meanwhile.
+        # Input for later, because the session is held or other clients have their turn. Nothing is read meanwhile.
         self._postponed = b""
 
     # The socket.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
+        accepted_at = self._accepted.accepted_at
         self._transport = cast(asyncio.Transport, transport)
+        self._websocket = WebSocketTransport(
+            self._transport, self._protocol, self._listener, accepted_at, self._reading_resumed
+        )
         self._handshakes.add(self._transport)
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_at(self._accepted.accepted_at + self._listener.login_timeout, self._timed_out)
+        self._timer = loop.call_at(accepted_at + self._listener.login_timeout, self._timed_out)
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client. HOT: once per read."""
@@ -114,7 +117,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._receive_request(self._handshake, data)
 
     def eof_received(self) -> bool:
-        """The client is gone: with WebSocket, a close frame is the way to end only one side."""
+        """The client is gone: to end only its own side, it would send a close frame."""
         if self._client is not None:
             self._take_postponed(self._client)
             self._protocol.receive_eof()
@@ -126,7 +129,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._end_handshake()
         self._accepted.on_closed()
         if self._client is not None:
-            # So that nothing more is written.
+            # Nothing more may be written.
             self._websocket.abort()
             self._take_postponed(self._client)
             self._client.connection_lost(exc)
@@ -138,7 +141,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._client.pause_writing()
 
     def resume_writing(self) -> None:
-        """The client has taken most of what was waiting."""
+        """The client has taken most of the write buffer."""
         self._websocket.is_congested = False
         if self._client is not None:
             if self._protocol.state is OPEN:
@@ -168,17 +171,14 @@ class WebSocketConnection(asyncio.Protocol):
     def _open(self, result: HandshakeResult) -> None:
         self._end_handshake()
         self._protocol.send_response(result.response)
-        accepted_at = self._accepted.accepted_at
-        self._websocket = WebSocketTransport(
-            self._transport, self._protocol, self._listener, accepted_at, result.credentials, self._reading_resumed
-        )
+        self._websocket.credentials = result.credentials
         self._websocket.flush()
         self._client = self._make_client(self._accepted)
         self._client.connection_made(self._websocket)
 
     def _close_after_answer(self) -> None:
         if self._transport.can_write_eof():
-            # Bytes that come after a full close are answered with a reset, which may overtake the answer.
+            # After a full close the kernel would answer further bytes with a reset, which may overtake the answer.
             self._transport.write_eof()
             if self._timer is not None:
                 self._timer.cancel()
@@ -222,13 +222,14 @@ class WebSocketConnection(asyncio.Protocol):
         self._resume_reading()
 
     def _take_postponed(self, client: StompProtocol) -> None:
-        """The client is gone, and there will be no other turn. Compressed input may hold a thousand times as much."""
+        """The client is gone and gets no other turn."""
         postponed, self._postponed = self._postponed, b""
+        # Compressed input is dropped, because it may expand a thousandfold.
         if postponed and not self._protocol.extensions:
             self._take(client, postponed)
 
     def _reading_resumed(self) -> None:
-        """The session takes input again. It is in the middle of something now, so the input comes a moment later."""
+        """The session takes input again, from the next callback on: it is at work now."""
         if self._postponed:
             asyncio.get_running_loop().call_soon(self._continue)
         self._resume_reading()
@@ -238,13 +239,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _take(self, client: StompProtocol, data: bytes) -> int:
-        """Read WebSocket frames, and hand on what they hold.
-
-        HOT: once per read.
-
-        Returns:
-            How much that was, in the measure of `_MAX_PER_TURN`.
-        """
+        """Read WebSocket frames and pass their contents on; their cost, to compare with `_MAX_PER_TURN`. HOT."""
         protocol = self._protocol
         protocol.max_message_size = message_limit(client.max_frame_size)
         protocol.receive_data(data)
@@ -254,7 +249,7 @@ class WebSocketConnection(asyncio.Protocol):
             client.data_received(contents)
         websocket = self._websocket
         if websocket.has_failed:
-            # The client knows, and nothing that follows means anything.
+            # The client knows, and its further bytes mean nothing.
             pass
         elif protocol.state is OPEN:
             websocket.flush_pongs()
@@ -262,14 +257,14 @@ class WebSocketConnection(asyncio.Protocol):
             websocket.has_failed = True
             client.violated(self._violation or _violation(protocol.parser_exc))
         elif protocol.close_rcvd is None:
-            # The close frame has gone out; pings instead of an answer to it get no pongs.
+            # The close frame was sent; the client's pings before its answer get no pongs.
             websocket.flush()
         elif not client.eof_received():
             websocket.close()
         return _COST_OF_FRAME * len(events) + len(contents)
 
     def _contents(self, events: list[Event]) -> list[BytesLike]:
-        """What came of STOMP, up to the first text that is not UTF-8."""
+        """The contents of the frames, up to the first text that is not UTF-8."""
         contents: list[BytesLike] = []
         for event in events:
             frame = cast(Frame, event)
@@ -302,7 +297,7 @@ class WebSocketConnection(asyncio.Protocol):
 
 
 def _violation(error: Exception | None) -> str:
-    """What the library found wrong, in our own words: the library's may hold what the client sent."""
+    """The reason in the gateway's own words, because the library's text may contain the client's input."""
     if isinstance(error, PayloadTooBig):
         return "A message of WebSocket is larger than a frame may be"
     if isinstance(error, ProtocolError):

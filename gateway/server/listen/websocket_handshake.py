@@ -1,7 +1,7 @@
 """A WebSocket client's HTTP request, and its answer.
 
-The library reads the request and makes the answer. This file checks what RabbitMQ's adapter checks, in its order: the
-path, the upgrade, the page's origin, the credentials.
+The library reads the request and makes the answer. The checks are those of RabbitMQ's adapter, in its order: path,
+upgrade, the page's origin, credentials.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ _SUBPROTOCOLS: Final = tuple(Subprotocol(name) for name in ("v12.stomp", "v11.st
 # RabbitMQ's adapter accepts messages that are 4096 bytes longer than the largest frame.
 _MESSAGE_OVERHEAD: Final = 4096
 
-# 4 KiB of history for each direction instead of 32: a connection costs much less, and compresses little worse.
-_WINDOW_BITS: Final = 12
+# A window of 4 KiB for each direction instead of 32: it takes much less memory, and compresses little worse.
+_COMPRESSION: Final = ServerPerMessageDeflateFactory(
+    server_max_window_bits=12, client_max_window_bits=12, compress_settings={"memLevel": 5}
+)
 
 # A request and its headers; browsers send cookies, which may be some kilobytes.
 _MAX_REQUEST_SIZE: Final = 32 << 10
@@ -51,7 +53,7 @@ _REASONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class HandshakeResult:
-    """The answer to a request, and the credentials in it. ``refusal`` is for the log, None if it is accepted."""
+    """The answer to a request, and its credentials. ``refusal`` is the reason for the log; None if it is accepted."""
 
     response: Response
     refusal: str | None
@@ -66,11 +68,11 @@ class Handshake:
         self._listener = listener
         self._size = 0
         self._tail = b""
-        # What came behind the request, to be read when it has been answered.
+        # The bytes behind the request, to be read after the answer.
         self.rest = b""
 
     def receive(self, data: bytes) -> HandshakeResult | None:
-        """Take bytes of the request; the answer, or None while more of the request is to come."""
+        """Take bytes of the request; the answer, or None if the request is not complete."""
         seen = self._tail + data
         end = seen.find(_REQUEST_END)
         size = len(data) if end < 0 else end + len(_REQUEST_END) - len(self._tail)
@@ -97,15 +99,18 @@ def _status_of(problem: Exception) -> HTTPStatus:
 
 
 def message_limit(frame_size: int) -> int:
-    """The size of the largest WebSocket message, by that of the largest STOMP frame."""
+    """The size of the largest WebSocket message, for that of the largest STOMP frame; both in bytes."""
     return frame_size + _MESSAGE_OVERHEAD
 
 
 def _answer(protocol: ServerProtocol, request: Request, listener: Listener) -> HandshakeResult:
     if not _is_path(request.path, listener.path):
         return _refuse(protocol, HTTPStatus.NOT_FOUND)
-    protocol.origins = _origins(listener)
-    protocol.available_extensions = _extensions(listener)
+    if listener.allowed_origins:
+        # A request without an Origin header does not come from a web page.
+        protocol.origins = [None, *(cast(Origin, origin) for origin in listener.allowed_origins)]
+    if listener.compression:
+        protocol.available_extensions = [_COMPRESSION]
     response = protocol.accept(request)
     if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
         return _refuse(protocol, response.status_code, response.headers)
@@ -122,7 +127,7 @@ def _answer(protocol: ServerProtocol, request: Request, listener: Listener) -> H
 
 
 def _refuse(protocol: ServerProtocol, status: int, headers: Headers | None = None) -> HandshakeResult:
-    """Refuse a request. Like RabbitMQ's, the answer has no body; of the headers, those that refusals have are added."""
+    """Refuse a request, without a body like RabbitMQ. Of ``headers`` only those of a refusal are sent."""
     response = protocol.reject(status, "")
     del response.headers["Content-Type"]
     for name, value in (headers or {}).items():
@@ -132,34 +137,13 @@ def _refuse(protocol: ServerProtocol, status: int, headers: Headers | None = Non
 
 
 def select_subprotocol(protocol: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
-    """The highest version among the offered names. A client that offers none of them is accepted, too.
-
-    The version of STOMP does not depend on it: CONNECT settles that.
-    """
+    """The highest offered version. A client that offers none is accepted, because CONNECT decides the STOMP version."""
     return next((name for name in _SUBPROTOCOLS if name in offered), None)
 
 
 def _is_path(target: str, path: str) -> bool:
     asked = unquote(target.partition("?")[0])
     return asked.removesuffix("/") == unquote(path).removesuffix("/")
-
-
-def _origins(listener: Listener) -> list[Origin | None] | None:
-    if not listener.allowed_origins:
-        return None
-    return [None, *(cast(Origin, origin) for origin in listener.allowed_origins)]
-
-
-def _extensions(listener: Listener) -> list[ServerPerMessageDeflateFactory]:
-    if not listener.compression:
-        return []
-    return [
-        ServerPerMessageDeflateFactory(
-            server_max_window_bits=_WINDOW_BITS,
-            client_max_window_bits=_WINDOW_BITS,
-            compress_settings={"memLevel": 5},
-        )
-    ]
 
 
 def _credentials(headers: Headers) -> HttpCredentials | None:

@@ -1,7 +1,7 @@
-"""The transport of a client that speaks WebSocket.
+"""The transport of a WebSocket client, with the interface of asyncio's transports.
 
-It looks like any other transport of asyncio. The end of a stream is the close frame here: `write_eof` sends one, and
-the client's close frame ends its input. The `websockets` library makes and reads the frames and does no input or output
+The close frame is the end of the stream: `write_eof` sends one, and the client's close frame ends its input. The
+`websockets` library makes and reads the frames and does no input or output
 (docs/adr/0015-websocket-without-its-sockets.md); this file and `websocket` carry its bytes.
 """
 
@@ -19,7 +19,7 @@ from websockets.server import ServerProtocol
 from gateway.config import Listener
 from gateway.errors import CloseReason
 
-# RabbitMQ closes with 1000 for every reason but a malformed frame; so do we where no other code says more.
+# RabbitMQ closes with 1000 for every reason except a malformed frame; so does the gateway for every other reason.
 _CODES: Final = {
     CloseReason.MALFORMED_FRAME: CloseCode.INVALID_DATA,
     CloseReason.PROTOCOL_ERROR: CloseCode.PROTOCOL_ERROR,
@@ -53,12 +53,11 @@ class WebSocketTransport(asyncio.Transport):
         protocol: ServerProtocol,
         listener: Listener,
         now: float,
-        credentials: HttpCredentials | None = None,
         on_resumed: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
-        # From the handshake.
-        self.credentials = credentials
+        # From the Authorization header of the handshake.
+        self.credentials: HttpCredentials | None = None
         self._lower = lower
         self._protocol = protocol
         self._on_resumed = on_resumed
@@ -66,9 +65,9 @@ class WebSocketTransport(asyncio.Transport):
         self._ping_interval = listener.ping_interval
         self._idle_timeout = listener.idle_timeout
         self._received_at = self._pinged_at = now
-        # Whether the close frame was sent, behind which nothing may follow.
+        # Whether the close frame was sent; it must be the last frame.
         self._is_over = False
-        # Whether anything came since `is_silent` last asked.
+        # Whether bytes came since the last `is_silent`.
         self.has_received = False
         # Whether the write buffer is full, and whether the session is not read.
         self.is_congested = False
@@ -83,7 +82,7 @@ class WebSocketTransport(asyncio.Transport):
         self.write_messages([bytes(data)])
 
     def write_messages(self, contents: list[bytes]) -> int:
-        """Send several messages at once; the bytes in them, without those of WebSocket. HOT: once per batch."""
+        """Send several messages at once; the number of bytes in them, without WebSocket's. HOT: once per batch."""
         if not self._is_over:
             frames = self._compressed(contents) if self._protocol.extensions else self._plain(contents)
             self._lower.write(b"".join(frames))
@@ -111,11 +110,11 @@ class WebSocketTransport(asyncio.Transport):
     # The end.
 
     def can_write_eof(self) -> bool:
-        """Yes: the close frame."""
+        """True: the close frame does that."""
         return True
 
     def send_close(self, reason: CloseReason | None) -> None:
-        """Send the close frame, unless one side has done so."""
+        """Send the close frame, unless one side has sent one."""
         if self._protocol.state is OPEN and not self._is_over:
             code = CloseCode.NORMAL_CLOSURE if reason is None else _CODES.get(reason, CloseCode.NORMAL_CLOSURE)
             self._protocol.send_close(code, "" if reason is None else reason.value)
@@ -128,12 +127,10 @@ class WebSocketTransport(asyncio.Transport):
 
     def close(self) -> None:
         """Answer the client's close frame, or its violation of the protocol, and close the connection."""
-        self.send_close(None)
-        self.flush()
-        self._is_over = True
+        self.write_eof()
         if self.has_failed and self._lower.can_write_eof():
-            # Bytes that come after a full close are answered with a reset, which may overtake the last frame. The
-            # caller aborts the transport after a while.
+            # After a full close the kernel would answer further bytes with a reset, which may overtake the last frame.
+            # The caller aborts the transport after a while.
             self._lower.write_eof()
             if self.is_paused:
                 self.resume_reading()
@@ -141,34 +138,34 @@ class WebSocketTransport(asyncio.Transport):
             self._lower.close()
 
     def abort(self) -> None:
-        """Cut the connection."""
+        """Close the connection at once."""
         self._is_over = True
         self._lower.abort()
 
     def is_closing(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """Whether sending has ended."""
         return self._is_over or self._lower.is_closing()
 
     # Control frames.
 
     def flush(self) -> None:
-        """Send what the library has to send: pongs, and the close frame."""
+        """Send the library's output: pongs, and the close frame."""
         data = self._protocol.data_to_send()
         if data and not self._is_over:
-            # Empty data asks for the end of the connection, which `close` sees to.
+            # With empty data the library asks for the end of the connection; `close` does that.
             self._lower.write(b"".join(data))
 
     def flush_pongs(self) -> None:
-        """The same, but for a client that does not read only the last pong is kept (RFC 6455, section 5.5.3)."""
+        """Send pongs; to a client that does not read, only the last one (RFC 6455, section 5.5.3)."""
         if not self.is_congested:
             self.flush()
         else:
             del self._protocol.writes[:-1]
 
     def is_silent(self, now: float) -> bool:
-        """Whether the client has been silent for too long; before that, it is sent pings."""
+        """Whether the client has been silent for too long. Also sends the pings that are due."""
         if self.has_received or self.is_paused or self.is_congested:
-            # While the client is not read, nothing can come; and a ping waits behind what the client has not taken.
+            # No bytes come from a client that is not read, and a ping waits behind the write buffer.
             self.has_received = False
             self._received_at = self._pinged_at = now
             return False
@@ -180,7 +177,7 @@ class WebSocketTransport(asyncio.Transport):
             self.flush()
         return False
 
-    # What belongs to the socket.
+    # The lower transport.
 
     def pause_reading(self) -> None:
         """Read nothing from the client."""
@@ -189,20 +186,20 @@ class WebSocketTransport(asyncio.Transport):
             self._lower.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again, after the input that was postponed."""
+        """Read again, after the postponed input."""
         self.is_paused = False
         self._on_resumed()
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that the kernel has not taken yet."""
+        """Bytes in the event loop's buffer."""
         return self._lower.get_write_buffer_size()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """When the client counts as slow."""
+        """Set the limits of the lower transport."""
         self._lower.set_write_buffer_limits(high=high, low=low)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - asyncio's signature
-        """What the socket's transport knows."""
+        """From the lower transport."""
         return self._lower.get_extra_info(name, default)
 
 

@@ -14,7 +14,7 @@ import structlog
 
 from gateway import __version__
 from gateway.config import GatewayConfig, Listener, SocketAddress
-from gateway.errors import GatewayError, ListenError
+from gateway.errors import ListenError
 from gateway.journal.journal import Journal, node_name
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.client.connection import ClientConnection, ServerContext
@@ -29,33 +29,28 @@ from gateway.server.stats import GatewayStats
 
 log = structlog.get_logger("gateway")
 
-# How often deadlines without a timer of their own are checked, in seconds.
+# In seconds: how often deadlines without a timer of their own are checked, how often the journal is written at least,
+# and how often a stopping gateway checks for sessions that have ended.
 _CHECK_INTERVAL: Final = 1.0
-_MINUTE: Final = 60
-
-# The journal is written at least this often, in seconds.
 _JOURNAL_INTERVAL: Final = 0.25
-
-# How often a stopping gateway looks whether sessions without a task have ended, in seconds.
 _DRAIN_INTERVAL: Final = 0.05
+_CHECKS_PER_MINUTE: Final = 60
 
 
-class LoopLag:
-    """How late the event loop is, measured by calls that are due at regular intervals in seconds."""
+class _LoopLag:
+    """How late the event loop is. ``tick`` should be called every ``interval`` seconds."""
 
     def __init__(self, interval: float) -> None:
         self.ticks = 0
         self._interval = interval
         self._last = 0.0
-        # Some of the past is kept, so that a monitor that asks seldom still sees the worst.
+        # The last few are kept, so that a monitor that asks seldom still sees the worst.
         self._delays: deque[float] = deque(maxlen=15)
 
     def start(self, now: float) -> None:
-        """The first call is due an interval from now."""
         self._last = now
 
     def tick(self, now: float) -> None:
-        """Note how late this call is."""
         self.ticks += 1
         self._delays.append(max(0.0, now - self._last - self._interval))
         self._last = now
@@ -82,7 +77,7 @@ class Gateway:
         self.journal = Journal(config)
         self.started_at = self.journal.clock.time
         self.stats = GatewayStats(config.virtual_hosts)
-        self.lag = LoopLag(_CHECK_INTERVAL)
+        self.lag = _LoopLag(_CHECK_INTERVAL)
         self.node = node_name(config.defaults.journal.node)
         self.pool = LinkPool(self._loop.time, self._spawn, self.journal, self.stats, self.node)
         self._readiness = ReadinessProbe(tuple(config.resolved_virtual_hosts()), self.pool, self._loop.time)
@@ -97,15 +92,12 @@ class Gateway:
             stats=self.stats,
             limits=self.limits,
         )
-
-    @property
-    def clients(self) -> set[ClientConnection]:
-        """Connections with a session."""
-        return self._context.clients
+        # Connections with a session.
+        self.clients = self._context.clients
 
     @property
     def closing(self) -> int:
-        """How many connections are not closed yet though their session is over."""
+        """Number of connections that are not closed yet though their session is over."""
         return len(self._context.closing)
 
     async def readiness(self) -> Readiness:
@@ -136,8 +128,8 @@ class Gateway:
         """Open the journal, then the listeners.
 
         Raises:
-            JournalError: when a directory that the configuration names for the journal cannot be used.
-            ListenError: when one cannot be opened; what was opened before is closed again.
+            JournalError: a directory that the configuration names for the journal cannot be used.
+            ListenError: a listener cannot be opened; journal and other listeners are closed again.
         """
         self.journal.start()
         for listener in self.config.listeners:
@@ -170,17 +162,20 @@ class Gateway:
         self._listeners.append(opened)
 
     def _is_served_by_ipv4(self, address: SocketAddress) -> bool:
-        """Whether it is every IPv6 address, and a listener on the same port has every IPv4 address."""
+        """Whether the address is ``::``, and a listener on the same port has 0.0.0.0."""
         ipv4 = SocketAddress("0.0.0.0", address.port)  # noqa: S104 - nothing is listened on here
         return address.host == "::" and any(listener.address == ipv4 for listener in self.config.listeners)
 
     def _check_deadlines(self) -> None:
         now = self._loop.time()
         self.lag.tick(now)
-        if self.lag.ticks % _MINUTE == 0:
+        if self.lag.ticks % _CHECKS_PER_MINUTE == 0:
             self.stats.minute_passed()
         for client in tuple(self.clients):
-            client.time_passed(now)
+            try:
+                client.time_passed(now)
+            except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
+                client.failed(error)
         self.limits.forget_idle()
         self.pool.close_idle()
 
@@ -190,7 +185,7 @@ class Gateway:
         self._listeners.clear()
 
     async def stop(self) -> None:
-        """Accept no clients, let every session finish, close the links; within ``drain_timeout`` and little more."""
+        """Accept no clients, let sessions finish for at most ``drain_timeout``, and close the links."""
         self._is_stopping = True
         self._stop_listening()
         if self._deadline_timer is not None:
@@ -205,10 +200,11 @@ class Gateway:
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=deadline - self._loop.time(), return_when="FIRST_COMPLETED")
             else:
-                # Sessions that wait for confirms have no task; they end when the broker answers.
+                # A session that waits for confirms has no task; it ends when the broker answers.
                 await asyncio.sleep(_DRAIN_INTERVAL)
         for client in tuple(self.clients):
             client.abort()
+        # These now include the clients from before.
         for client in tuple(self._context.closing):
             client.abort()
         await self.pool.close()
@@ -220,26 +216,24 @@ class Gateway:
 
 
 class Service(Protocol):
-    """What runs beside a gateway and reads its state, such as the admin listener."""
+    """Runs beside a gateway and reads its state, such as the admin listener."""
 
     async def start(self, gateway: Gateway) -> None:
         """The gateway's listeners are open.
 
         Raises:
-            GatewayError: when it cannot start; the gateway is stopped then.
+            GatewayError: the service cannot start; this stops the gateway.
         """
 
     async def stop(self) -> None:
-        """The gateway has stopped. Also called when this was never started."""
+        """The gateway has stopped. Also called if the service never started."""
 
 
 async def serve(config: GatewayConfig, services: Sequence[Service] = ()) -> None:
-    """Run a gateway until SIGTERM or SIGINT, then drain it.
-
-    Services are started after it, and stopped when it has stopped.
+    """Run a gateway until SIGTERM or SIGINT, then drain it. Services start after it, and stop after it.
 
     Raises:
-        ListenError: a listener, or that of a service, cannot be opened.
+        GatewayError: the gateway or a service cannot start.
     """
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
@@ -250,18 +244,14 @@ async def serve(config: GatewayConfig, services: Sequence[Service] = ()) -> None
     try:
         for service in services:
             await service.start(gateway)
-    except GatewayError:
+        notifier.ready()
+        await stopping.wait()
+        # A second signal ends the process at once.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+        notifier.stopping(len(gateway.clients))
+    finally:
         await gateway.stop()
         for service in services:
             await service.stop()
-        raise
-    notifier.ready()
-    await stopping.wait()
-    # A second signal ends the process at once.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.remove_signal_handler(number)
-    notifier.stopping(len(gateway.clients))
-    await gateway.stop()
-    for service in services:
-        await service.stop()
-    notifier.close()
+        notifier.close()

@@ -1,8 +1,8 @@
-"""Logging, set up in one place: structlog for the gateway, and the standard library's records through the same chain.
+"""Logging: structlog for the gateway, and the standard library's records through the same processors.
 
-Log lines go to standard error, apart from what a command prints. Passcodes are kept out in two ways: tracebacks are
-rendered without local variables, and credentials inside URLs are blanked in every text, because libraries put a
-connection's URL into their messages.
+Log lines go to standard error, apart from a command's output. Two things keep passcodes out: tracebacks show no local
+variables, and credentials in URLs are blanked in every text, because libraries put a connection's URL into their
+messages.
 """
 
 from __future__ import annotations
@@ -21,10 +21,7 @@ _URL_CREDENTIALS = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s/@]*@", re
 
 
 def configure_logs(settings: Logging, stream: TextIO | None = None) -> None:
-    """Send all log lines of this process to one stream (standard error by default), in one format.
-
-    May be called again.
-    """
+    """Send all log lines of this process to one stream, by default standard error. May be called again."""
     out = sys.stderr if stream is None else stream
     common: list[Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -54,7 +51,7 @@ def configure_logs(settings: Logging, stream: TextIO | None = None) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    # Below warning it writes about its own workings.
+    # Below warning asyncio writes about its own workings.
     logging.getLogger("asyncio").setLevel(max(level, logging.WARNING))
     for library in ("aio_pika", "aiormq"):
         # A line per AMQP operation, and a traceback for each lost connection; the gateway reports these itself.

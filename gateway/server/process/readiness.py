@@ -11,7 +11,7 @@ from typing import Final
 from gateway.config import BrokerUrl, VirtualHost
 from gateway.server.broker.link_pool import LinkPool
 
-# How long a good and a bad answer are kept, in seconds, and how long a broker may take to answer.
+# In seconds: how long a good and a bad result stay valid, and how long a broker may take to answer.
 _KEEP_SUCCESS: Final = 5.0
 _KEEP_FAILURE: Final = 1.0
 _CONNECT_TIMEOUT: Final = 2.0
@@ -19,18 +19,18 @@ _CONNECT_TIMEOUT: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """The answer; ``reasons`` say what is missing, in sentences. They are empty if clients can be served."""
+    """Why clients cannot be served, in words; no ``reasons`` if they can."""
 
     reasons: tuple[str, ...] = ()
 
     @property
     def is_ready(self) -> bool:
-        """Whether nothing is missing."""
+        """Whether clients can be served."""
         return not self.reasons
 
 
 class ReadinessProbe:
-    """Finds out whether a broker can be reached: one can if a link is open, else a TCP connection is tried."""
+    """Checks that a broker can be reached: a link is open, or else a TCP connection succeeds."""
 
     def __init__(self, virtual_hosts: tuple[VirtualHost, ...], pool: LinkPool, clock: Callable[[], float]) -> None:
         # Each broker once, with its timeout in seconds.
@@ -46,12 +46,12 @@ class ReadinessProbe:
         self._probed_at: float | None = None
 
     async def reasons(self) -> tuple[str, ...]:
-        """Why no broker can be reached; empty if one can. An answer is kept for a few seconds."""
+        """Why no broker can be reached; empty if one can. A result stays valid for a few seconds."""
         if self._pool.links:
             return ()
         keep = _KEEP_FAILURE if self._reasons else _KEEP_SUCCESS
         if self._probed_at is None or self._clock() - self._probed_at > keep:
-            # Requests that come meanwhile wait for the same answer.
+            # Requests that arrive meanwhile wait for the same result.
             if self._task is None:
                 self._task = asyncio.get_running_loop().create_task(self._probe(), name="admin readiness")
             return await asyncio.shield(self._task)
@@ -68,7 +68,7 @@ class ReadinessProbe:
 
     @staticmethod
     async def _connect(url: BrokerUrl, seconds: float) -> str | None:
-        """Open a TCP connection and close it; the error, or None."""
+        """Open a TCP connection and close it; the error if it fails."""
         try:
             async with asyncio.timeout(seconds):
                 _, writer = await asyncio.open_connection(url.host, url.port)
@@ -82,7 +82,7 @@ class ReadinessProbe:
         return None
 
     async def close(self) -> None:
-        """Cancel what is under way."""
+        """Cancel a probe that is under way."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

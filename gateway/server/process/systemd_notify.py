@@ -1,4 +1,4 @@
-"""Tells systemd, if it started the gateway, that the gateway is ready, stopping or alive.
+"""Notifications to systemd that the gateway is ready, stopping or alive.
 
 The protocol is that of `sd_notify`: a datagram of assignments to the socket that NOTIFY_SOCKET names. Without that
 variable nothing is sent.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 import structlog
@@ -21,7 +22,7 @@ _MICROSECONDS: Final = 1_000_000
 
 
 class SystemdNotifier:
-    """Sends notifications to the service manager, if the environment names its socket."""
+    """Sends notifications, if the environment names a socket."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")
@@ -29,24 +30,22 @@ class SystemdNotifier:
         self._timer: PeriodicTimer | None = None
 
     def ready(self) -> None:
-        """Every listener is open. From now on the watchdog is served, too, if there is one."""
+        """Every listener is open. From now on systemd's watchdog gets its keep-alives, if there is one."""
         self._send("READY=1")
         if self._interval is not None and self._address:
-            # An event loop that hangs sends nothing, and the gateway is restarted.
-            self._send_alive()
-            self._timer = PeriodicTimer(self._interval, self._send_alive)
+            # If the event loop hangs, the keep-alives stop and systemd restarts the gateway.
+            send_alive = partial(self._send, "WATCHDOG=1")
+            send_alive()
+            self._timer = PeriodicTimer(self._interval, send_alive)
 
     def stopping(self, sessions: int) -> None:
-        """The gateway drains so many sessions."""
+        """The gateway is draining; ``sessions`` is a count."""
         self._send(f"STOPPING=1\nSTATUS=Draining {sessions} sessions")
 
     def close(self) -> None:
-        """Send nothing any more."""
+        """Stop the keep-alives."""
         if self._timer is not None:
             self._timer.stop()
-
-    def _send_alive(self) -> None:
-        self._send("WATCHDOG=1")
 
     def _send(self, state: str) -> None:
         if not self._address:
@@ -62,7 +61,7 @@ class SystemdNotifier:
 
 
 def _watchdog_interval(environment: Mapping[str, str]) -> float | None:
-    """Half of what the service manager waits for, in seconds; None if it does not watch this process."""
+    """Half of the watchdog's timeout, in seconds; None if systemd does not watch this process."""
     microseconds = environment.get("WATCHDOG_USEC", "")
     if not microseconds.isdecimal() or int(microseconds) == 0:
         return None
