@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gateway.server.broker.link import Link
     from gateway.server.process.gateway import Gateway
     from gateway.server.process.readiness import Readiness
-    from gateway.session.destinations import Kind
+    from gateway.session.destinations import DestinationKind
 
 # Destinations that are listed by name.
 _MAX_DESTINATIONS: Final = 10_000
@@ -201,9 +201,9 @@ DESTINATIONS: Final[Listing[_DestinationRow]] = Listing(
 
 async def destinations(gateway: Gateway) -> list[_DestinationRow]:
     """The destinations of all open sessions. Beyond 10,000 of them, further ones share a row for each kind."""
-    rows: dict[tuple[str, bytes, Kind], _DestinationRow] = {}
+    rows: dict[tuple[str, bytes, DestinationKind], _DestinationRow] = {}
 
-    def row_of(virtual_host: str, destination: bytes, kind: Kind) -> _DestinationRow:
+    def row_of(virtual_host: str, destination: bytes, kind: DestinationKind) -> _DestinationRow:
         key = (virtual_host, destination, kind)
         if key not in rows and len(rows) >= _MAX_DESTINATIONS:
             key = ("", OTHER, kind)

@@ -17,15 +17,15 @@ from typing import Final
 
 from gateway.journal.schema import OTHER
 from gateway.patterns import Pattern
-from gateway.session.destinations import Kind
+from gateway.session.destinations import DestinationKind
 
 KIND_CODES: Final = {
-    Kind.QUEUE: "queue",
-    Kind.TOPIC: "topic",
-    Kind.EXCHANGE: "exchange",
-    Kind.AMQ_QUEUE: "amqq",
-    Kind.REPLY_QUEUE: "reply",
-    Kind.TEMP_QUEUE: "temp",
+    DestinationKind.QUEUE: "queue",
+    DestinationKind.TOPIC: "topic",
+    DestinationKind.EXCHANGE: "exchange",
+    DestinationKind.AMQ_QUEUE: "amqq",
+    DestinationKind.REPLY_QUEUE: "reply",
+    DestinationKind.TEMP_QUEUE: "temp",
 }
 """Values of ``dk``."""
 

@@ -16,7 +16,7 @@ from gateway.session import ops
 from gateway.session.cached_publish import CachedPublish
 from gateway.session.context import Hold
 from gateway.session.delivery_ledger import AckMode
-from gateway.session.destinations import KIND_NAMES, REPLY_QUEUE, TEMP_QUEUE, Kind, parse
+from gateway.session.destinations import KIND_NAMES, REPLY_QUEUE, TEMP_QUEUE, DestinationKind, parse
 from gateway.session.queues import QUEUE_ARGUMENTS, QueueSpec
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
@@ -284,7 +284,7 @@ def _features_of_subscribe(operation: ops.Subscribe, fields: SubscriptionFields)
     subscription = operation.subscription
     kind = parse(subscription.address).kind
     yield KIND_NAMES[kind]
-    if fields.exclusive and kind is Kind.QUEUE:
+    if fields.exclusive and kind is DestinationKind.QUEUE:
         # Topics and reply queues are exclusive without being asked.
         yield "exclusive"
     if fields.durable:

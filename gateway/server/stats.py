@@ -18,7 +18,7 @@ from typing import Final
 
 from gateway.config import PASS_THROUGH
 from gateway.journal.histogram import bucket_of, percentile
-from gateway.session.destinations import Kind
+from gateway.session.destinations import DestinationKind
 from gateway.session.session import Session
 from gateway.session.traffic import TrafficCounter
 
@@ -31,7 +31,7 @@ LATENCY_BOUNDS: Final = (
 )  # fmt: skip
 """Upper bounds of the histogram of confirm latencies, in microseconds."""
 
-TrafficByKind = defaultdict[Kind, TrafficCounter]
+TrafficByKind = defaultdict[DestinationKind, TrafficCounter]
 
 
 class ConfirmLatencies:

@@ -10,7 +10,7 @@ from gateway.amqp.properties import LONGEST_SHORT_STRING, encode_around_table
 from gateway.errors import StompError
 from gateway.session import error_frames
 from gateway.session.destination_rules import NO_DESTINATION_RULES, DestinationRules
-from gateway.session.destinations import TEMP_QUEUE, Destination, Kind, not_for, parse
+from gateway.session.destinations import TEMP_QUEUE, Destination, DestinationKind, not_for, parse
 from gateway.session.queues import QueueRules, QueueSpec, queue_arguments, sent_queue
 from gateway.session.traffic import SendCounter, TrafficCounter
 from gateway.session.translate import properties_of_send, table_of_send
@@ -55,7 +55,7 @@ class CachedPublish:
         if text is None:
             raise error_frames.missing_destination(b"SEND")
         admission = destinations.for_send(text)
-        if admission.asked.kind is Kind.TEMP_QUEUE:
+        if admission.asked.kind is DestinationKind.TEMP_QUEUE:
             queue_arguments(headers)  # RabbitMQ's adapter checks them first
             raise not_for(b"SEND", text)
         # As the client wrote it. If a rule rewrites it, exchange, routing key and queue are those of the result.
@@ -91,7 +91,7 @@ class CachedPublish:
 
     @staticmethod
     def _queue(destination: Destination, headers: Mapping[bytes, bytes], rules: QueueRules) -> QueueSpec | None:
-        if destination.kind is Kind.QUEUE:
+        if destination.kind is DestinationKind.QUEUE:
             return sent_queue(destination, headers, rules)
         queue_arguments(headers)  # nothing is declared, but a malformed argument is an error
         return None
@@ -137,4 +137,4 @@ def _temp_queue(headers: Mapping[bytes, bytes]) -> bytes | None:
         parsed = parse(reply_to)
     except StompError as error:
         raise error_frames.processing_error() from error
-    return reply_to if reply_to.startswith(TEMP_QUEUE) and parsed.kind is Kind.TEMP_QUEUE else None
+    return reply_to if reply_to.startswith(TEMP_QUEUE) and parsed.kind is DestinationKind.TEMP_QUEUE else None

@@ -15,7 +15,7 @@ from gateway.config.virtual_host import VirtualHost
 from gateway.errors import StompError
 from gateway.patterns import Pattern
 from gateway.session import error_frames
-from gateway.session.destinations import Destination, Kind, canonical_texts, parse
+from gateway.session.destinations import Destination, DestinationKind, canonical_texts, parse
 from gateway.session.queues import Argument
 
 LOGIN: Final = b"{login}"
@@ -71,7 +71,7 @@ class DestinationRules:
         Raises:
             StompError: when a rule denies that, or rewrites it to another destination.
         """
-        self._check(b"SUBSCRIBE", Destination(Kind.QUEUE, name), self._subscribe)
+        self._check(b"SUBSCRIBE", Destination(DestinationKind.QUEUE, name), self._subscribe)
 
     def check_dead_letters(self, headers: Mapping[bytes, bytes], arguments: Mapping[str, Argument]) -> None:
         """Check whether a client may send to the dead-letter exchange that it declares a queue with.
@@ -87,7 +87,7 @@ class DestinationRules:
         if exchange is None or not any(name.encode() in headers for name in (_DEAD_LETTER_EXCHANGE, _DEAD_LETTER_KEY)):
             return
         name, key = str(exchange).encode(), str(arguments.get(_DEAD_LETTER_KEY, "")).encode()
-        goal = Destination(Kind.EXCHANGE, name, key) if name else Destination(Kind.QUEUE, key)
+        goal = Destination(DestinationKind.EXCHANGE, name, key) if name else Destination(DestinationKind.QUEUE, key)
         self._check(b"SEND", goal, self._send)
 
     def _check(self, command: bytes, destination: Destination, rules: tuple[_Bound, ...]) -> None:
@@ -101,7 +101,7 @@ class DestinationRules:
 
     def _admission(self, command: bytes, text: bytes, rules: tuple[_Bound, ...]) -> Admission:
         asked = parse(text)
-        if not rules or asked.kind is Kind.TEMP_QUEUE:
+        if not rules or asked.kind is DestinationKind.TEMP_QUEUE:
             return Admission(asked, asked)
         bound, wildcards = _first_match(rules, canonical_texts(asked, self._topic_exchange))
         if bound is None:
@@ -148,7 +148,7 @@ def _rewrite(text: bytes, other: bytes) -> Destination:
         destination = parse(other)
     except StompError as error:
         raise error_frames.impossible_rewrite(text, other) from error
-    if destination.kind is Kind.TEMP_QUEUE:
+    if destination.kind is DestinationKind.TEMP_QUEUE:
         raise error_frames.impossible_rewrite(text, other)
     return destination
 

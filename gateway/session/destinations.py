@@ -24,7 +24,7 @@ _ROUTABLE: Final = (b"/exchange", b"/topic", b"/queue", b"/amq/queue", REPLY_QUE
 _SHOWN_ESCAPED: Final = re.compile(rb"[\x00-\x1f%/\x80-\xff]")
 
 
-class Kind(Enum):
+class DestinationKind(Enum):
     """The kinds of destinations; the value is the word for it in an ERROR."""
 
     QUEUE = b"queue"
@@ -36,12 +36,12 @@ class Kind(Enum):
 
 
 _PREFIXES: Final = {
-    Kind.QUEUE: b"/queue",
-    Kind.TOPIC: b"/topic",
-    Kind.EXCHANGE: b"/exchange",
-    Kind.AMQ_QUEUE: b"/amq/queue",
-    Kind.REPLY_QUEUE: b"/reply-queue",
-    Kind.TEMP_QUEUE: b"/temp-queue",
+    DestinationKind.QUEUE: b"/queue",
+    DestinationKind.TOPIC: b"/topic",
+    DestinationKind.EXCHANGE: b"/exchange",
+    DestinationKind.AMQ_QUEUE: b"/amq/queue",
+    DestinationKind.REPLY_QUEUE: b"/reply-queue",
+    DestinationKind.TEMP_QUEUE: b"/temp-queue",
 }
 
 KIND_NAMES: Final = {kind: prefix[1:].replace(b"/", b"-").decode() for kind, prefix in _PREFIXES.items()}
@@ -56,7 +56,7 @@ class Destination:
     empty otherwise. Bytes, unescaped.
     """
 
-    kind: Kind
+    kind: DestinationKind
     name: bytes
     key: bytes = b""
 
@@ -65,16 +65,16 @@ class Destination:
 
         ``topic_exchange`` is the virtual host's default topic exchange. Every mention of ``amq.topic`` means this one.
         """
-        if self.kind is Kind.TOPIC:
+        if self.kind is DestinationKind.TOPIC:
             return topic_exchange, self.name
-        if self.kind is Kind.EXCHANGE:
+        if self.kind is DestinationKind.EXCHANGE:
             return (topic_exchange if self.name == AMQ_TOPIC else self.name), self.key
         return b"", self.name
 
     @property
     def binding_key(self) -> bytes:
         """The routing key with which a subscription's queue is bound."""
-        return self.name if self.kind is Kind.TOPIC else self.key
+        return self.name if self.kind is DestinationKind.TOPIC else self.key
 
 
 def parse(text: bytes) -> Destination:
@@ -86,20 +86,20 @@ def parse(text: bytes) -> Destination:
     if not text:
         raise StompError("Invalid destination", "Destination cannot be blank")
     if b"/" not in text:
-        return Destination(Kind.QUEUE, _unescape(text))
+        return Destination(DestinationKind.QUEUE, _unescape(text))
     if text.startswith(REPLY_QUEUE):
-        return _named(Kind.REPLY_QUEUE, text[len(REPLY_QUEUE) :], text[len(REPLY_QUEUE) - 1 :])
+        return _named(DestinationKind.REPLY_QUEUE, text[len(REPLY_QUEUE) :], text[len(REPLY_QUEUE) - 1 :])
     for kind, prefix in _PREFIXES.items():
         rest = text[len(prefix) :]
-        if text.startswith(prefix) and rest[:1] in (b"", b"/") and kind is not Kind.REPLY_QUEUE:
-            if kind is Kind.EXCHANGE:
+        if text.startswith(prefix) and rest[:1] in (b"", b"/") and kind is not DestinationKind.REPLY_QUEUE:
+            if kind is DestinationKind.EXCHANGE:
                 return _exchange(rest)
             return _named(kind, rest[1:], rest, b"/" in rest[1:])
     body = b"'%b' is not a valid destination.\nValid destination types are: %b.\n" % (text, _VALID_TYPES)
     raise StompError("Unknown destination", body)
 
 
-def _named(kind: Kind, name: bytes, rest: bytes, has_more: bool = False) -> Destination:
+def _named(kind: DestinationKind, name: bytes, rest: bytes, has_more: bool = False) -> Destination:
     if not name or has_more:
         raise _invalid(kind, rest)
     return Destination(kind, _unescape(name))
@@ -108,11 +108,11 @@ def _named(kind: Kind, name: bytes, rest: bytes, has_more: bool = False) -> Dest
 def _exchange(rest: bytes) -> Destination:
     name, _, key = rest[1:].partition(b"/")
     if not name or b"/" in key:
-        raise _invalid(Kind.EXCHANGE, rest)
-    return Destination(Kind.EXCHANGE, _unescape(name), _unescape(key))
+        raise _invalid(DestinationKind.EXCHANGE, rest)
+    return Destination(DestinationKind.EXCHANGE, _unescape(name), _unescape(key))
 
 
-def _invalid(kind: Kind, rest: bytes) -> StompError:
+def _invalid(kind: DestinationKind, rest: bytes) -> StompError:
     return StompError("Invalid destination", b"'%b' is not a valid %b destination\n" % (rest, kind.value))
 
 
@@ -123,9 +123,9 @@ def canonical_texts(destination: Destination, topic_exchange: bytes) -> tuple[by
     """
     name = _without_slashes(destination.name)
     kind = destination.kind
-    if kind is not Kind.EXCHANGE:
+    if kind is not DestinationKind.EXCHANGE:
         own = b"%b/%b" % (_PREFIXES[kind], name)
-        return (own, b"/queue/" + name) if kind in (Kind.AMQ_QUEUE, Kind.REPLY_QUEUE) else (own,)
+        return (own, b"/queue/" + name) if kind in (DestinationKind.AMQ_QUEUE, DestinationKind.REPLY_QUEUE) else (own,)
     key = _without_slashes(destination.key)
     exchange, _ = destination.route(topic_exchange)
     own_ones = [b"/exchange/%b/%b" % (each, key) for each in dict.fromkeys((name, _without_slashes(exchange)))]

@@ -15,7 +15,7 @@ from gateway.amqp.properties import LONGEST_SHORT_STRING
 from gateway.config.rules import QueueArguments
 from gateway.config.virtual_host import VirtualHost
 from gateway.session import error_frames
-from gateway.session.destinations import Destination, Kind, canonical_texts, durable_queue_name
+from gateway.session.destinations import Destination, DestinationKind, canonical_texts, durable_queue_name
 from gateway.stomp.headers import read_boolean, read_integer
 
 Argument = str | int | datetime | list[str]
@@ -149,18 +149,18 @@ def subscribed_queue(
 
     ``fallback`` is the name of the queue for a topic subscription that is not durable.
     """
-    if destination.kind in (Kind.AMQ_QUEUE, Kind.REPLY_QUEUE):
+    if destination.kind in (DestinationKind.AMQ_QUEUE, DestinationKind.REPLY_QUEUE):
         queue_arguments(headers)  # nothing is declared, but a malformed argument is an error
         return None
     durable = _flag(headers, (b"durable", b"persistent"))
-    if destination.kind is Kind.QUEUE:
+    if destination.kind is DestinationKind.QUEUE:
         return _named_queue(destination, headers, durable, rules)
     durable = durable or False
     defaults = {b"exclusive": rules.exclusive and not durable, b"auto-delete": True}
     name = subscription_queue(destination, headers, fallback, settings)
     if b"x-queue-name" in headers:
         # Several destinations may share the queue, and a SEND may declare it: only its name counts.
-        destination = Destination(Kind.QUEUE, name)
+        destination = Destination(DestinationKind.QUEUE, name)
     canonical = rules.canonical_texts(destination, settings.default_topic_exchange)
     return _spec(name_for_broker(b"x-queue-name", name), headers, durable, defaults, rules, canonical)
 

@@ -16,7 +16,7 @@ from gateway.session import error_frames, ops
 from gateway.session.context import SessionContext
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.destination_rules import NO_DESTINATION_RULES, DestinationRules
-from gateway.session.destinations import TEMP_QUEUE, Destination, Kind, not_for, subscription_queue_name
+from gateway.session.destinations import TEMP_QUEUE, Destination, DestinationKind, not_for, subscription_queue_name
 from gateway.session.queues import (
     QUEUE_TYPE,
     Argument,
@@ -96,17 +96,21 @@ def read_subscribe(
     destination = admission.destination
     mode = _ack_mode(headers.get(b"ack"))
     prefetch = _prefetch(headers.get(b"prefetch-count"), settings)
-    if admission.asked.kind is Kind.TEMP_QUEUE:
+    if admission.asked.kind is DestinationKind.TEMP_QUEUE:
         queue_arguments(headers)  # RabbitMQ's adapter checks them first
         raise not_for(b"SUBSCRIBE", text)
-    if identifier is None and destination.kind in (Kind.TOPIC, Kind.EXCHANGE) and is_durable(headers):
+    if (
+        identifier is None
+        and destination.kind in (DestinationKind.TOPIC, DestinationKind.EXCHANGE)
+        and is_durable(headers)
+    ):
         # The check above overlooks "True", as the adapter's does. All such clients would share one queue.
         raise error_frames.processing_error()
     if identifier is not None and identifier.startswith(TEMP_QUEUE):
         raise error_frames.processing_error()
     tag = b"Q_" + text if identifier is None else b"T_" + identifier
     arguments = consumer_arguments(headers)
-    if destination.kind in (Kind.TOPIC, Kind.EXCHANGE) and b"x-queue-name" in headers:
+    if destination.kind in (DestinationKind.TOPIC, DestinationKind.EXCHANGE) and b"x-queue-name" in headers:
         destinations.check_queue(headers[b"x-queue-name"])
     queue = subscribed_queue(destination, headers, fresh_queue_name, settings, rules)
     if queue is not None:
@@ -118,7 +122,7 @@ def read_subscribe(
 def _consumed(
     destination: Destination, queue: QueueSpec | None, topic_exchange: bytes
 ) -> tuple[str, tuple[str, str] | None]:
-    if queue is None or destination.kind not in (Kind.TOPIC, Kind.EXCHANGE):
+    if queue is None or destination.kind not in (DestinationKind.TOPIC, DestinationKind.EXCHANGE):
         return name_for_broker(b"destination", destination.name), None
     exchange, key = destination.route(topic_exchange)
     return queue.name, (name_for_broker(b"destination", exchange), name_for_broker(b"destination", key))
@@ -155,7 +159,7 @@ def queue_to_delete(
         StompError: when a rule denies the client that queue.
     """
     destination = destinations.for_subscribe(subscribed).destination
-    if destination.kind is not Kind.TOPIC or not is_durable(headers):
+    if destination.kind is not DestinationKind.TOPIC or not is_durable(headers):
         return None
     if b"x-queue-name" in headers:
         destinations.check_queue(headers[b"x-queue-name"])

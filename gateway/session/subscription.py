@@ -9,7 +9,7 @@ from typing import Final
 from gateway.amqp import properties as amqp
 from gateway.session import translate
 from gateway.session.delivery_ledger import AckMode, DeliveryLedger
-from gateway.session.destinations import TEMP_QUEUE, Kind, message_destination, parse
+from gateway.session.destinations import TEMP_QUEUE, DestinationKind, message_destination, parse
 from gateway.session.traffic import DeliveryCounter, TrafficByDestination, TrafficCounter
 from gateway.stomp.headers import escape
 
@@ -82,7 +82,7 @@ class Subscription:
         self.mode = mode
         self.base = base
         self.destination = destination
-        self.kind = parse(destination).kind if destination else Kind.TEMP_QUEUE
+        self.kind = parse(destination).kind if destination else DestinationKind.TEMP_QUEUE
         # The name of the queue that it consumes, once the broker has answered.
         self.queue = ""
         # Whether its messages come from a stream, which takes none back: RabbitMQ before 4.3 answers a basic.nack by

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Final, Protocol
 
-from gateway.session.destinations import Kind
+from gateway.session.destinations import DestinationKind
 from gateway.stomp.frame import CLIENT_COMMANDS
 
 # The commands that are counted by name; a client may invent any number of others.
@@ -59,12 +59,12 @@ class TrafficCounter:
 _COUNTS: Final = tuple(field.name for field in fields(TrafficCounter))
 
 
-class TrafficByDestination(dict[tuple[bytes, Kind], TrafficCounter]):
+class TrafficByDestination(dict[tuple[bytes, DestinationKind], TrafficCounter]):
     """A counter for each destination. Beyond 1024 of them, further ones share a counter for each kind."""
 
     __slots__ = ()
 
-    def counter(self, destination: bytes, kind: Kind) -> TrafficCounter:
+    def counter(self, destination: bytes, kind: DestinationKind) -> TrafficCounter:
         """The counter of a destination."""
         key = (destination, kind)
         if key not in self and len(self) >= _MAX_DESTINATIONS:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import StompError
 from gateway.parity.amqp_broker import subscription_queue
-from gateway.session.destinations import Destination, Kind, durable_queue_name, message_destination, parse
+from gateway.session.destinations import Destination, DestinationKind, durable_queue_name, message_destination, parse
 from tests.property.amqp_frames import texts
 
 names = st.binary(min_size=1, max_size=40)
@@ -45,8 +45,8 @@ def _read(text: bytes) -> Destination | StompError:
 @example("a/b//c")
 def test_what_a_message_shows_can_be_sent_to(name: str) -> None:
     queue = name.encode()
-    assert parse(message_destination(b"", queue)) == Destination(Kind.QUEUE, queue)
-    assert parse(message_destination(b"amq.topic", queue)) == Destination(Kind.TOPIC, queue)
+    assert parse(message_destination(b"", queue)) == Destination(DestinationKind.QUEUE, queue)
+    assert parse(message_destination(b"amq.topic", queue)) == Destination(DestinationKind.TOPIC, queue)
 
 
 @given(readable.filter(lambda name: name != "amq.topic"), readable)
@@ -70,9 +70,13 @@ def test_showing_loses_nothing_and_leaves_no_octet_that_needs_care(exchange: byt
 def test_any_name_can_be_written_as_a_destination(name: bytes) -> None:
     written = name.replace(b"/", b"%2F")
     if b"%2F" not in name:
-        for prefix, kind in ((b"/queue/", Kind.QUEUE), (b"/topic/", Kind.TOPIC), (b"/amq/queue/", Kind.AMQ_QUEUE)):
+        for prefix, kind in (
+            (b"/queue/", DestinationKind.QUEUE),
+            (b"/topic/", DestinationKind.TOPIC),
+            (b"/amq/queue/", DestinationKind.AMQ_QUEUE),
+        ):
             assert parse(prefix + written) == Destination(kind, name)
-        assert parse(b"/reply-queue/" + name) == Destination(Kind.REPLY_QUEUE, name)
+        assert parse(b"/reply-queue/" + name) == Destination(DestinationKind.REPLY_QUEUE, name)
 
 
 @given(texts(300), texts(300))

@@ -14,7 +14,7 @@ from gateway.config import parse
 from gateway.errors import StompError
 from gateway.server.process.readiness import Readiness
 from gateway.server.stats import LATENCY_BOUNDS, NOT_LOGGED_IN, ConfirmLatencies, GatewayStats
-from gateway.session.destinations import Kind
+from gateway.session.destinations import DestinationKind
 from gateway.session.traffic import TrafficCounter
 from tests.support.gateway import gateway_here
 
@@ -36,7 +36,7 @@ async def test_every_metric_is_described_with_its_labels() -> None:
         host.totals.frames_received[b"ACK"] += 1
         host.totals.receipts += 1
         for counters in (host.totals.published, host.totals.delivered):
-            counters[Kind.QUEUE].add(TrafficCounter(1, 1, 1, 1))
+            counters[DestinationKind.QUEUE].add(TrafficCounter(1, 1, 1, 1))
         host.latencies.add(1)
         text, _ = await Metrics(gateway).answer("", Readiness())
     found: dict[str, set[str]] = {}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.session.delivery_ledger import AckMode
-from gateway.session.destinations import Kind
+from gateway.session.destinations import DestinationKind
 from gateway.session.subscription import Subscription, Subscriptions
 from gateway.session.traffic import OTHER, TrafficByDestination, TrafficCounter
 
@@ -113,13 +113,16 @@ def test_no_message_is_counted_twice(mode: AckMode, steps: list[tuple[str, int]]
 
 def test_counts_of_a_destination_are_shared_and_bounded() -> None:
     sends = TrafficByDestination()
-    assert sends.counter(b"/queue/a", Kind.QUEUE) is sends.counter(b"/queue/a", Kind.QUEUE)
+    assert sends.counter(b"/queue/a", DestinationKind.QUEUE) is sends.counter(b"/queue/a", DestinationKind.QUEUE)
     for number in range(3000):
-        for kind in (Kind.QUEUE, Kind.TOPIC):
+        for kind in (DestinationKind.QUEUE, DestinationKind.TOPIC):
             sends.counter(b"/%b/%d" % (kind.value, number), kind).published += 1
     assert len(sends) == 1024 + 2
     assert sum(counter.published for counter in sends.values()) == 6000
-    assert {kind for destination, kind in sends if destination == OTHER} == {Kind.QUEUE, Kind.TOPIC}
+    assert {kind for destination, kind in sends if destination == OTHER} == {
+        DestinationKind.QUEUE,
+        DestinationKind.TOPIC,
+    }
 
 
 def test_what_subscriptions_brought_is_kept_by_destination() -> None:
@@ -130,7 +133,7 @@ def test_what_subscriptions_brought_is_kept_by_destination() -> None:
         subscription.ledger.acknowledge(1)
         subscriptions.remove(subscription)
     [((destination, kind), counter)] = subscriptions.past.items()
-    assert (destination, kind) == (b"/queue/q", Kind.QUEUE)
+    assert (destination, kind) == (b"/queue/q", DestinationKind.QUEUE)
     assert (counter.delivered, counter.delivered_bytes, counter.redelivered, counter.acknowledged) == (4, 8, 2, 2)
 
 
