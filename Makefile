@@ -66,6 +66,7 @@ law: $(PIPELINE)
 
 docs: $(STAMP)
 	echo "== docs"
+	mkdir -p var
 	$(BIN)/zensical build --config-file .mkdocs.yml --strict >var/docs.log 2>&1 || { cat var/docs.log; exit 1; }
 
 # Two workers, because the tests often wait. With PYTEST, one process, so that a debugger works.

@@ -9,7 +9,7 @@ import hmac
 from ipaddress import ip_address
 from typing import Final
 
-from gateway.config import AdminSettings
+from gateway.config.listener_settings import AdminSettings
 
 _SCHEME: Final = "basic "
 

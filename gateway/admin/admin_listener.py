@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from gateway.config import AdminSettings, Listener, ListenerTls, SocketAddress
+from gateway.config.listener_settings import AdminSettings, Listener, ListenerTls
+from gateway.config.scalars import SocketAddress
 from gateway.errors import ListenError
 from gateway.server.listen.listener import OpenListener
 

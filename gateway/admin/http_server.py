@@ -24,7 +24,7 @@ from gateway.admin.sessions import SESSIONS, detail
 from gateway.server.listen.accepted_connection import AcceptedConnection, LogRateLimiter, Peer
 
 if TYPE_CHECKING:
-    from gateway.config import AdminSettings
+    from gateway.config.listener_settings import AdminSettings
     from gateway.server.client.connection import ClientConnection
     from gateway.server.process.gateway import Gateway
 

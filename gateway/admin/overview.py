@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway import __version__
 from gateway.admin.listing import Listing, contains, is_exactly, moment
 from gateway.admin.stats_snapshot import StatsSnapshot, in_turns
-from gateway.config import SocketAddress
+from gateway.config.scalars import SocketAddress
 from gateway.journal.privacy import shown
 from gateway.server.stats import NOT_LOGGED_IN
 from gateway.session.destinations import KIND_NAMES
 from gateway.session.traffic import OTHER, TrafficCounter
 
 if TYPE_CHECKING:
-    from gateway.config import VirtualHost
+    from gateway.config.virtual_host import VirtualHost
     from gateway.server.broker.link import Link
     from gateway.server.process.gateway import Gateway
     from gateway.server.process.readiness import Readiness

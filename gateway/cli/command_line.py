@@ -17,7 +17,8 @@ from gateway.cli.manual import manual_page, runnable_commands
 from gateway.cli.migrate_command import add_migrate
 from gateway.cli.parity_command import add_parity
 from gateway.cli.pipeline_commands import add_pipeline
-from gateway.config import GatewayConfig, json_schema, load
+from gateway.config.loader import load
+from gateway.config.model import GatewayConfig, json_schema
 from gateway.errors import ConfigError, ExitCode, GatewayError, ListenError, UsageError
 
 if TYPE_CHECKING:

@@ -86,7 +86,7 @@ class Upstream(MergeableModel):
 
 
 class CertificateUsers(MergeableModel):
-    """Whom a client's certificate name stands for. The broker cannot be asked without a passcode."""
+    """The user that the name in a client's certificate stands for. The broker cannot be asked without a passcode."""
 
     users: Mapping[Text, User] = Field(default_factory=dict, json_schema_extra={"type": ["object", "null"]})
     """Users by the name in the certificate, as the listener's certificate_login picks it."""
@@ -163,7 +163,7 @@ class VirtualHostSettings(MergeableModel):
     """Users who may log in only from this machine itself. The gateway checks it, because the broker sees the gateway's
     address and not the client's."""
     certificate_users: CertificateUsers = Field(default_factory=CertificateUsers)
-    """Whom a client's certificate name stands for."""
+    """The user that the name in a client's certificate stands for."""
     links: Literal["shared", "dedicated"] = "shared"
     """shared: clients with the same virtual host and credentials share AMQP connections. dedicated: AMQP connections
     for each client."""
@@ -194,7 +194,7 @@ class VirtualHostSettings(MergeableModel):
     transactions: TransactionLimits = Field(default_factory=TransactionLimits)
     """Bounds of the transactions that one client may hold open."""
     client_buffer: Annotated[int, Size()] = 1 << 20
-    """Bytes waiting to be written to a client; above it a link of its own is paused."""
+    """Bytes waiting to be written to a client; above it a pausable link pauses."""
     slow_consumer_timeout: Annotated[float, Duration(zero=False)] = 60.0
     """A client whose buffer stays full this long is closed."""
     prefetch: Prefetch = Field(default_factory=Prefetch)

@@ -12,7 +12,9 @@ from typing import Final
 import structlog
 
 from gateway import __version__
-from gateway.config import PASS_THROUGH, GatewayConfig, VirtualHost, default_journal_directory
+from gateway.config.config_files import default_journal_directory
+from gateway.config.model import PASS_THROUGH, GatewayConfig
+from gateway.config.virtual_host import VirtualHost
 from gateway.errors import JournalError, StompError
 from gateway.journal import schema
 from gateway.journal.privacy import DestinationNames, UserNames, peer_name, users_key

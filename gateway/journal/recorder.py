@@ -73,6 +73,8 @@ class Recorder:
         self._lines = SessionLines(writer, session_fields, session.version.decode(), journal.share)
         self._journal = journal
         self._session = session
+        # ERRORs before the login belong to no session in the journal.
+        self._errors_before = session.traffic.errors_sent
         # By name and kind as the journal shows them: destinations of several kinds may share the name "other".
         self._sends: dict[tuple[str, str], SendStats] = {}
         self._deliveries: dict[Subscription, DeliveryStats | DeliveryLog] = {}
@@ -232,9 +234,10 @@ class Recorder:
         delivered += sum(subscription.stats.delivered for subscription in subscriptions.all)
         for subscription in tuple(self._deliveries):
             self.unsubscribed(subscription, "end")
+        errors = session.traffic.errors_sent - self._errors_before
         totals = schema.SessionTotals(
             frames_in=session.traffic.frames_received,
-            frames_out=1 + delivered + session.traffic.receipts_sent + session.traffic.errors_sent,  # 1 is CONNECTED
+            frames_out=1 + delivered + session.traffic.receipts_sent + errors,  # 1 is CONNECTED
             bytes_in=bytes_in,
             bytes_out=bytes_out,
             unacked=unacked,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gateway.config import parse
+from gateway.config.loader import parse
 from gateway.errors import ConfigError, ExitCode, GatewayError, Mistake, UsageError
 from gateway.migrate.migration_report import MigrateError, MigrationReport, Severity
 from gateway.migrate.source_files import read_sources
@@ -141,7 +141,7 @@ def write_file(file: Path, text: str, *, is_private: bool, force: bool) -> None:
 
     Raises GatewayError if it cannot be written, and UsageError if it exists and `force` is not set.
     """
-    temporary = file.parent / f".{file.name}.{secrets.token_hex(4)}"
+    temporary = file.parent / f".{file.name}.{secrets.token_hex(16)}"
     try:
         mode = 0o600 if is_private else 0o644
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as opened:

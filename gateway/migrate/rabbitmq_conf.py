@@ -20,7 +20,7 @@ from gateway.migrate.migration_report import MigrationReport
 _SETTING: Final = re.compile(r"[ \t]*(?P<key>(?:\\\.|[A-Za-z0-9_-]|\.)+)[ \t]*=[ \t]*(?P<value>.*)")
 _QUOTED: Final = re.compile(r"'(?P<inside>[^']*)'[ \t]*(?:#.*)?")
 _INCLUDE: Final = re.compile(r"[ \t]*include[ \t]+(?P<file>[^ \t#]+)[ \t]*(?:#.*)?")
-_REFERENCE: Final = re.compile(r"\$\(\s*(?P<name>[^()]*?)\s*\)")
+_REFERENCE: Final = re.compile(r"\$\((?P<name>[^()]*)\)")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_REFERRED: Final = 64 << 10
 """Characters. References could multiply the length of a value without end."""
@@ -118,7 +118,7 @@ def _with_other_keys(line: ConfLine, lines: Mapping[str, ConfLine], report: Migr
         return ""
 
     def replacement(match: re.Match[str]) -> str:
-        name = match["name"]
+        name = match["name"].strip()
         other = lines.get(name)
         if other is None:
             if not _VARIABLE.fullmatch(name):
@@ -135,7 +135,7 @@ def _with_other_keys(line: ConfLine, lines: Mapping[str, ConfLine], report: Migr
 
 def variables(value: str) -> list[str]:
     """Names of the environment variables that a value refers to."""
-    return [match["name"] for match in _REFERENCE.finditer(value)]
+    return [match["name"].strip() for match in _REFERENCE.finditer(value)]
 
 
 # Values. The text of a ValueError is for the user.
@@ -148,7 +148,7 @@ def _term(line: ConfLine, mapping: KeyMapping, report: MigrationReport, environm
         if variables(value):
             return _variable_text(value)
     else:
-        value = _REFERENCE.sub(lambda match: environment.get(match["name"], match[0]), value)
+        value = _REFERENCE.sub(lambda match: environment.get(match["name"].strip(), match[0]), value)
         if names := variables(value):
             raise ValueError(f"The environment variable {shown(names[0])} is not set. Set it as for the broker.")
     if line.is_quoted and mapping.value_type == "string":
@@ -159,7 +159,7 @@ def _term(line: ConfLine, mapping: KeyMapping, report: MigrationReport, environm
 def _variable_text(value: str) -> VariableText:
     """A login or passcode whose variables the gateway itself resolves, so that the file does not contain it."""
     text = value.replace("$", "$$").replace("$$(", "$(")
-    return VariableText(_REFERENCE.sub(lambda match: f"${{{match['name']}}}", text))
+    return VariableText(_REFERENCE.sub(lambda match: f"${{{match['name'].strip()}}}", text))
 
 
 def _converted(value: str, mapping: KeyMapping) -> Term:

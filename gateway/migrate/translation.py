@@ -7,7 +7,7 @@ from typing import Final
 from pydantic_core import PydanticCustomError
 
 from gateway import __version__
-from gateway.config import BrokerUrl
+from gateway.config.scalars import BrokerUrl
 from gateway.errors import UsageError
 from gateway.migrate.broker_settings import BrokerSettings, Setting, entries
 from gateway.migrate.conf_schema import RABBIT, STOMP, WEB_STOMP, property_names

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from gateway.config import PASS_THROUGH
+from gateway.config.model import PASS_THROUGH
 from gateway.journal.histogram import bucket_of, percentile
 from gateway.session.destinations import DestinationKind
 from gateway.session.session import Session

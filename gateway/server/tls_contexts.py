@@ -5,7 +5,8 @@ from __future__ import annotations
 import ssl
 from typing import Final
 
-from gateway.config import ServerTls, UpstreamTls
+from gateway.config.listener_settings import ServerTls
+from gateway.config.virtual_host import UpstreamTls
 
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _VERIFY: Final = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 from prometheus_client.metrics_core import Metric
 
 from gateway.admin.metrics import GatewayCollector
-from gateway.config import parse
+from gateway.config.loader import parse
 from gateway.server.process.gateway import Gateway
 
 _SAMPLES = {

@@ -20,7 +20,8 @@ from urllib.parse import unquote, urlsplit
 import psutil
 import yaml
 
-from gateway.config import GatewayConfig, parse
+from gateway.config.loader import parse
+from gateway.config.model import GatewayConfig
 from gateway.server.process.gateway import Gateway
 from tests.support.deadline import until
 

@@ -165,11 +165,11 @@ class Playbook:
         return settlements_in_words(b"".join(settlements for _, settlements in self.session.take_settlements()))
 
     def finish(self) -> None:
-        """Nothing may be left that nobody expected."""
+        """Assert that the test has taken everything that the session said or asked for."""
         left = [*self.said(), *self.published(), *self.settled()]
         if (operation := self.asked()) is not None:
             left.append(repr(operation))
-        assert not left, f"nobody expected {left}"
+        assert not left, f"unexpected: {left}"
 
     # Ways to begin.
 

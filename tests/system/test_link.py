@@ -6,7 +6,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from gateway.amqp.splitter import Sink
-from gateway.config import VirtualHost
+from gateway.config.virtual_host import VirtualHost
 from gateway.parity import AmqpBroker, BrokerMessage
 from gateway.server.broker.broker_errors import UpstreamError
 from gateway.server.broker.channel import LinkChannel

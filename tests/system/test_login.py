@@ -179,7 +179,7 @@ async def test_many_logins_at_once_with_a_wrong_one_among_them(broker: Broker) -
             assert frame.command == ("CONNECTED" if passcode == "guest" else "ERROR")
 
 
-# LoginLinks.
+# Links.
 
 
 async def connections(broker: Broker) -> Counter[str]:

@@ -12,7 +12,7 @@ import pytest_asyncio
 from structlog.testing import capture_logs
 
 from deploy.local.broker import Broker
-from gateway.config import GatewayConfig
+from gateway.config.model import GatewayConfig
 from gateway.parity import AmqpBroker, BrokerRefusalError
 from gateway.server.process.gateway import Gateway
 from tests.support.brokers import until_queue_gone

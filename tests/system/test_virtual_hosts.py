@@ -14,7 +14,8 @@ import pytest_asyncio
 import yaml
 
 from deploy.local.broker import Broker
-from gateway.config import GatewayConfig, parse
+from gateway.config.loader import parse
+from gateway.config.model import GatewayConfig
 from gateway.parity import AmqpBroker
 from tests.support.brokers import private_broker
 from tests.support.chaos import ChaosProxy, Direction, chaos

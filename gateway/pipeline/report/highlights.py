@@ -29,7 +29,7 @@ MOST_NAMED: Final = 5
 SLOW_FACTOR: Final = 3
 """The worst hour's p99 stands out if it is at least so many times that of the median hour …"""
 SLOW_LEAST: Final = 10 * MILLISECOND
-"""… and at least so long; nobody notices less."""
+"""… and at least so long: shorter times disturb nobody."""
 SLOW_COUNT: Final = 100
 """Hours with fewer latencies are not compared."""
 SLOW_HOURS: Final = 3

@@ -16,7 +16,8 @@ from aiormq.connection import TransportFactory
 from aiormq.exceptions import AMQPConnectionError, AMQPError
 from yarl import URL
 
-from gateway.config import BrokerUrl, Upstream, VirtualHost
+from gateway.config.scalars import BrokerUrl
+from gateway.config.virtual_host import Upstream, VirtualHost
 from gateway.server.broker.broker_errors import ACCESS_REFUSED, CONNECTION_FORCED, LinkDownError, UpstreamError
 from gateway.server.broker.link import ClientProperties, Link, Tuning
 from gateway.server.broker.tap import Tap

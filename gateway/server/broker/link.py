@@ -23,7 +23,7 @@ from pamqp import commands
 from gateway import __version__
 from gateway.amqp.codec import CANCEL, CHANNEL_CLOSE, CONNECTION_BLOCKED, CONNECTION_CLOSE, CONNECTION_UNBLOCKED
 from gateway.amqp.splitter import Sink, Splitter
-from gateway.config import BrokerUrl
+from gateway.config.scalars import BrokerUrl
 from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError, UpstreamError, interrupted
 from gateway.server.broker.tap import Tap
 

@@ -17,7 +17,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from gateway.config import VirtualHost
+from gateway.config.virtual_host import VirtualHost
 from gateway.journal.journal import Journal
 from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError
 from gateway.server.broker.channel import LinkChannel
@@ -149,8 +149,9 @@ class LoginLinks:
         return await self._open_link(self.virtual_host, self._credentials, purpose, client, session)
 
     async def close(self) -> None:
-        """Close every link."""
-        links, self._links, self._unused = self.all, {_PUBLISH: [], _CONSUME: []}, None
+        """Close every link, also an unused one that has ended: its socket may still be open."""
+        links = [*self.all, *([] if self._unused is None or self._unused in self.all else [self._unused])]
+        self._links, self._unused = {_PUBLISH: [], _CONSUME: []}, None
         await asyncio.gather(*(link.close() for link in links))
 
 

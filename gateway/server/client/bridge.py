@@ -74,6 +74,7 @@ class Bridge:
             publishes = session.take_publishes()
             if publishes:
                 self._publishing.write(publishes)
+        # All taken before the first write: only the publishing link leads back here when it is full.
         for subscription, settlements in session.take_settlements():
             channel = self._consuming.get(subscription)
             if channel is not None:

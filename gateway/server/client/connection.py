@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, cast
 
-from gateway.config import Listener
+from gateway.config.listener_settings import Listener
 from gateway.config.virtual_host import FindVirtualHost
 from gateway.errors import CloseReason, FrameError, StompError
 from gateway.journal.journal import Journal

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.config import Listener
+from gateway.config.listener_settings import Listener
 from gateway.errors import CloseReason, StompError
 from gateway.journal.journal import Journal
 from gateway.journal.recorder import Recorder

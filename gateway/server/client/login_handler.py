@@ -6,7 +6,7 @@ from typing import Final
 
 import structlog
 
-from gateway.config import VirtualHost
+from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.broker_errors import ACCESS_REFUSED, CONNECTION_FORCED, LinkDownError, UpstreamError
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.link_pool import LinkPool, LoginLinks

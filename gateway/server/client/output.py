@@ -14,7 +14,7 @@ import termios
 from collections.abc import Callable
 from typing import Final
 
-from gateway.config import VirtualHost
+from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CloseReason
 from gateway.server.listen.websocket_transport import WebSocketTransport
 from gateway.session.subscription import split_frames

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Final
 
-from gateway.config import Limit, VirtualHost
+from gateway.config.virtual_host import Limit, VirtualHost
 from gateway.errors import GatewayError
 from gateway.session.context import Hold
 from gateway.session.session import NO_TURN_LIMIT, Session

@@ -12,7 +12,7 @@ import structlog
 from cryptography import x509
 from cryptography.x509.oid import ExtensionOID, NameOID
 
-from gateway.config import CertificateLogin
+from gateway.config.listener_settings import CertificateLogin
 
 log = structlog.get_logger("gateway.tls")
 

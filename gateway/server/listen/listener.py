@@ -19,7 +19,8 @@ from typing import Final
 
 import structlog
 
-from gateway.config import Listener, SocketAddress
+from gateway.config.listener_settings import Listener
+from gateway.config.scalars import SocketAddress
 from gateway.server.listen.accepted_connection import AcceptedConnection, LogRateLimiter, Peer
 from gateway.server.listen.proxy_protocol import ProxyHeaderError, bytes_missing, parse_header
 from gateway.server.listen.tls import handshake_failure

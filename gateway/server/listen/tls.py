@@ -6,7 +6,7 @@ import ssl
 from asyncio import BaseTransport
 from typing import Final
 
-from gateway.config import Listener
+from gateway.config.listener_settings import Listener
 
 
 def login_name(transport: BaseTransport, listener: Listener) -> str | None:

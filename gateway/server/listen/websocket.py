@@ -18,7 +18,7 @@ from websockets.protocol import OPEN, Event
 from websockets.server import ServerProtocol
 from websockets.typing import BytesLike
 
-from gateway.config import Listener
+from gateway.config.listener_settings import Listener
 from gateway.server.listen.accepted_connection import TLS_HINT, AcceptedConnection, Peer
 from gateway.server.listen.websocket_handshake import Handshake, HandshakeResult, message_limit, select_subprotocol
 from gateway.server.listen.websocket_transport import WebSocketTransport

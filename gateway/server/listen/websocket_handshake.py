@@ -20,7 +20,7 @@ from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 from websockets.typing import Origin, Subprotocol
 
-from gateway.config import Listener
+from gateway.config.listener_settings import Listener
 from gateway.server.listen.websocket_transport import HttpCredentials
 
 _SUBPROTOCOLS: Final = tuple(Subprotocol(name) for name in ("v12.stomp", "v11.stomp", "v10.stomp"))

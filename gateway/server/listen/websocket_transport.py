@@ -16,7 +16,7 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
-from gateway.config import Listener
+from gateway.config.listener_settings import Listener
 from gateway.errors import CloseReason
 
 # RabbitMQ closes with 1000 for every reason except a malformed frame; so does the gateway for every other reason.

@@ -13,7 +13,9 @@ from typing import Any, Final, Protocol
 import structlog
 
 from gateway import __version__
-from gateway.config import GatewayConfig, Listener, SocketAddress
+from gateway.config.listener_settings import Listener
+from gateway.config.model import GatewayConfig
+from gateway.config.scalars import SocketAddress
 from gateway.errors import ListenError
 from gateway.journal.journal import Journal, node_name
 from gateway.server.broker.link_pool import LinkPool

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.config import BrokerUrl, VirtualHost
+from gateway.config.scalars import BrokerUrl
+from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.link_pool import LinkPool
 
 # In seconds: how long a good and a bad result stay valid, and how long a broker may take to answer.

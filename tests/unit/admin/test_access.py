@@ -7,7 +7,8 @@ import base64
 import pytest
 
 from gateway.admin.access import Access
-from gateway.config import AdminSettings, parse
+from gateway.config.listener_settings import AdminSettings
+from gateway.config.loader import parse
 
 
 def _admin(text: str) -> AdminSettings:

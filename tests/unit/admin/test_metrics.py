@@ -10,7 +10,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.admin.metrics import Metrics
-from gateway.config import parse
+from gateway.config.loader import parse
 from gateway.errors import StompError
 from gateway.server.process.readiness import Readiness
 from gateway.server.stats import LATENCY_BOUNDS, NOT_LOGGED_IN, ConfirmLatencies, GatewayStats

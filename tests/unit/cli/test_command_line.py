@@ -13,7 +13,7 @@ import pytest
 
 from gateway import __version__
 from gateway.cli import main
-from gateway.config import GatewayConfig
+from gateway.config.model import GatewayConfig
 from gateway.errors import ExitCode, GatewayError, ListenError
 
 ROOT = Path(__file__).parents[3]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import parse
+from gateway.config.loader import parse
 from gateway.errors import ConfigError
 from tests.support.certificates import Authority, Identity
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import default_journal_directory, parse
+from gateway.config.config_files import default_journal_directory
+from gateway.config.loader import parse
 from gateway.errors import ConfigError
 
 

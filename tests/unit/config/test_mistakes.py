@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import load, parse
+from gateway.config.loader import load, parse
 from gateway.errors import ConfigError, Mistake
 from tests.support.certificates import Authority
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.config import VirtualHost, parse
+from gateway.config.loader import parse
 from gateway.config.rules import DestinationRule, QueueArguments
+from gateway.config.virtual_host import VirtualHost
 from gateway.errors import ConfigError, Mistake
 from gateway.patterns import Pattern
 

@@ -8,7 +8,8 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from gateway.config import json_schema, parse
+from gateway.config.loader import parse
+from gateway.config.model import json_schema
 from gateway.errors import ConfigError
 
 CONFIG_FILES = sorted((Path(__file__).parents[3] / "config").glob("*.yaml"))

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gateway.config import GatewayConfig, load
+from gateway.config.loader import load
 from gateway.config.mistakes import all_keys
+from gateway.config.model import GatewayConfig
 from tests.support.certificates import Authority
 
 ROOT = Path(__file__).parents[3]

@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from gateway.cli import main
-from gateway.config import GatewayConfig, parse
+from gateway.config.loader import parse
+from gateway.config.model import GatewayConfig
 from gateway.errors import ConfigError, ExitCode
 from tests.support.certificates import Authority, encrypted
 

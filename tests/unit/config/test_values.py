@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from gateway.config import GatewayConfig, load, parse
+from gateway.config.loader import load, parse
+from gateway.config.model import GatewayConfig
 from gateway.errors import ConfigError
 
 SECRET = "correct-horse-battery"

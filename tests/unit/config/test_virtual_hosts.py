@@ -2,7 +2,8 @@
 
 import pytest
 
-from gateway.config import VirtualHost, parse
+from gateway.config.loader import parse
+from gateway.config.virtual_host import VirtualHost
 
 CONFIG = parse("""
 upstream: {urls: [amqps://shared-a, amqps://shared-b], connect_timeout: 3s, tls: {verify: false}}

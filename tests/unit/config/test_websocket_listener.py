@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.config import parse
+from gateway.config.loader import parse
 from gateway.errors import ConfigError
 
 

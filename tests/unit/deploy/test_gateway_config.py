@@ -7,7 +7,7 @@ import pytest
 from deploy.local.address import Address
 from deploy.local.errors import LocalError
 from deploy.local.gateway_config import write_configuration
-from gateway.config import load
+from gateway.config.loader import load
 
 
 @pytest.mark.parametrize("host", ["/", "localhost", "127.0.0.1", None])

@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.config import GatewayConfig, default_journal_directory, load
+from gateway.config.config_files import default_journal_directory
 from gateway.config.listener_settings import DEFAULT_ADMIN_ADDRESS
+from gateway.config.loader import load
+from gateway.config.model import GatewayConfig
 
 _ROOT = Path(__file__).parents[3]
 _HADOLINT = Path(sys.executable).with_name("hadolint")

@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from gateway import __version__
-from gateway.config import GatewayConfig, parse
+from gateway.config.loader import parse
+from gateway.config.model import GatewayConfig
 
 _ROOT = Path(__file__).parents[3]
 _FILES = _ROOT / "deploy/kubernetes"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import load
+from gateway.config.loader import load
 from gateway.errors import ExitCode
 from tests.support.certificates import Authority
 

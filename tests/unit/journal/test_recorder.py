@@ -60,7 +60,7 @@ class RecordingWriter:
 class JournalledSession:
     """A session that is journalled."""
 
-    def __init__(self, level: str, max_destinations: int = 10_000) -> None:
+    def __init__(self, level: str, max_destinations: int = 10_000, *, before: str | None = None) -> None:
         self.writer = RecordingWriter()
         self.play = Playbook()
         writer, destinations = cast(Writer, self.writer), DestinationNames((), max_destinations)
@@ -72,6 +72,9 @@ class JournalledSession:
             return self.recorder
 
         session.set_client(ClientFacts(), observe)
+        if before is not None:
+            self.play.client(before)
+            assert self.play.said()  # an ERROR
         self.play.connect()
 
     def wait(self, milliseconds: int) -> None:
@@ -171,6 +174,13 @@ def test_the_end_sums_up_and_ends_every_subscription_first(
         "frames_in": 3, "frames_out": 5, "bytes_in": 100, "bytes_out": 200, "unacked": 3, "max_unacked": 4,
         "us": 50_000,
     }  # fmt: skip
+
+
+def test_an_error_before_the_login_is_not_part_of_the_session() -> None:
+    at = JournalledSession("session", before="SEND")
+    at.end()
+    [end] = at.writer.lines("end")
+    assert end["f"]["frames_out"] == 1  # CONNECTED
 
 
 def test_what_arrives_after_the_end_is_not_counted(journalled: Callable[[str], JournalledSession]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from gateway.config import parse
+from gateway.config.loader import parse
 from gateway.errors import UsageError
 from gateway.migrate.broker_settings import BrokerSettings
 from gateway.migrate.conf_schema import LISTS, MAPPINGS, PROPERTY_LISTS, STOMP, WEB_STOMP, KeyMapping, ValueType

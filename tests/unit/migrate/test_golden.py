@@ -14,7 +14,7 @@ import pytest
 
 from gateway import __version__
 from gateway.cli import main
-from gateway.config import load
+from gateway.config.loader import load
 from gateway.errors import ExitCode
 from tests.support.certificates import Authority
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gateway.cli import main
-from gateway.config import GatewayConfig, load
+from gateway.config.loader import load
+from gateway.config.model import GatewayConfig
 from gateway.errors import ExitCode, GatewayError, UsageError
 from gateway.migrate.migration import write_file
 from tests.support.certificates import Authority, encrypted

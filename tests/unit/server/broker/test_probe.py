@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import parse
+from gateway.config.loader import parse
 from gateway.server.broker.probe import probe
 from tests.support.certificates import Authority
 from tests.support.deadline import within

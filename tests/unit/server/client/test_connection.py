@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import structlog
 
-from gateway.config import GatewayConfig, parse
+from gateway.config.loader import parse
+from gateway.config.model import GatewayConfig
 from gateway.journal.journal import Journal
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.client.connection import ClientConnection, ServerContext

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from gateway.config import VirtualHost, parse
+from gateway.config.loader import parse
+from gateway.config.virtual_host import VirtualHost
 from gateway.server.client.session_limits import Bucket, LimitReachedError, RateLimiter, SessionLimits, network_of
 from gateway.session.context import Hold
 from tests.support.playbook import Playbook, stomp

@@ -12,7 +12,7 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.config import CertificateLogin
+from gateway.config.listener_settings import CertificateLogin
 from gateway.server.listen.certificates import alternative_name, certificate_name, common_name, distinguished_name
 from tests.support.certificates import SUBJECTS, Authority, Rdn
 from tests.support.certificates import distinguished_name as subject

@@ -14,7 +14,8 @@ from typing import Any, Final
 import pytest
 import structlog
 
-from gateway.config import GatewayConfig, parse
+from gateway.config.loader import parse
+from gateway.config.model import GatewayConfig
 from gateway.errors import ListenError
 from gateway.server.listen.accepted_connection import AcceptedConnection
 from gateway.server.listen.listener import OpenListener

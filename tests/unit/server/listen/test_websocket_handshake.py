@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from websockets.server import ServerProtocol
 
-from gateway.config import parse
+from gateway.config.loader import parse
 from gateway.server.listen.websocket_handshake import Handshake
 
 REST = (

@@ -12,7 +12,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.uri import parse_uri
 
-from gateway.config import parse
+from gateway.config.loader import parse
 from gateway.errors import CloseReason
 from gateway.server.listen.websocket_transport import WebSocketTransport
 

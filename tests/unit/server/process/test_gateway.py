@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.config import parse
+from gateway.config.loader import parse
 from gateway.server.client.connection import ClientConnection
 from tests.support.deadline import within
 from tests.support.gateway import gateway_here

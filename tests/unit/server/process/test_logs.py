@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from gateway.config import Logging
+from gateway.config.model import Logging
 from gateway.server.process.logs import configure_logs
 
 SECRET = "correct-horse-battery"
