@@ -85,7 +85,7 @@ class _SegmentFile:
         if _is_at(self._file, self._path):
             self._path.rename(self._path.with_name(str(SegmentName.read(self._path.name))))
         else:
-            log.error("journal segment gone", segment=self._path.name, octets=self._size)
+            log.error("journal segment gone", segment=self._path.name, bytes=self._size)
         os.close(self._file)
         # The segment is complete, so a failure here must not repeat the steps above.
         with contextlib.suppress(OSError):
@@ -243,7 +243,7 @@ def _recover_one(path: Path, name: SegmentName) -> Path | None:
         finished = path.with_name(str(name))
         path.rename(finished)
         sync_directory(path.parent)
-    log.warning("journal segment recovered", segment=finished.name, octets=size, cut=lost)
+    log.warning("journal segment recovered", segment=finished.name, bytes=size, cut=lost)
     return finished
 
 

@@ -60,11 +60,11 @@ def _decode_acks() -> Callable[[], object]:
     return _decoding(b"".join(b"ACK\nid:T_0@@session-x@@%d\n\n\0" % number for number in range(_BATCH)))
 
 
-def _decoding(octets: bytes) -> Callable[[], object]:
+def _decoding(data: bytes) -> Callable[[], object]:
     decoder = Decoder()
 
     def run() -> int:
-        decoder.feed(octets)
+        decoder.feed(data)
         frames = 0
         while decoder.next_frame() is not None:
             frames += 1
@@ -112,7 +112,7 @@ def _encode_ack_with_pamqp() -> Callable[[], object]:
 
 
 def _split_deliveries() -> Callable[[], object]:
-    octets = b"".join(_delivery(tag) for tag in range(1, _BATCH + 1))
+    data = b"".join(_delivery(tag) for tag in range(1, _BATCH + 1))
     splitter = Splitter(lambda _channel, _method, _frame: None)
     taken: list[int] = []
     splitter.register(
@@ -126,7 +126,7 @@ def _split_deliveries() -> Callable[[], object]:
 
     def run() -> int:
         taken.clear()
-        splitter.receive(octets)
+        splitter.receive(data)
         return len(taken)
 
     if run() != _BATCH:
@@ -135,12 +135,12 @@ def _split_deliveries() -> Callable[[], object]:
 
 
 def _split_deliveries_with_pamqp() -> Callable[[], object]:
-    octets = b"".join(_delivery(tag) for tag in range(1, _BATCH + 1))
+    data = b"".join(_delivery(tag) for tag in range(1, _BATCH + 1))
 
     def run() -> int:
         at = frames = 0
-        while at < len(octets):
-            used, _channel, _frame = pamqp.frame.unmarshal(octets[at : at + 7 + _payload_size(octets, at) + 1])
+        while at < len(data):
+            used, _channel, _frame = pamqp.frame.unmarshal(data[at : at + 7 + _payload_size(data, at) + 1])
             at += used
             frames += 1
         return frames
@@ -148,14 +148,14 @@ def _split_deliveries_with_pamqp() -> Callable[[], object]:
     return run
 
 
-def _payload_size(octets: bytes, at: int) -> int:
-    return int.from_bytes(octets[at + 3 : at + 7], "big")
+def _payload_size(data: bytes, at: int) -> int:
+    return int.from_bytes(data[at + 3 : at + 7], "big")
 
 
 def _decode_properties() -> Callable[[], object]:
     properties = pamqp.commands.Basic.Properties(content_type="text/plain", delivery_mode=2, headers={"key": "value"})
-    octets = properties.marshal()
-    return lambda: decode(octets)
+    data = properties.marshal()
+    return lambda: decode(data)
 
 
 def _delivery(tag: int) -> bytes:

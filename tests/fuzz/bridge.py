@@ -118,10 +118,10 @@ class SteppedBridge(ModelBridge):
         """Pamqp reads text and dates. What is none is refused, though RabbitMQ takes any bytes and numbers there."""
         original = channel._frames
 
-        def frames(octets: bytes) -> Iterator[tuple[Any, bytes]]:
-            _check_frames(octets, channel.number)
+        def frames(data: bytes) -> Iterator[tuple[Any, bytes]]:
+            _check_frames(data, channel.number)
             try:
-                yield from original(octets)
+                yield from original(data)
             except (ValueError, OverflowError, PAMQPException) as error:
                 if not _is_beyond_python(error):
                     raise
@@ -148,12 +148,12 @@ def _is_beyond_python(error: BaseException | None) -> bool:
     return False
 
 
-def _check_frames(octets: bytes, channel: int) -> None:
+def _check_frames(data: bytes, channel: int) -> None:
     """Walk over AMQP frames without pamqp: type, channel, size, and the byte at the end."""
     at = 0
-    while at < len(octets):
-        size = int.from_bytes(octets[at + 3 : at + 7], "big")
+    while at < len(data):
+        size = int.from_bytes(data[at + 3 : at + 7], "big")
         end = at + 7 + size
-        demand(int.from_bytes(octets[at + 1 : at + 3], "big") == channel, "a frame is for its channel")
-        demand(octets[end : end + 1] == b"\xce", "an AMQP frame ends where its size says")
+        demand(int.from_bytes(data[at + 1 : at + 3], "big") == channel, "a frame is for its channel")
+        demand(data[end : end + 1] == b"\xce", "an AMQP frame ends where its size says")
         at = end + 1

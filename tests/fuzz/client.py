@@ -74,9 +74,9 @@ class Client:
         self._sent = bytearray()
         self.is_over = False
 
-    def say(self, octets: bytes) -> None:
+    def say(self, data: bytes) -> None:
         """The client sends bytes."""
-        self._sent += octets
+        self._sent += data
 
     def turn(self, *, settles: bool) -> bool:
         """Go on as far as it goes without the broker.
@@ -93,10 +93,10 @@ class Client:
         busy = self._advance(settles)
         while self._reads:
             busy = True
-            octets = bytes(self._sent[: self._read_size])
+            data = bytes(self._sent[: self._read_size])
             del self._sent[: self._read_size]
             try:
-                self._decoder.feed(octets)
+                self._decoder.feed(data)
             except FrameError as error:
                 self.session.malformed(error)
             self._advance(settles)
@@ -137,7 +137,7 @@ class Client:
         session = self.session
         demand(session.wants_read == (not session.holds and session.state in READING), "a hold is a hold")
         # While the session is held, or its client's frames wait, a read may lie in front of what is unfinished.
-        demand(self._decoder.buffered <= self._limits.frame + self._read_size, "undecoded octets are bounded")
+        demand(self._decoder.buffered <= self._limits.frame + self._read_size, "undecoded bytes are bounded")
         blocks = max(len(self._decoder._header_blocks), len(self._decoder._sized_blocks))
         demand(blocks <= _CACHED_BLOCKS, "the decoder's memory is bounded")
         if session.state not in (State.CONNECTING, State.AUTHENTICATING):
@@ -152,16 +152,16 @@ class Client:
         kept = list(transactions._by_name.values())
         demand(all(each.actions <= limits.max_actions for each in kept), "a transaction's actions are bounded")
         demand(
-            transactions._kept_bytes == sum(each.kept_bytes for each in kept), "the octets of transactions are counted"
+            transactions._kept_bytes == sum(each.kept_bytes for each in kept), "the bytes of transactions are counted"
         )
-        demand(transactions._kept_bytes <= limits.max_bytes, "the octets of transactions are bounded")
+        demand(transactions._kept_bytes <= limits.max_bytes, "the bytes of transactions are bounded")
         # A COMMIT publishes past the window, and so does the frame that fills it.
         publisher, window = session._publisher, session.confirms
         demand(len(window) <= settings.confirm_window.messages + limits.max_actions, "unconfirmed is bounded")
-        octets = settings.confirm_window.bytes + settings.max_frame_size + limits.max_bytes
-        demand(window.unconfirmed_bytes <= octets, "unconfirmed octets are bounded")
+        data = settings.confirm_window.bytes + settings.max_frame_size + limits.max_bytes
+        demand(window.unconfirmed_bytes <= data, "unconfirmed bytes are bounded")
         account = sum(size for _, _, size, *_ in window._unconfirmed.values())
-        demand(window.unconfirmed_bytes == account, "unconfirmed octets are counted")
+        demand(window.unconfirmed_bytes == account, "unconfirmed bytes are counted")
         demand(not window.is_full or Hold.CONFIRM_WINDOW in session.holds or session.state is not State.CONNECTED
                or Hold.COMMIT in session.holds or Hold.OPERATION in session.holds, "a full window holds")  # fmt: skip
         demand(not publisher._output, "nothing waits to be published")

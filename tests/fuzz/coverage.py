@@ -43,8 +43,8 @@ def reached(target: str, inputs: Iterable[bytes]) -> dict[str, tuple[int, int]]:
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        for octets in inputs:
-            broken(target, octets)
+        for data in inputs:
+            broken(target, data)
     finally:
         sys.settrace(before)
     return {room: _counted(_ROOT / room, seen) for room in ROOMS}

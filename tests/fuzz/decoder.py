@@ -22,22 +22,22 @@ LIMITS: Final = (
 _REMEMBERED: Final = 64
 
 # Reading byte by byte shows the most, and costs the most.
-_LONGEST_BY_OCTET: Final = 2000
+_LONGEST_BY_BYTE: Final = 2000
 
 Found = tuple[bytes, tuple[tuple[bytes, bytes], ...], bytes, bytes | None]
 
 
-def check_decoder(octets: bytes) -> None:
+def check_decoder(data: bytes) -> None:
     """Read an input as a stream: as it is cut, in one piece, byte by byte, and without the decoder's memory.
 
     Args:
-        octets: any input; of its events only the cuts matter.
+        data: any input; of its events only the cuts matter.
 
     Raises:
         ViolationError: a promise of the decoder is broken.
         Exception: the decoder raised what it must not.
     """
-    script = read_script(octets)
+    script = read_script(data)
     limits = LIMITS[script.setting % len(LIMITS)]
     pieces = [step for step in script.steps if not isinstance(step, Event)]
     stream = b"".join(pieces)
@@ -45,7 +45,7 @@ def check_decoder(octets: bytes) -> None:
     slow = _read([stream], limits, forgetful=True)
     demand(slow == whole, f"the slow path reads the same: {slow} and not {whole}")
     _compare(_read(pieces, limits), whole, limits)
-    if len(stream) <= _LONGEST_BY_OCTET:
+    if len(stream) <= _LONGEST_BY_BYTE:
         _compare(_read([stream[at : at + 1] for at in range(len(stream))], limits), whole, limits)
 
 

@@ -17,21 +17,21 @@ DIRECTORY: Final = Path("var/fuzz")
 _TRIES: Final = 4000
 
 
-def broken(target: str, octets: bytes) -> Exception | None:
+def broken(target: str, data: bytes) -> Exception | None:
     """What an input makes a target raise; None where it keeps every promise."""
     try:
-        TARGETS[target](octets)
+        TARGETS[target](data)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
         return error
     return None
 
 
-def save(target: str, octets: bytes, directory: Path = DIRECTORY) -> Path:
+def save(target: str, data: bytes, directory: Path = DIRECTORY) -> Path:
     """Write an input to a file that bears the target's name."""
     directory.mkdir(parents=True, exist_ok=True)
-    name = hashlib.sha256(octets).hexdigest()[:12]
+    name = hashlib.sha256(data).hexdigest()[:12]
     path = directory / f"{target}-{name}"
-    path.write_bytes(octets)
+    path.write_bytes(data)
     return path
 
 
@@ -51,40 +51,40 @@ def replay(path: Path, target: str | None) -> str | None:
     Returns:
         What broke, in words; None where nothing did.
     """
-    octets = path.read_bytes()
+    data = path.read_bytes()
     named = [name for name in TARGETS if path.name.startswith(f"{name}-")]
     for name in [target] if target else named or list(TARGETS):
-        error = broken(name, octets)
+        error = broken(name, data)
         if error is not None:
             return tell(path, name, error)
     return None
 
 
-def smaller(octets: bytes, still_breaks: Callable[[bytes], bool]) -> bytes:
+def smaller(data: bytes, still_breaks: Callable[[bytes], bool]) -> bytes:
     """Leave out of an input what it does not need, in pieces that become smaller and smaller."""
     tries = 0
-    size = max(1, len(octets) // 2)
+    size = max(1, len(data) // 2)
     while size and tries < _TRIES:
         at = 1  # the setting stays
-        while at < len(octets) and tries < _TRIES:
+        while at < len(data) and tries < _TRIES:
             tries += 1
-            shorter = octets[:at] + octets[at + size :]
+            shorter = data[:at] + data[at + size :]
             if still_breaks(shorter):
-                octets = shorter
+                data = shorter
             else:
                 at += size
         size //= 2
-    return octets
+    return data
 
 
-def reduced(target: str, octets: bytes, error: Exception) -> bytes:
+def reduced(target: str, data: bytes, error: Exception) -> bytes:
     """A smaller input that makes the target raise the same kind of error at the same place."""
 
     def still_breaks(candidate: bytes) -> bool:
         found = broken(target, candidate)
         return found is not None and _place(found) == _place(error)
 
-    return smaller(octets, still_breaks)
+    return smaller(data, still_breaks)
 
 
 def _place(error: Exception) -> tuple[type[Exception], str, int]:

@@ -43,9 +43,9 @@ def run(target: str, pool: Sequence[bytes], *, seed: int, seconds: float) -> tup
     """
     corpus, crashes = findings.DIRECTORY / f"corpus-{target}", findings.DIRECTORY / f"crash-{target}-"
     corpus.mkdir(parents=True, exist_ok=True)
-    for number, octets in enumerate(pool):
-        if len(octets) <= LONGEST:
-            (corpus / f"seed-{number:04}").write_bytes(octets)
+    for number, data in enumerate(pool):
+        if len(data) <= LONGEST:
+            (corpus / f"seed-{number:04}").write_bytes(data)
     before = set(_crashes(crashes))
     command = [
         sys.executable, "-m", "tests.fuzz.instrumented", target, str(seed), str(corpus),
@@ -57,9 +57,9 @@ def run(target: str, pool: Sequence[bytes], *, seed: int, seconds: float) -> tup
     outcome.runs = max((int(one or other) for one, other in _RUNS.findall(said)), default=0)
     outcome.inputs = [path.read_bytes() for path in sorted(corpus.iterdir())]
     for path in set(_crashes(crashes)) - before:
-        octets = path.read_bytes()
+        data = path.read_bytes()
         path.unlink()
-        outcome.findings.append((octets, findings.broken(target, octets) or TimeoutError(said[-2000:])))
+        outcome.findings.append((data, findings.broken(target, data) or TimeoutError(said[-2000:])))
     if not outcome.findings and not outcome.runs:
         raise RuntimeError(f"atheris did not run: {said[-2000:]}")
     return outcome, max(map(int, _EDGES.findall(said)), default=0)

@@ -34,9 +34,9 @@ class Hearing:
         """A frame of the client wants this receipt."""
         self._asked[receipt.strip(b" ")] += 1
 
-    def hear(self, octets: bytes) -> None:
+    def hear(self, data: bytes) -> None:
         """Take what one batch sent: whole frames."""
-        self._reader.feed(octets)
+        self._reader.feed(data)
         demand(not self._reader.rest, f"what is sent is whole frames: {self._reader.rest[:_LONGEST_SHOWN]!r}")
         while (said := self._reader.take()) is not None:
             demand(not isinstance(said, HeartBeat), "a session sends no line feeds of its own")

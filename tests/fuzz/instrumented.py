@@ -34,10 +34,10 @@ def main(target: str, seed: int, corpus: str, options: list[str]) -> None:
     chance = random.Random(seed)  # noqa: S311 - to be repeated, not to be kept secret
     mutator = Mutator(chance, pool or [b"\0"])
 
-    def change(octets: bytes, longest: int, _: int) -> bytes:
+    def change(data: bytes, longest: int, _: int) -> bytes:
         if chance.randrange(100) < _MEANT:
-            return mutator.change(octets)[:longest]
-        changed: bytes = atheris.Mutate(octets, longest)
+            return mutator.change(data)[:longest]
+        changed: bytes = atheris.Mutate(data, longest)
         return changed
 
     atheris.Setup([sys.argv[0], corpus, *options], TARGETS[target], custom_mutator=change)

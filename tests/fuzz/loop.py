@@ -38,18 +38,18 @@ def run(
         runs: how many inputs at the most; without, no limit.
         seconds: how long at the most.
     """
-    known = [octets for octets in pool if len(octets) <= LONGEST]
+    known = [data for data in pool if len(data) <= LONGEST]
     mutator = Mutator(random.Random(seed), known)  # noqa: S311 - to be repeated, not to be kept secret
     outcome = Outcome(inputs=list(known))
     started = time.monotonic()
     while (runs is None or outcome.runs < runs) and time.monotonic() - started < seconds:
-        octets = known[outcome.runs] if outcome.runs < len(known) else mutator.next_input()
+        data = known[outcome.runs] if outcome.runs < len(known) else mutator.next_input()
         outcome.runs += 1
         if outcome.runs % _SAMPLED == 0:
-            outcome.inputs.append(octets)
-        error = broken(target, octets)
+            outcome.inputs.append(data)
+        error = broken(target, data)
         if error is not None:
-            outcome.findings.append((octets, error))
+            outcome.findings.append((data, error))
             break
     outcome.seconds = time.monotonic() - started
     return outcome

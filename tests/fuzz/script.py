@@ -25,9 +25,9 @@ EVENTS: Final = {
     "x": "somebody else deletes a queue",
     "k": "the broker closes a channel of the client",
     "l": "the client's link is lost",
-    "w": "the client takes no octets (odd; above 127, so few that messages are shed), or takes them again (even)",
+    "w": "the client takes no bytes (odd; above 127, so few that messages are shed), or takes them again (even)",
     "s": "what ack:auto delivered is settled",
-    "o": "the link takes no octets (odd), or takes them again (even)",
+    "o": "the link takes no bytes (odd), or takes them again (even)",
     "a": "the broker's alarm begins (odd) or ends (even)",
     "t": "time passes",
     "q": "the gateway stops",
@@ -51,9 +51,9 @@ class Script:
     steps: tuple[bytes | Event, ...]
 
 
-def read_script(octets: bytes) -> Script:
+def read_script(data: bytes) -> Script:
     """Read an input; any bytes are one. A letter that means nothing is left out."""
-    return Script(octets[0] if octets else 0, tuple(_steps(octets[1:])))
+    return Script(data[0] if data else 0, tuple(_steps(data[1:])))
 
 
 def write_script(setting: int, steps: tuple[bytes | Event, ...]) -> bytes:
@@ -67,25 +67,25 @@ def _written(step: bytes | Event) -> bytes:
     return bytes((MARK, ord(step.letter), step.argument))
 
 
-def _steps(octets: bytes) -> Iterator[bytes | Event]:
+def _steps(data: bytes) -> Iterator[bytes | Event]:
     said = bytearray()
     at = 0
-    while at < len(octets):
-        if octets[at] != MARK:
-            end = octets.find(b"\xff", at)
-            end = len(octets) if end < 0 else end
-            said += octets[at:end]
+    while at < len(data):
+        if data[at] != MARK:
+            end = data.find(b"\xff", at)
+            end = len(data) if end < 0 else end
+            said += data[at:end]
             at = end
-        elif octets[at + 1 : at + 2] == b"\xff":
+        elif data[at + 1 : at + 2] == b"\xff":
             said.append(MARK)
             at += 2
         else:
-            letter = chr(octets[at + 1]) if at + 1 < len(octets) else ""
+            letter = chr(data[at + 1]) if at + 1 < len(data) else ""
             if letter in EVENTS:
                 if said:
                     yield bytes(said)
                     said.clear()
-                yield Event(letter, octets[at + 2] if at + 2 < len(octets) else 0)
+                yield Event(letter, data[at + 2] if at + 2 < len(data) else 0)
             at += 3
     if said:
         yield bytes(said)

@@ -81,10 +81,10 @@ _EVENT: Final = re.compile(rb"<([a-z|])(\d+)>")
 def _life(text: str) -> Iterator[bytes | Event]:
     said, *rest = _EVENT.split(text.replace("@S@", f"@{_SESSION.decode()}@").encode())
     yield said
-    for letter, argument, octets in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
+    for letter, argument, data in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
         yield Event(letter.decode(), int(argument))
-        if octets:
-            yield octets
+        if data:
+            yield data
 
 
 @cache
@@ -116,9 +116,9 @@ class _Recorder:
         self._clients: list[str] = []
         self._heard: list[tuple[str, bytes | None]] = []
 
-    async def send(self, client: str, octets: bytes) -> None:
-        self._note(client, _RUN.sub(b"t", octets))
-        await self._peer.send(client, octets)
+    async def send(self, client: str, data: bytes) -> None:
+        self._note(client, _RUN.sub(b"t", data))
+        await self._peer.send(client, data)
 
     async def receive(self, client: str) -> Received:
         return await self._peer.receive(client)
@@ -133,13 +133,13 @@ class _Recorder:
     def steps(self) -> Iterator[bytes | Event]:
         """What was noted: bytes, the hanging up, and who does it."""
         speaking = self._clients[0] if self._clients else ""
-        for client, octets in self._heard:
+        for client, data in self._heard:
             if client != speaking:
                 speaking = client
                 yield Event("c", self._clients.index(client))
-            yield Event("d", 0) if octets is None else octets
+            yield Event("d", 0) if data is None else data
 
-    def _note(self, client: str, octets: bytes | None) -> None:
+    def _note(self, client: str, data: bytes | None) -> None:
         if client not in self._clients:
             self._clients.append(client)
-        self._heard.append((client, octets))
+        self._heard.append((client, data))

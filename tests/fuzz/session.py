@@ -63,17 +63,17 @@ _PROPERTIES: Final = tuple(
 )
 
 
-def check_session(octets: bytes) -> None:
+def check_session(data: bytes) -> None:
     """Play an input, with tight limits (odd setting) or those of the default configuration (even), in some flavour.
 
     Args:
-        octets: any input.
+        data: any input.
 
     Raises:
         ViolationError: a promise of the session is broken.
         Exception: the session raised.
     """
-    script = read_script(octets)
+    script = read_script(data)
     stage = _Stage(_FLAVOURS[script.setting // 2 % len(_FLAVOURS)], tight=bool(script.setting & 1))
     for step in script.steps:
         if isinstance(step, Event):
@@ -98,9 +98,9 @@ class _Stage:
         self._waits = False
         self._now = 0.0
 
-    def speak(self, octets: bytes) -> None:
+    def speak(self, data: bytes) -> None:
         """The client says something."""
-        self._client().say(octets)
+        self._client().say(data)
         self._go_on()
 
     def happen(self, event: Event) -> None:

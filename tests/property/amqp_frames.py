@@ -69,7 +69,7 @@ def properties(draw: st.DrawFn, headers: st.SearchStrategy[Mapping[str, Any]]) -
     )
 
 
-def as_octets(text: str | None) -> bytes | None:
+def as_bytes(text: str | None) -> bytes | None:
     """A text as the wire has it."""
     return None if text is None else text.encode()
 
@@ -94,27 +94,27 @@ def shown(headers: common.FieldTable) -> list[tuple[bytes, bytes | int]]:
 def hand_made(given: commands.Basic.Properties) -> Properties:
     """The same properties in the gateway's own words."""
     return Properties(
-        content_type=as_octets(given.content_type),
-        content_encoding=as_octets(given.content_encoding),
+        content_type=as_bytes(given.content_type),
+        content_encoding=as_bytes(given.content_encoding),
         headers=shown(given.headers or {}),
         delivery_mode=given.delivery_mode,
         priority=given.priority,
-        correlation_id=as_octets(given.correlation_id),
-        reply_to=as_octets(given.reply_to),
-        expiration=as_octets(given.expiration),
-        message_id=as_octets(given.message_id),
+        correlation_id=as_bytes(given.correlation_id),
+        reply_to=as_bytes(given.reply_to),
+        expiration=as_bytes(given.expiration),
+        message_id=as_bytes(given.message_id),
         timestamp=None if given.timestamp is None else int(given.timestamp.timestamp()),
-        type=as_octets(given.message_type),
-        user_id=as_octets(given.user_id),
-        app_id=as_octets(given.app_id),
+        type=as_bytes(given.message_type),
+        user_id=as_bytes(given.user_id),
+        app_id=as_bytes(given.app_id),
     )
 
 
-def content_frames(channel: int, given: commands.Basic.Properties, octets: bytes, frame_max: int) -> list[bytes]:
+def content_frames(channel: int, given: commands.Basic.Properties, data: bytes, frame_max: int) -> list[bytes]:
     """Content header and body as pamqp writes them, the body cut to fit the frames."""
-    step = frame_max - 8 if frame_max else max(1, len(octets))
-    pieces = [octets[at : at + step] for at in range(0, len(octets), step)]
+    step = frame_max - 8 if frame_max else max(1, len(data))
+    pieces = [data[at : at + step] for at in range(0, len(data), step)]
     return [
-        frame.marshal(header.ContentHeader(body_size=len(octets), properties=given), channel),
+        frame.marshal(header.ContentHeader(body_size=len(data), properties=given), channel),
         *(frame.marshal(body.ContentBody(piece), channel) for piece in pieces),
     ]

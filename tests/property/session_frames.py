@@ -8,7 +8,7 @@ from gateway.stomp.headers import escape
 UNKNOWN_COMMANDS = (b"MESSAGE", b"RECEIPT", b"ERROR", b"CONNECTED", b"send", b"SEND ", b"x", b"\xff\xfe", b"A:B")
 COMMANDS = CLIENT_COMMANDS + UNKNOWN_COMMANDS
 
-_octets = st.binary(max_size=12)
+_data = st.binary(max_size=12)
 _booleans = st.sampled_from([b"true", b"True", b"false", b"junk", b""])
 _numbers = st.sampled_from([b"0", b"1", b" 7 ", b"-1", b"300", b"65536", b"soon", b"", b"99999999999999999999999"])
 _destinations = st.sampled_from(
@@ -30,8 +30,8 @@ _VALUES: dict[bytes, st.SearchStrategy[bytes]] = {
     b"ack": st.sampled_from([b"auto", b"client", b"client-individual", b"sometimes"]),
     b"accept-version": st.sampled_from([b"1.0", b"1.1", b"1.2", b"1.0,1.1,1.2", b"9"]),
     b"host": st.sampled_from([b"/", b"nowhere", b"\xff"]),
-    b"login": _octets,
-    b"passcode": _octets,
+    b"login": _data,
+    b"passcode": _data,
     b"heart-beat": st.sampled_from([b"0,0", b"1000,500", b"soon", b"1,2,3"]),
     b"reply-to": _destinations,
     b"requeue": _booleans,
@@ -47,9 +47,9 @@ _VALUES: dict[bytes, st.SearchStrategy[bytes]] = {
     b"expiration": _numbers,
     b"x-max-length": _numbers,
     b"x-queue-name": st.sampled_from([b"mine", b"", b"\xff", b"y" * 300]),
-    b"content-type": _octets,
-    b"user-id": _octets,
-    b"subscription": _octets,
+    b"content-type": _data,
+    b"user-id": _data,
+    b"subscription": _data,
 }
 # What a command makes something of, so that it is not always refused for what it lacks.
 _WANTED: dict[bytes, tuple[bytes, ...]] = {
@@ -65,7 +65,7 @@ _WANTED: dict[bytes, tuple[bytes, ...]] = {
 }
 
 _header = st.sampled_from(sorted(_VALUES)).flatmap(lambda name: st.tuples(st.just(name), _VALUES[name]))
-_any_header = _header | st.tuples(_octets, _octets)
+_any_header = _header | st.tuples(_data, _data)
 
 
 @st.composite

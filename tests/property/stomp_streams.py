@@ -11,9 +11,9 @@ from gateway.stomp.frame import Frame
 from gateway.stomp.headers import escape
 
 # Bytes that mean something to the grammar come up as often as all others together.
-octets = st.lists(st.sampled_from(b'\\:\n\r\0 ncr"a\xff') | st.integers(0, 255), max_size=12).map(bytes)
-names = octets | st.sampled_from([b"", b"destination", b"receipt", b"content-length", b"a:b", b"\\", b"\r\n"])
-header_lists = st.lists(st.tuples(names, octets), max_size=6)
+data = st.lists(st.sampled_from(b'\\:\n\r\0 ncr"a\xff') | st.integers(0, 255), max_size=12).map(bytes)
+names = data | st.sampled_from([b"", b"destination", b"receipt", b"content-length", b"a:b", b"\\", b"\r\n"])
+header_lists = st.lists(st.tuples(names, data), max_size=6)
 
 commands = st.sampled_from([b"SEND", b"SEND", b"SEND", b"ACK", b"CONNECT", b"SUBSCRIBE", b"S", b"\\n", b"a\0b"])
 line_ends = st.sampled_from([b"\n", b"\n", b"\r\n"])
@@ -76,7 +76,7 @@ def correct_frames(draw: st.DrawFn) -> bytes:
     """One frame that keeps to the grammar, with what may stand behind it."""
     command = draw(commands)
     headers = [pair for pair in draw(header_lists) if pair[0] != b"content-length"]
-    body = draw(octets)
+    body = draw(data)
     lines = [_header_line(name, value) for name, value in headers]
     if command != b"SEND" or not draw(st.booleans()):
         body = body.replace(b"\0", b"")
@@ -94,7 +94,7 @@ def producers(draw: st.DrawFn, *, faultless: bool = False) -> bytes:
     frames: list[bytes] = []
     for _ in range(draw(st.integers(3, 8))):
         lines = [_header_line(*pair) for pair in draw(st.sampled_from(kinds)) if pair[0] != b"content-length"]
-        body = draw(octets)
+        body = draw(data)
         length = draw(_lengths if faultless else _lengths | _wrong_lengths)
         if length is None:
             body = body.replace(b"\0", b"")
@@ -113,7 +113,7 @@ _lengths = st.sampled_from([None] * 6 + [b"%d"] * 12 + [b"0%d", b" %d", b"%d\r",
 _mistakes = st.sampled_from([0] * 20 + [-1, 1])
 _wrong_lengths = st.sampled_from([b"%d"] * 12 + [b"x%d", b"%d0", b"\\c%d", b"0" * 25 + b"%d"])
 _receipts = st.sampled_from([None] * 2 + [b"r-1"] * 2 + [b"r-2", b"", b":", b"a\0"] + [b"a\\n", b"a\r", b"r" * 16] * 2)
-_wrong_receipts = st.sampled_from([b"r-3"] * 12 + [b"\\"]) | octets.map(escape)
+_wrong_receipts = st.sampled_from([b"r-3"] * 12 + [b"\\"]) | data.map(escape)
 
 nonsense = st.lists(
     st.sampled_from(
@@ -122,7 +122,7 @@ nonsense = st.lists(
             b"SEND\n", b"\nreceipt:", b"\nreceipt:r", b"\ncontent-length:", b"\ncontent-length:3", b"-1", b"5", b"\xff",
         ]
     )
-    | octets,
+    | data,
     max_size=20,
 ).map(b"".join)  # fmt: skip
 

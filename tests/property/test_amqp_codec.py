@@ -91,34 +91,34 @@ def test_properties_that_pamqp_wrote_are_read_with_all_that_stomp_can_show(
 def test_properties_that_end_early_are_an_error(
     given_properties: commands.Basic.Properties, data: st.DataObject
 ) -> None:
-    octets = given_properties.marshal()
-    cut = data.draw(st.integers(0, len(octets) - 1))
+    raw = given_properties.marshal()
+    cut = data.draw(st.integers(0, len(raw) - 1))
     with pytest.raises(CodecError):
-        decode(octets[:cut])
+        decode(raw[:cut])
 
 
-short_octets = st.none() | st.binary(max_size=255)
+short_bytes = st.none() | st.binary(max_size=255)
 
 
 @given(
     st.builds(
         Properties,
-        content_type=short_octets,
-        content_encoding=short_octets,
+        content_type=short_bytes,
+        content_encoding=short_bytes,
         headers=st.lists(st.tuples(st.binary(max_size=255), st.binary(max_size=500))),
         delivery_mode=st.none() | st.integers(0, 255),
         priority=st.none() | st.integers(0, 255),
-        correlation_id=short_octets,
-        reply_to=short_octets,
-        expiration=short_octets,
-        message_id=short_octets,
+        correlation_id=short_bytes,
+        reply_to=short_bytes,
+        expiration=short_bytes,
+        message_id=short_bytes,
         timestamp=st.none() | tags,
-        type=short_octets,
-        user_id=short_octets,
-        app_id=short_octets,
+        type=short_bytes,
+        user_id=short_bytes,
+        app_id=short_bytes,
     )
 )
-def test_decoding_encoded_properties_gives_them_back_whatever_the_octets(original: Properties) -> None:
+def test_decoding_encoded_properties_gives_them_back_whatever_the_bytes(original: Properties) -> None:
     before, behind = encode_around_table(original)
     table = table_entries([(name, value) for name, value in original.headers or [] if isinstance(value, bytes)])
     assert decode(before + struct.pack(">I", len(table)) + table + behind) == original
@@ -143,9 +143,9 @@ entries = st.lists(
 @given(st.binary(max_size=60) | entries.map(only_headers))
 @example(only_headers(b"\x01aS\x00\x00\x00\x01")[:-4] + b"\x00\x00\x00\x01x")
 @example(only_headers(b"\x01aS\x00\x00\x00\x01") + b"x")
-def test_any_octets_are_properties_or_an_error(octets: bytes) -> None:
+def test_any_bytes_are_properties_or_an_error(raw: bytes) -> None:
     try:
-        decode(octets)
+        decode(raw)
     except CodecError as error:
         event(str(error))
 

@@ -40,7 +40,7 @@ class Listener:
 
     def listen(self, pieces: Iterable[bytes]) -> "Listener":
         """Let a splitter receive all pieces."""
-        splitter = Splitter(lambda channel, method, octets: self.events.append(("watch", channel, method, octets)))
+        splitter = Splitter(lambda channel, method, raw: self.events.append(("watch", channel, method, raw)))
         for channel in REGISTERED:
             sink = Sink(self._deliver(channel), self._confirm(channel), channel, self._returned(channel))
             splitter.register(channel, sink)
@@ -117,8 +117,8 @@ _OTHER_METHODS: list[tuple[base.Frame, int | None]] = [
 @st.composite
 def other_methods(draw: st.DrawFn, channel: int) -> Unit:
     method, watched = draw(st.sampled_from(_OTHER_METHODS))
-    octets = frame.marshal(method, channel)
-    return Unit(channel, [octets], None if watched is None else ("watch", channel, watched, octets), passes=True)
+    raw = frame.marshal(method, channel)
+    return Unit(channel, [raw], None if watched is None else ("watch", channel, watched, raw), passes=True)
 
 
 @st.composite
@@ -153,8 +153,8 @@ def traffic(draw: st.DrawFn) -> list[tuple[bytes, Unit, bool]]:
     queues: dict[int, list[tuple[bytes, Unit, bool]]] = {}
     order: list[int] = []
     for unit in units:
-        for number, octets in enumerate(unit.frames, 1):
-            queues.setdefault(unit.channel, []).append((octets, unit, number == len(unit.frames)))
+        for number, raw in enumerate(unit.frames, 1):
+            queues.setdefault(unit.channel, []).append((raw, unit, number == len(unit.frames)))
             order.append(unit.channel)
     if interleaved:
         order = draw(st.permutations(order))
@@ -165,26 +165,26 @@ def traffic(draw: st.DrawFn) -> list[tuple[bytes, Unit, bool]]:
 def test_data_reach_their_sinks_and_all_else_passes_in_order(
     wire: list[tuple[bytes, Unit, bool]], at: list[int]
 ) -> None:
-    stream = b"".join(octets for octets, _, _ in wire)
+    stream = b"".join(raw for raw, _, _ in wire)
     expected = [unit.event for _, unit, last in wire if last and unit.event is not None]
-    passing = b"".join(octets for octets, unit, _ in wire if unit.passes)
+    passing = b"".join(raw for raw, unit, _ in wire if unit.passes)
     event(f"events: {len(expected)}")
-    for pieces in ([stream], [octets for octets, _, _ in wire], one_by_one(stream), cut(stream, at)):
+    for pieces in ([stream], [raw for raw, _, _ in wire], one_by_one(stream), cut(stream, at)):
         listener = Listener().listen(pieces)
         assert listener.events == expected
         assert b"".join(listener.passed) == passing
-        for octets in listener.passed:
-            assert_whole_frames(octets)
+        for raw in listener.passed:
+            assert_whole_frames(raw)
 
 
-def assert_whole_frames(octets: bytes) -> None:
+def assert_whole_frames(raw: bytes) -> None:
     """The AMQP client library may rely on getting whole frames, though it need not."""
     at = 0
-    while at < len(octets):
-        (size,) = struct.unpack_from(">I", octets, at + 3)
+    while at < len(raw):
+        (size,) = struct.unpack_from(">I", raw, at + 3)
         at += 8 + size
-        assert octets[at - 1 : at] == b"\xce"
-    assert at == len(octets)
+        assert raw[at - 1 : at] == b"\xce"
+    assert at == len(raw)
 
 
 @given(st.binary(max_size=255), st.sampled_from([commands.Channel.Close, commands.Connection.Close]), points)

@@ -7,10 +7,10 @@ from tests.property.cuts import cut, one_by_one, points
 from tests.property.stomp_streams import (
     Reader,
     between_frames,
+    data,
     header_lists,
     lay_out,
     nonsense,
-    octets,
     producers,
     read,
     streams,
@@ -63,12 +63,12 @@ def test_a_decoder_with_memories_reads_any_stream_like_a_new_one(first: bytes, a
 
 
 @given(st.binary(max_size=300) | nonsense, st.sampled_from([FrameLimits(), SMALL]), points)
-def test_any_octets_give_frames_or_a_frame_error(stream: bytes, limits: FrameLimits, at: list[int]) -> None:
+def test_any_bytes_give_frames_or_a_frame_error(stream: bytes, limits: FrameLimits, at: list[int]) -> None:
     assert read(cut(stream, at), limits).error != ""
 
 
 @given(streams | st.binary(max_size=400), st.integers(1, 50), st.integers(20, 200))
-def test_octets_of_an_unfinished_frame_stay_within_the_limit(stream: bytes, step: int, limit: int) -> None:
+def test_bytes_of_an_unfinished_frame_stay_within_the_limit(stream: bytes, step: int, limit: int) -> None:
     decoder = Decoder(FrameLimits(frame=limit))
     try:
         for at in range(0, len(stream), step):
@@ -81,7 +81,7 @@ def test_octets_of_an_unfinished_frame_stay_within_the_limit(stream: bytes, step
         assert decoder.buffered <= limit + step
 
 
-@given(octets, points)
+@given(data, points)
 def test_a_body_that_never_ends_is_refused_at_the_limit(filling: bytes, at: list[int]) -> None:
     endless = (filling.replace(b"\0", b"") or b".") * 200
     reading = read([b"SEND\n\n", *cut(endless, at)], FrameLimits(frame=200))
@@ -108,7 +108,7 @@ def test_repeated_names_never_exhaust_the_limit_of_headers(
 def test_heart_beats_are_no_frames_and_leave_nothing_behind(beats: list[bytes]) -> None:
     decoder = Decoder(FrameLimits(frame=5))
     for beat in beats:
-        for octet in one_by_one(beat):
-            decoder.feed(octet)
+        for byte in one_by_one(beat):
+            decoder.feed(byte)
             assert decoder.next_frame() is None
     assert decoder.buffered == 0

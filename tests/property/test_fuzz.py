@@ -23,17 +23,17 @@ STREAM = b"\0CONNECT\n\n\0SEND\ndestination:/queue/q\n\nhello\0ACK\n\n\0"
 def test_no_input_breaks_a_promise(target: str) -> None:
     pool = seeds()
     outcome = loop.run(target, pool, seed=20, runs=len(pool) + RUNS[target])
-    for octets, error in outcome.findings:
-        small = findings.reduced(target, octets, error)
+    for data, error in outcome.findings:
+        small = findings.reduced(target, data, error)
         raise AssertionError(f"{small!r} breaks a promise") from findings.broken(target, small)
     assert outcome.runs == len(pool) + RUNS[target]
 
 
 def test_every_transcript_is_a_start() -> None:
     pool = seeds()
-    said = [b"".join(step for step in read_script(octets).steps if isinstance(step, bytes)) for octets in pool]
-    assert sum(octets.startswith(b"CONNECT\n") for octets in said) > len(pool) // 2
-    assert any(b"COMMIT\n" in octets for octets in said)
+    said = [b"".join(step for step in read_script(data).steps if isinstance(step, bytes)) for data in pool]
+    assert sum(data.startswith(b"CONNECT\n") for data in said) > len(pool) // 2
+    assert any(b"COMMIT\n" in data for data in said)
     path = TRANSCRIPTS / "acknowledge" / "individual.stomp"
     assert write_script(0, recorded(path)) in pool, "recorded once more it is the same"
 
@@ -52,8 +52,8 @@ def test_what_means_nothing_is_left_out_of_a_script() -> None:
 def test_a_finding_is_made_small_kept_and_seen_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def breaks(octets: bytes) -> None:
-        if b"SEND" in octets:
+    def breaks(data: bytes) -> None:
+        if b"SEND" in data:
             raise ViolationError("no SEND")
 
     monkeypatch.setitem(TARGETS, "session", breaks)

@@ -57,9 +57,9 @@ def test_what_a_message_shows_of_an_exchange_can_be_sent_to(exchange: str, key: 
 
 
 @given(st.binary(max_size=255), st.binary(max_size=255))
-def test_showing_loses_nothing_and_leaves_no_octet_that_needs_care(exchange: bytes, key: bytes) -> None:
+def test_showing_loses_nothing_and_leaves_no_byte_that_needs_care(exchange: bytes, key: bytes) -> None:
     shown = message_destination(exchange, key)
-    assert all(32 <= octet <= 127 for octet in shown)
+    assert all(32 <= byte <= 127 for byte in shown)
     kind, *parts = shown.split(b"/")[1:]
     expected = {b"queue": [key], b"topic": [key], b"exchange": [exchange, *([key] if key else [])]}[kind]
     assert [unquote_to_bytes(part) for part in parts] == expected

@@ -93,9 +93,9 @@ def test_a_message_is_what_the_plain_encoder_writes(
         exchange, key, given_properties = kinds[choice % len(kinds)]
         route = (exchange, key)
         subscription.deliver(number, redelivered, short(exchange) + short(key), given_properties.marshal(), body)
-        octets = b"".join(subscription.output)
+        data = b"".join(subscription.output)
         subscription.output.clear()
-        assert octets == slowly(subscription, given_properties, route, number, redelivered, body, shows_ack)
+        assert data == slowly(subscription, given_properties, route, number, redelivered, body, shows_ack)
 
 
 PROPERTIES = ("type", "app-id", "user-id", "persistent", "priority", "content-type", "reply-to", "amqp-message-id")
@@ -104,10 +104,10 @@ forged_names = st.sampled_from([name.decode() for name in OWN]) | st.sampled_fro
 forgeries = st.dictionaries(forged_names, texts(60) | st.integers(2**31, 2**40), min_size=1, max_size=8)
 
 
-def read(octets: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
+def read(data: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
     """The headers of one frame as a client reads them: its own words for the wire, not the gateway's."""
     reader = FrameReader()
-    reader.feed(octets)
+    reader.feed(data)
     found = reader.take()
     assert isinstance(found, ServerFrame)
     assert found.command == b"MESSAGE"

@@ -72,10 +72,10 @@ def test_a_header_block_seen_before_is_published_as_if_it_were_new(
     warm = session(version)
     for number, (choice, at, body) in enumerate(sent):
         # In STOMP 1.0 the space in front goes.
-        octets = frame(repeated[choice % len(repeated)], at, b" r%d" % number, body)
+        data = frame(repeated[choice % len(repeated)], at, b" r%d" % number, body)
         cold = session(version)
         for play in (warm, cold):
-            play.octets(octets)
+            play.data(data)
         published = cold.session.take_publishes()
         assert warm.session.take_publishes() == published
         assert warm.said() == cold.said()
@@ -91,7 +91,7 @@ def test_every_header_of_a_send_arrives_at_the_broker(
     block: tuple[list[tuple[bytes, bytes]], bool, bool], at: int, body: bytes
 ) -> None:
     play = session("1.2")
-    play.octets(frame(block, at, b"r1", body))
+    play.data(frame(block, at, b"r1", body))
     frames = [found for _, found in amqp_frames(play.session.take_publishes())]
     method, content, *pieces = frames
     assert isinstance(method, commands.Basic.Publish)
@@ -99,7 +99,7 @@ def test_every_header_of_a_send_arrives_at_the_broker(
     arrived = b"".join(piece.value for piece in pieces)
     assert arrived == (body if block[2] else body.replace(b"\0", b""))
     assert content.body_size == len(arrived)
-    table = {name.encode(): as_octets(value) for name, value in (content.properties.headers or {}).items()}
+    table = {name.encode(): as_bytes(value) for name, value in (content.properties.headers or {}).items()}
     first = dict(reversed(block[0]))  # of repeated names the first counts
     sent = {name: value for name, value in first.items() if name in PLAIN}
     if block[1]:
@@ -109,7 +109,7 @@ def test_every_header_of_a_send_arrives_at_the_broker(
     assert table == sent
 
 
-def as_octets(value: object) -> bytes:
+def as_bytes(value: object) -> bytes:
     """Bytes of a table's value, of which pamqp shows UTF-8 as text."""
     assert isinstance(value, str | bytes)
     return value.encode() if isinstance(value, str) else value

@@ -47,7 +47,7 @@ def test_every_cell_without_a_handler_is_the_protocols_error_or_nothing(state: S
         return
     play = reach(state)
     assert play.state() is state
-    play.octets(command + b"\nreceipt:r1\n\n\0")
+    play.data(command + b"\nreceipt:r1\n\n\0")
     shown = command.decode("utf-8", "backslashreplace")
     expected = {
         State.CONNECTING: ["ERROR for r1 Illegal command: You must log in using CONNECT first"],
@@ -63,7 +63,7 @@ def test_every_cell_without_a_handler_is_the_protocols_error_or_nothing(state: S
 def test_every_cell_with_a_handler_leads_to_a_legal_state(cell: tuple[State, bytes], data: st.DataObject) -> None:
     state, command = cell
     play = reach(state)
-    play.octets(data.draw(frames(command)))
+    play.data(data.draw(frames(command)))
     play.said()
     assert play.state() is state or play.state() in MOVES[state]
 
@@ -71,7 +71,7 @@ def test_every_cell_with_a_handler_leads_to_a_legal_state(cell: tuple[State, byt
 @given(st.sampled_from(sorted(set(State) - READING, key=str)), frames())
 def test_what_arrives_in_a_state_that_does_not_read_changes_nothing(state: State, frame: bytes) -> None:
     play = reach(state)
-    play.octets(frame)
+    play.data(frame)
     assert (play.state(), play.said(), play.asked(), play.published()) == (state, [], None, [])
 
 
@@ -104,7 +104,7 @@ Step = Callable[[Playbook, list[ops.Subscribe]], None]
 
 
 def _client(frame: bytes) -> Step:
-    return lambda play, _: play.octets(frame)
+    return lambda play, _: play.data(frame)
 
 
 def _answer(choice: int) -> Step:
@@ -171,7 +171,7 @@ _rarely = (
     | st.just(lambda play, _: play.broker(ops.LinkLost(541, "INTERNAL_ERROR")))
     | st.just(lambda play, _: play.session.shut_down())
     | st.just(lambda play, _: play.session.client_gone())
-    | st.just(lambda play, _: play.octets(b"no colon\nhere\n\n\0"))
+    | st.just(lambda play, _: play.data(b"no colon\nhere\n\n\0"))
 )
 _lives = st.tuples(
     st.booleans(),

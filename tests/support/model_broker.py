@@ -435,10 +435,10 @@ def _refuse(text: str | None) -> None:
         raise RefusalError(PRECONDITION_FAILED, text)
 
 
-def read_properties(octets: bytes) -> commands.Basic.Properties:
+def read_properties(data: bytes) -> commands.Basic.Properties:
     """Decode the flags and the property list of a content header, with pamqp."""
     found = header.ContentHeader()
-    found.unmarshal(b"\0\x3c\0\0" + bytes(8) + octets)
+    found.unmarshal(b"\0\x3c\0\0" + bytes(8) + data)
     return found.properties
 
 

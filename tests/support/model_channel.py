@@ -114,9 +114,9 @@ class Channel:
 
     # What is written on it.
 
-    def write(self, octets: bytes) -> None:
+    def write(self, data: bytes) -> None:
         """Take AMQP frames, whole ones only. What comes after a refusal is discarded, as RabbitMQ does."""
-        frames = self._frames(octets)
+        frames = self._frames(data)
         try:
             for found, _ in frames:
                 if not self.is_open:
@@ -135,17 +135,17 @@ class Channel:
             self.close()
             self._closed(refusal)
 
-    def _frames(self, octets: bytes) -> Iterator[tuple[Any, bytes]]:
+    def _frames(self, data: bytes) -> Iterator[tuple[Any, bytes]]:
         """The frames, each next to its bytes."""
         at = 0
-        while at < len(octets):
-            size, number, found = frame.unmarshal(octets[at:])
+        while at < len(data):
+            size, number, found = frame.unmarshal(data[at:])
             assert number == self.number, f"a frame for channel {number} on channel {self.number}"
-            yield found, octets[at : at + size]
+            yield found, data[at : at + size]
             at += size
 
     def _publish(self, method: commands.Basic.Publish, frames: Iterator[tuple[Any, bytes]]) -> None:
-        found, octets = next(frames)
+        found, data = next(frames)
         assert isinstance(found, header.ContentHeader)
         pieces = b""
         while len(pieces) < found.body_size:
@@ -154,7 +154,7 @@ class Channel:
             pieces += piece.value
         assert len(pieces) == found.body_size, "a body longer than its header says"
         self._check(found.properties)
-        message = Message(method.exchange, method.routing_key, octets[_CONTENT_START:-1], pieces)
+        message = Message(method.exchange, method.routing_key, data[_CONTENT_START:-1], pieces)
         reached = not method.mandatory or self._broker.reaches_a_queue(message)
         accepted = self._broker.route(message)
         if not reached:

@@ -33,12 +33,12 @@ def stomp(command: str, *headers: str, body: bytes | str = b"") -> bytes:
     return "\n".join([command, *headers, "", ""]).encode() + text + b"\0"
 
 
-def amqp_frames(octets: bytes) -> Iterator[tuple[int, Any]]:
+def amqp_frames(data: bytes) -> Iterator[tuple[int, Any]]:
     """Channel number and frame of each AMQP frame, read by pamqp."""
-    while octets:
-        size, channel, found = frame.unmarshal(octets)
+    while data:
+        size, channel, found = frame.unmarshal(data)
         yield channel, found
-        octets = octets[size:]
+        data = data[size:]
 
 
 def in_words(said: ServerFrame) -> str:
@@ -57,10 +57,10 @@ def in_words(said: ServerFrame) -> str:
     return f"ERROR{receipt} {lines['message']}: {text}"
 
 
-def settlements_in_words(octets: bytes) -> list[str]:
+def settlements_in_words(data: bytes) -> list[str]:
     """Acknowledgements for the broker in short words."""
     words = []
-    for _, found in amqp_frames(octets):
+    for _, found in amqp_frames(data):
         multiple = " multiple" if found.multiple else ""
         if isinstance(found, commands.Basic.Ack):
             words.append(f"ack {found.delivery_tag}{multiple}")
@@ -96,12 +96,12 @@ class Playbook:
 
     def client(self, command: str, *headers: str, body: bytes | str = b"") -> None:
         """The client sends a frame."""
-        self.octets(stomp(command, *headers, body=body))
+        self.data(stomp(command, *headers, body=body))
 
-    def octets(self, octets: bytes) -> None:
+    def data(self, data: bytes) -> None:
         """The client sends bytes."""
         try:
-            self._decoder.feed(octets)
+            self._decoder.feed(data)
         except FrameError as error:
             self.session.malformed(error)
         self.session.run(self._decoder)

@@ -224,11 +224,11 @@ class _Client:
         self.frames = FrameReader()
         self._over = False
 
-    def feed(self, octets: bytes) -> None:
+    def feed(self, data: bytes) -> None:
         if self._over:
             return
         try:
-            self.decoder.feed(octets)
+            self.decoder.feed(data)
         except FrameError as error:
             self.session.malformed(error)
 
@@ -274,9 +274,9 @@ class SessionPeer:
         self._clients: dict[str, _Client] = {}
         self._numbers = iter(range(1, 0x10000))
 
-    def say(self, client: str, octets: bytes) -> None:
+    def say(self, client: str, data: bytes) -> None:
         """Send bytes on a client's connection, which is opened at the first use of its name."""
-        self._client(client).feed(octets)
+        self._client(client).feed(data)
         self._settle_down()
 
     def hear(self, client: str) -> Received | None:
@@ -291,9 +291,9 @@ class SessionPeer:
         self._settle_down()
         del self._clients[client]
 
-    async def send(self, client: str, octets: bytes) -> None:
+    async def send(self, client: str, data: bytes) -> None:
         """See StompPeer."""
-        self.say(client, octets)
+        self.say(client, data)
 
     async def receive(self, client: str) -> Received:
         """See StompPeer. Nobody waits: what has not come by now never comes."""

@@ -25,13 +25,13 @@ class Unacked:
     requeued: set[int] = field(default_factory=set)
     discarded: set[int] = field(default_factory=set)
 
-    def apply(self, octets: bytes) -> None:
+    def apply(self, data: bytes) -> None:
         """Carry out acknowledgements as RabbitMQ does.
 
         Raises:
             UnknownTagError: one names a tag that is not waiting.
         """
-        for _, found in amqp_frames(octets):
+        for _, found in amqp_frames(data):
             if isinstance(found, commands.Basic.Ack):
                 self.acked |= self._take(found.delivery_tag, found.multiple)
             else:

@@ -14,8 +14,8 @@ def header_frame(size: int, table: bytes) -> bytes:
     return b"\x02\x00\x01" + len(payload).to_bytes(4, "big") + payload + b"\xce"
 
 
-def body_frame(octets: bytes) -> bytes:
-    return b"\x03\x00\x01" + len(octets).to_bytes(4, "big") + octets + b"\xce"
+def body_frame(data: bytes) -> bytes:
+    return b"\x03\x00\x01" + len(data).to_bytes(4, "big") + data + b"\xce"
 
 
 def test_publish_is_neither_mandatory_nor_immediate() -> None:
@@ -23,7 +23,7 @@ def test_publish_is_neither_mandatory_nor_immediate() -> None:
     assert encode_publish(0xABCD, b"", b"") == b"\x01\xab\xcd\x00\x00\x00\x09\x00\x3c\x00\x28\x00\x00\x00\x00\x00\xce"
 
 
-def test_names_pass_as_the_octets_they_are() -> None:
+def test_names_pass_as_the_bytes_they_are() -> None:
     assert b"\x02\xff\x00\x01\x80\x00\xce" in encode_publish(1, b"\xff\x00", b"\x80")
 
 
@@ -41,7 +41,7 @@ def test_names_longer_than_a_short_string_are_refused(exchange: bytes, key: byte
 
 
 @pytest.mark.parametrize(
-    ("frame", "octets"),
+    ("frame", "data"),
     [
         (
             encode_ack(1, 2, multiple=False),
@@ -61,8 +61,8 @@ def test_names_longer_than_a_short_string_are_refused(exchange: bytes, key: byte
         ),
     ],
 )
-def test_acknowledgements(frame: bytes, octets: bytes) -> None:
-    assert frame == octets
+def test_acknowledgements(frame: bytes, data: bytes) -> None:
+    assert frame == data
 
 
 def test_a_message_is_method_content_header_and_body() -> None:

@@ -104,7 +104,7 @@ def test_a_header_name_longer_than_a_short_string_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("octets", "text"),
+    ("data", "text"),
     [
         (b"", "the properties of a message end too early"),
         (b"\x80", "the properties of a message end too early"),
@@ -120,6 +120,6 @@ def test_a_header_name_longer_than_a_short_string_is_refused() -> None:
         (b"\x80\x01\x00\x00\x01a", "a second word of property flags"),
     ],
 )
-def test_broken_properties_are_an_error(octets: bytes, text: str) -> None:
+def test_broken_properties_are_an_error(data: bytes, text: str) -> None:
     with pytest.raises(CodecError, match=f"^{text}$"):
-        decode(octets)
+        decode(data)

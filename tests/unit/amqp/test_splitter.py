@@ -28,8 +28,8 @@ def header(size: int, properties: bytes = b"\x00\x00", channel: int = 1) -> byte
     return b"\x02" + channel.to_bytes(2, "big") + len(payload).to_bytes(4, "big") + payload + b"\xce"
 
 
-def body(octets: bytes, channel: int = 1) -> bytes:
-    return b"\x03" + channel.to_bytes(2, "big") + len(octets).to_bytes(4, "big") + octets + b"\xce"
+def body(raw: bytes, channel: int = 1) -> bytes:
+    return b"\x03" + channel.to_bytes(2, "big") + len(raw).to_bytes(4, "big") + raw + b"\xce"
 
 
 class Stand:
@@ -56,7 +56,7 @@ def stand() -> Stand:
 def ways(*frames: bytes) -> list[list[bytes]]:
     """Frames in one read, each in a read of its own, byte by byte, and cut in the middle of each."""
     stream = b"".join(frames)
-    halves = [half for octets in frames for half in (octets[: len(octets) // 2], octets[len(octets) // 2 :])]
+    halves = [half for raw in frames for half in (raw[: len(raw) // 2], raw[len(raw) // 2 :])]
     shifted = [halves[0], *map(b"".join, zip(halves[1::2], [*halves[2::2], b""], strict=True))]
     return [[stream], list(frames), [stream[at : at + 1] for at in range(len(stream))], shifted]
 
@@ -116,7 +116,7 @@ def test_the_empty_message_of_another_channel_is_not_taken_for_the_own() -> None
         assert [told[1:3] + told[-1:] for told in stand.told] == [(1, 1, b""), (2, 5, b"yo")]
 
 
-def test_neither_the_consumer_tag_nor_the_octets_of_a_route_matter(stand: Stand) -> None:
+def test_neither_the_consumer_tag_nor_the_bytes_of_a_route_matter(stand: Stand) -> None:
     odd = (
         deliver(3, consumer="Q_" + "/" * 253)
         .replace(b"amq.topic", b"\xff\xce\x00\x01.....")
@@ -203,7 +203,7 @@ def test_everything_else_passes_whole_and_untouched(stand: Stand, other: bytes) 
         stand.splitter.touched.clear()
         passed = [stand.splitter.receive(piece) for piece in pieces]
         assert b"".join(passed) == other * 3
-        assert all(not octets or octets.endswith(b"\xce") for octets in passed)
+        assert all(not raw or raw.endswith(b"\xce") for raw in passed)
     assert [told[0] for told in stand.told] == ["deliver"] * 2 * 4
 
 
@@ -265,8 +265,8 @@ WRONG_ORDER = "the frames of a message came in the wrong order"
 NO_END = "an AMQP frame does not end with its end octet"
 
 
-def without_end(octets: bytes) -> bytes:
-    return octets[:-1] + b"\x00"
+def without_end(raw: bytes) -> bytes:
+    return raw[:-1] + b"\x00"
 
 
 @pytest.mark.parametrize(

@@ -36,13 +36,13 @@ def encoded(sent: Frame, reply_queue: bytes | None = None, frame_max: int = 131_
 
 
 def test_a_message_is_a_method_a_header_and_a_body() -> None:
-    method, content, octets = encoded(frame("destination:/topic/a", "color:red", "priority:3", body=b"hello"))
+    method, content, data = encoded(frame("destination:/topic/a", "color:red", "priority:3", body=b"hello"))
     assert isinstance(method, commands.Basic.Publish)
     assert (method.exchange, method.routing_key, method.mandatory, method.immediate) == ("amq.topic", "a", False, False)
     assert isinstance(content, header.ContentHeader)
     assert (content.body_size, content.properties.headers, content.properties.priority) == (5, {"color": "red"}, 3)
-    assert isinstance(octets, body.ContentBody)
-    assert octets.value == b"hello"
+    assert isinstance(data, body.ContentBody)
+    assert data.value == b"hello"
 
 
 def test_an_empty_message_has_no_body_frame() -> None:
@@ -136,7 +136,7 @@ def test_what_is_wrong_with_a_send_is_found_before_anything_is_asked_of_the_brok
 
 
 @pytest.mark.parametrize("text", ["/queue/" + "x" * 255, "/topic/" + "x" * 255, "/exchange/e/" + "x" * 255])
-def test_255_octets_are_not_too_many(text: str) -> None:
+def test_255_bytes_are_not_too_many(text: str) -> None:
     assert len(cached(f"destination:{text}").routing_key) == 255
 
 

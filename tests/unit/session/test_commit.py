@@ -37,7 +37,7 @@ def test_everything_waits_for_commit(play: Playbook) -> None:
     # The receipt of an ACK says that it was taken note of; that of a SEND is the broker's confirm.
     assert play.said() == ["RECEIPT b", "RECEIPT a1"]
     assert [play.published(), play.settled()] == [[], []]
-    play.octets(stomp("COMMIT", "transaction:t", "receipt:c") + stomp("SEND", "destination:/topic/z", body="behind"))
+    play.data(stomp("COMMIT", "transaction:t", "receipt:c") + stomp("SEND", "destination:/topic/z", body="behind"))
     assert play.published() == ["amq.topic a one", "amq.topic b two"]
     assert play.session.holds == {Hold.COMMIT}
     play.confirm(3)
@@ -249,7 +249,7 @@ def test_a_send_that_is_too_much_for_its_transaction_is_left_out(limits: Transac
     assert play.published() == [f"amq.topic t {'x' * 200}"] * 2
 
 
-def test_headers_count_as_octets_of_a_transaction() -> None:
+def test_headers_count_as_bytes_of_a_transaction() -> None:
     play = Playbook(VirtualHost(name="/", transactions=TransactionLimits(max_bytes=10_000)))
     play.connect()
     _ready_to_publish(play)

@@ -91,9 +91,9 @@ def test_a_refused_login_has_no_line_feed_behind_it(settings: VirtualHost, end: 
     play.client("CONNECT", "host:/", "login:a", "passcode:b")
     assert isinstance(play.asked(), ops.Login)
     play.broker(ops.LoginFailed(403, "ACCESS_REFUSED - Login was refused"))
-    octets = b"".join(play.session.output)
+    data = b"".join(play.session.output)
     body = b"Access refused for user 'a%b" % end
-    assert octets.endswith(b"content-length:%d\n\n%b\0\n" % (len(body), body))
+    assert data.endswith(b"content-length:%d\n\n%b\0\n" % (len(body), body))
 
 
 # What does not change, because the next version changed it by accident or not at all.

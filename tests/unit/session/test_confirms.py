@@ -76,7 +76,7 @@ def test_a_confirm_that_says_nothing_new(multiple: bool) -> None:
     assert len(found) == 1
 
 
-def test_octets_are_given_back_when_they_are_confirmed() -> None:
+def test_bytes_are_given_back_when_they_are_confirmed() -> None:
     found = confirm_window()
     for size in (100, 200, 300):
         publish(found, size=size)
@@ -88,7 +88,7 @@ def test_octets_are_given_back_when_they_are_confirmed() -> None:
 
 
 @pytest.mark.parametrize(("count", "size", "full"), [(9, 0, False), (10, 0, True), (1, 999, False), (1, 1000, True)])
-def test_the_window_is_full_by_number_or_by_octets(count: int, size: int, full: bool) -> None:
+def test_the_window_is_full_by_number_or_by_bytes(count: int, size: int, full: bool) -> None:
     found = confirm_window(10, 1000)
     for _ in range(count):
         publish(found, size=size)

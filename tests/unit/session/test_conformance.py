@@ -152,7 +152,7 @@ def test_after_the_login_strict_closes_where_the_plugin_goes_on(case: Case) -> N
 def test_strict_sends_one_error_and_carries_out_nothing_behind_it() -> None:
     play = Playbook(STRICT)
     play.connect()
-    play.octets(b"NONSENSE\nreceipt:r1\n\n\0BEGIN\ntransaction:t\nreceipt:r2\n\n\0COMMIT\ntransaction:u\n\n\0")
+    play.data(b"NONSENSE\nreceipt:r1\n\n\0BEGIN\ntransaction:t\nreceipt:r2\n\n\0COMMIT\ntransaction:u\n\n\0")
     assert play.said() == ['ERROR for r1 Bad command: Could not interpret command "NONSENSE"']
     play.finish()
 

@@ -71,9 +71,9 @@ def test_without_a_default_user_both_are_needed(headers: dict[bytes, bytes], bod
 @pytest.mark.parametrize(
     "host",
     [b"nowhere", b"", b" /", b"\xff", b"a\nb", b"x" * 300],
-    ids=["name", "empty", "space", "octet", "line", "long"],
+    ids=["name", "empty", "space", "byte", "line", "long"],
 )
-def test_a_virtual_host_that_is_not_there_is_named_to_the_octet(host: bytes) -> None:
+def test_a_virtual_host_that_is_not_there_is_named_to_the_byte(host: bytes) -> None:
     with pytest.raises(StompError, match="Bad CONNECT") as found:
         read_connect({b"accept-version": b"1.2", b"host": host}, resolve)
     assert found.value.body == b"Virtual host '%b' access denied" % host
@@ -151,9 +151,9 @@ def test_a_session_of_1_0_trims_what_travels_with_a_message() -> None:
     play.connect("1.0")
     play.client("SEND", "destination: /topic/t", "color:  red", "receipt: r1", "content-length: 5", body="hello")
     play.prepare()
-    octets = play.session.take_publishes()
+    data = play.session.take_publishes()
     for name, value in ((b"color", b"red"), (b"receipt", b"r1"), (b"content-length", b"5")):
-        assert name + b"S" + len(value).to_bytes(4, "big") + value in octets
+        assert name + b"S" + len(value).to_bytes(4, "big") + value in data
 
 
 def test_a_session_of_1_2_trims_nothing() -> None:

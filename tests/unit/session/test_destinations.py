@@ -186,7 +186,7 @@ def test_durable_queue_names_are_those_of_every_released_plugin(
     assert durable_queue_name(routing_key, identifier) == name
 
 
-def test_erlang_writes_a_long_text_otherwise_from_65536_octets_on() -> None:
+def test_erlang_writes_a_long_text_otherwise_from_65536_bytes_on() -> None:
     names = {durable_queue_name(b"a" * size, b"z") for size in (65_534, 65_535, 65_536, 65_537)}
     assert len(names) == 4
     # Computed from the external term format by hand: STRING_EXT up to 65535 bytes, LIST_EXT from there on.

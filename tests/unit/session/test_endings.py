@@ -20,7 +20,7 @@ def _send(play: Playbook, receipt: str) -> None:
 def test_disconnect_waits_for_all_confirms_and_for_the_channels_to_close(play: Playbook) -> None:
     for receipt in ("r1", "r2", "r3"):
         _send(play, receipt)
-    play.octets(stomp("DISCONNECT", "receipt:bye") + stomp("SEND", "destination:/topic/t", body="too late"))
+    play.data(stomp("DISCONNECT", "receipt:bye") + stomp("SEND", "destination:/topic/t", body="too late"))
     assert play.state() is State.DRAINING
     assert play.asked() is None
     play.confirm(2)
@@ -146,7 +146,7 @@ def test_a_gateway_that_stops_lets_a_disconnect_have_its_receipt(play: Playbook)
 
 
 def test_a_subscription_under_way_is_finished_before_the_gateway_stops(play: Playbook) -> None:
-    play.octets(
+    play.data(
         stomp("SUBSCRIBE", "id:1", "destination:/queue/q", "receipt:r1")
         + stomp("SEND", "destination:/queue/q", "receipt:r2")
     )
@@ -213,8 +213,8 @@ def test_channels_that_do_not_close_end_the_session_with_the_brokers_words(play:
     assert play.state() is State.CLOSED
 
 
-def test_octets_that_are_no_frame_end_the_session_with_an_error(play: Playbook) -> None:
-    play.octets(stomp("BEGIN", "transaction:t", "receipt:r1") + b"SEND\nno colon\n\n\0" + stomp("BEGIN"))
+def test_bytes_that_are_no_frame_end_the_session_with_an_error(play: Playbook) -> None:
+    play.data(stomp("BEGIN", "transaction:t", "receipt:r1") + b"SEND\nno colon\n\n\0" + stomp("BEGIN"))
     receipt, error = play.said()
     assert receipt == "RECEIPT r1"
     assert error.startswith("ERROR Malformed frame: a header line without a colon")

@@ -186,7 +186,7 @@ def test_a_lost_link_ends_the_session_in_every_state(state: State) -> None:
     assert play.said() == [f"ERROR connection_forced: {LOST.text}"]
     assert play.state() is State.CLOSED
     assert play.session.close_reason is CloseReason.LINK_LOST
-    play.octets(stomp("SEND", "destination:/topic/t"))
+    play.data(stomp("SEND", "destination:/topic/t"))
     play.broker(LOST)
     play.finish()
 

@@ -8,8 +8,8 @@ from tests.support.playbook import Playbook, ack_id, deliver, stomp
 SEND = ("SEND", "destination:/topic/t", "receipt:r")
 
 
-def _small_window(messages: int = 4, octets: int = 1000) -> Playbook:
-    play = Playbook(VirtualHost(name="/", confirm_window=ConfirmWindow(messages=messages, bytes=octets)))
+def _small_window(messages: int = 4, data: int = 1000) -> Playbook:
+    play = Playbook(VirtualHost(name="/", confirm_window=ConfirmWindow(messages=messages, bytes=data)))
     play.connect()
     play.client(*SEND)
     play.prepare()
@@ -24,7 +24,7 @@ def test_a_full_window_of_messages_holds_and_half_of_it_releases() -> None:
     for _ in range(3):
         play.client(*SEND)
     assert not play.session.holds
-    play.octets(stomp(*SEND) + stomp(*SEND))
+    play.data(stomp(*SEND) + stomp(*SEND))
     assert play.session.holds == {Hold.CONFIRM_WINDOW}
     assert not play.session.wants_read
     assert len(play.published()) == 4
@@ -39,8 +39,8 @@ def test_a_full_window_of_messages_holds_and_half_of_it_releases() -> None:
     play.finish()
 
 
-def test_a_full_window_of_octets_holds_and_half_of_it_releases() -> None:
-    play = _small_window(octets=1000)
+def test_a_full_window_of_bytes_holds_and_half_of_it_releases() -> None:
+    play = _small_window(data=1000)
     play.client(*SEND, body="x" * 600)
     assert play.session.wants_read
     play.client(*SEND, body="x" * 400)
@@ -54,8 +54,8 @@ def test_a_full_window_of_octets_holds_and_half_of_it_releases() -> None:
 
 
 def test_a_message_larger_than_the_window_passes_alone() -> None:
-    play = _small_window(octets=10)
-    play.octets(stomp(*SEND, body="x" * 100) + stomp(*SEND, body="y" * 100))
+    play = _small_window(data=10)
+    play.data(stomp(*SEND, body="x" * 100) + stomp(*SEND, body="y" * 100))
     assert len(play.published()) == 1
     play.confirm(2)
     assert len(play.published()) == 1
@@ -86,7 +86,7 @@ def test_an_alarm_lets_one_more_send_pass_and_then_holds(play: Playbook) -> None
     assert play.said() == ["MESSAGE 1 #1 ", "RECEIPT a1"]
     assert play.settled() == ["ack 1 multiple"]
     assert play.session.wants_read
-    play.octets(
+    play.data(
         stomp("SEND", "destination:/topic/t", body="one more") + stomp("SEND", "destination:/topic/t", body="held")
     )
     assert play.session.holds == {Hold.BROKER_BLOCKED}
@@ -102,7 +102,7 @@ def test_an_alarm_lets_one_more_send_pass_and_then_holds(play: Playbook) -> None
 
 def test_an_alarm_holds_behind_a_send_that_needs_a_channel_first(play: Playbook) -> None:
     play.session.set_blocked(True)
-    play.octets(stomp("SEND", "destination:/queue/q", body="one") + stomp("SEND", "destination:/queue/q", body="two"))
+    play.data(stomp("SEND", "destination:/queue/q", body="one") + stomp("SEND", "destination:/queue/q", body="two"))
     play.prepare()
     assert play.session.holds == {Hold.BROKER_BLOCKED}
     assert play.published() == ["- q one"]
@@ -120,7 +120,7 @@ def test_an_alarm_that_is_over_before_the_next_send_holds_nothing(play: Playbook
     assert play.session.wants_read
 
 
-def test_a_link_that_takes_no_octets_holds_its_clients(play: Playbook) -> None:
+def test_a_link_that_takes_no_bytes_holds_its_clients(play: Playbook) -> None:
     subscription = play.subscribe()
     play.session.hold(Hold.LINK_WRITE)
     play.client("SEND", "destination:/topic/t", body="held")
@@ -148,7 +148,7 @@ def test_a_frame_that_waited_for_its_operation_also_waits_for_the_link(play: Pla
 def test_holds_are_independent() -> None:
     play = _small_window(messages=1)
     play.session.set_blocked(True)
-    play.octets(stomp(*SEND) + stomp(*SEND))
+    play.data(stomp(*SEND) + stomp(*SEND))
     assert play.session.holds == {Hold.CONFIRM_WINDOW, Hold.BROKER_BLOCKED}
     assert len(play.published()) == 1
     play.confirm(2)
@@ -161,7 +161,7 @@ def test_holds_are_independent() -> None:
 
 
 def test_before_login_nothing_behind_connect_is_looked_at(fresh: Playbook) -> None:
-    fresh.octets(stomp("CONNECT", "accept-version:1.2") + stomp("SEND", "destination:/topic/t", body="soon"))
+    fresh.data(stomp("CONNECT", "accept-version:1.2") + stomp("SEND", "destination:/topic/t", body="soon"))
     assert fresh.session.holds == {Hold.OPERATION}
     assert not fresh.session.wants_read
     assert isinstance(fresh.asked(), ops.Login)

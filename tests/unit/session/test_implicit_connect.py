@@ -28,7 +28,7 @@ def play() -> Iterator[Playbook]:
 
 
 def test_the_first_frame_waits_for_the_login_and_is_carried_out_then(play: Playbook) -> None:
-    play.octets(SUBSCRIBE + b"BEGIN\ntransaction:t\nreceipt:r2\n\n\0")
+    play.data(SUBSCRIBE + b"BEGIN\ntransaction:t\nreceipt:r2\n\n\0")
     assert play.asked() == ops.Login(SETTINGS, b"somebody", b"secret")
     assert play.said() == []
     play.broker(ops.LoggedIn())
@@ -41,7 +41,7 @@ def test_the_first_frame_waits_for_the_login_and_is_carried_out_then(play: Playb
 
 
 def test_a_login_that_the_broker_refuses_closes_and_names_the_receipt(play: Playbook) -> None:
-    play.octets(SUBSCRIBE + SUBSCRIBE)
+    play.data(SUBSCRIBE + SUBSCRIBE)
     assert isinstance(play.asked(), ops.Login)
     play.broker(ops.LoginFailed(403, "ACCESS_REFUSED - Login was refused"))
     assert play.said() == ["ERROR for r1 Bad CONNECT: Access refused for user 'somebody'"]
@@ -53,7 +53,7 @@ def test_a_default_user_who_may_not_come_from_elsewhere_is_closed(play: Playbook
     local = SETTINGS.model_copy(update={"loopback_users": (b"somebody",)})
     playbook = Playbook(local)
     playbook.session.set_client(ClientFacts(is_local=False, implicit_connect=True))
-    playbook.octets(SUBSCRIBE)
+    playbook.data(SUBSCRIBE)
     assert isinstance(playbook.asked(), ops.Login)
     playbook.broker(ops.LoggedIn())
     assert playbook.said() == ["ERROR for r1 Bad CONNECT: non-loopback access denied"]
@@ -84,13 +84,13 @@ def test_a_connect_afterwards_is_a_second_one(play: Playbook) -> None:
 def test_where_there_is_no_default_user_the_first_frame_closes() -> None:
     play = Playbook(SETTINGS.model_copy(update={"default_user": None}))
     play.session.set_client(ClientFacts(implicit_connect=True))
-    play.octets(SUBSCRIBE)
+    play.data(SUBSCRIBE)
     assert play.said() == ["ERROR for r1 Bad CONNECT: Missing login or passcode header(s)"]
     assert play.state() is State.CLOSED
 
 
 def test_a_client_that_vanishes_during_the_login_leaves_nothing(play: Playbook) -> None:
-    play.octets(SUBSCRIBE)
+    play.data(SUBSCRIBE)
     assert isinstance(play.asked(), ops.Login)
     play.session.client_gone()
     play.broker(ops.LoggedIn())

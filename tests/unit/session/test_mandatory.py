@@ -25,7 +25,7 @@ def begin(settings: VirtualHost | None = None) -> Playbook:
     """A session whose first message, a mandatory one, was confirmed."""
     play = Playbook(settings)
     play.connect()
-    play.octets(mandatory("/topic/first"))
+    play.data(mandatory("/topic/first"))
     assert play.prepare().confirms
     assert play.published() == ["mandatory amq.topic first "]
     play.confirm(1)
@@ -34,7 +34,7 @@ def begin(settings: VirtualHost | None = None) -> Playbook:
 
 def test_a_message_that_comes_back_is_an_error_and_gets_no_receipt() -> None:
     play = begin()
-    play.octets(mandatory("/topic/t", "r1", "lost") + mandatory("/topic/u", "r2"))
+    play.data(mandatory("/topic/t", "r1", "lost") + mandatory("/topic/u", "r2"))
     assert play.published() == ["mandatory amq.topic t lost", "mandatory amq.topic u "]
     play.return_message("amq.topic", "t", size=4, receipt="r1")
     assert play.said() == [refusal("/topic/t", "r1")]
@@ -47,7 +47,7 @@ def test_a_message_that_comes_back_is_an_error_and_gets_no_receipt() -> None:
 
 def test_without_a_receipt_the_error_names_the_destination_alone() -> None:
     play = begin()
-    play.octets(mandatory("/amq/queue/gone"))
+    play.data(mandatory("/amq/queue/gone"))
     play.published()
     play.return_message("", "gone")
     play.confirm(2)
@@ -64,7 +64,7 @@ def test_only_true_is_mandatory(play: Playbook, value: str) -> None:
 def test_a_client_that_had_no_confirms_gets_them_with_its_first_mandatory_message(play: Playbook) -> None:
     play.client("SEND", "destination:/topic/t")
     assert not play.prepare().confirms
-    play.octets(mandatory("/topic/t"))
+    play.data(mandatory("/topic/t"))
     assert play.prepare().confirms
     assert play.published() == ["amq.topic t ", "mandatory amq.topic t "]
     play.return_message("amq.topic", "t")
@@ -75,7 +75,7 @@ def test_a_client_that_had_no_confirms_gets_them_with_its_first_mandatory_messag
 def test_of_messages_that_went_the_same_way_the_one_that_bears_its_receipt_came_back() -> None:
     """The first may have found a queue that was deleted since, and wait for its confirm only."""
     play = begin()
-    play.octets(mandatory("/topic/t", "found") + mandatory("/topic/t", "lost") + mandatory("/topic/t", "found too"))
+    play.data(mandatory("/topic/t", "found") + mandatory("/topic/t", "lost") + mandatory("/topic/t", "found too"))
     play.published()
     play.return_message("amq.topic", "t", receipt="lost")
     assert play.said() == [refusal("/topic/t", "lost")]
@@ -85,7 +85,7 @@ def test_of_messages_that_went_the_same_way_the_one_that_bears_its_receipt_came_
 
 def test_messages_that_are_all_alike_come_back_in_their_order() -> None:
     play = begin()
-    play.octets(mandatory("/topic/t") * 3 + mandatory("/topic/t", "r"))
+    play.data(mandatory("/topic/t") * 3 + mandatory("/topic/t", "r"))
     play.published()
     for _ in range(3):
         play.return_message("amq.topic", "t")
@@ -98,7 +98,7 @@ def test_messages_that_are_all_alike_come_back_in_their_order() -> None:
 
 def test_a_message_that_is_not_mandatory_never_comes_back() -> None:
     play = begin()
-    play.octets(stomp("SEND", "destination:/topic/t", "receipt:r") + mandatory("/exchange/amq.topic/t", "r"))
+    play.data(stomp("SEND", "destination:/topic/t", "receipt:r") + mandatory("/exchange/amq.topic/t", "r"))
     play.published()
     play.return_message("amq.topic", "t", receipt="r")
     assert play.said() == [refusal("/exchange/amq.topic/t", "r")]
@@ -108,7 +108,7 @@ def test_a_message_that_is_not_mandatory_never_comes_back() -> None:
 
 def test_properties_that_make_no_sense_harm_nobody() -> None:
     play = begin()
-    play.octets(mandatory("/topic/t"))
+    play.data(mandatory("/topic/t"))
     play.published()
     play.session.message_returned(Return(312, b"NO_ROUTE", b"amq.topic", b"t", b"\x20\0\xff"))
     play.confirm(2)
@@ -117,7 +117,7 @@ def test_properties_that_make_no_sense_harm_nobody() -> None:
 
 def test_what_came_back_makes_room_in_the_window() -> None:
     play = begin(VirtualHost(name="/", confirm_window=ConfirmWindow(messages=1)))
-    play.octets(mandatory("/topic/t", "r"))
+    play.data(mandatory("/topic/t", "r"))
     play.published()
     assert play.session.holds == {Hold.CONFIRM_WINDOW}
     play.return_message("amq.topic", "t", receipt="r")
@@ -161,7 +161,7 @@ def test_confirms_of_a_transaction_are_switched_on_by_its_commit(play: Playbook)
 
 def test_strict_closes_with_it() -> None:
     play = begin(VirtualHost(name="/", conformance="strict"))
-    play.octets(mandatory("/topic/t", "r"))
+    play.data(mandatory("/topic/t", "r"))
     play.published()
     play.return_message("amq.topic", "t", receipt="r")
     assert play.said() == [refusal("/topic/t", "r")]
@@ -173,7 +173,7 @@ def test_strict_closes_with_it() -> None:
 
 def test_disconnect_waits_for_the_confirm_of_what_came_back() -> None:
     play = begin()
-    play.octets(mandatory("/topic/t", "r") + stomp("DISCONNECT", "receipt:bye"))
+    play.data(mandatory("/topic/t", "r") + stomp("DISCONNECT", "receipt:bye"))
     play.published()
     play.return_message("amq.topic", "t", receipt="r")
     assert play.asked() is None

@@ -37,7 +37,7 @@ def test_what_was_delivered_before_the_answer_is_not_settled_before_it(play: Pla
 
 
 def test_frames_behind_an_operation_wait_and_keep_their_order(play: Playbook) -> None:
-    play.octets(
+    play.data(
         stomp("SUBSCRIBE", "id:1", "destination:/queue/q", "receipt:r1")
         + stomp("SEND", "destination:/queue/q", body="one")
         + stomp("BEGIN", "transaction:t", "receipt:r2")
@@ -67,7 +67,7 @@ def test_a_queue_is_declared_before_the_first_message_for_it_and_only_then(play:
     assert play.published() == ["- q two"]
 
 
-def test_octets_that_come_while_an_operation_is_under_way_wait(play: Playbook) -> None:
+def test_bytes_that_come_while_an_operation_is_under_way_wait(play: Playbook) -> None:
     play.client("SEND", "destination:/queue/a", body="one")
     assert isinstance(play.asked(), ops.PreparePublisher)
     play.client("SEND", "destination:/topic/t", body="two")
@@ -195,7 +195,7 @@ def test_acknowledgements_of_one_batch_are_one_amqp_frame(play: Playbook) -> Non
 def test_a_refusal_answers_for_the_frame_that_waited_and_nothing_behind_it_happens(
     play: Playbook, command: str
 ) -> None:
-    play.octets(
+    play.data(
         stomp(command, "id:1", "destination:/queue/q", "receipt:r1")
         + stomp("SEND", "destination:/topic/t", body="behind")
     )
@@ -219,5 +219,5 @@ def test_a_temporary_queue_that_the_broker_took_away_is_made_anew(play: Playbook
     operation = play.asked()
     assert isinstance(operation, ops.Subscribe)
     play.broker(ops.Subscribed(operation.subscription, "amq.gen-2"))
-    octets = play.session.take_publishes()
-    assert (octets.count(b"amq.gen-2"), octets.count(b"amq.gen-1")) == (1, 0)
+    data = play.session.take_publishes()
+    assert (data.count(b"amq.gen-2"), data.count(b"amq.gen-1")) == (1, 0)

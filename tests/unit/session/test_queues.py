@@ -210,7 +210,7 @@ def test_arguments_reach_the_queue() -> None:
     assert subscribed.arguments == {"x-queue-type": "classic"}
 
 
-def test_names_for_the_broker_have_255_octets_at_most() -> None:
+def test_names_for_the_broker_have_255_bytes_at_most() -> None:
     assert name_for_broker(b"destination", b"x" * 255) == "x" * 255
     with pytest.raises(StompError, match="Invalid header") as found:
         name_for_broker(b"destination", "é".encode() * 128)

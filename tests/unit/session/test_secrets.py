@@ -61,7 +61,7 @@ def test_an_error_for_connect_does_not_show_the_passcode(headers: tuple[str, ...
 
 def test_a_passcode_on_a_line_of_its_own_is_not_echoed() -> None:
     play = Playbook()
-    play.octets(f"CONNECT\nlogin:guest\n{SECRET}\n\n\0".encode())
+    play.data(f"CONNECT\nlogin:guest\n{SECRET}\n\n\0".encode())
     (error,) = play.said()
     assert error.startswith("ERROR Malformed frame")
     assert SECRET not in error

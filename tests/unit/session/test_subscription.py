@@ -37,9 +37,9 @@ def settled(of: Subscription) -> list[str]:
 def message(of: Subscription, *, body: bytes = b"hi", route: bytes = TO_QUEUE, properties: bytes = NO_PROPERTIES,
             tag: int = 1, redelivered: bool = False) -> bytes:  # fmt: skip
     of.deliver(tag, redelivered, route, properties, body)
-    octets = b"".join(of.output)
+    data = b"".join(of.output)
     of.output.clear()
-    return octets
+    return data
 
 
 # MESSAGE.
@@ -117,8 +117,8 @@ def test_a_head_too_long_to_remember_is_encoded_every_time() -> None:
     for tag in (1, 2):
         entries = table_entries([(b"long", b"x" * 5000), (b"n", b"%d" % tag)])
         properties = before + len(entries).to_bytes(4, "big") + entries + behind
-        octets = message(found, properties=properties, tag=tag)
-        assert b"\nlong:" + b"x" * 5000 + b"\nn:%d\n" % tag in octets
+        data = message(found, properties=properties, tag=tag)
+        assert b"\nlong:" + b"x" * 5000 + b"\nn:%d\n" % tag in data
 
 
 # The account.
@@ -298,7 +298,7 @@ def test_a_header_of_a_sender_makes_no_stream() -> None:
     assert not found.is_stream, "the first message decides: this one came out of a stream once"
 
 
-def test_the_octets_of_a_streams_header_elsewhere_make_no_stream() -> None:
+def test_the_bytes_of_a_streams_header_elsewhere_make_no_stream() -> None:
     found = subscription()
     before, behind = encode_around_table(Properties())
     entries = table_entries([(b"foo", b"\x0fx-stream-offsetl" + bytes(8))])

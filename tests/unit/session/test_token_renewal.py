@@ -24,8 +24,8 @@ REFUSED_FOR_AGE = (
 )
 
 
-def segment(octets: bytes) -> str:
-    return urlsafe_b64encode(octets).rstrip(b"=").decode()
+def segment(data: bytes) -> str:
+    return urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 def token(claims: object) -> str:
@@ -95,7 +95,7 @@ def test_without_a_token_or_where_none_can_be_renewed_nothing_expires(passcode: 
 
 def test_another_token_takes_the_place_of_the_first() -> None:
     play = begin()
-    play.octets(stomp("TOKEN", f"token:{expiring(2000)}", "receipt:t") + stomp("BEGIN", "transaction:a", "receipt:b"))
+    play.data(stomp("TOKEN", f"token:{expiring(2000)}", "receipt:t") + stomp("BEGIN", "transaction:a", "receipt:b"))
     operation = play.asked()
     assert operation == ops.RenewToken(expiring(2000).encode())
     # Frames behind it wait, and the old token's end with them.

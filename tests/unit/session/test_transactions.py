@@ -71,7 +71,7 @@ def test_so_much_may_be_in_one() -> None:
 
 
 @pytest.mark.parametrize("second", [b"a", b"b"])
-def test_so_many_octets_may_be_in_all_of_them_together(second: bytes) -> None:
+def test_so_many_bytes_may_be_in_all_of_them_together(second: bytes) -> None:
     known = transactions(max_bytes=100)
     known.begin(b"a", 0.0)
     known.begin(b"b", 0.0)
@@ -84,7 +84,7 @@ def test_so_many_octets_may_be_in_all_of_them_together(second: bytes) -> None:
     known.enlist(b"b", 60)
 
 
-def test_expired_transactions_are_named_and_give_back_their_octets() -> None:
+def test_expired_transactions_are_named_and_give_back_their_bytes() -> None:
     known = transactions(max_bytes=100)
     known.begin(b"old", 0.0)
     known.enlist(b"old", 100)

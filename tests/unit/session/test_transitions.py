@@ -42,11 +42,11 @@ def test_there_is_no_way_back_from_connected_or_draining() -> None:
 @pytest.mark.parametrize("command", [b"MESSAGE", b"RECEIPT", b"ERROR", b"CONNECTED", b"send", b"SEND ", b"", b"\xff"])
 def test_what_no_client_may_say_is_an_error_and_the_connection_stays_open(command: bytes) -> None:
     play = Playbook()
-    play.octets(command + b"\nreceipt:r1\n\n\0" if command else b"\n")
+    play.data(command + b"\nreceipt:r1\n\n\0" if command else b"\n")
     if command:
         assert play.said() == ["ERROR for r1 Illegal command: You must log in using CONNECT first"]
     play.connect()
-    play.octets(command + b"\nreceipt:r2\n\n\0" if command else b"\n")
+    play.data(command + b"\nreceipt:r2\n\n\0" if command else b"\n")
     if command:
         shown = command.decode("utf-8", "backslashreplace")
         assert play.said() == [f'ERROR for r2 Bad command: Could not interpret command "{shown}"']

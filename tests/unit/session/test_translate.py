@@ -37,14 +37,14 @@ def test_texts_become_properties_as_they_are(header: bytes, field: str, value: b
 
 
 @pytest.mark.parametrize("header", [b"content-type", b"correlation-id", b"expiration", b"amqp-message-id", b"user-id"])
-def test_a_text_of_more_than_255_octets_is_an_error_that_names_the_header(header: bytes) -> None:
+def test_a_text_of_more_than_255_bytes_is_an_error_that_names_the_header(header: bytes) -> None:
     with pytest.raises(StompError, match="Invalid header") as found:
         properties_of_send({header: b"x" * 256}, None)
     assert found.value.body == b"The value of '%b' has 256 octets; AMQP carries at most 255 there.\n" % header
     assert found.value.close is None
 
 
-def test_a_reply_to_of_more_than_255_octets_is_an_error() -> None:
+def test_a_reply_to_of_more_than_255_bytes_is_an_error() -> None:
     assert properties_of_send({}, b"/queue/" + b"x" * 248).reply_to == b"/queue/" + b"x" * 248
     with pytest.raises(StompError, match="Invalid header") as found:
         properties_of_send({}, b"/queue/" + b"x" * 249)
@@ -100,7 +100,7 @@ def test_every_header_that_is_no_property_is_in_the_table_last_first() -> None:
     ]  # fmt: skip
 
 
-def test_octets_pass_untouched_into_the_table() -> None:
+def test_bytes_pass_untouched_into_the_table() -> None:
     (piece,), _ = table({b"latin": b"\xe9", "größe".encode(): "↑".encode(), b"": b"no name", b"empty": b""})
     assert read_table(piece) == {"empty": "", "": "no name", "größe": "↑", "latin": b"\xe9"}
 
@@ -116,7 +116,7 @@ def test_the_table_is_cut_where_values_belong_to_the_single_message() -> None:
     assert read_table(joined) == {"c": "3", "content-length": "77", "b": "2", "receipt": "another receipt", "a": "1"}
 
 
-def test_a_name_of_more_than_255_octets_is_an_error() -> None:
+def test_a_name_of_more_than_255_bytes_is_an_error() -> None:
     (piece,), _ = table({b"x" * 255: b"y"})
     assert len(piece) == 1 + 255 + 1 + 4 + 1
     with pytest.raises(StompError, match="Invalid header") as found:

@@ -18,14 +18,14 @@ def frames_of(*pieces: bytes) -> list[Frame]:
     return frames
 
 
-def octets_of(stream: bytes) -> list[bytes]:
+def bytes_of(stream: bytes) -> list[bytes]:
     return [stream[at : at + 1] for at in range(len(stream))]
 
 
 def only_frame(stream: bytes) -> Frame:
     """The one frame of a stream, read whole and byte by byte."""
     (whole,) = frames_of(stream)
-    (split,) = frames_of(*octets_of(stream))
+    (split,) = frames_of(*bytes_of(stream))
     assert (whole.command, whole.headers, whole.body, whole.receipt, whole.length) == (
         (split.command, split.headers, split.body, split.receipt, split.length)
     )
@@ -37,7 +37,7 @@ def violation(stream: bytes) -> str:
     with pytest.raises(FrameError) as whole:
         frames_of(stream)
     with pytest.raises(FrameError) as split:
-        frames_of(*octets_of(stream))
+        frames_of(*bytes_of(stream))
     assert str(whole.value) == str(split.value)
     return str(whole.value)
 
@@ -54,7 +54,7 @@ def test_a_frame_has_a_command_headers_and_a_receipt(command: bytes) -> None:
 @pytest.mark.parametrize("between", [b"\n", b"\r\n", b"\0", b"\n\0\r\n\0\0\n", b"\r\n" * 1_000, b"\n" * 100_000])
 def test_any_number_of_nul_lf_and_cr_lf_may_stand_between_frames(between: bytes) -> None:
     stream = between + b"BEGIN\ntransaction:1\n\n\0" + between + b"COMMIT\ntransaction:1\n\n\0" + between
-    for pieces in ([stream], octets_of(stream)):
+    for pieces in ([stream], bytes_of(stream)):
         assert [frame.command for frame in frames_of(*pieces)] == [b"BEGIN", b"COMMIT"]
 
 
@@ -166,7 +166,7 @@ def test_the_body_of_send_without_content_length_ends_at_the_first_nul() -> None
 
 
 @pytest.mark.parametrize("length", [b"5", b" 5 ", b"+5", b"05", b"  +0005", b"5\r", b"0" * 30 + b"5"])
-def test_the_body_of_send_has_as_many_octets_as_its_content_length_says(length: bytes) -> None:
+def test_the_body_of_send_has_as_many_bytes_as_its_content_length_says(length: bytes) -> None:
     frame = only_frame(b"SEND\ncontent-length:" + length + b"\n\n\0a\n\0\0\0")
     assert frame.body == b"\0a\n\0\0"
     assert frame.length == length.rstrip(b"\r")
@@ -175,7 +175,7 @@ def test_the_body_of_send_has_as_many_octets_as_its_content_length_says(length: 
 @pytest.mark.parametrize(
     "length", [b"\t5", b"abc", b"", b"5.0", b"0x5", b"-1", b"- 1", b"+ 5", b"5 5", b"1" * 1001, b"\\c5"]
 )
-def test_a_content_length_that_is_no_number_of_octets_is_fatal(length: bytes) -> None:
+def test_a_content_length_that_is_no_number_of_bytes_is_fatal(length: bytes) -> None:
     assert violation(b"SEND\ncontent-length:" + length + b"\n\nhello\0").endswith("is not a number of octets")
 
 

@@ -82,7 +82,7 @@ def test_integers(value: bytes, number: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("octets", "text"),
+    ("data", "text"),
     [
         (b"plain", "'plain'"),
         ("für".encode(), "'für'"),
@@ -92,5 +92,5 @@ def test_integers(value: bytes, number: int | None) -> None:
         (b"", "''"),
     ],
 )
-def test_octets_are_shown_short_and_without_control_characters(octets: bytes, text: str) -> None:
-    assert printable(octets) == text
+def test_bytes_are_shown_short_and_without_control_characters(data: bytes, text: str) -> None:
+    assert printable(data) == text

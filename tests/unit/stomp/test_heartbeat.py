@@ -39,26 +39,26 @@ def test_anything_but_two_integers_and_a_comma_is_no_agreement(header: bytes) ->
     assert negotiate(header) is None
 
 
-def closes_at(interval: float, last_octet: float) -> float:
+def closes_at(interval: float, last_byte: float) -> float:
     """When a client that spoke in every interval up to the given time counts as gone."""
     monitor = HeartbeatMonitor()
     before = 0.0
     for check in range(1, 100):
         now = check * interval
-        if monitor.tick(heard=before <= last_octet):
+        if monitor.tick(heard=before <= last_byte):
             return now
         before = now
     raise AssertionError("the client never counted as gone")
 
 
 @pytest.mark.parametrize(
-    ("interval", "last_octet", "closed"),
+    ("interval", "last_byte", "closed"),
     [(1.0, 0.0, 3.0), (2.0, 0.0, 6.0), (1.0, 0.9, 3.0), (1.0, 1.0, 4.0), (1.0, 5.5, 8.0), (60.0, 60.0, 240.0)],
 )
-def test_a_client_counts_as_gone_two_to_three_intervals_after_its_last_octet(
-    interval: float, last_octet: float, closed: float
+def test_a_client_counts_as_gone_two_to_three_intervals_after_its_last_byte(
+    interval: float, last_byte: float, closed: float
 ) -> None:
-    assert closes_at(interval, last_octet) == closed
+    assert closes_at(interval, last_byte) == closed
 
 
 def test_a_client_that_misses_one_interval_now_and_then_stays() -> None:

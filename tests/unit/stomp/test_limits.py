@@ -23,7 +23,7 @@ STEPS = [1, 7, 10_000]
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("head", [b"SEND\ndestination:/queue/a\n\n", b"SEND\ncontent-length:%d\n\n", b"ACK\nid:%d\n\n"])
-def test_a_frame_may_have_as_many_octets_as_the_limit_and_not_one_more(head: bytes, step: int) -> None:
+def test_a_frame_may_have_as_many_bytes_as_the_limit_and_not_one_more(head: bytes, step: int) -> None:
     for size, fits in ((200, True), (201, False)):
         body = size - len(head.replace(b"%d", b"123")) - 1
         start = head % body if b"%d" in head else head
@@ -74,7 +74,7 @@ def test_names_and_values_may_be_as_long_as_the_limit(line: bytes, step: int) ->
         read(b"SEND\n" + line % (b"x" * 1_001) + b"\n\n\0", limits, step)
 
 
-def test_escapes_count_as_the_one_octet_that_they_stand_for() -> None:
+def test_escapes_count_as_the_one_byte_that_they_stand_for() -> None:
     (frame,) = read(b"SEND\nname:" + b"\\c" * 10 + b"\n\n\0", FrameLimits(header=10), 1)
     assert frame.headers == {b"name": b":" * 10}
 

@@ -68,7 +68,7 @@ HEADERS = b"".join(b"header-%d:%s\n" % (number, b"y" * 40_000) for number in ran
     ],
     ids=["content-length", "body up to NUL", "other command", "long headers", "many headers"],
 )
-def test_no_octet_is_searched_twice_however_small_the_pieces(start: bytes, rest: bytes, most: int) -> None:
+def test_no_byte_is_searched_twice_however_small_the_pieces(start: bytes, rest: bytes, most: int) -> None:
     decoder = Decoder()
     decoder.feed(start)
     assert decoder.next_frame() is None

@@ -213,7 +213,7 @@ async def test_a_session_in_debt_is_not_read_until_it_is_paid() -> None:
     # What was sent before is charged, too: one message, of the two that may come at once.
     rate_limiter.charge(100)
     assert play.session.holds == set()
-    play.octets(stomp("SEND", "destination:/topic/t") * 3 + stomp("ACK", "id:nothing"))
+    play.data(stomp("SEND", "destination:/topic/t") * 3 + stomp("ACK", "id:nothing"))
     rate_limiter.charge(200)
     assert play.session.holds == {Hold.RATE_LIMIT}
     play.client("SEND", "destination:/topic/t", body="held")
@@ -257,7 +257,7 @@ async def test_what_comes_in_one_read_goes_out_in_steps() -> None:
     rate_limiter = RateLimiter(play.session, resumed.set)
     rate_limiter.start(limits.enter(virtual_host("{user: {messages_per_second: 1000, burst: 100ms}}"), "a", "10.0.0.1"))
     rate_limiter.charge(1)
-    play.octets(stomp("SEND", "destination:/topic/t") * 1000)
+    play.data(stomp("SEND", "destination:/topic/t") * 1000)
     steps = [len(play.published())]
     while sum(steps) < 1000:
         rate_limiter.charge(2)
@@ -275,7 +275,7 @@ async def test_the_end_of_a_client_lets_all_through_that_it_sent() -> None:
     play.published()
     rate_limiter = RateLimiter(play.session, lambda: None)
     rate_limiter.start(limits.enter(virtual_host("{user: {messages_per_second: 10}}"), "a", "10.0.0.1"))
-    play.octets(stomp("SEND", "destination:/topic/t") * 50)
+    play.data(stomp("SEND", "destination:/topic/t") * 50)
     rate_limiter.charge(1)
     rate_limiter.stop()
     before = len(play.published())

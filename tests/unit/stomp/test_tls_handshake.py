@@ -14,7 +14,7 @@ HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 
 @pytest.mark.parametrize("before", [b"", b"\n", b"\r\n\n\0", b"CONNECT\n\n\0", b"SEND\ndestination:/queue/a\n\n\0\n"])
 @pytest.mark.parametrize("after", [b"", b"\n\n", b"\n\r\n\0", b"x" * 100_000])
-def test_it_is_told_apart_from_other_octets(before: bytes, after: bytes) -> None:
+def test_it_is_told_apart_from_other_bytes(before: bytes, after: bytes) -> None:
     decoder = Decoder()
     decoder.feed(before + HELLO + after)
     with pytest.raises(TlsHandshakeError):
@@ -22,22 +22,20 @@ def test_it_is_told_apart_from_other_octets(before: bytes, after: bytes) -> None
 
 
 @pytest.mark.parametrize("before", [b"", b"\n", b"\r\n"])
-def test_one_octet_is_enough(before: bytes) -> None:
+def test_one_byte_is_enough(before: bytes) -> None:
     decoder = Decoder()
-    for octet in before:
-        decoder.feed(bytes((octet,)))
+    for byte in before:
+        decoder.feed(bytes((byte,)))
         assert decoder.next_frame() is None
     decoder.feed(HELLO[:1])
     with pytest.raises(TlsHandshakeError):
         decoder.next_frame()
 
 
-@pytest.mark.parametrize(
-    "octets", [b"SEND\ndestination:\x16\n\n\x16\0", b"\x15\x03\n\n\0", b"\x17\n\n\0", b"\x0e\n\n\0"]
-)
-def test_inside_of_a_frame_and_beside_it_the_octet_means_nothing(octets: bytes) -> None:
+@pytest.mark.parametrize("data", [b"SEND\ndestination:\x16\n\n\x16\0", b"\x15\x03\n\n\0", b"\x17\n\n\0", b"\x0e\n\n\0"])
+def test_inside_of_a_frame_and_beside_it_the_byte_means_nothing(data: bytes) -> None:
     decoder = Decoder()
-    decoder.feed(octets)
+    decoder.feed(data)
     assert decoder.next_frame() is not None
 
 
