@@ -12,9 +12,9 @@ from typing import TextIO
 
 from gateway.errors import PipelineError
 from gateway.pipeline.check.batch_checks import check_directories, check_manifests, check_segments, newest_commit
+from gateway.pipeline.check.check_output import CheckOutput
 from gateway.pipeline.check.lake_scan import LakeScan, read_bad_lines, read_events
 from gateway.pipeline.check.line_checks import LineChecker
-from gateway.pipeline.check.output import CheckOutput
 from gateway.pipeline.check.table_checks import check_computed, check_rollup, check_row_counts
 from gateway.pipeline.lake import Lake, listed
 from gateway.pipeline.snapshot import LakeSnapshot, is_being_written

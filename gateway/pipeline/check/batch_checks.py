@@ -11,8 +11,8 @@ from typing import Final
 
 from gateway.journal.segments import SegmentName
 from gateway.pipeline import line_numbers
+from gateway.pipeline.check.check_output import CheckOutput, first_few, first_paths
 from gateway.pipeline.check.lake_scan import file_name
-from gateway.pipeline.check.output import CheckOutput, first_few, first_paths
 from gateway.pipeline.compact import intent_path
 from gateway.pipeline.lake import BATCH_TABLES, Lake, listed, walked
 from gateway.pipeline.snapshot import LakeSnapshot

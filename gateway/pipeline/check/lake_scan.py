@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from gateway.journal.segments import SegmentName
 from gateway.pipeline import line_numbers
-from gateway.pipeline.check.output import CheckOutput, first_few, reason_of
+from gateway.pipeline.check.check_output import CheckOutput, first_few, reason_of
 from gateway.pipeline.lake import BATCH_TABLES
 from gateway.pipeline.line_numbers import Range
 from gateway.pipeline.snapshot import LakeSnapshot, parquet_files

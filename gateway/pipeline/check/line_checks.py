@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 
 from gateway.journal.segments import SegmentName
 from gateway.pipeline import line_numbers
+from gateway.pipeline.check.check_output import CheckOutput, first_few
 from gateway.pipeline.check.lake_scan import LakeScan, ScannedBoot, file_name
-from gateway.pipeline.check.output import CheckOutput, first_few
 from gateway.pipeline.line_numbers import Range
 from gateway.pipeline.snapshot import LakeSnapshot
 
