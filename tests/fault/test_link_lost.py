@@ -56,6 +56,8 @@ async def test_a_killed_broker_ends_sessions_and_not_the_gateway(mortal: Broker)
             for number in range(3):
                 await sender.ask("SEND", b"%d" % number, destination="/queue/survivor", persistent="true")
             await reader.messages(3)
+            # RabbitMQ writes a new queue to disk up to two seconds later, and would forget it when it is killed.
+            await asyncio.to_thread(mortal.ctl, "eval", "mnesia:sync_log().")
             await asyncio.to_thread(mortal.kill)
             for client in (sender, reader):
                 assert await end_of(client) == "connection_forced"
