@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -46,14 +47,15 @@ _NO_TURN_LIMIT: Final = 1 << 62
 _Utf8Decoder: Final = codecs.getincrementaldecoder("utf-8")
 
 
-class StompProtocol(asyncio.Protocol):
+class StompProtocol(asyncio.Protocol, ABC):
     """The connection of a STOMP client, with two additions to asyncio's protocol for WebSocket."""
 
     @property
+    @abstractmethod
     def max_frame_size(self) -> int:
         """The largest STOMP frame that the client may send now, in bytes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def violated(self, reason: str) -> None:
         """The client broke the protocol below STOMP."""
 
