@@ -115,6 +115,11 @@ class ClientConnection(StompProtocol):
         return self.session.settings.max_frame_size
 
     @property
+    def is_closed(self) -> bool:
+        """Whether the session is over."""
+        return self._is_closed
+
+    @property
     def write_buffer(self) -> int:
         """Bytes that wait to be written to the client."""
         return self._output.write_buffer
