@@ -23,6 +23,7 @@ from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError
 from gateway.server.broker.channel import LinkChannel
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.dialer import Dialer
+from gateway.server.broker.host_resolver import HostResolver
 from gateway.server.broker.link import ClientProperties, Link
 from gateway.server.broker.queue_declare import QueueConflictLog
 from gateway.server.stats import GatewayStats
@@ -178,7 +179,8 @@ class LinkPool:
     ) -> None:
         # Every open link.
         self.links: set[Link] = set()
-        self.dialer = Dialer(clock)
+        self.resolver = HostResolver()
+        self.dialer = Dialer(clock, self.resolver)
         self.queue_conflicts = QueueConflictLog()
         self._clock = clock
         self._spawn = spawn
