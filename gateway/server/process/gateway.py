@@ -29,6 +29,7 @@ from gateway.server.process.drain import drain_clients
 from gateway.server.process.readiness import Readiness, ReadinessProbe
 from gateway.server.process.systemd_notify import SystemdNotifier
 from gateway.server.stats import GatewayStats
+from gateway.server.tls_contexts import TlsContexts
 
 log = structlog.get_logger("gateway")
 
@@ -82,7 +83,8 @@ class Gateway:
         self.stats = GatewayStats(config.virtual_hosts)
         self.lag = _LoopLag(_CHECK_INTERVAL)
         self.node = node_name(config.defaults.journal.node)
-        self.pool = LinkPool(self._loop.time, self._spawn, self.journal, self.stats, self.node)
+        self.tls_contexts = TlsContexts()
+        self.pool = LinkPool(self._loop.time, self._spawn, self.journal, self.stats, self.node, self.tls_contexts)
         self._readiness = ReadinessProbe(tuple(config.resolved_virtual_hosts()), self.pool, self._loop.time)
         self.limits = SessionLimits(self._loop.time)
         self._context = ServerContext(
@@ -160,7 +162,8 @@ class Gateway:
         def make_websocket(accepted: AcceptedConnection) -> WebSocketConnection:
             return WebSocketConnection(listener, accepted, make_client, self._handshakes)
 
-        opened = OpenListener(listener, make_client if listener.websocket is None else make_websocket)
+        make_protocol = make_client if listener.websocket is None else make_websocket
+        opened = OpenListener(listener, make_protocol, self.tls_contexts)
         await opened.open()
         self._listeners.append(opened)
 
