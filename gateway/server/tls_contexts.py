@@ -8,6 +8,7 @@ the old context stays until they can. A mounted secret of Kubernetes is a link w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,6 +67,8 @@ def _no_passphrase() -> str:
 class TlsContext:
     """The context for one group of TLS settings: ``context`` is the one to use now.
 
+    ``expires_at`` is when the first of the own certificates does, in seconds since 1970; None if that is not known.
+
     Raises:
         OSError: a file cannot be read, or its content cannot be used (ssl.SSLError).
     """
@@ -98,11 +101,10 @@ class TlsContext:
         self._seen = states
         try:
             context, expires_at = _make(self._settings), _expiry(self._settings.cert_file)
-        except (OSError, ValueError) as error:
-            # Files that stay unusable are tried again and again, since two states may look the same. One line is enough.
+        except OSError as error:
+            # Files that stay unusable are tried again, since two states may look the same. One line is enough.
             if states != self._unusable:
-                reason = error.strerror if isinstance(error, OSError) else None
-                log.error("certificate unusable", file=str(self.file), reason=reason or str(error))
+                log.error("certificate unusable", file=str(self.file), reason=error.strerror or str(error))
             self._unusable = states
             return False
         self._unusable = None
@@ -128,14 +130,16 @@ def _make(settings: TlsSettings) -> ssl.SSLContext:
 
 
 def _expiry(file: Path | None) -> float | None:
-    """When the first certificate of a file expires, in seconds since 1970. Raises ValueError if there is none."""
+    """When the first certificate of a file expires, in seconds since 1970; None if that cannot be read."""
     if file is None:
         return None
     # Imported here because the certificate library is large, and not every gateway has a certificate.
     from cryptography import x509  # noqa: PLC0415
 
-    certificates = x509.load_pem_x509_certificates(file.read_bytes())
-    return min(certificate.not_valid_after_utc for certificate in certificates).timestamp()
+    with contextlib.suppress(ValueError):  # OpenSSL takes some certificates that the library refuses
+        certificates = x509.load_pem_x509_certificates(file.read_bytes())
+        return min(certificate.not_valid_after_utc for certificate in certificates).timestamp()
+    return None
 
 
 class TlsContexts:
@@ -172,4 +176,7 @@ class TlsContexts:
         """Look again and again, until cancelled."""
         while True:
             await asyncio.sleep(_INTERVAL)
-            await self.look()
+            try:
+                await self.look()
+            except Exception as error:
+                log.error("internal error", exc_info=error)

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import re
 import ssl
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,7 +19,7 @@ from aiormq.exceptions import AMQPConnectionError, AMQPError
 from yarl import URL
 
 from gateway.config.scalars import BrokerUrl
-from gateway.config.virtual_host import Upstream, VirtualHost
+from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.broker_errors import ACCESS_REFUSED, CONNECTION_FORCED, LinkDownError, UpstreamError
 from gateway.server.broker.host_resolver import HostResolver
 from gateway.server.broker.link import Link, Tuning

@@ -184,9 +184,7 @@ class OpenListener:
                     return connection, accepted
                 connection.close()
 
-    async def _prepare(
-        self, connection: socket.socket, accepted: AcceptedConnection, treatment: _Treatment
-    ) -> None:
+    async def _prepare(self, connection: socket.socket, accepted: AcceptedConnection, treatment: _Treatment) -> None:
         """Read the PROXY header and do the TLS handshake; a failure ends this connection only."""
         deadline = accepted.accepted_at + treatment.settings.login_timeout
         try:
