@@ -24,6 +24,7 @@ from gateway.server.client.session_limits import SessionLimits
 from gateway.server.listen.accepted_connection import AcceptedConnection
 from gateway.server.listen.listener import OpenListener
 from gateway.server.listen.websocket import WebSocketConnection
+from gateway.server.log_limits import LogLimits
 from gateway.server.periodic_timer import PeriodicTimer
 from gateway.server.process.drain import drain_clients
 from gateway.server.process.readiness import Readiness, ReadinessProbe
@@ -85,6 +86,7 @@ class Gateway:
         self.pool = LinkPool(self._loop.time, self._spawn, self.journal, self.stats, self.node)
         self._readiness = ReadinessProbe(tuple(config.resolved_virtual_hosts()), self.pool, self._loop.time)
         self.limits = SessionLimits(self._loop.time)
+        self.log_limits = LogLimits(config.logging, self._loop.time)
         self._context = ServerContext(
             server=b"stomp-gateway/" + __version__.encode(),
             find_virtual_host=config.virtual_host,
@@ -94,6 +96,7 @@ class Gateway:
             journal=self.journal,
             stats=self.stats,
             limits=self.limits,
+            log_limits=self.log_limits,
         )
         # Connections with a session.
         self.clients = self._context.clients
@@ -160,7 +163,8 @@ class Gateway:
         def make_websocket(accepted: AcceptedConnection) -> WebSocketConnection:
             return WebSocketConnection(listener, accepted, make_client, self._handshakes)
 
-        opened = OpenListener(listener, make_client if listener.websocket is None else make_websocket)
+        make_protocol = make_client if listener.websocket is None else make_websocket
+        opened = OpenListener(listener, make_protocol, self.log_limits.of_listener())
         await opened.open()
         self._listeners.append(opened)
 
