@@ -95,7 +95,7 @@ def _shake(pieces: Iterable[bytes], listener: Listener) -> tuple[object, ...] | 
     answer = result.response.serialize()
     demand(answer.startswith(b"HTTP/1.1 ") and answer.endswith(b"\r\n\r\n"), "an answer is HTTP")
     demand(len(answer) <= _LARGEST_ANSWER, "an answer is short")
-    accepted = result.response.status_code == 101  # noqa: PLR2004 - Switching Protocols
+    accepted = result.response.status_code == 101
     demand(accepted == (result.refusal is None), "a refusal has its reason")
     demand(accepted or result.credentials is None, "who is refused has no name")
     lines = [line for line in answer.split(b"\r\n") if not line.startswith(b"Date: ")]

@@ -9,8 +9,8 @@ from gateway.config.loader import parse
 from gateway.errors import ConfigError, UsageError
 from gateway.migrate.broker_settings import BrokerSettings
 from gateway.migrate.conf_schema import STOMP, WEB_STOMP
-from gateway.migrate.erlang_terms import read_terms
 from gateway.migrate.erlang_scanner import TermSyntaxError
+from gateway.migrate.erlang_terms import read_terms
 from gateway.migrate.migration import check_configuration
 from gateway.migrate.migration_report import MigrateError, MigrationReport
 from gateway.migrate.rabbitmq_conf import settings_of_conf
@@ -38,7 +38,9 @@ def check_configuration_file(data: bytes) -> None:
     except ConfigError as error:
         demand(bool(error.mistakes) and all(mistake.sentence for mistake in error.mistakes), "a mistake is explained")
         demand(SECRET not in str(error), "no mistake quotes a value")
-        demand(all(1 <= (mistake.line or 1) <= len(text.splitlines()) + 1 for mistake in error.mistakes), "a line is one")
+        demand(
+            all(1 <= (mistake.line or 1) <= len(text.splitlines()) + 1 for mistake in error.mistakes), "a line is one"
+        )
         return
     demand(bool(config.listeners), "a configuration has a listener")
     users = [settings.default_user for settings in (config.defaults, *config.virtual_hosts.values())]

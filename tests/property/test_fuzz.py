@@ -7,8 +7,8 @@ import pytest
 from tests.fuzz import findings, loop
 from tests.fuzz.__main__ import main
 from tests.fuzz.mutator import LONGEST
-from tests.fuzz.script import EVENTS, Event, read_script, write_script
 from tests.fuzz.rooms import ROOMS
+from tests.fuzz.script import EVENTS, Event, read_script, write_script
 from tests.fuzz.seeds import TRANSCRIPTS, recorded, seeds
 from tests.fuzz.targets import TARGETS, starts
 from tests.fuzz.violation import ViolationError
@@ -23,9 +23,7 @@ RUNS = {
 PLACES = {
     "decoder": "gateway.stomp.decoder.Decoder.next_frame",
     "session": "gateway.session.session.Session.run",
-    "splitter": "gateway.amqp.splitter.Splitter._data",
     "properties": "gateway.amqp.properties._PropertyReader._table",
-    "broker": "gateway.session.publish.Publisher.confirm",
     "configuration": "gateway.config.loader.contradictions",
     "proxy": "gateway.server.listen.proxy_protocol._parse_binary",
     "handshake": "gateway.server.listen.websocket_handshake._answer",
