@@ -21,6 +21,7 @@ from gateway.journal.journal import Journal, node_name
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.client.connection import ClientConnection, ServerContext
 from gateway.server.client.session_limits import SessionLimits
+from gateway.server.fault_boundary import guarded
 from gateway.server.listen.accepted_connection import AcceptedConnection
 from gateway.server.listen.listener import OpenListener
 from gateway.server.listen.websocket import WebSocketConnection
@@ -177,14 +178,15 @@ class Gateway:
         now = self._loop.time()
         self.lag.tick(now)
         if self.lag.ticks % _CHECKS_PER_MINUTE == 0:
-            self.stats.minute_passed()
+            guarded(self, self.stats.minute_passed)
         for client in tuple(self.clients):
-            try:
-                client.time_passed(now)
-            except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
-                client.failed(error)
-        self.limits.forget_idle()
-        self.pool.close_idle()
+            guarded(client, client.time_passed, now)
+        guarded(self, self.limits.forget_idle)
+        guarded(self, self.pool.close_idle)
+
+    def failed(self, error: Exception) -> None:
+        """A fault in work that belongs to no session: it is logged, and done again the next time."""
+        log.error("internal error", exc_info=error)
 
     def _stop_listening(self) -> None:
         for listener in self._listeners:
@@ -217,10 +219,10 @@ class Gateway:
                 # A session that waits for confirms has no task; it ends when the broker answers.
                 await asyncio.sleep(_DRAIN_INTERVAL)
         for client in tuple(self.clients):
-            client.abort()
+            guarded(client, client.abort)
         # These now include the clients from before.
         for client in tuple(self._context.closing):
-            client.abort()
+            guarded(client, client.abort)
         await self.pool.close()
         await self._readiness.close()
         for timer in (self._deadline_timer, self._journal_timer):
