@@ -20,9 +20,10 @@ import structlog
 
 from gateway.config.listener_settings import Listener
 from gateway.config.scalars import SocketAddress
-from gateway.server.listen.accepted_connection import AcceptedConnection, LogRateLimiter, Peer
+from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.listen.proxy_protocol import ProxyHeaderError, bytes_missing, parse_header
 from gateway.server.listen.tls import handshake_failure
+from gateway.server.log_limits import LogRateLimiter
 from gateway.server.tls_contexts import TlsContext, TlsContexts
 
 log = structlog.get_logger("gateway.listening")
@@ -62,7 +63,13 @@ class OpenListener:
     ``open`` takes its TLS context from ``contexts``.
     """
 
-    def __init__(self, listener: Listener, make_protocol: MakeProtocol, contexts: TlsContexts) -> None:
+    def __init__(
+        self,
+        listener: Listener,
+        make_protocol: MakeProtocol,
+        contexts: TlsContexts,
+        log_limiter: LogRateLimiter | None = None,
+    ) -> None:
         # Host and port of every socket.
         self.addresses: list[tuple[str, int]] = []
         self._treatment = _Treatment(listener, make_protocol, None)
@@ -73,7 +80,7 @@ class OpenListener:
         self._servers: list[asyncio.Server] = []
         self._accepting: set[asyncio.Task[None]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._log_limiter = LogRateLimiter(self._loop.time)
+        self._log_limiter = log_limiter or LogRateLimiter(self._loop.time)
         self._preparing = asyncio.Semaphore(_MAX_PREPARING)
         self._connections: set[object] = set()
 
