@@ -134,7 +134,7 @@ class ReadinessProbe:
         seconds = min(_CONNECT_TIMEOUT, virtual_host.upstream.connect_timeout)
         try:
             if circuit.is_open:
-                reason = await greets(circuit.broker, virtual_host.upstream.tls, seconds, self._pool.resolver)
+                reason = await greets(circuit.broker, virtual_host.upstream.tls, seconds, self._pool.dialer.resolver)
             else:
                 reason = await self._connect(circuit.broker, seconds)
             if reason:
@@ -148,7 +148,7 @@ class ReadinessProbe:
         """Open a TCP connection and close it; the error if it fails."""
         try:
             async with asyncio.timeout(seconds):
-                plain = await self._pool.resolver.connected(url.host, url.port)
+                plain = await self._pool.dialer.resolver.connected(url.host, url.port)
         except TimeoutError:
             return f"no answer within {seconds:g} seconds"
         except OSError as error:
