@@ -43,7 +43,7 @@ class LogRateLimiter:
         note: Callable[[], None] = lambda: None,
     ) -> None:
         self._clock = clock
-        self._lines = lines
+        self.lines = lines
         self._seconds = seconds
         self._note = note
         self._windows: dict[Hashable, _Window] = {}
@@ -55,7 +55,7 @@ class LogRateLimiter:
 
     def left_out(self, cause: Hashable = None) -> int | None:
         """The number of lines left out before this one; None if this one must be left out too."""
-        if self._lines is None:
+        if self.lines is None:
             return 0
         now = self._clock()
         window = self._windows.get(cause)
@@ -65,7 +65,7 @@ class LogRateLimiter:
             window = self._windows[cause] = _Window(now, left_out=0 if before is None else before.left_out)
             if len(self._windows) > _MAX_CAUSES:
                 del self._windows[next(iter(self._windows))]
-        if window.written >= self._lines:
+        if window.written >= self.lines:
             window.left_out += 1
             self._note()
             return None
@@ -100,6 +100,11 @@ class LogLimits:
         self._settings = settings
         self._addresses = LogRateLimiter(clock, settings.lines_per_address, note=self._note)
         self._brokers = self.of_listener()
+
+    def change(self, settings: Logging) -> None:
+        """Use other settings, for new sessions and for all addresses."""
+        self._settings = settings
+        self._addresses.lines = settings.lines_per_address
 
     def _note(self) -> None:
         self.left_out += 1
