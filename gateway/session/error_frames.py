@@ -153,6 +153,12 @@ def too_many_sessions(whose: str, limit: int) -> StompError:
     return StompError("Session limit reached", body, close=CloseReason.SESSION_LIMIT)
 
 
+def too_many_failed_logins(seconds: int) -> StompError:
+    """A login that the broker is not asked about, because so many have failed."""
+    body = f"Too many logins from this address have failed; try again in {seconds} seconds.\n"
+    return StompError("Too many failed logins", body, close=CloseReason.FAILED_LOGINS)
+
+
 def bad_command(command: bytes) -> StompError:
     """A command that no client may send."""
     return StompError("Bad command", _with_term(b"Could not interpret command %b\n", command[:LONGEST_NAME]))

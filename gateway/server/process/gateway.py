@@ -86,7 +86,7 @@ class Gateway:
         self.node = node_name(config.defaults.journal.node)
         self.pool = LinkPool(self._loop.time, self._spawn, self.journal, self.stats, self.node)
         self._readiness = ReadinessProbe(tuple(config.resolved_virtual_hosts()), self.pool, self._loop.time)
-        self.limits = SessionLimits(self._loop.time)
+        self.limits = SessionLimits(self._loop.time, config.failed_logins)
         self.log_limits = LogLimits(config.logging, self._loop.time)
         self._context = ServerContext(
             server=b"stomp-gateway/" + __version__.encode(),
