@@ -15,7 +15,7 @@ from pamqp.base import Frame
 
 from gateway.amqp.splitter import Sink
 from gateway.server.broker.broker_errors import UpstreamError, interrupted
-from gateway.server.broker.link import Link
+from gateway.server.broker.link import Link, LinkUser
 from gateway.session.queues import Argument, QueueSpec
 
 
@@ -33,6 +33,7 @@ class LinkChannel:
         self.closed: UpstreamError | None = None
         self.on_closed: Callable[[UpstreamError], None] | None = None
         self.on_cancelled: Callable[[], None] | None = None
+        self._owner: LinkUser | None = None
         self._consumer_tag = f"s{aiormq_channel.number}"
         self._channel = channel
         self._aiormq_channel = aiormq_channel
@@ -54,6 +55,17 @@ class LinkChannel:
             yield channel
         finally:
             await channel.close()
+
+    def set_owner(self, owner: LinkUser) -> None:
+        """Note the session that uses the channel; the link tells it what happens."""
+        self._owner = owner
+        self.link.add_user(owner)
+
+    def leave_owner(self) -> None:
+        """The session uses the channel no longer."""
+        owner, self._owner = self._owner, None
+        if owner is not None:
+            self.link.remove_user(owner)
 
     def set_sink(self, sink: Sink) -> None:
         """Send the channel's deliveries and confirms to a sink."""
@@ -149,6 +161,12 @@ class LinkChannel:
         """The broker cancelled the consumer."""
         if self.on_cancelled is not None:
             self.on_cancelled()
+
+    def failed(self, error: Exception) -> None:
+        """A fault of the gateway in one of the calls above: it is the owner's."""
+        if self._owner is None:
+            raise error
+        self._owner.failed(error)
 
 
 # pamqp refuses every name outside the narrow alphabet of AMQP 0-9-1. RabbitMQ takes any UTF-8, and real queues have
