@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import shutil
 import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
-from pathlib import Path
-from pprint import pformat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
-from deploy.local.broker import VAR
 from deploy.local.errors import LocalError
-from tests.chaos.checks import Promise
+from tests.chaos.campaign import RIDE_THROUGH, Campaign, folder
 from tests.chaos.recording import Confirmed, Delivered, Fault, Sent, Settled
-from tests.chaos.remains import Inspector, prepare
-from tests.chaos.run import RunReport, perform
+from tests.chaos.run import RunReport
 from tests.chaos.schedule import Harm, drawn
-from tests.chaos.servers import Servers
 
 _SUCCESS, _FOUND, _NOT_STARTED = 0, 1, 2
-_COUNTED: Final = (Sent, Confirmed, Delivered, Settled)
+_COUNTED: Final = {Sent: "messages", Confirmed: "receipts", Delivered: "deliveries", Settled: "acknowledgements"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,62 +37,60 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def _campaign(options: argparse.Namespace) -> int:
     seeds = [options.seed] if options.seed is not None else range(options.first, options.first + options.runs)
-    riding = None if options.ride_through == "none" else options.ride_through
-    promise = Promise(ride_through=riding not in (None, "0"))
     deadline = time.monotonic() + options.minutes * 60
-    harms: Counter[Harm] = Counter()
-    events: Counter[type] = Counter()
-    failed: list[int] = []
-    runs = 0
-    async with Servers.started(riding) as servers:
-        await prepare(servers)
-        inspectors: dict[str, Inspector] = {}
+    totals = _Totals()
+    async with Campaign.begun(options.ride_through) as campaign:
         for seed in seeds:
             if time.monotonic() > deadline:
                 print(f"stopped after {options.minutes:g} minutes")
                 break
-            report = await perform(drawn(seed, options.only), servers, inspectors, promise)
-            runs += 1
-            harms.update(fault.harm for fault in report.recording.of(Fault))
-            events.update(type(event) for event in report.recording.events)
+            print(f"seed {seed}: ", end="", flush=True)
+            report = await campaign.perform(drawn(seed, options.only))
+            totals.add(report)
             _tell(report)
-            if report.findings:
-                failed.append(seed)
-                _keep(report)
-                if options.stop:
-                    break
-        for inspector in inspectors.values():
-            print(inspector.growth())
-    print(f"{runs} runs: " + ", ".join(f"{events[kind]} {kind.__name__.lower()}" for kind in _COUNTED))
-    print("faults: " + ", ".join(f"{count} x {harm.value}" for harm, count in harms.most_common()))
-    if failed:
-        print(
-            f"{len(failed)} runs found something; to repeat: " + ", ".join(f"make chaos SEED={seed}" for seed in failed)
-        )
-    return _FOUND if failed else _SUCCESS
+            if report.findings and options.stop:
+                break
+        print("\n".join([*campaign.memory(), *totals.lines()]))
+    return _FOUND if totals.failed else _SUCCESS
+
+
+@dataclass
+class _Totals:
+    """Sums over all runs."""
+
+    runs: int = 0
+    harms: Counter[Harm] = field(default_factory=Counter)
+    events: Counter[type] = field(default_factory=Counter)
+    failed: list[int] = field(default_factory=list)
+
+    def add(self, report: RunReport) -> None:
+        self.runs += 1
+        self.harms.update(fault.harm for fault in report.recording.of(Fault))
+        self.events.update(type(event) for event in report.recording.events)
+        if report.findings:
+            self.failed.append(report.schedule.seed)
+
+    def lines(self) -> Iterator[str]:
+        yield f"{self.runs} runs: " + ", ".join(f"{self.events[kind]:,} {name}" for kind, name in _COUNTED.items())
+        yield "faults: " + ", ".join(f"{count} x {harm.value}" for harm, count in self.harms.most_common())
+        if self.failed:
+            yield f"{len(self.failed)} runs found something: " + " ".join(map(str, self.failed))
+        else:
+            yield "nothing found"
 
 
 def _tell(report: RunReport) -> None:
     faults = ", ".join(fault.harm.value for fault in report.recording.of(Fault)) or "no fault"
     print(
-        f"seed {report.schedule.seed}: {report.count(Sent)} sent, {report.count(Confirmed)} receipts, "
-        f"{report.count(Delivered)} delivered, {report.seconds:.1f} s ({report.schedule.variant.value}; {faults})",
+        f"{report.count(Sent)} sent, {report.count(Confirmed)} receipts, {report.count(Delivered)} delivered, "
+        f"{report.seconds:.1f} s ({report.schedule.variant.value}; {faults})",
         flush=True,
     )
     for line in report.findings:
-        print(f"  {line}", flush=True)
-
-
-def _keep(report: RunReport) -> None:
-    """Write everything that explains a finding."""
-    folder: Path = VAR / "chaos" / f"seed-{report.schedule.seed}"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    (folder / "findings.txt").write_text("\n".join(report.findings) + "\n")
-    (folder / "schedule.txt").write_text(pformat(report.schedule, width=120) + "\n")
-    (folder / "gateway.log").write_text(report.log)
-    report.recording.save(folder / "recording.jsonl")
-    print(f"  to repeat: make chaos SEED={report.schedule.seed}; recording, schedule and log: {folder}", flush=True)
+        print(f"  {line}")
+    if report.findings:
+        seed = report.schedule.seed
+        print(f"  to repeat: make chaos SEED={seed}; recording, schedule and log: {folder(seed)}", flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -108,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", type=Harm, choices=list(Harm), metavar="FAULT", help="this fault in every run, alone")
     parser.add_argument("--minutes", type=float, default=30.0, help="the most that all runs may take; 30 without")
     parser.add_argument("--stop", action="store_true", help="stop at the first finding")
-    parser.add_argument("--ride-through", default="none", help="the gateway's key; none leaves it out")
+    parser.add_argument("--ride-through", default=RIDE_THROUGH, metavar="TIME", help="the gateway's key")
     return parser
 
 

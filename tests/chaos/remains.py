@@ -91,12 +91,12 @@ class Inspector:
         self._gateway = gateway
         self._management = Management(servers.broker)
         self._process: psutil.Process | None = None
-        self._memory = 0
+        self._baseline = 0
         self._files = 0
         self._seen: list[int] = []
 
-    def growth(self) -> str:
-        """What became of the gateway's memory."""
+    def memory(self) -> str:
+        """The gateway's memory after its runs."""
         return f"memory of {self._gateway.node}, MiB: " + ", ".join(str(each >> 20) for each in self._seen[::10])
 
     async def findings(self) -> list[Finding]:
@@ -134,10 +134,10 @@ class Inspector:
         self._seen.append(memory)
         if process != self._process:
             # Its first run has filled what is filled once: caches, pools, threads, an open journal.
-            self._process, self._memory, self._files = process, memory, files
+            self._process, self._baseline, self._files = process, memory, files
         found = []
-        if memory > self._memory + _MEMORY_GROWTH:
-            found.append(f"memory: {memory >> 20} MiB, after the first run {self._memory >> 20} MiB")
+        if memory > self._baseline + _MEMORY_GROWTH:
+            found.append(f"memory: {memory >> 20} MiB, after the first run {self._baseline >> 20} MiB")
         if files > self._files + 1:
             found.append(f"open files: {files} besides links, after the first run {self._files}")
         return found

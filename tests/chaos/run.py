@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -143,7 +144,8 @@ async def _finished(working: Mapping[ChaosClient, asyncio.Task[None]], what: str
 
 
 def _bad_lines(log: str) -> Iterable[Finding]:
-    lines = [line for line in log.splitlines() if line.startswith("{")]
-    for record in map(json.loads, lines):
-        if record.get("level") == "error" or record.get("event") in _BAD_LINES:
-            yield f"logged: {record.get('event')}: {json.dumps(record)[:1000]}"
+    """Errors in the log, each kind once."""
+    records = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    bad = [record for record in records if record.get("level") == "error" or record.get("event") in _BAD_LINES]
+    counts = Counter(str(record["event"]) for record in bad)
+    return [f"logged: {count} times: {event}" for event, count in counts.items()]

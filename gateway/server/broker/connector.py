@@ -92,6 +92,9 @@ async def _connect(link: Link, url: URL, upstream: Upstream, resolver: HostResol
     connection.kwargs["transport_factory"] = factory
     try:
         await connection.connect()
+    except StopAsyncIteration:
+        # The library's way to say that the broker ended the stream in the middle of the handshake.
+        raise LinkDownError(CONNECTION_FORCED, "the connection was closed during the login") from None
     except BaseException:
         if factory.tap is not None:
             factory.tap.transport.abort()
