@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import socket
 from typing import Final
 
 from gateway.errors import GatewayError
@@ -37,3 +40,11 @@ def interrupted(error: BaseException) -> BaseException:
     if isinstance(error, asyncio.CancelledError) and (task is None or not task.cancelling()):
         return LinkDownError(CONNECTION_FORCED, "CONNECTION_FORCED - the broker did not answer")
     return error
+
+
+def os_reason(error: OSError) -> str:
+    """What the operating system says."""
+    # asyncio's own text repeats the address. The number of a resolver's error is not an errno.
+    known = error.errno in errno.errorcode and not isinstance(error, socket.gaierror)
+    text = os.strerror(error.errno) if known and error.errno else error.strerror or str(error)
+    return text[:1].lower() + text[1:]
