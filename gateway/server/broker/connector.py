@@ -20,7 +20,13 @@ from yarl import URL
 
 from gateway.config.scalars import BrokerUrl
 from gateway.config.virtual_host import Upstream, VirtualHost
-from gateway.server.broker.broker_errors import ACCESS_REFUSED, CONNECTION_FORCED, LinkDownError, UpstreamError
+from gateway.server.broker.broker_errors import (
+    ACCESS_REFUSED,
+    CONNECTION_FORCED,
+    LinkDownError,
+    UpstreamError,
+    is_cancelled,
+)
 from gateway.server.broker.host_resolver import HostResolver
 from gateway.server.broker.link import Link, Tuning
 from gateway.server.broker.tap import Tap
@@ -75,7 +81,9 @@ async def connect_link(link: Link, virtual_host: VirtualHost, credentials: Crede
     url = _url(link.broker, credentials, virtual_host)
     try:
         await asyncio.wait_for(_connect(link, url, upstream, resolver), upstream.connect_timeout)
-    except (TimeoutError, OSError, AMQPError, RuntimeError, LinkDownError) as error:
+    except (TimeoutError, OSError, AMQPError, RuntimeError, LinkDownError, asyncio.CancelledError) as error:
+        if is_cancelled():
+            raise
         if link.closed is not None and link.closed.code not in _BROKER_FAULTS:
             raise UpstreamError(link.closed.code, link.closed.text) from None
         if _is_reset(error) and credentials.size > _SHORT_LOGIN:
