@@ -111,6 +111,8 @@ class GatewayCollector(Collector):
         yield from self._latencies()
         yield from self._clients()
         yield from self._links()
+        yield from self._certificates()
+        yield from self._reloads()
         yield from self._rest()
 
     def _counters(self) -> Iterator[Metric]:
@@ -172,6 +174,30 @@ class GatewayCollector(Collector):
         yield _gauge("links_blocked", "Those on which the broker has an alarm.", (_HOST,), _by_host(blocked))
         yield _gauge("channels", "Open AMQP channels.", (_HOST,), _by_host(channels))
 
+    def _certificates(self) -> Iterator[Metric]:
+        expiries: dict[Labels, float] = {}
+        stale: dict[Labels, float] = {}
+        for context in self._gateway.tls_contexts:
+            file = (str(context.file),)
+            if context.expires_at is not None:
+                expiries[file] = context.expires_at
+            if context.file is not None:
+                # Several listeners may have the same file.
+                stale[file] = max(stale.get(file, 0), context.is_stale)
+        text = "When the first certificate of a file expires, in seconds since 1970."
+        yield _gauge("certificate_expiry_timestamp_seconds", text, ("file",), expiries)
+        text = "Whether the file, its key or its authorities have changed and cannot be used, so that the old ones are."
+        yield _gauge("certificate_stale", text, ("file",), stale)
+
+    def _reloads(self) -> Iterator[Metric]:
+        reloads = self._gateway.reloads
+        counts: dict[Labels, float] = {("done",): reloads.done, ("refused",): reloads.refused}
+        yield _counter("reloads", "Times that the configuration was read again, by the result.", ("result",), counts)
+        text = "When the configuration was last read, refused or not, in seconds since 1970."
+        yield _gauge("last_reload_timestamp_seconds", text, (), {(): reloads.last_at / 1e6})
+        text = "Whether the last reload of the configuration succeeded; 1 before the first."
+        yield _gauge("last_reload_successful", text, (), {(): int(reloads.last_successful)})
+
     def _rest(self) -> Iterator[Metric]:
         gateway = self._gateway
         yield _gauge("ready", "Whether /readyz says so.", (), {(): int(self.is_ready)})
@@ -180,6 +206,8 @@ class GatewayCollector(Collector):
         yield _counter("journal_lines", "Lines of the traffic journal.", (), {(): gateway.journal.lines})
         text = "Events that are missing in the journal, because the disk did not take them."
         yield _counter("journal_dropped", text, (), {(): gateway.journal.dropped})
+        text = "Log lines that clients caused and that are missing, because there were too many."
+        yield _counter("log_lines_left_out", text, (), {(): gateway.log_limits.left_out})
 
 
 def _counter(name: str, text: str, labels: Labels, counts: Counts) -> Metric:

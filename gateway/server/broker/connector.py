@@ -19,7 +19,7 @@ from aiormq.exceptions import AMQPConnectionError, AMQPError
 from yarl import URL
 
 from gateway.config.scalars import BrokerUrl
-from gateway.config.virtual_host import Upstream, VirtualHost
+from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.broker_errors import (
     ACCESS_REFUSED,
     CONNECTION_FORCED,
@@ -30,7 +30,7 @@ from gateway.server.broker.broker_errors import (
 from gateway.server.broker.host_resolver import HostResolver
 from gateway.server.broker.link import Link, Tuning
 from gateway.server.broker.tap import Tap
-from gateway.server.tls_contexts import broker_tls_context
+from gateway.server.tls_contexts import TlsContexts
 
 # Above so many bytes that wait for the broker, the clients of a link are held. The kernel's buffers are not counted.
 _HIGH_WATER: Final = 1 << 20
@@ -70,7 +70,9 @@ class Credentials:
         return f"Credentials({self.login!r})"
 
 
-async def connect_link(link: Link, virtual_host: VirtualHost, credentials: Credentials, resolver: HostResolver) -> None:
+async def connect_link(
+    link: Link, virtual_host: VirtualHost, credentials: Credentials, resolver: HostResolver, contexts: TlsContexts
+) -> None:
     """Connect a new link to its broker, and log in.
 
     Raises:
@@ -80,7 +82,8 @@ async def connect_link(link: Link, virtual_host: VirtualHost, credentials: Crede
     upstream = virtual_host.upstream
     url = _url(link.broker, credentials, virtual_host)
     try:
-        await asyncio.wait_for(_connect(link, url, upstream, resolver), upstream.connect_timeout)
+        context = contexts.of(upstream.tls).context if url.scheme == "amqps" else None
+        await asyncio.wait_for(_connect(link, url, context, resolver), upstream.connect_timeout)
     except (TimeoutError, OSError, AMQPError, RuntimeError, LinkDownError, asyncio.CancelledError) as error:
         if is_cancelled():
             raise
@@ -93,8 +96,7 @@ async def connect_link(link: Link, virtual_host: VirtualHost, credentials: Crede
         raise LinkDownError(CONNECTION_FORCED, "the broker does not answer", reason) from None
 
 
-async def _connect(link: Link, url: URL, upstream: Upstream, resolver: HostResolver) -> None:
-    context = broker_tls_context(upstream.tls) if url.scheme == "amqps" else None
+async def _connect(link: Link, url: URL, context: ssl.SSLContext | None, resolver: HostResolver) -> None:
     connection = aio_pika.Connection(url, ssl_context=context, client_properties={**link.client_properties.as_table()})
     factory = _TapFactory(link, resolver)
     connection.kwargs["transport_factory"] = factory

@@ -32,6 +32,7 @@ from gateway.server.fault_boundary import guarded
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.listen.tls import login_name
 from gateway.server.listen.websocket import StompProtocol
+from gateway.server.log_limits import LogLimits
 from gateway.server.stats import GatewayStats
 from gateway.session import error_frames
 from gateway.session.connect import ClientFacts
@@ -64,6 +65,7 @@ class ServerContext:
     journal: Journal
     stats: GatewayStats
     limits: SessionLimits
+    log_limits: LogLimits
     auto_acks: AutoAckFlusher = field(default_factory=AutoAckFlusher)
     clients: set[ClientConnection] = field(default_factory=set)
     closing: set[ClientConnection] = field(default_factory=set)
@@ -93,7 +95,7 @@ class ClientConnection(StompProtocol):
         self._login: LoginHandler
         self._operation_deadline: OperationDeadline
         self.stats = ConnectionStats(context.stats, context.journal, self.session, listener)
-        self._log = ClientLog(self.session, self.stats, accepted, str(listener.address))
+        self._log = ClientLog(self.session, self.stats, accepted, str(listener.address), context.log_limits)
         self._heartbeats = HeartbeatTimer(
             partial(guarded, self, self._send_heartbeat),
             lambda seconds: not self._reading and self._output.has_sent_unread(seconds),
@@ -170,7 +172,7 @@ class ClientConnection(StompProtocol):
         self.session.set_client(facts, observe=self.stats.started)
         context, client = self._context, str(peer)
         identity = self.session.identity.decode()
-        self._login = LoginHandler(context.pool, context.limits, peer.host, client, identity)
+        self._login = LoginHandler(context.pool, context.limits, context.log_limits, peer.host, client, identity)
         self._bridge = Bridge(self.session, self, context.pool, self._login, client, context.spawn)
         self._operation_deadline = OperationDeadline(self.session, self._bridge.must_wait)
         context.clients.add(self)

@@ -46,8 +46,9 @@ async def test_every_metric_is_described_with_its_labels() -> None:
             labels = {label for sample in family.samples for label in sample.labels} - {"le"}
             found[name] = labels
             assert family.documentation
-    # What is there only while there are clients, or links.
-    for name in ("stomp_gateway_subscriptions", "stomp_gateway_links"):
+    # What is there only while there are clients, links or certificates.
+    certificates = ("stomp_gateway_certificate_expiry_timestamp_seconds", "stomp_gateway_certificate_stale")
+    for name in ("stomp_gateway_subscriptions", "stomp_gateway_links", *certificates):
         assert not found[name]
         found[name] = described[name]
     assert found == described
