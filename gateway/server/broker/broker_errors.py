@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import socket
 from typing import Final
 
 from gateway.errors import GatewayError
@@ -51,3 +54,11 @@ def is_cancelled() -> bool:
     """Whether the running task is being cancelled. If not, a CancelledError comes from the AMQP library."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def os_reason(error: OSError) -> str:
+    """What the operating system says."""
+    # asyncio's own text repeats the address. The number of a resolver's error is not an errno.
+    known = error.errno in errno.errorcode and not isinstance(error, socket.gaierror)
+    text = os.strerror(error.errno) if known and error.errno else error.strerror or str(error)
+    return text[:1].lower() + text[1:]

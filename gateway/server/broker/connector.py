@@ -12,7 +12,6 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import aio_pika
-from aiohappyeyeballs import start_connection
 from aiormq.connection import Connection as AiormqConnection
 from aiormq.connection import TransportFactory
 from aiormq.exceptions import AMQPConnectionError, AMQPError
@@ -26,6 +25,7 @@ from gateway.server.broker.broker_errors import (
     LinkDownError,
     UpstreamError,
     is_cancelled,
+    os_reason,
 )
 from gateway.server.broker.host_resolver import HostResolver
 from gateway.server.broker.link import Link, Tuning
@@ -40,9 +40,6 @@ _HIGH_WATER: Final = 1 << 20
 _SHORT_LOGIN: Final = 3000
 
 _NO_CHANNEL_LIMIT: Final = 0xFFFF
-
-# Seconds that an address of a name has to itself before the next one is dialled too.
-_NEXT_ADDRESS: Final = 0.25
 
 # Reply codes with which a broker says that the fault is its own, and not that of the login: it stops, or it starts.
 _INTERNAL_ERROR: Final = 541
@@ -140,8 +137,7 @@ class _TapFactory(TransportFactory):
     ) -> tuple[asyncio.Transport, Tap]:
         """Connect to the first address of the host that takes a connection, and do TLS."""
         host = url.host or ""
-        addresses = await self._resolver.addresses(host, url.port or 0)
-        plain = await start_connection(addresses, happy_eyeballs_delay=_NEXT_ADDRESS)
+        plain = await self._resolver.connected(host, url.port or 0)
         try:
             server_hostname = None if context is None else host
             return await asyncio.get_running_loop().create_connection(
@@ -178,4 +174,6 @@ def _reason(error: BaseException, timeout: float) -> str:
     if isinstance(error, TimeoutError) and not error.args:
         return f"no answer within {timeout:g} seconds"
     cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+    if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError):
+        return os_reason(cause)
     return str(cause) or type(cause).__name__

@@ -35,9 +35,9 @@ class Dialer:
     """Dials brokers for all virtual hosts. ``clock`` is monotonic, in seconds."""
 
     def __init__(self, clock: Callable[[], float], contexts: TlsContexts) -> None:
+        self.resolver = HostResolver()
         self._clock = clock
         self._contexts = contexts
-        self._resolver = HostResolver()
         # Virtual hosts that reach a broker in the same way share its circuit.
         self._circuits: dict[tuple[BrokerUrl, UpstreamTls], Circuit] = {}
         # Dials that did not win, and the closing of their links.
@@ -120,21 +120,15 @@ class Dialer:
         is_trial = circuit.begin(self._clock())
         link = Link(client_properties, circuit.broker, on_read)
         try:
-            await connect_link(link, virtual_host, credentials, self._resolver, self._contexts)
+            await connect_link(link, virtual_host, credentials, self.resolver, self._contexts)
         except LinkDownError as down:
-            if circuit.failed(down.detail, self._clock(), is_trial=is_trial):
-                log.warning("broker does not answer", broker=str(circuit.broker), reason=down.detail)
+            circuit.failed(down.detail, self._clock(), is_trial=is_trial)
             raise
         except UpstreamError:
-            self._note_answer(circuit)
+            circuit.answered(self._clock())
             raise
-        self._note_answer(circuit)
+        circuit.answered(self._clock())
         return link
-
-    @staticmethod
-    def _note_answer(circuit: Circuit) -> None:
-        if circuit.answered():
-            log.info("broker answers again", broker=str(circuit.broker))
 
     def _lost(self, task: asyncio.Task[Link]) -> None:
         """A dial is done that did not win: close its link in order, so that the broker logs no fault."""

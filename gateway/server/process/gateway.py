@@ -90,7 +90,12 @@ class Gateway:
         self._upstream_contexts: list[TlsContext] = []
         self._following: asyncio.Task[None] | None = None
         self.pool = LinkPool(self._loop.time, self._spawn, self.journal, self.stats, self.node, self.tls_contexts)
-        self._readiness = ReadinessProbe(tuple(config.resolved_virtual_hosts()), self.pool, self._loop.time)
+        self._readiness = ReadinessProbe(
+            lambda: self.config.resolved_virtual_hosts(),  # noqa: PLW0108 - the configuration may be replaced
+            self.pool,
+            self.stats,
+            self._loop.time,
+        )
         self.limits = SessionLimits(self._loop.time)
         self.log_limits = LogLimits(config.logging, self._loop.time)
         self._context = ServerContext(
@@ -114,11 +119,18 @@ class Gateway:
 
     async def readiness(self) -> Readiness:
         """Whether clients can be served, and why not."""
+        virtual_hosts = await self._readiness.states()
+        readiness = Readiness((), virtual_hosts)
         if self._is_stopping:
-            return Readiness(("draining",))
-        if not self._listeners:
-            return Readiness(("no listener is open",))
-        return Readiness(await self._readiness.reasons())
+            reasons = ["draining"]
+        elif not self._listeners:
+            reasons = ["no listener is open"]
+        elif len(readiness.down) < len(virtual_hosts):
+            reasons = []
+        else:
+            states = (state for states in virtual_hosts.values() for state in states)
+            reasons = [f"{state.broker}: {state.reason}" for state in states]
+        return Readiness(tuple(dict.fromkeys(reasons)), virtual_hosts)
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
