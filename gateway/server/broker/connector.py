@@ -24,6 +24,7 @@ from gateway.server.broker.broker_errors import (
     CONNECTION_FORCED,
     LinkDownError,
     UpstreamError,
+    is_cancelled,
     os_reason,
 )
 from gateway.server.broker.host_resolver import HostResolver
@@ -80,7 +81,9 @@ async def connect_link(
     try:
         context = contexts.of(upstream.tls).context if url.scheme == "amqps" else None
         await asyncio.wait_for(_connect(link, url, context, resolver), upstream.connect_timeout)
-    except (TimeoutError, OSError, AMQPError, RuntimeError, LinkDownError) as error:
+    except (TimeoutError, OSError, AMQPError, RuntimeError, LinkDownError, asyncio.CancelledError) as error:
+        if is_cancelled():
+            raise
         if link.closed is not None and link.closed.code not in _BROKER_FAULTS:
             raise UpstreamError(link.closed.code, link.closed.text) from None
         if _is_reset(error) and credentials.size > _SHORT_LOGIN:
