@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 from aio_pika.abc import AbstractChannel
 from aiormq.channel import Channel as AiormqChannel
-from aiormq.exceptions import AMQPError
+from aiormq.exceptions import AMQPError, ChannelClosed
 from pamqp import commands
 from pamqp.base import Frame
 
 from gateway.amqp.splitter import Sink
-from gateway.server.broker.broker_errors import UpstreamError, interrupted
+from gateway.server.broker.broker_errors import UpstreamError, cause_of, is_cancelled
 from gateway.server.broker.link import Link, LinkUser
 from gateway.session.queues import Argument, QueueSpec
+
+_CLOSE: Final = commands.Channel.Close(reply_code=200, reply_text="", class_id=0, method_id=0)
 
 
 class LinkChannel:
@@ -121,17 +123,28 @@ class LinkChannel:
         await self._call(_QueueDelete(queue=queue, if_unused=if_idle, if_empty=if_idle))
 
     async def close(self) -> None:
-        """Close the channel; the broker first handles all earlier frames on it."""
+        """Close the channel. When this returns, the broker has handled all earlier frames on it, or has closed it."""
         self.on_closed = self.on_cancelled = None
         self.write = _discard
         try:
             if self.closed is None and self.link.closed is None:
-                await self._channel.close()
+                await self._close_in_order()
         except (AMQPError, OSError, RuntimeError, asyncio.CancelledError):
-            # The broker closed the channel at the same moment.
-            pass
+            # The broker has closed the channel, or the link is lost.
+            if is_cancelled():
+                raise
         finally:
             self.link.remove_channel(self)
+
+    async def _close_in_order(self) -> None:
+        # The library's own close gives up after one heart-beat interval and sends channel.close again, for which the
+        # broker closes the whole link once it goes on.
+        try:
+            await self._aiormq_channel.rpc(_CLOSE)
+        except ChannelClosed:
+            # The answer has come.
+            pass
+        await self._channel.close()
 
     async def _call(self, method: Frame) -> Any:  # noqa: ANN401 - each method has its own answer
         """Send a method and wait for its answer."""
@@ -139,7 +152,7 @@ class LinkChannel:
         try:
             answer = await self._aiormq_channel.rpc(method)
         except (AMQPError, OSError, RuntimeError, asyncio.CancelledError) as error:
-            raise self.link.closed or self.closed or interrupted(error) from error
+            raise cause_of(error, self.link.closed, self.closed) from error
         finally:
             self._awaits_reply = False
         if self.closed is not None:

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Protocol
 
 import aio_pika
 import pamqp.frame
+import structlog
 from aio_pika.abc import AbstractChannel
 from aiormq.channel import Channel as AiormqChannel
 from aiormq.exceptions import AMQPError
@@ -25,9 +26,11 @@ from gateway.amqp.codec import CANCEL, CHANNEL_CLOSE, CONNECTION_BLOCKED, CONNEC
 from gateway.amqp.splitter import Sink, Splitter
 from gateway.config.scalars import BrokerUrl
 from gateway.errors import CodecError
-from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError, UpstreamError, interrupted
+from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError, UpstreamError, cause_of
 from gateway.server.broker.tap import Tap
 from gateway.server.fault_boundary import FaultOwner, guarded, report
+
+log = structlog.get_logger("gateway.broker")
 
 # How long a broker may take to answer connection.close, in seconds.
 _CLOSE_TIMEOUT: Final = 3.0
@@ -163,6 +166,20 @@ class Link:
         self._tap = tap
         self.tuning = tuning
         self.splitter.frame_max = tuning.frame_max
+        log.info("link opened", **self._facts)
+
+    @property
+    def _facts(self) -> dict[str, object]:
+        """What the log says of a link. A shared link has no client and no session."""
+        whose = self.client_properties
+        details = {"client": whose.client, "session": whose.session}
+        return {
+            "broker": str(self.broker),
+            "purpose": self.purpose,
+            "login": whose.login,
+            "virtual_host": whose.virtual_host,
+            **{name: value for name, value in details.items() if value},
+        }
 
     @property
     def virtual_host(self) -> str:
@@ -211,7 +228,7 @@ class Link:
             if not isinstance(aiormq_channel, AiormqChannel):
                 raise TypeError(f"the AMQP library gave a {type(aiormq_channel).__name__}")
         except (AMQPError, OSError, RuntimeError, asyncio.CancelledError) as error:
-            raise self._cause(error) from error
+            raise cause_of(error, self.closed) from error
         finally:
             self._channels_opening -= 1
         return channel, aiormq_channel
@@ -239,9 +256,6 @@ class Link:
         if self._connection is None or self.closed is not None:
             raise self.closed or LinkDownError(CONNECTION_FORCED, "the connection is closed")
         return self._connection
-
-    def _cause(self, error: BaseException) -> BaseException:
-        return self.closed or interrupted(error)
 
     # The socket.
 
@@ -280,7 +294,7 @@ class Link:
         try:
             await update
         except (AMQPError, OSError, RuntimeError, asyncio.CancelledError) as error:
-            raise self._cause(error) from error
+            raise cause_of(error, self.closed) from error
         finally:
             self._secret_updates.discard(update)
 
@@ -331,10 +345,15 @@ class Link:
         if exc is not None:
             self._lost(str(exc) or type(exc).__name__)
         else:
+            # The library does so when the broker's heart-beats do not come.
             self._lost("the broker closed the connection" if by_broker else "the AMQP library gave the connection up")
         for update in self._secret_updates:
             update.cancel()
         users = tuple(self.users)
+        if self._tap is not None and self.closed is not None:
+            # Or it was never open, and the dialer logs why.
+            level = log.info if self.is_closing else log.warning
+            level("link closed", **self._facts, cause=self.closed.detail, sessions=len(users))
         self.users.clear()
         for user in users:
             guarded(user, user.link_lost, self)
