@@ -19,7 +19,7 @@ help:
 	echo "make lint    the same without the tests"
 	echo "make docs    build the documentation as a site in var/site; a dead link is an error"
 	echo "make clients run client libraries in four languages against plugin and gateway, and compare"
-	echo "make fuzz    look for bytes that break decoder or session, for SECONDS=300; ARGS='--help' shows its options"
+	echo "make fuzz    look for bytes that break what reads them, for SECONDS=300; ARGS='--help' shows its options"
 	echo "make kills   kill the pipeline's ingest again and again, and check that nothing is lost or counted twice"
 	echo "make bench   compare the speed of gateway and RabbitMQ's STOMP plugin; ARGS='--help' shows its options"
 	echo "make bench-neighbours  measure what one client's work costs another, at gateway and plugin; ROWS=name,name selects"

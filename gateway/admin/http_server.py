@@ -21,7 +21,8 @@ from gateway.admin.listing import QueryError
 from gateway.admin.metrics import Metrics
 from gateway.admin.overview import DESTINATIONS, LINKS, VIRTUAL_HOSTS, destinations, overview, virtual_hosts
 from gateway.admin.sessions import SESSIONS, detail
-from gateway.server.listen.accepted_connection import AcceptedConnection, LogRateLimiter, Peer
+from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
+from gateway.server.log_limits import LogRateLimiter
 
 if TYPE_CHECKING:
     from gateway.config.listener_settings import AdminSettings

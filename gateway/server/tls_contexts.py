@@ -30,12 +30,16 @@ def broker_tls_context(tls: UpstreamTls) -> ssl.SSLContext:
 def listener_tls_context(tls: ServerTls) -> ssl.SSLContext:
     """The context of a listener, with the errors of ``broker_tls_context``."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = _VERSIONS[tls.min_version]
+    context.minimum_version, context.maximum_version = _VERSIONS[tls.min_version], _VERSIONS[tls.max_version]
+    context.set_ciphers(tls.ciphers)
     # Renegotiation costs the gateway much work and a client little, and TLS 1.3 does not have it.
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.load_cert_chain(tls.cert_file, tls.key_file, password=_no_passphrase)
     if tls.ca_file is not None:
         context.load_verify_locations(tls.ca_file)
+    if tls.crl_file is not None:
+        context.load_verify_locations(tls.crl_file)
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
     context.verify_mode = _VERIFY[tls.verify]
     return context
 

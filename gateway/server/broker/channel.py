@@ -16,10 +16,9 @@ import pamqp.frame
 from pamqp import commands
 from pamqp.base import Frame
 
-from gateway.amqp.codec import CANCEL, CHANNEL_CLOSE
 from gateway.amqp.splitter import Sink
 from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
-from gateway.server.broker.link import Link
+from gateway.server.broker.link import Link, LinkUser
 from gateway.session.queues import Argument, QueueSpec
 
 
@@ -41,6 +40,7 @@ class LinkChannel:
         self.closed: UpstreamError | None = None
         self.on_closed: Callable[[UpstreamError], None] | None = None
         self.on_cancelled: Callable[[], None] | None = None
+        self._owner: LinkUser | None = None
         self._consumer_tag = f"s{self.number}"
         # The methods that the broker has not answered, in their order, and how their answers are read.
         self._unanswered: deque[tuple[asyncio.Future[Any], Frame, Callable[[Any], object]]] = deque()
@@ -79,6 +79,17 @@ class LinkChannel:
             yield channel
         finally:
             await channel.close()
+
+    def set_owner(self, owner: LinkUser) -> None:
+        """Note the session that uses the channel; the link tells it what happens."""
+        self._owner = owner
+        self.link.add_user(owner)
+
+    def leave_owner(self) -> None:
+        """The session uses the channel no longer."""
+        owner, self._owner = self._owner, None
+        if owner is not None:
+            self.link.remove_user(owner)
 
     def set_sink(self, sink: Sink) -> None:
         """Send the channel's deliveries and confirms to a sink."""
@@ -176,19 +187,19 @@ class LinkChannel:
 
     # Called by the link.
 
-    def receive(self, method: int, data: bytes) -> None:
+    def receive(self, method: Frame) -> None:
         """The broker sent a method on the channel."""
-        if method == CHANNEL_CLOSE:
-            self._broker_closed(_method(data))
-        elif method == CANCEL:
+        if isinstance(method, commands.Channel.Close):
+            self._broker_closed(UpstreamError(int(method.reply_code or 0), str(method.reply_text or "")))
+        elif isinstance(method, commands.Basic.Cancel):
             if self.link.tuning.wants_cancel_ok:
                 self.link.write(pamqp.frame.marshal(commands.Basic.CancelOk(self._consumer_tag), self.number))
             if self.on_cancelled is not None:
                 self.on_cancelled()
         else:
-            self._answered(_method(data))
+            self._answered(method)
 
-    def _answered(self, frame: Any) -> None:  # noqa: ANN401 - each method has its own answer
+    def _answered(self, frame: Frame) -> None:
         """Give an answer to the first call that waits for one of its kind: a consume-ok may come behind later ones."""
         for position, (answer, method, read) in enumerate(self._unanswered):
             if frame.name in method.valid_responses:
@@ -200,9 +211,9 @@ class LinkChannel:
             # Only now may the number be used again.
             self.link.remove_channel(self)
 
-    def _broker_closed(self, frame: Any) -> None:  # noqa: ANN401
+    def _broker_closed(self, refusal: UpstreamError) -> None:
         """The broker closed the channel: the refusal goes to the calls that wait for an answer, or to the owner."""
-        self.closed = UpstreamError(int(frame.reply_code or 0), str(frame.reply_text or ""))
+        self.closed = refusal
         self.link.write(pamqp.frame.marshal(commands.Channel.CloseOk(), self.number))
         # The number may soon belong to another session.
         self.write = _discard
@@ -214,18 +225,20 @@ class LinkChannel:
         else:
             refused, self._unanswered = list(self._unanswered), deque()
             self.link.remove_channel(self)
-        _fail(refused, self.closed)
+        _fail(refused, refusal)
         if not awaits_answer and self.on_closed is not None:
-            self.on_closed(self.closed)
+            self.on_closed(refusal)
 
     def link_lost(self, error: LinkDownError) -> None:
         """The link is closed."""
         unanswered, self._unanswered = list(self._unanswered), deque()
         _fail(unanswered, error)
 
-
-def _method(data: bytes) -> Any:  # noqa: ANN401 - a frame of any method
-    return pamqp.frame.unmarshal(data)[2]
+    def failed(self, error: Exception) -> None:
+        """A fault of the gateway in one of the calls above: it is the owner's."""
+        if self._owner is None:
+            raise error
+        self._owner.failed(error)
 
 
 def _retrieve(answer: asyncio.Future[Any]) -> None:

@@ -18,11 +18,13 @@ import aio_pika
 import pamqp.frame
 from aiormq.exceptions import AMQPError
 from pamqp import commands
+from pamqp.base import Frame
 
 from gateway import __version__
 from gateway.amqp.codec import CONNECTION_BLOCKED, CONNECTION_CLOSE, CONNECTION_UNBLOCKED
 from gateway.amqp.splitter import Sink, Splitter
 from gateway.config.scalars import BrokerUrl
+from gateway.errors import CodecError
 from gateway.server.broker.broker_errors import (
     CONNECTION_FORCED,
     NOT_ALLOWED,
@@ -31,6 +33,7 @@ from gateway.server.broker.broker_errors import (
     interrupted,
 )
 from gateway.server.broker.tap import Tap
+from gateway.server.fault_boundary import FaultOwner, guarded, report
 
 # How long a broker may take to answer connection.close, in seconds.
 _CLOSE_TIMEOUT: Final = 3.0
@@ -86,22 +89,25 @@ def _shortened(text: str) -> str:
     return text.encode()[:_LONGEST_NAME].decode(errors="ignore")
 
 
-class _LinkUser(Protocol):
+class LinkUser(FaultOwner, Protocol):
     """The bridge of a session that uses a link."""
 
-    def flush_batch(self) -> None: ...
+    def flush_batch(self) -> None:
+        """Write the data of one read."""
 
-    def link_changed(self, link: Link) -> None: ...
+    def link_changed(self, link: Link) -> None:
+        """The broker's alarm or the write buffer has changed."""
 
-    def link_lost(self, link: Link) -> None: ...
+    def link_lost(self, link: Link) -> None:
+        """The link is closed."""
 
 
-class _ChannelCallbacks(Protocol):
-    """A channel that was opened on a link."""
+class _ChannelCallbacks(FaultOwner, Protocol):
+    """A channel that was opened on a link; a fault in it is its session's."""
 
     number: int
 
-    def receive(self, method: int, data: bytes) -> None: ...
+    def receive(self, method: Frame) -> None: ...
 
     def link_lost(self, error: LinkDownError) -> None: ...
 
@@ -150,7 +156,7 @@ class Link:
         self.blocked = False
         self.paused = False
         # How many channels each session has here.
-        self.users: Counter[_LinkUser] = Counter()
+        self.users: Counter[LinkUser] = Counter()
         # In AMQP an exclusive queue belongs to the connection; here each belongs to one session.
         self.exclusive_queues: dict[str, _QueueOwner] = {}
         self._channels: dict[int, _ChannelCallbacks] = {}
@@ -164,6 +170,7 @@ class Link:
         self._connection = connection
         self._tap = tap
         self.tuning = tuning
+        self.splitter.frame_max = tuning.frame_max
 
     @property
     def virtual_host(self) -> str:
@@ -177,11 +184,11 @@ class Link:
 
     # Users and channels.
 
-    def add_user(self, user: _LinkUser) -> None:
+    def add_user(self, user: LinkUser) -> None:
         """A session has opened a channel."""
         self.users[user] += 1
 
-    def remove_user(self, user: _LinkUser) -> None:
+    def remove_user(self, user: LinkUser) -> None:
         """A session closes a channel."""
         self.users[user] -= 1
         if self.users[user] <= 0:
@@ -294,52 +301,89 @@ class Link:
             if self._tap is not None:
                 self._tap.transport.abort()
 
-    # Called by the tap.
+    # Called by the tap. Each session is called through the fault boundary, so that a fault in one ends that one only.
 
     def batch_done(self) -> None:
         """Let the sessions that got data write it. HOT: once per read."""
-        touched = self.splitter.touched
-        self.splitter.touched = set()
+        splitter = self.splitter
+        touched, splitter.touched = splitter.touched, set()
+        if splitter.failures:
+            failures, splitter.failures = splitter.failures, []
+            for user, error in failures:
+                report(user, error)  # type: ignore[arg-type]  # owners of sinks are link users
         for user in touched:
-            user.flush_batch()  # type: ignore[attr-defined]  # owners of sinks are link users
+            guarded(user, user.flush_batch)  # type: ignore[attr-defined, arg-type]
 
     def set_paused(self, paused: bool) -> None:
         """Hold or release the clients that publish here."""
         self.paused = paused
-        for user in tuple(self.users):
-            user.link_changed(self)
+        self._tell_changed()
 
-    def connection_lost(self) -> None:
-        """The socket is closed."""
-        if self.closed is None:
-            self.closed = LinkDownError(CONNECTION_FORCED, "CONNECTION_FORCED - the connection to the broker was lost")
+    def _tell_changed(self) -> None:
+        for user in tuple(self.users):
+            guarded(user, user.link_changed, self)
+
+    def bad_amqp(self, error: CodecError) -> None:
+        """The broker sent bytes that are not AMQP; the tap cuts the connection."""
+        self._lost(f"the broker sent bad AMQP: {error}")
+
+    def connection_lost(self, exc: Exception | None, *, by_broker: bool) -> None:
+        """The socket is closed, by the broker or for another reason."""
+        if exc is not None:
+            cause = str(exc) or type(exc).__name__
+        else:
+            cause = "the broker closed the connection" if by_broker else "the AMQP library gave the connection up"
         for update in self._secret_updates:
             update.cancel()
+        closed = self._lost(cause)
         for channel in tuple(self._channels.values()):
-            channel.link_lost(self.closed)
-        for user in tuple(self.users):
-            user.link_lost(self)
+            channel.link_lost(closed)
+        users = tuple(self.users)
         self.users.clear()
+        for user in users:
+            guarded(user, user.link_lost, self)
         on_closed, self.on_closed = self.on_closed, None
         if on_closed is not None:
             on_closed(self)
 
+    def _lost(self, cause: str) -> LinkDownError:
+        """The reason of the link's end; ``cause``, for the log, is that if the broker has said nothing."""
+        if self.closed is None:
+            text = "CONNECTION_FORCED - the connection to the broker was lost"
+            self.closed = LinkDownError(CONNECTION_FORCED, text, "closed by the gateway" if self.is_closing else cause)
+        return self.closed
+
     def _control_frame(self, channel: int, method: int, data: bytes) -> None:
         """The broker sent a control frame; the AMQP library sees those of channel 0 afterwards."""
         if channel:
-            if channel in self._channels:
-                self._channels[channel].receive(method, data)
+            concerned = self._channels.get(channel)
+            if concerned is not None:
+                guarded(concerned, concerned.receive, _method(data))
         elif method in (CONNECTION_BLOCKED, CONNECTION_UNBLOCKED):
             self.blocked = method == CONNECTION_BLOCKED
-            for user in tuple(self.users):
-                user.link_changed(self)
+            self._tell_changed()
         elif method == CONNECTION_CLOSE:
             self.closed = LinkDownError(*_reply(data))
 
 
 def _reply(data: bytes) -> tuple[int, str]:
     """Reply code and text of connection.close."""
-    _, _, frame = pamqp.frame.unmarshal(data)
+    frame = _method(data)
     if isinstance(frame, commands.Connection.Close):
         return int(frame.reply_code or 0), str(frame.reply_text or "")
     return 0, ""
+
+
+def _method(data: bytes) -> Frame:
+    """Decode a method frame.
+
+    Raises:
+        CodecError: it cannot be read.
+    """
+    try:
+        _, _, frame = pamqp.frame.unmarshal(data)
+    except Exception as error:
+        raise CodecError("a method cannot be read") from error
+    if not isinstance(frame, Frame):
+        raise CodecError("a method cannot be read")
+    return frame

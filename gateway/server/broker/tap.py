@@ -7,7 +7,6 @@ The library connects, authenticates and sends heart-beats through a stream pair.
 from __future__ import annotations
 
 import asyncio
-import struct
 from typing import Final, Protocol, cast
 
 from gateway.amqp.splitter import Splitter
@@ -34,7 +33,9 @@ class _TapCallbacks(Protocol):
 
     def set_paused(self, paused: bool) -> None: ...
 
-    def connection_lost(self) -> None: ...
+    def bad_amqp(self, error: CodecError) -> None: ...
+
+    def connection_lost(self, exc: Exception | None, *, by_broker: bool) -> None: ...
 
 
 class Tap(asyncio.StreamReaderProtocol):
@@ -47,6 +48,7 @@ class Tap(asyncio.StreamReaderProtocol):
         self._callbacks = callbacks
         self._clock = loop.time
         self._heartbeat_at = loop.time()
+        self._has_ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is open."""
@@ -60,8 +62,9 @@ class Tap(asyncio.StreamReaderProtocol):
         splitter = callbacks.splitter
         try:
             control_frames = splitter.receive(data)
-        except (CodecError, struct.error, IndexError):
+        except CodecError as error:
             # The bytes are not AMQP. The library sees a closed connection, and sessions get their ERROR.
+            callbacks.bad_amqp(error)
             self.transport.abort()
             return
         if control_frames:
@@ -88,7 +91,12 @@ class Tap(asyncio.StreamReaderProtocol):
         super().resume_writing()
         self._callbacks.set_paused(False)
 
+    def eof_received(self) -> bool | None:
+        """The broker sends no more."""
+        self._has_ended = True
+        return super().eof_received()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed, by whichever side."""
         super().connection_lost(exc)
-        self._callbacks.connection_lost()
+        self._callbacks.connection_lost(exc, by_broker=self._has_ended)

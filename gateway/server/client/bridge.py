@@ -33,7 +33,7 @@ class _BridgeCallbacks(Protocol):
 
     def advance(self) -> None: ...
 
-    def failed(self, error: BaseException) -> None: ...
+    def failed(self, error: Exception) -> None: ...
 
 
 class Bridge:
@@ -157,7 +157,7 @@ class Bridge:
         channel = self._publishing
         if channel is None:
             channel = await self._links.publishing_channel()
-            channel.link.add_user(self)
+            channel.set_owner(self)
             channel.set_sink(Sink(ignore_delivery, self._session.confirm, self, self._session.message_returned))
             channel.on_closed = partial(self._channel_closed, publishing=True)
             self._publishing = channel
@@ -200,14 +200,14 @@ class Bridge:
     async def _control_channel(self) -> LinkChannel:
         if self._control is None:
             self._control = await self._links.consuming_channel()
-            self._control.link.add_user(self)
+            self._control.set_owner(self)
             self._control.on_closed = partial(self._channel_closed, publishing=False)
         return self._control
 
     async def _subscribe(self, operation: ops.Subscribe) -> ops.Event:
         subscription = operation.subscription
         channel = await self._consuming_channel(operation)
-        channel.link.add_user(self)
+        channel.set_owner(self)
         channel.set_sink(Sink(subscription.deliver, ignore_confirm, self))
         self._consuming[subscription] = channel
         subscription.set_channel(channel.number)
@@ -324,6 +324,10 @@ class Bridge:
         if link.closed is not None:
             self._handle(ops.LinkLost(link.closed.code, link.closed.text))
 
+    def failed(self, error: Exception) -> None:
+        """A fault of the gateway in what the link has called of this session."""
+        self._callbacks.failed(error)
+
     def link_changed(self, link: Link) -> None:
         """The broker's alarm began or ended, or the link's write buffer is full or has room again."""
         if self._publishing is not None and self._publishing.link is link:
@@ -349,7 +353,7 @@ class Bridge:
         return self._links.virtual_host.amqp_vhost
 
     async def _close_channel(self, channel: LinkChannel) -> None:
-        channel.link.remove_user(self)
+        channel.leave_owner()
         channel.discard(self)
         if self._pausable.has(channel):
             # The answer to channel.close must be read; deliveries before it are dropped.

@@ -11,11 +11,11 @@ import fcntl
 import select
 import struct
 import termios
-from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CloseReason
+from gateway.server.fault_boundary import FaultOwner, guarded
 from gateway.server.listen.websocket_transport import WebSocketTransport
 from gateway.session.subscription import split_frames
 
@@ -136,23 +136,29 @@ def _unsent_below_tls(transport: asyncio.BaseTransport) -> int:
     return max(1, int(in_kernel))
 
 
+class _Settler(FaultOwner, Protocol):
+    """A client's connection."""
+
+    def settle(self) -> None: ...
+
+
 class AutoAckFlusher:
     """Settles the automatic acknowledgements of all clients in rounds, without a timer for each message."""
 
     def __init__(self) -> None:
-        self._waiting: set[Callable[[], None]] = set()
+        self._waiting: set[_Settler] = set()
 
-    def schedule(self, settle: Callable[[], None]) -> None:
-        """Call a function in the next round, once."""
+    def schedule(self, client: _Settler) -> None:
+        """Settle for a client in the next round, once."""
         if not self._waiting:
             asyncio.get_running_loop().call_later(_AUTO_ACK_INTERVAL, self._flush)
-        self._waiting.add(settle)
+        self._waiting.add(client)
 
-    def is_scheduled(self, settle: Callable[[], None]) -> bool:
-        """Whether a function will be called in the next round."""
-        return settle in self._waiting
+    def is_scheduled(self, client: _Settler) -> bool:
+        """Whether the next round settles for a client."""
+        return client in self._waiting
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, set()
-        for settle in waiting:
-            settle()
+        for client in waiting:
+            guarded(client, client.settle)

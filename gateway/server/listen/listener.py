@@ -21,9 +21,10 @@ import structlog
 
 from gateway.config.listener_settings import Listener
 from gateway.config.scalars import SocketAddress
-from gateway.server.listen.accepted_connection import AcceptedConnection, LogRateLimiter, Peer
+from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.listen.proxy_protocol import ProxyHeaderError, bytes_missing, parse_header
 from gateway.server.listen.tls import handshake_failure
+from gateway.server.log_limits import LogRateLimiter
 from gateway.server.tls_contexts import listener_tls_context
 
 log = structlog.get_logger("gateway.listening")
@@ -46,7 +47,9 @@ _NOT_HERE: Final = frozenset((errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL))
 class OpenListener:
     """The sockets of one listener."""
 
-    def __init__(self, listener: Listener, make_protocol: MakeProtocol) -> None:
+    def __init__(
+        self, listener: Listener, make_protocol: MakeProtocol, log_limiter: LogRateLimiter | None = None
+    ) -> None:
         # Host and port of every socket.
         self.addresses: list[tuple[str, int]] = []
         self._listener = listener
@@ -56,7 +59,7 @@ class OpenListener:
         self._context: ssl.SSLContext | None = None
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._log_limiter = LogRateLimiter(self._loop.time)
+        self._log_limiter = log_limiter or LogRateLimiter(self._loop.time)
         self._preparing = asyncio.Semaphore(_MAX_PREPARING)
         self._connections: set[object] = set()
 

@@ -21,9 +21,11 @@ from gateway.journal.journal import Journal, node_name
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.client.connection import ClientConnection, ServerContext
 from gateway.server.client.session_limits import SessionLimits
+from gateway.server.fault_boundary import guarded
 from gateway.server.listen.accepted_connection import AcceptedConnection
 from gateway.server.listen.listener import OpenListener
 from gateway.server.listen.websocket import WebSocketConnection
+from gateway.server.log_limits import LogLimits
 from gateway.server.periodic_timer import PeriodicTimer
 from gateway.server.process.drain import drain_clients
 from gateway.server.process.readiness import Readiness, ReadinessProbe
@@ -85,6 +87,7 @@ class Gateway:
         self.pool = LinkPool(self._loop.time, self._spawn, self.journal, self.stats, self.node)
         self._readiness = ReadinessProbe(tuple(config.resolved_virtual_hosts()), self.pool, self._loop.time)
         self.limits = SessionLimits(self._loop.time)
+        self.log_limits = LogLimits(config.logging, self._loop.time)
         self._context = ServerContext(
             server=b"stomp-gateway/" + __version__.encode(),
             find_virtual_host=config.virtual_host,
@@ -94,6 +97,7 @@ class Gateway:
             journal=self.journal,
             stats=self.stats,
             limits=self.limits,
+            log_limits=self.log_limits,
         )
         # Connections with a session.
         self.clients = self._context.clients
@@ -160,7 +164,8 @@ class Gateway:
         def make_websocket(accepted: AcceptedConnection) -> WebSocketConnection:
             return WebSocketConnection(listener, accepted, make_client, self._handshakes)
 
-        opened = OpenListener(listener, make_client if listener.websocket is None else make_websocket)
+        make_protocol = make_client if listener.websocket is None else make_websocket
+        opened = OpenListener(listener, make_protocol, self.log_limits.of_listener())
         await opened.open()
         self._listeners.append(opened)
 
@@ -173,14 +178,15 @@ class Gateway:
         now = self._loop.time()
         self.lag.tick(now)
         if self.lag.ticks % _CHECKS_PER_MINUTE == 0:
-            self.stats.minute_passed()
+            guarded(self, self.stats.minute_passed)
         for client in tuple(self.clients):
-            try:
-                client.time_passed(now)
-            except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
-                client.failed(error)
-        self.limits.forget_idle()
-        self.pool.close_idle()
+            guarded(client, client.time_passed, now)
+        guarded(self, self.limits.forget_idle)
+        guarded(self, self.pool.close_idle)
+
+    def failed(self, error: Exception) -> None:
+        """A fault in work that belongs to no session: it is logged, and done again the next time."""
+        log.error("internal error", exc_info=error)
 
     def _stop_listening(self) -> None:
         for listener in self._listeners:
@@ -213,10 +219,10 @@ class Gateway:
                 # A session that waits for confirms has no task; it ends when the broker answers.
                 await asyncio.sleep(_DRAIN_INTERVAL)
         for client in tuple(self.clients):
-            client.abort()
+            guarded(client, client.abort)
         # These now include the clients from before.
         for client in tuple(self._context.closing):
-            client.abort()
+            guarded(client, client.abort)
         await self.pool.close()
         await self._readiness.close()
         for timer in (self._deadline_timer, self._journal_timer):

@@ -310,3 +310,66 @@ def test_frames_that_cannot_be_are_an_error_however_they_come(frames: list[bytes
         with pytest.raises(CodecError, match=f"^{text}$"):  # noqa: PT012
             for piece in pieces:
                 splitter.receive(piece)
+
+
+def cut_inside(method: bytes, keep: int) -> bytes:
+    """A method frame that has lost fields at its end, with a size that fits."""
+    return method[:3] + keep.to_bytes(4, "big") + method[7 : 7 + keep] + b"\xce"
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        deliver(),
+        method_frame(commands.Basic.Ack(5, False)),
+        method_frame(commands.Basic.Nack(5, False)),
+        BACK,
+        method_frame(commands.Connection.Close(320, "CONNECTION_FORCED", 0, 0), 0),
+        method_frame(commands.Channel.Close(404, "NOT_FOUND", 60, 40)),
+    ],
+    ids=["deliver", "ack", "nack", "return", "connection.close", "channel.close"],
+)
+def test_a_method_cut_inside_its_fields_is_no_amqp(whole: bytes) -> None:
+    for keep in range(4, len(whole) - 8):
+        for behind in (b"", BEAT * 50):
+            stand = Stand()
+            with pytest.raises(CodecError):
+                stand.splitter.receive(cut_inside(whole, keep) + behind)
+            assert stand.told == []
+
+
+@pytest.mark.parametrize("size", range(14))
+def test_a_content_header_cut_inside_its_fields_is_no_amqp(size: int) -> None:
+    short = b"\x02\0\1" + size.to_bytes(4, "big") + header(0)[7 : 7 + size] + b"\xce"
+    for method in (deliver(), BACK):
+        for pieces in ([method + short], [method, short]):
+            stand = Stand()
+            with pytest.raises(CodecError):  # noqa: PT012
+                for piece in pieces:
+                    stand.splitter.receive(piece)
+            assert stand.told == []
+
+
+def test_a_frame_longer_than_was_agreed_on_is_not_waited_for(stand: Stand) -> None:
+    stand.splitter.frame_max = 4096
+    stand.splitter.receive(deliver() + header(4088) + body(b"x" * 4088))
+    with pytest.raises(CodecError, match="an AMQP frame has 4097 bytes, and 4096 were agreed on"):
+        stand.splitter.receive(b"\x03\x00\x01" + (4089).to_bytes(4, "big") + b"x")
+
+
+@pytest.mark.parametrize("error", [CodecError("fault"), IndexError("fault"), RuntimeError("fault")])
+@pytest.mark.parametrize(
+    "data", [deliver() + header(2) + body(b"hi"), method_frame(commands.Basic.Ack(5, False)), BACK + header(0)]
+)
+def test_a_sink_that_raises_gets_no_more_and_harms_no_other(data: bytes, error: Exception) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    behind = deliver(2, channel=2) + header(0, channel=2)
+    for pieces in ways(data, BEAT, data, behind):
+        stand = Stand()
+        stand.splitter.register(1, Sink(fail, fail, "owner of 1", fail))
+        assert b"".join(map(stand.splitter.receive, pieces)) == BEAT
+        assert stand.splitter.failures == [("owner of 1", error)]
+        assert stand.splitter.touched == {"owner of 1", "owner of 2"}
+        assert [told[:3] for told in stand.told] == [("deliver", 2, 2)]
