@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+import structlog
+from structlog.typing import EventDict
 
 from deploy.local.broker import Broker
 from deploy.local.ports import free_ports
@@ -187,3 +190,29 @@ async def test_a_client_that_disconnects_in_the_middle_of_a_frame(broker: Broker
                 await client.receive()
         assert await amqp.count(queue) == 1
         await until(lambda: asyncio.sleep(0, len(gateway.clients)), lambda count: count == 0)
+
+
+async def test_the_log_tells_of_every_link_when_and_why(broker: Broker, proxy: ChaosProxy) -> None:
+    config = parsed(broker.amqp_url, upstream=upstream(proxy.address))
+    with structlog.testing.capture_logs() as log:
+        async with gateway_here(config) as gateway, within():
+            async with StompClient.logged_in(gateway.addresses[0]) as lost:
+                await lost.ask("SUBSCRIBE", id="a", ack="client", destination="/topic/a")
+                proxy.reset()
+                await end_of(lost)
+            async with StompClient.logged_in(gateway.addresses[0]) as client:
+                await client.disconnect()
+    lines = [line for line in log if line["event"].startswith("link ")]
+    assert Counter(map(brief, lines)) == {
+        ("link opened", "info", "login", None): 2,
+        ("link opened", "info", "own", None): 1,
+        ("link closed", "warning", "login", "[Errno 104] Connection reset by peer"): 1,
+        ("link closed", "warning", "own", "[Errno 104] Connection reset by peer"): 1,
+        ("link closed", "info", "login", "closed by the gateway"): 1,
+    }
+    facts = {(line["broker"], line["login"], line["virtual_host"]) for line in lines}
+    assert facts == {(f"amqp://127.0.0.1:{proxy.address[1]}", "guest", "/")}
+
+
+def brief(line: EventDict) -> tuple[str, str, str, str | None]:
+    return line["event"], line["log_level"], line["purpose"], line.get("cause")

@@ -60,9 +60,9 @@ class ChaosProxy:
         """Bytes that went through in one direction."""
         return self._gates[direction].passed
 
-    async def open(self) -> None:
-        """Listen on a free port."""
-        listening = socket.create_server(("127.0.0.1", 0))
+    async def open(self, port: int = 0) -> None:
+        """Listen, on a free port unless one is given."""
+        listening = socket.create_server(("127.0.0.1", port))
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL_BUFFER)
         self._listener = await asyncio.start_server(self._serve, sock=listening, limit=_CHUNK)
 
@@ -158,10 +158,10 @@ class ChaosProxy:
 
 
 @contextlib.asynccontextmanager
-async def chaos(server: Address) -> AsyncIterator[ChaosProxy]:
-    """A proxy in front of a server, for the time of a ``with`` block."""
+async def chaos(server: Address, port: int = 0) -> AsyncIterator[ChaosProxy]:
+    """A proxy in front of a server, for the time of a ``with`` block; on a free port unless one is given."""
     proxy = ChaosProxy(server)
-    await proxy.open()
+    await proxy.open(port)
     try:
         yield proxy
     finally:

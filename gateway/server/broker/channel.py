@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 import pamqp.frame
 from pamqp import commands
@@ -20,6 +20,8 @@ from gateway.amqp.splitter import Sink
 from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
 from gateway.server.broker.link import Link, LinkUser
 from gateway.session.queues import Argument, QueueSpec
+
+_CLOSE: Final = commands.Channel.Close(reply_code=200, reply_text="", class_id=0, method_id=0)
 
 
 class LinkChannel:
@@ -158,7 +160,8 @@ class LinkChannel:
     async def close(self) -> None:
         """Close the channel; the broker first handles all earlier frames on it."""
         try:
-            await self.start_closing()
+            # A caller that gives up must not take the answer from another one.
+            await asyncio.shield(self.start_closing())
         except UpstreamError:
             # The link is lost, or the broker refused a method before: the channel is closed either way.
             pass
@@ -169,7 +172,7 @@ class LinkChannel:
         self.write = _discard
         if not self._is_closing:
             self._is_closing = True
-            self._closing = self._call(commands.Channel.Close(0, "", 0, 0))
+            self._closing = self._call(_CLOSE)
         return self._closing
 
     def _call(self, method: Frame, read: Callable[[Any], object] = lambda answer: answer) -> asyncio.Future[Any]:

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, Protocol
 
 import aio_pika
 import pamqp.frame
+import structlog
 from aiormq.exceptions import AMQPError
 from pamqp import commands
 from pamqp.base import Frame
@@ -25,15 +26,11 @@ from gateway.amqp.codec import CONNECTION_BLOCKED, CONNECTION_CLOSE, CONNECTION_
 from gateway.amqp.splitter import Sink, Splitter
 from gateway.config.scalars import BrokerUrl
 from gateway.errors import CodecError
-from gateway.server.broker.broker_errors import (
-    CONNECTION_FORCED,
-    NOT_ALLOWED,
-    LinkDownError,
-    UpstreamError,
-    interrupted,
-)
+from gateway.server.broker.broker_errors import CONNECTION_FORCED, NOT_ALLOWED, LinkDownError, UpstreamError, cause_of
 from gateway.server.broker.tap import Tap
 from gateway.server.fault_boundary import FaultOwner, guarded, report
+
+log = structlog.get_logger("gateway.broker")
 
 # How long a broker may take to answer connection.close, in seconds.
 _CLOSE_TIMEOUT: Final = 3.0
@@ -171,6 +168,20 @@ class Link:
         self._tap = tap
         self.tuning = tuning
         self.splitter.frame_max = tuning.frame_max
+        log.info("link opened", **self._facts)
+
+    @property
+    def _facts(self) -> dict[str, object]:
+        """What the log says of a link. A shared link has no client and no session."""
+        whose = self.client_properties
+        details = {"client": whose.client, "session": whose.session}
+        return {
+            "broker": str(self.broker),
+            "purpose": self.purpose,
+            "login": whose.login,
+            "virtual_host": whose.virtual_host,
+            **{name: value for name, value in details.items() if value},
+        }
 
     @property
     def virtual_host(self) -> str:
@@ -241,9 +252,6 @@ class Link:
             raise self.closed or LinkDownError(CONNECTION_FORCED, "the connection is closed")
         return self._connection
 
-    def _cause(self, error: BaseException) -> BaseException:
-        return self.closed or interrupted(error)
-
     # The socket.
 
     def write(self, data: bytes) -> None:
@@ -281,7 +289,7 @@ class Link:
         try:
             await update
         except (AMQPError, OSError, RuntimeError, asyncio.CancelledError) as error:
-            raise self._cause(error) from error
+            raise cause_of(error, self.closed) from error
         finally:
             self._secret_updates.discard(update)
 
@@ -332,6 +340,7 @@ class Link:
         if exc is not None:
             cause = str(exc) or type(exc).__name__
         else:
+            # The library does so when the broker's heart-beats do not come.
             cause = "the broker closed the connection" if by_broker else "the AMQP library gave the connection up"
         for update in self._secret_updates:
             update.cancel()
@@ -339,6 +348,10 @@ class Link:
         for channel in tuple(self._channels.values()):
             channel.link_lost(closed)
         users = tuple(self.users)
+        if self._tap is not None and self.closed is not None:
+            # Or it was never open, and the dialer logs why.
+            level = log.info if self.is_closing else log.warning
+            level("link closed", **self._facts, cause=self.closed.detail, sessions=len(users))
         self.users.clear()
         for user in users:
             guarded(user, user.link_lost, self)

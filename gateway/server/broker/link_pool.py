@@ -26,6 +26,7 @@ from gateway.server.broker.dialer import Dialer
 from gateway.server.broker.link import ClientProperties, Link
 from gateway.server.broker.queue_declare import QueueConflictLog
 from gateway.server.stats import GatewayStats
+from gateway.server.tls_contexts import TlsContexts
 
 # An unused shared link is kept this long, in seconds: clients that connect, send and leave come back.
 _IDLE_TIMEOUT: Final = 60.0
@@ -174,11 +175,17 @@ class LinkPool:
     """
 
     def __init__(
-        self, clock: Callable[[], float], spawn: Callable[..., object], journal: Journal, stats: GatewayStats, node: str
+        self,
+        clock: Callable[[], float],
+        spawn: Callable[..., object],
+        journal: Journal,
+        stats: GatewayStats,
+        node: str,
+        contexts: TlsContexts,
     ) -> None:
         # Every open link.
         self.links: set[Link] = set()
-        self.dialer = Dialer(clock)
+        self.dialer = Dialer(clock, contexts)
         self.queue_conflicts = QueueConflictLog()
         self._clock = clock
         self._spawn = spawn

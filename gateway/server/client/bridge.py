@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from gateway.amqp.splitter import Sink
-from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
+from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError, UpstreamError, is_cancelled
 from gateway.server.broker.channel import LinkChannel, ignore_confirm, ignore_delivery
 from gateway.server.broker.link import Link
 from gateway.server.broker.link_pool import LinkPool, LoginLinks
@@ -103,6 +103,14 @@ class Bridge:
         """Called about once a second."""
         self._pausable.time_passed()
 
+    def must_wait(self, operation: ops.Operation) -> bool:
+        """Whether the broker, or the client itself, rightly keeps an operation waiting for as long as it wants."""
+        if isinstance(operation, ops.PreparePublisher):
+            # During an alarm the broker does not read a link that publishes.
+            return any(link.blocked for link in self._links.all)
+        # On a paused link the broker's answer waits behind messages that the client does not take.
+        return isinstance(operation, ops.RenewToken) and not self._session.client_writable
+
     def drop_deliveries(self) -> None:
         """Far too much waits for the client: until it is writable, keep only the delivery tags of further messages."""
         self._is_dropping = True
@@ -138,6 +146,10 @@ class Bridge:
             return ops.LinkLost(down.code, down.text)
         except UpstreamError as refusal:
             return ops.OperationFailed(refusal.code, refusal.text)
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            return ops.LinkLost(CONNECTION_FORCED, "CONNECTION_FORCED - the broker did not answer")
 
     async def _perform(self, operation: ops.Operation) -> ops.Event:
         if isinstance(operation, ops.Login):
