@@ -31,9 +31,11 @@ class Management:
         assert broker.management_port is not None
         self._address = (broker.host, broker.management_port)
 
-    async def add_user(self, name: str, vhost: str = "/", rights: tuple[str, str, str] = EVERYTHING) -> None:
-        """Add a user with ``PASSCODE``, who may use one virtual host."""
-        await self._ask("PUT", "users", name, body={"password": PASSCODE, "tags": ""})
+    async def add_user(
+        self, name: str, vhost: str = "/", rights: tuple[str, str, str] = EVERYTHING, passcode: str = PASSCODE
+    ) -> None:
+        """Add a user with a passcode, who may use one virtual host."""
+        await self._ask("PUT", "users", name, body={"password": passcode, "tags": ""})
         await self.permit(name, vhost, rights)
 
     async def delete_user(self, name: str) -> None:
