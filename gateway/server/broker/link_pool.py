@@ -26,6 +26,7 @@ from gateway.server.broker.dialer import Dialer
 from gateway.server.broker.link import ClientProperties, Link
 from gateway.server.broker.queue_declare import QueueConflictLog
 from gateway.server.stats import GatewayStats
+from gateway.server.tls_contexts import TlsContexts
 
 # An unused shared link is kept this long, in seconds: clients that connect, send and leave come back.
 _IDLE_TIMEOUT: Final = 60.0
@@ -108,8 +109,8 @@ class LoginLinks:
         return await LinkChannel.open(await self._link_with_room(_PUBLISH))
 
     async def consuming_channel(self) -> LinkChannel:
-        """A channel on a link that serves subscriptions."""
-        return await LinkChannel.open(await self._link_with_room(_CONSUME))
+        """A channel on a link that serves subscriptions; the broker has not answered its opening."""
+        return LinkChannel.begun(await self._link_with_room(_CONSUME))
 
     async def open_pausable(self, client: str, session: str) -> Link:
         """A link for one session only."""
@@ -174,11 +175,17 @@ class LinkPool:
     """
 
     def __init__(
-        self, clock: Callable[[], float], spawn: Callable[..., object], journal: Journal, stats: GatewayStats, node: str
+        self,
+        clock: Callable[[], float],
+        spawn: Callable[..., object],
+        journal: Journal,
+        stats: GatewayStats,
+        node: str,
+        contexts: TlsContexts,
     ) -> None:
         # Every open link.
         self.links: set[Link] = set()
-        self.dialer = Dialer(clock)
+        self.dialer = Dialer(clock, contexts)
         self.queue_conflicts = QueueConflictLog()
         self._clock = clock
         self._spawn = spawn

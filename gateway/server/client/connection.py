@@ -25,6 +25,7 @@ from gateway.server.client.client_log import ClientLog
 from gateway.server.client.connection_stats import ConnectionStats
 from gateway.server.client.heartbeat_timer import HeartbeatTimer
 from gateway.server.client.login_handler import LoginHandler
+from gateway.server.client.operation_deadline import OperationDeadline
 from gateway.server.client.output import AutoAckFlusher, ClientOutput
 from gateway.server.client.session_limits import RateLimiter, SessionLimits
 from gateway.server.fault_boundary import guarded
@@ -92,11 +93,12 @@ class ClientConnection(StompProtocol):
         self._output: ClientOutput
         self._bridge: Bridge
         self._login: LoginHandler
+        self._operation_deadline: OperationDeadline
         self.stats = ConnectionStats(context.stats, context.journal, self.session, listener)
         self._log = ClientLog(self.session, self.stats, accepted, str(listener.address), context.log_limits)
         self._heartbeats = HeartbeatTimer(
             partial(guarded, self, self._send_heartbeat),
-            lambda: self._reading,
+            lambda seconds: not self._reading and self._output.has_sent_unread(seconds),
             lambda silence: guarded(self, self._heartbeat_missed, silence),
         )
         self._rate_limiter = RateLimiter(self.session, self.advance)
@@ -172,6 +174,7 @@ class ClientConnection(StompProtocol):
         identity = self.session.identity.decode()
         self._login = LoginHandler(context.pool, context.limits, context.log_limits, peer.host, client, identity)
         self._bridge = Bridge(self.session, self, context.pool, self._login, client, context.spawn)
+        self._operation_deadline = OperationDeadline(self.session, self._bridge.must_wait)
         context.clients.add(self)
 
     def data_received(self, data: bytes) -> None:
@@ -388,6 +391,10 @@ class ClientConnection(StompProtocol):
             return
         if session.token_expired(time.time()):
             self._end(error_frames.token_expired())
+            return
+        missed = self._operation_deadline.missed(now)
+        if missed is not None:
+            self._end(missed)
             return
         session.time_passed(now)
         self._bridge.time_passed()

@@ -30,7 +30,8 @@ from gateway.server.periodic_timer import PeriodicTimer
 from gateway.server.process.drain import drain_clients
 from gateway.server.process.readiness import Readiness, ReadinessProbe
 from gateway.server.process.systemd_notify import SystemdNotifier
-from gateway.server.stats import GatewayStats
+from gateway.server.stats import GatewayStats, ReloadStats
+from gateway.server.tls_contexts import TlsContext, TlsContexts
 
 log = structlog.get_logger("gateway")
 
@@ -82,10 +83,19 @@ class Gateway:
         self.journal = Journal(config)
         self.started_at = self.journal.clock.time
         self.stats = GatewayStats(config.virtual_hosts)
+        self.reloads = ReloadStats(self.started_at)
         self.lag = _LoopLag(_CHECK_INTERVAL)
         self.node = node_name(config.defaults.journal.node)
-        self.pool = LinkPool(self._loop.time, self._spawn, self.journal, self.stats, self.node)
-        self._readiness = ReadinessProbe(tuple(config.resolved_virtual_hosts()), self.pool, self._loop.time)
+        self.tls_contexts = TlsContexts()
+        self._upstream_contexts: list[TlsContext] = []
+        self._following: asyncio.Task[None] | None = None
+        self.pool = LinkPool(self._loop.time, self._spawn, self.journal, self.stats, self.node, self.tls_contexts)
+        self._readiness = ReadinessProbe(
+            lambda: self.config.resolved_virtual_hosts(),  # noqa: PLW0108 - the configuration may be replaced
+            self.pool,
+            self.stats,
+            self._loop.time,
+        )
         self.limits = SessionLimits(self._loop.time, config.failed_logins)
         self.log_limits = LogLimits(config.logging, self._loop.time)
         self._context = ServerContext(
@@ -109,11 +119,18 @@ class Gateway:
 
     async def readiness(self) -> Readiness:
         """Whether clients can be served, and why not."""
+        virtual_hosts = await self._readiness.states()
+        readiness = Readiness((), virtual_hosts)
         if self._is_stopping:
-            return Readiness(("draining",))
-        if not self._listeners:
-            return Readiness(("no listener is open",))
-        return Readiness(await self._readiness.reasons())
+            reasons = ["draining"]
+        elif not self._listeners:
+            reasons = ["no listener is open"]
+        elif len(readiness.down) < len(virtual_hosts):
+            reasons = []
+        else:
+            states = (state for states in virtual_hosts.values() for state in states)
+            reasons = [f"{state.broker}: {state.reason}" for state in states]
+        return Readiness(tuple(dict.fromkeys(reasons)), virtual_hosts)
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -149,6 +166,8 @@ class Gateway:
                 self._stop_listening()
                 self.journal.close()
                 raise ListenError(str(listener.address), error) from error
+        self._upstream_contexts = self._make_upstream_contexts()
+        self._following = self._loop.create_task(self.tls_contexts.follow_files(), name="certificates")
         self._deadline_timer = PeriodicTimer(_CHECK_INTERVAL, self._check_deadlines)
         self.lag.start(self._loop.time())
         if self.journal.is_on:
@@ -165,9 +184,23 @@ class Gateway:
             return WebSocketConnection(listener, accepted, make_client, self._handshakes)
 
         make_protocol = make_client if listener.websocket is None else make_websocket
-        opened = OpenListener(listener, make_protocol, self.log_limits.of_listener())
+        opened = OpenListener(listener, make_protocol, self.tls_contexts, self.log_limits.of_listener())
         await opened.open()
         self._listeners.append(opened)
+
+    def _make_upstream_contexts(self) -> list[TlsContext]:
+        """The TLS contexts toward brokers, kept so that their files are followed before the first link and after it."""
+        contexts = []
+        for virtual_host in self.config.resolved_virtual_hosts():
+            upstream = virtual_host.upstream
+            if any(url.tls for url in upstream.urls):
+                try:
+                    contexts.append(self.tls_contexts.of(upstream.tls))
+                except OSError as error:
+                    # It was valid when the configuration was read. Each link tries again.
+                    file, reason = upstream.tls.cert_file or upstream.tls.ca_file, error.strerror or str(error)
+                    log.error("certificate unusable", file=str(file), reason=reason)
+        return contexts
 
     def _is_served_by_ipv4(self, address: SocketAddress) -> bool:
         """Whether the address is ``::``, and a listener on the same port has 0.0.0.0."""
@@ -225,6 +258,9 @@ class Gateway:
             guarded(client, client.abort)
         await self.pool.close()
         await self._readiness.close()
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait([self._following])
         for timer in (self._deadline_timer, self._journal_timer):
             if timer is not None:
                 timer.stop()

@@ -22,6 +22,7 @@ from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.log_limits import LogLimits, LogRateLimiter
 from gateway.server.process.gateway import Gateway
 from gateway.server.stats import GatewayStats
+from gateway.server.tls_contexts import TlsContexts
 from tests.support.deadline import PATIENCE, until, within
 from tests.support.stomp_client import StompClient, encoded
 
@@ -81,7 +82,7 @@ class Connections:
         self._context = ServerContext(
             server=b"gateway",
             find_virtual_host=lambda _: None,
-            pool=LinkPool(self.clock, self._spawn, journal, stats, "node"),
+            pool=LinkPool(self.clock, self._spawn, journal, stats, "node", TlsContexts()),
             clock=self.clock,
             spawn=self._spawn,
             journal=journal,
