@@ -30,7 +30,7 @@ class LogRateLimiter:
         seconds: float = _SECONDS,
         note: Callable[[], None] = lambda: None,
     ) -> None:
-        self._lines = lines
+        self.lines = lines
         self._note = note
         self._counts = RecentCounts(clock, seconds)
         # Lines left out that no later line has told of, by cause.
@@ -38,9 +38,9 @@ class LogRateLimiter:
 
     def left_out(self, cause: Hashable = None) -> int | None:
         """The number of lines left out before this one; None if this one must be left out too."""
-        if self._lines is None:
+        if self.lines is None:
             return 0
-        if self._counts.add(cause) <= self._lines:
+        if self._counts.add(cause) <= self.lines:
             return self._left_out.pop(cause, 0)
         self._left_out[cause] = self._left_out.get(cause, 0) + 1
         self._note()
@@ -76,6 +76,11 @@ class LogLimits:
         self._settings = settings
         self._addresses = LogRateLimiter(clock, settings.lines_per_address, note=self._note)
         self._brokers = self.of_listener()
+
+    def configure(self, settings: Logging) -> None:
+        """Other settings hold from now on, for the ERRORs of a session from its first one on."""
+        self._settings = settings
+        self._addresses.lines = settings.lines_per_address
 
     def _note(self) -> None:
         self.left_out += 1

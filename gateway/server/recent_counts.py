@@ -13,8 +13,8 @@ class RecentCounts:
     """Counts events by cause. A cause's window of ``seconds`` begins with its first event; ``clock`` is monotonic."""
 
     def __init__(self, clock: Callable[[], float], seconds: float) -> None:
+        self.seconds = seconds
         self._clock = clock
-        self._seconds = seconds
         # When each window began, and the events in it; in the order of the beginnings.
         self._windows: dict[Hashable, tuple[float, int]] = {}
 
@@ -25,7 +25,7 @@ class RecentCounts:
         """Count an event; the number of events in its window, with this one."""
         now = self._clock()
         since, events = self._windows.get(cause, (now, 0))
-        if events and now - since > self._seconds:
+        if events and now - since > self.seconds:
             del self._windows[cause]
             since, events = now, 0
         self._windows[cause] = since, events + 1
@@ -40,4 +40,4 @@ class RecentCounts:
     def seconds_left(self, cause: Hashable) -> float:
         """Until the window of a cause ends; 0 if it has none."""
         window = self._windows.get(cause)
-        return 0.0 if window is None else max(0.0, window[0] + self._seconds - self._clock())
+        return 0.0 if window is None else max(0.0, window[0] + self.seconds - self._clock())

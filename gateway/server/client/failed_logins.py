@@ -60,6 +60,11 @@ class FailedLogins:
         self._slots: dict[str, asyncio.Semaphore] = {}
         self._users: dict[str, int] = {}
 
+    def configure(self, limits: FailedLoginLimits) -> None:
+        """Other limits hold from now on."""
+        self._limits = limits
+        self._by_login.seconds = self._by_address.seconds = limits.window
+
     async def guard(
         self, host: str, virtual_host: str, credentials: Credentials, ask: Callable[[], Awaitable[Answer]]
     ) -> Answer:

@@ -90,3 +90,12 @@ def test_a_broker_that_is_gone_is_a_few_lines_however_many_clients_log_in() -> N
     found = [limits.for_virtual_host("/") for _ in range(2000)]
     assert found.count(None) == 1990
     assert limits.for_virtual_host("other") == 0
+
+
+def test_limits_may_change() -> None:
+    limits = LogLimits(Logging(), Clock())
+    assert limits.for_address("192.0.2.1") == limits.for_address("192.0.2.1") == 0
+    limits.configure(Logging(lines_per_address=2, repeat_interval=0))
+    assert limits.for_address("192.0.2.1") is None
+    session = limits.of_session()
+    assert session.left_out("Bad transaction") == session.left_out("Bad transaction") == 0

@@ -136,3 +136,13 @@ async def test_a_fleet_that_connects_at_once_is_let_in_as_soon_as_one_is(monkeyp
     door.open.set()
     assert set(await asyncio.gather(*tasks)) == {"accepted"}
     assert not door.failed._slots
+
+
+async def test_limits_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    door = Door(monkeypatch)
+    for _ in range(3):
+        assert await door.log_in("wrong") == "refused"
+    door.failed.configure(FailedLoginLimits(per_login=3, window=30))
+    assert await door.log_in("wrong") == "wait 30"
+    door.now += 31
+    assert await door.log_in("wrong") == "refused"
