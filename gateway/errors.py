@@ -106,6 +106,10 @@ class FrameError(GatewayError):
     """
 
 
+class CertificateUnreadableError(GatewayError):
+    """A client's certificate has parts that cannot be read. The log says which."""
+
+
 class TlsHandshakeError(FrameError):
     """A client speaks TLS where STOMP is expected; it could not read an answer in the clear."""
 

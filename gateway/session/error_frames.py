@@ -76,6 +76,9 @@ token_expired: Final = partial(
     "The token that you logged in with, or sent since, has expired; connect again with another.\n",
     close=CloseReason.TOKEN_EXPIRED,
 )
+certificate_unreadable: Final = partial(
+    StompError, "Bad CONNECT", "The name in the client's certificate cannot be read.\n"
+)
 # A header with an invalid value, in the terse words of RabbitMQ's adapter.
 processing_error: Final = partial(StompError, "Processing error", "Processing error")
 forbidden_message_id: Final = partial(StompError, "Invalid header", "'message-id' is not allowed on 'SEND'.\n")
