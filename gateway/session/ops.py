@@ -18,12 +18,17 @@ from gateway.session.subscription import Subscription
 class Login:
     """Let the broker decide on credentials and virtual host.
 
-    Answered by LoggedIn, LoginFailed, BrokerUnreachable or SessionRefused.
+    Answered by LoggedIn, LoginFailed, BrokerUnreachable, SessionRefused or TooManyFailedLogins.
     """
 
     settings: VirtualHost
     login: bytes
     passcode: bytes
+
+    @property
+    def purpose(self) -> str:
+        """What the broker is asked for."""
+        return "to check the login"
 
     def __repr__(self) -> str:
         # The passcode stays out of every log and traceback.
@@ -39,6 +44,12 @@ class PreparePublisher:
 
     confirms: bool
     queue: QueueSpec | None
+
+    @property
+    def purpose(self) -> str:
+        """What the broker is asked for."""
+        name = "" if self.queue is None else f", and to declare the queue '{self.queue.name}'"
+        return f"to open a channel for messages{name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +68,11 @@ class Subscribe:
     prefetch: int
     arguments: Mapping[str, Argument] = field(default_factory=dict)
     is_stream: bool = False
+
+    @property
+    def purpose(self) -> str:
+        """What the broker is asked for."""
+        return f"to start a subscription to '{self.subscription.destination.decode(errors='replace')}'"
 
     @property
     def needs_pausable_link(self) -> bool:
@@ -78,6 +94,11 @@ class Unsubscribe:
     subscription: Subscription
     delete_queue: str | None
 
+    @property
+    def purpose(self) -> str:
+        """What the broker is asked for."""
+        return f"to end the subscription to '{self.subscription.destination.decode(errors='replace')}'"
+
 
 @dataclass(frozen=True, slots=True)
 class RenewToken:
@@ -88,10 +109,20 @@ class RenewToken:
 
     token: bytes = field(repr=False)
 
+    @property
+    def purpose(self) -> str:
+        """What the broker is asked for."""
+        return "to check the new token"
+
 
 @dataclass(frozen=True, slots=True)
 class CloseUpstream:
     """Close every channel of the session in an orderly way. Answered by UpstreamClosed."""
+
+    @property
+    def purpose(self) -> str:
+        """What the broker is asked for."""
+        return "to close the session's channels"
 
 
 Operation = Login | PreparePublisher | Subscribe | Unsubscribe | RenewToken | CloseUpstream
@@ -123,6 +154,13 @@ class SessionRefused:
 
     whose: str
     limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class TooManyFailedLogins:
+    """So many logins from the client's address have failed that no other is tried for some ``seconds``."""
+
+    seconds: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +235,7 @@ class LinkLost:
 
 
 Event = (
-    LoggedIn | LoginFailed | BrokerUnreachable | SessionRefused | PublisherPrepared | Subscribed | Unsubscribed
-    | TokenRenewed | TokenRefused | UpstreamClosed | OperationFailed | ChannelClosed | ConsumerCancelled | LinkLost
+    LoggedIn | LoginFailed | BrokerUnreachable | SessionRefused | TooManyFailedLogins | PublisherPrepared | Subscribed
+    | Unsubscribed | TokenRenewed | TokenRefused | UpstreamClosed | OperationFailed | ChannelClosed | ConsumerCancelled
+    | LinkLost
 )  # fmt: skip

@@ -153,6 +153,11 @@ class Session:
         return self._publisher.has_confirms
 
     @property
+    def operation(self) -> ops.Operation | None:
+        """The operation that the broker carries out."""
+        return self._context.operation
+
+    @property
     def open_transactions(self) -> int:
         """Transactions that are open."""
         return len(self._context.transactions)
@@ -408,6 +413,7 @@ _EVENTS: Final[dict[type[ops.Event], Callable[[Session, Any], None]]] = {
     ops.LoginFailed: lambda session, event: session._connect.login_failed(event),
     ops.BrokerUnreachable: lambda session, event: session._connect.broker_unreachable(event),
     ops.SessionRefused: lambda session, event: session._connect.session_refused(event),
+    ops.TooManyFailedLogins: lambda session, event: session._connect.too_many_failed(event),
     ops.PublisherPrepared: lambda session, event: session._publisher.prepared(event),
     ops.Subscribed: lambda session, event: session._subscriber.subscribed(event),
     ops.Unsubscribed: lambda session, event: session._subscriber.unsubscribed(event),

@@ -17,7 +17,7 @@ from typing import Final, cast
 
 from gateway.config.listener_settings import Listener
 from gateway.config.virtual_host import FindVirtualHost
-from gateway.errors import CloseReason, FrameError, StompError
+from gateway.errors import CertificateUnreadableError, CloseReason, FrameError, StompError
 from gateway.journal.journal import Journal
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.client.bridge import Bridge
@@ -25,6 +25,7 @@ from gateway.server.client.client_log import ClientLog
 from gateway.server.client.connection_stats import ConnectionStats
 from gateway.server.client.heartbeat_timer import HeartbeatTimer
 from gateway.server.client.login_handler import LoginHandler
+from gateway.server.client.operation_deadline import OperationDeadline
 from gateway.server.client.output import AutoAckFlusher, ClientOutput
 from gateway.server.client.session_limits import RateLimiter, SessionLimits
 from gateway.server.fault_boundary import guarded
@@ -92,11 +93,12 @@ class ClientConnection(StompProtocol):
         self._output: ClientOutput
         self._bridge: Bridge
         self._login: LoginHandler
+        self._operation_deadline: OperationDeadline
         self.stats = ConnectionStats(context.stats, context.journal, self.session, listener)
         self._log = ClientLog(self.session, self.stats, accepted, str(listener.address), context.log_limits)
         self._heartbeats = HeartbeatTimer(
             partial(guarded, self, self._send_heartbeat),
-            lambda: self._reading,
+            lambda seconds: not self._reading and self._output.has_sent_unread(seconds),
             lambda silence: guarded(self, self._heartbeat_missed, silence),
         )
         self._rate_limiter = RateLimiter(self.session, self.advance)
@@ -166,9 +168,15 @@ class ClientConnection(StompProtocol):
             self.session.set_turn_time(time.monotonic, _TURN_TIME)
             self._gives_turns = True
         self.stats.arrived(peer)
+        name, is_broken = None, False
+        try:
+            name = login_name(transport, self._listener)
+        except CertificateUnreadableError:
+            is_broken = True
         facts = ClientFacts(
             is_local=peer.is_local,
-            certificate_name=login_name(transport, self._listener),
+            certificate_name=name,
+            is_certificate_broken=is_broken,
             credentials=None if output.websocket is None else output.websocket.credentials,
             implicit_connect=self._listener.implicit_connect,
         )
@@ -177,6 +185,7 @@ class ClientConnection(StompProtocol):
         identity = self.session.identity.decode()
         self._login = LoginHandler(context.pool, context.limits, context.log_limits, peer.host, client, identity)
         self._bridge = Bridge(self.session, self, context.pool, self._login, client, context.spawn)
+        self._operation_deadline = OperationDeadline(self.session, self._bridge.must_wait)
         context.clients.add(self)
 
     def data_received(self, data: bytes) -> None:
@@ -393,6 +402,10 @@ class ClientConnection(StompProtocol):
             return
         if session.token_expired(time.time()):
             self._end(error_frames.token_expired())
+            return
+        missed = self._operation_deadline.missed(now)
+        if missed is not None:
+            self._end(missed)
             return
         session.time_passed(now)
         self._bridge.time_passed()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import select
+import socket
 import struct
 import termios
 from typing import Final, Protocol
@@ -29,6 +30,12 @@ _CLOSE_TIMEOUT: Final = 5.0
 # How long automatic acknowledgements are collected, in seconds: a write to the broker for each message would cost more
 # than the message.
 _AUTO_ACK_INTERVAL: Final = 0.01
+
+# So many bytes that wait in the kernel may mean that it takes no more.
+_FULL: Final = 4096
+
+# From Linux's struct tcp_info: the milliseconds since the last data came (tcpi_last_data_recv).
+_LAST_RECEIVED: Final = struct.Struct("=52xI")
 
 
 class ClientOutput:
@@ -92,6 +99,18 @@ class ClientOutput:
     def unsent_bytes(self) -> int:
         """0 if the kernel has taken everything; else a number that changes when the client takes some."""
         return self.write_buffer or (_unsent_below_tls(self.transport) if self._over_tls else 0)
+
+    def has_sent_unread(self, seconds: float) -> bool:
+        """Whether a client that is not read has sent something in the last seconds, as far as the kernel can tell."""
+        connection = self.transport.get_extra_info("socket")
+        if connection.fileno() < 0:
+            return False
+        (waiting,) = struct.unpack("i", fcntl.ioctl(connection.fileno(), termios.FIONREAD, bytes(4)))
+        if waiting >= _FULL or not hasattr(socket, "TCP_INFO"):
+            return True
+        facts = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_RECEIVED.size)
+        (milliseconds,) = _LAST_RECEIVED.unpack(facts)
+        return bool(milliseconds <= seconds * 1000)
 
     def close(self, reason: CloseReason | None, *, has_ended: bool, is_reading: bool) -> None:
         """Close after the last frame, and abort if the client does not close soon.

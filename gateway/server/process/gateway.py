@@ -88,7 +88,7 @@ class Gateway:
             self.stats,
             self._loop.time,
         )
-        self.limits = SessionLimits(self._loop.time)
+        self.limits = SessionLimits(self._loop.time, config.failed_logins)
         self.log_limits = LogLimits(config.logging, self._loop.time)
         self._context = ServerContext(
             server=b"stomp-gateway/" + __version__.encode(),
@@ -190,7 +190,8 @@ class Gateway:
         restart = self.journal.use(config, journal)
         self._flush_journal()
         self.stats.add_hosts(config.virtual_hosts)
-        self.log_limits.change(config.logging)
+        self.log_limits.configure(config.logging)
+        self.limits.failed_logins.configure(config.failed_logins)
         self._upstream_contexts = self._make_upstream_contexts()
         gone = [client for client in self.clients if client.listener.address in changes.closed]
         if gone:

@@ -19,6 +19,11 @@ InUse = dict[str, str]
 """Keys whose change needs a restart, each with the value that stays in use until then."""
 
 
+# Keys at the top of the file that simply differ, and those whose effect is seen elsewhere. A key that is in neither needs a
+# restart, until somebody lets it take effect and puts it here.
+_PLAIN: Final = ("default_vhost", "admin", "logging", "failed_logins", "drain_delay", "drain_spread", "drain_timeout")
+TAKING_EFFECT: Final = frozenset(("listeners", "upstream", "defaults", "virtual_hosts", *_PLAIN))
+
 # What the admin listener and an open journal directory keep until a restart.
 _WAITING: Final = {"admin": ("address",), "journal": ("node", "rotate_bytes", "rotate_after", "retain")}
 
@@ -63,7 +68,7 @@ def differences(before: GatewayConfig, after: GatewayConfig) -> Iterator[str]:
                 keys.append("aliases")
             if keys:
                 yield f"virtual host {name}: {', '.join(keys)}"
-    for key in ("default_vhost", "admin", "logging", "drain_delay", "drain_spread", "drain_timeout"):
+    for key in _PLAIN:
         if _differ(key, before, after):
             yield key
 

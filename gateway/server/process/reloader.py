@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final
 
 import structlog
 
@@ -12,16 +11,17 @@ from gateway.config.loader import load
 from gateway.config.model import GatewayConfig
 from gateway.errors import ConfigError, GatewayError, Mistake
 from gateway.server.process.gateway import Gateway
-from gateway.server.process.reload import Reload, Reloadable, StoppingError, differences, listener_changes
+from gateway.server.process.reload import (
+    TAKING_EFFECT,
+    Reload,
+    Reloadable,
+    StoppingError,
+    differences,
+    listener_changes,
+)
 from gateway.server.process.systemd_notify import SystemdNotifier
 
 log = structlog.get_logger("gateway")
-
-# Keys at the top of the file that take effect, at least for what comes later.
-_HERE: Final = frozenset(
-    ("listeners", "upstream", "defaults", "virtual_hosts", "default_vhost", "admin", "logging",
-     "drain_delay", "drain_spread", "drain_timeout")
-)  # fmt: skip
 
 
 class Reloader:
@@ -79,7 +79,7 @@ class Reloader:
             restart |= await service.reload(config)
         restart |= {
             key: str(getattr(before, key))
-            for key in GatewayConfig.model_fields.keys() - _HERE
+            for key in GatewayConfig.model_fields.keys() - TAKING_EFFECT
             if getattr(before, key) != getattr(config, key)
         }
         files = await self._gateway.tls_contexts.look()
