@@ -19,7 +19,7 @@ InUse = dict[str, str]
 """Keys whose change needs a restart, each with the value that stays in use until then."""
 
 
-# Keys at the top of the file that simply differ, and those whose effect is seen elsewhere. A key that is in neither needs a
+# Keys at the top of the file that take effect; the plain ones are reported by their names. Any other key needs a
 # restart, until somebody lets it take effect and puts it here.
 _PLAIN: Final = ("default_vhost", "admin", "logging", "failed_logins", "drain_delay", "drain_spread", "drain_timeout")
 TAKING_EFFECT: Final = frozenset(("listeners", "upstream", "defaults", "virtual_hosts", *_PLAIN))
