@@ -81,6 +81,9 @@ class Upstream(MergeableModel):
     """Limit for reaching one URL: TCP, TLS and AMQP handshakes together."""
     heartbeat: Annotated[float, Duration(most=65535, whole=True)] = 60.0
     """AMQP heart-beat interval in whole seconds; the broker may ask for less. 0 is none."""
+    ride_through: Annotated[float, Duration()] = 60.0
+    """How long sessions outlive the loss of their connection to the broker: they are held, and everything comes back
+    when a broker answers. 0: they end at once, with an ERROR."""
     tls: UpstreamTls = Field(default_factory=UpstreamTls)
     """TLS for amqps URLs."""
 
