@@ -8,7 +8,7 @@ PACKAGES := gateway deploy tests
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test lint style types law docs tests kills clients fuzz bench bench-journal bench-ingest
-.PHONY: demo-pipeline clean
+.PHONY: bench-neighbours demo-pipeline clean
 .SILENT:
 
 help:
@@ -22,6 +22,7 @@ help:
 	echo "make fuzz    look for bytes that break decoder or session, for SECONDS=300; ARGS='--help' shows its options"
 	echo "make kills   kill the pipeline's ingest again and again, and check that nothing is lost or counted twice"
 	echo "make bench   compare the speed of gateway and RabbitMQ's STOMP plugin; ARGS='--help' shows its options"
+	echo "make bench-neighbours  measure what one client's work costs another, at gateway and plugin; ROWS=name,name selects"
 	echo "make bench-journal  measure what the traffic journal costs the gateway; ARGS='--help' shows its options"
 	echo "make bench-ingest   measure how fast journals become tables; ARGS='--help' shows its options"
 	echo "make demo-pipeline  go from traffic to a report with a private broker and gateway; takes minutes"
@@ -95,6 +96,9 @@ fuzz: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.bench $(ARGS)
+
+bench-neighbours: $(STAMP)
+	$(BIN)/python -m tests.bench.neighbours $(if $(ROWS),--rows $(ROWS)) $(ARGS)
 
 bench-journal: $(STAMP)
 	$(BIN)/python -m tests.bench.journal $(ARGS)

@@ -134,7 +134,9 @@ class Listener(ConfigModel):
     max_frame_size_unauthenticated: Annotated[int, Size()] = 64 << 10
     """The largest frame that a client may send before it has logged in."""
     max_headers: Annotated[int, Count()] = 100
-    """The most headers in one frame."""
+    """The most different headers in one frame."""
+    max_header_lines: Annotated[int, Count()] = 1000
+    """The most header lines in one frame, those that repeat a header included. They do not count for max_headers."""
     max_header_length: Annotated[int, Size()] = 102_400
     """The longest header name, and the longest header value, in bytes."""
     backlog: Annotated[int, Count()] = 1024

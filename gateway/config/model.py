@@ -55,8 +55,13 @@ class GatewayConfig(MergeableModel):
     """Metrics, health, the API and the status page: an address, or more, or off."""
     logging: Logging = Field(default_factory=Logging)
     """What is logged, and how."""
+    drain_delay: Annotated[float, Duration()] = 0.0
+    """On SIGTERM, how long the gateway goes on as before, except that /readyz is 503, for load balancers."""
+    drain_spread: Annotated[float, Duration()] = 10.0
+    """After that, the time over which sessions are ended: a hundred a second, or more if this would be too short. At
+    most half of drain_timeout."""
     drain_timeout: Annotated[float, Duration()] = 30.0
-    """On SIGTERM, how long sessions may take to end in good order."""
+    """After drain_delay, how long sessions may take to end in good order, drain_spread included."""
 
     _by_name: dict[str, VirtualHost] = PrivateAttr(default_factory=dict)
     _by_host: dict[str, VirtualHost] = PrivateAttr(default_factory=dict)

@@ -76,9 +76,11 @@ class Upstream(MergeableModel):
     """A RabbitMQ, as one or several nodes."""
 
     urls: tuple[BrokerUrl, ...] = Field((BrokerUrl("amqp", "127.0.0.1", 5672),), min_length=1)
-    """Tried in order: amqp://host:port, or amqps:// with TLS. No credentials, no path."""
-    connect_timeout: Annotated[float, Duration(zero=False)] = 10.0
-    """Limit for reaching one URL: TCP, TLS and AMQP handshakes together."""
+    """The nodes of one RabbitMQ: amqp://host:port, or amqps:// with TLS. No credentials, no path."""
+    order: Literal["as-written", "shuffle"] = "as-written"
+    """as-written: each link goes to the first URL that answers. shuffle: to any that answers, to spread the load."""
+    connect_timeout: Annotated[float, Duration(zero=False)] = 5.0
+    """Limit for one URL: name lookup, TCP, TLS and login together. Other URLs are tried before it has passed."""
     heartbeat: Annotated[float, Duration(most=65535, whole=True)] = 60.0
     """AMQP heart-beat interval in whole seconds; the broker may ask for less. 0 is none."""
     ride_through: Annotated[float, Duration()] = 60.0

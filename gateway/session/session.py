@@ -53,7 +53,15 @@ from gateway.stomp.heartbeat import Heartbeats
 NO_TURN_LIMIT: Final = 1 << 62
 """A turn may take all frames that there are."""
 
+# Frames between two looks at the clock. A frame of a hundred headers takes a fifth of a millisecond.
+_FRAMES_PER_CHECK: Final = 16
+
 _TOPIC: Final = b"/topic/"
+
+
+def _no_time() -> float:
+    """The clock of a session whose turns are not bounded by time."""
+    return 0.0
 
 
 class Session:
@@ -65,9 +73,9 @@ class Session:
     """
 
     __slots__ = (
-        "_acknowledgements", "_connect", "_context", "_disconnect", "_limits", "_publisher", "_ride_through",
-        "_subscriber", "_tokens", "_transactions", "confirms", "holds", "identity", "max_frames_per_turn", "output",
-        "reached_turn_limit", "subscriptions", "traffic",
+        "_acknowledgements", "_clock", "_connect", "_context", "_disconnect", "_limits", "_publisher", "_ride_through",
+        "_subscriber", "_tokens", "_transactions", "_turn_time", "confirms", "holds", "identity", "max_frames_per_turn",
+        "output", "reached_turn_limit", "subscriptions", "traffic",
     )  # fmt: skip
 
     def __init__(
@@ -83,9 +91,12 @@ class Session:
         self.holds = context.holds
         self.subscriptions = context.subscriptions
         self.traffic = context.traffic
-        # The most frames that one call of ``run`` takes, and whether the last call took so many.
+        # The most frames that one call of ``run`` takes, and whether the last call ended there, or for its time.
         self.max_frames_per_turn = NO_TURN_LIMIT
         self.reached_turn_limit = False
+        # Time, by any clock, and how long a call of ``run`` may take by it: frames differ in cost.
+        self._clock: Callable[[], float] = _no_time
+        self._turn_time = 0.0
 
         self._connect = ConnectHandler(context, server, resolve)
         self._publisher = Publisher(context)
@@ -173,6 +184,10 @@ class Session:
         """Bound the frames that one call of ``run`` takes, so that other clients get their turn."""
         self.max_frames_per_turn = frames
 
+    def set_turn_time(self, clock: Callable[[], float], duration: float) -> None:
+        """Bound the time that one call of ``run`` takes; by this clock, and not counting the frame under way."""
+        self._clock, self._turn_time = clock, duration
+
     def set_client_writable(self, writable: bool) -> None:
         """Note whether the client takes messages about as fast as they come."""
         self._context.client_writable = writable
@@ -209,10 +224,17 @@ class Session:
             if frame is not None:
                 self._carry_out(frame)
             self._disconnect.advance()
-        received = 0
+        received, turn_ends = 0, self._clock() + self._turn_time
         max_frames = self.max_frames_per_turn
+        check_at = min(max_frames, _FRAMES_PER_CHECK)
+        self.reached_turn_limit = False
         try:
-            while not holds and context.state in READING and received < max_frames:
+            while not holds and context.state in READING:
+                if received >= check_at:
+                    if received >= max_frames or self._clock() > turn_ends:
+                        self.reached_turn_limit = True
+                        return
+                    check_at = min(max_frames, received + _FRAMES_PER_CHECK)
                 frame = decoder.next_frame()
                 if frame is None:
                     return
@@ -225,7 +247,6 @@ class Session:
             self.malformed(error)
         finally:
             context.traffic.frames_received += received
-            self.reached_turn_limit = received >= max_frames
 
     def malformed(self, error: FrameError) -> None:
         """Tell the client what is wrong with its bytes, and close."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from gateway.errors import FrameError, TlsHandshakeError
 from gateway.stomp.frame import CONTENT_LENGTH, RECEIPT, Frame, HeaderBlock
@@ -52,13 +52,26 @@ _LENGTH_LINE: Final = b"\ncontent-length:"
 class FrameLimits:
     """What a client may send, in bytes and in numbers.
 
-    ``frame`` bounds a whole frame, ``headers`` the distinct headers in it, ``header`` each name and each value. They
-    may be raised between frames: a client that has logged in is trusted with more.
+    ``frame`` bounds a whole frame, ``headers`` the distinct headers in it, ``header`` each name and each value, and
+    ``lines`` its header lines, those that repeat a name included: each costs as much time as a distinct one. They may
+    be raised between frames: a client that has logged in is trusted with more.
     """
 
     frame: int = 4 * 1024 * 1024
     headers: int = 100
     header: int = 100 * 1024
+    lines: int = 1000
+
+
+class _Head(NamedTuple):
+    """The header block of a frame that is arriving, where it ends, and where the body begins, counted from the frame.
+
+    It is read once: in a frame of megabytes that may take all the time that a turn has.
+    """
+
+    header_block: HeaderBlock
+    end: int
+    body: int
 
 
 @dataclass(slots=True, repr=False)
@@ -69,21 +82,24 @@ class _PartialFrame:
     line: int = 0  # where the header line starts that is not complete yet
     searched: int = 0  # bytes before this hold no end of that line, or no NUL once the header block is complete
     needed: int = 0  # size at which the frame is complete; 0 while unknown
-    in_body: bool = False
+    head: _Head | None = None  # once the blank line has arrived
     command: bytes = b""
+    lines: int = 0
     headers: dict[bytes, bytes] = field(default_factory=dict)
 
 
 class Decoder:
     """Reads the frames of one client. Its ``limits`` may be raised between frames."""
 
-    __slots__ = ("_chunk", "_header_blocks", "_partial", "_position", "_sized_blocks", "limits")
+    __slots__ = ("_chunk", "_head", "_header_blocks", "_partial", "_position", "_sized_blocks", "limits")
 
     def __init__(self, limits: FrameLimits | None = None) -> None:
         self.limits = limits or FrameLimits()
         self._chunk = b""
         self._position = 0
         self._partial: _PartialFrame | None = None
+        # Of the frame at the beginning of the chunk, if it came in pieces.
+        self._head: _Head | None = None
         # Header blocks by their bytes without the values of receipt and content-length; and once more by the bytes with
         # content-length, next to the length's text and number.
         self._header_blocks: dict[bytes, HeaderBlock] = {}
@@ -103,6 +119,7 @@ class Decoder:
         """
         partial = self._partial
         if partial is None:
+            self._head = None
             # Frames wait here while a held session does not ask for them. Normally nothing is left.
             left = len(self._chunk) - self._position
             self._chunk = self._chunk[self._position :] + data if left else data
@@ -110,7 +127,7 @@ class Decoder:
             return
         partial.buffer += data
         if self._is_complete(partial):
-            self._chunk, self._position, self._partial = bytes(partial.buffer), 0, None
+            self._chunk, self._position, self._head, self._partial = bytes(partial.buffer), 0, partial.head, None
         elif len(partial.buffer) > self.limits.frame:
             raise self._too_large()
 
@@ -195,37 +212,41 @@ class Decoder:
 
     def _slow_frame(self, start: int) -> Frame | None:
         chunk = self._chunk
-        found = _END_OF_BLOCK.search(chunk, start)
-        if found is None:
-            self._keep_partial(start)
-            return None
-        block = chunk[start : found.start()]
-        header_block = self._read_block(block)
-        body = found.end()
+        head = self._head if start == 0 else None
+        if head is None:
+            found = _END_OF_BLOCK.search(chunk, start)
+            if found is None:
+                self._keep_partial(start)
+                return None
+            block = chunk[start : found.start()]
+            head = _Head(self._read_block(block), len(block), found.end() - start)
+        header_block, body = head.header_block, start + head.body
         length = _content_length(header_block.command, header_block.headers)
         stop = chunk.find(b"\0", body) if length is None else body + length
         if stop - start >= self.limits.frame:
             raise self._too_large()
         if stop < 0 or stop >= len(chunk):
-            self._keep_partial(start)
+            self._keep_partial(start, head)
             return None
         if chunk[stop]:
             raise FrameError("content-length is shorter than the body: no NUL where the body should end")
         self._position = stop + 1
         if header_block.command != b"SEND":
             return Frame(header_block, b"", header_block.headers.get(RECEIPT))
-        self._cache(block, header_block)
+        self._cache(chunk[start : start + head.end], header_block)
         headers = header_block.headers
         return Frame(header_block, chunk[body:stop], headers.get(RECEIPT), headers.get(CONTENT_LENGTH))
 
     def _read_block(self, block: bytes) -> HeaderBlock:
-        lines = block.split(b"\n")
+        # What is beyond the limit is not even split: it may be a million lines.
+        lines = block.split(b"\n", self.limits.lines + 1)
+        if len(lines) > self.limits.lines + 1:
+            raise self._too_many_lines()
         command = _command(lines[0])
         headers: dict[bytes, bytes] = {}
         for line in lines[1:]:
             self._read_header(line, headers)
-        volatile = [name for name in (RECEIPT, CONTENT_LENGTH) if name in headers] if command == b"SEND" else ()
-        return HeaderBlock(command, headers, tuple(volatile))
+        return _header_block(command, headers)
 
     def _read_header(self, line: bytes, headers: dict[bytes, bytes]) -> None:
         """Add the header of a line, unless it repeats a name."""
@@ -240,21 +261,23 @@ class Decoder:
 
     # Frames that arrive in pieces.
 
-    def _keep_partial(self, start: int) -> None:
-        """Keep the first part of a frame until more of it arrives."""
+    def _keep_partial(self, start: int, head: _Head | None = None) -> None:
+        """Keep the first part of a frame until more of it arrives; ``head`` if it is whole."""
         rest = self._chunk[start:]
         if rest == b"\r":
             # Perhaps half of a line's end between frames; the next byte tells.
             self._chunk, self._position = rest, 0
             return
         self._chunk, self._position = b"", 0
-        self._partial = _PartialFrame(bytearray(rest))
-        self._is_complete(self._partial)  # it is not; this notes what has arrived
+        partial = self._partial = _PartialFrame(bytearray(rest))
+        if head is not None:
+            self._block_read(partial, head)
+        self._is_complete(partial)  # it is not; this notes what has arrived
         if len(rest) > self.limits.frame:
             raise self._too_large()
 
     def _is_complete(self, partial: _PartialFrame) -> bool:
-        if not partial.in_body and not self._block_arrived(partial):
+        if partial.head is None and not self._block_arrived(partial):
             return False
         if partial.needed:
             return len(partial.buffer) >= partial.needed
@@ -271,15 +294,14 @@ class Decoder:
             if not partial.line:
                 partial.command = _command(line)
             elif line in (b"", b"\r"):
-                length = _content_length(partial.command, partial.headers)
-                partial.needed = 0 if length is None else end + 1 + length + 1
-                if partial.needed > self.limits.frame:
-                    raise self._too_large()
-                partial.in_body = True
-                partial.searched = end + 1
-                partial.headers.clear()
+                self._block_read(
+                    partial, _Head(_header_block(partial.command, partial.headers), partial.line - 1, end + 1)
+                )
                 return True
             else:
+                partial.lines += 1
+                if partial.lines > self.limits.lines:
+                    raise self._too_many_lines()
                 self._read_header(line, partial.headers)
             partial.line = partial.searched = end + 1
         if not partial.line and len(buffer) > 1 and buffer[0] == _CARRIAGE_RETURN:
@@ -288,8 +310,25 @@ class Decoder:
         partial.searched = len(buffer)
         return False
 
+    def _block_read(self, partial: _PartialFrame, head: _Head) -> None:
+        """The header block is complete, and only the body is still to come."""
+        length = _content_length(head.header_block.command, head.header_block.headers)
+        partial.needed = 0 if length is None else head.body + length + 1
+        if partial.needed > self.limits.frame:
+            raise self._too_large()
+        partial.head = head
+        partial.searched = head.body
+
+    def _too_many_lines(self) -> FrameError:
+        return FrameError(f"more than {self.limits.lines} header lines")
+
     def _too_large(self) -> FrameError:
         return FrameError(f"the frame is larger than {self.limits.frame} octets")
+
+
+def _header_block(command: bytes, headers: dict[bytes, bytes]) -> HeaderBlock:
+    volatile = [name for name in (RECEIPT, CONTENT_LENGTH) if name in headers] if command == b"SEND" else ()
+    return HeaderBlock(command, headers, tuple(volatile))
 
 
 def _cut(block: bytes, at: int) -> tuple[bytes, bytes]:

@@ -8,12 +8,8 @@ from typing import Final
 
 from gateway.errors import FrameError
 
-# STOMP 1.2, "Value Encoding". RabbitMQ's adapter decodes and encodes these in every version, and in CONNECT and
-# CONNECTED too. Clients that moved between versions rely on it.
-_DECODED: Final = {b"\\n": b"\n", b"\\r": b"\r", b"\\c": b":", b"\\\\": b"\\"}
-_ENCODED: Final = {b"\n": b"\\n", b"\r": b"\\r", b":": b"\\c", b"\\": b"\\\\"}
-_ESCAPE: Final = re.compile(rb"\\.?", re.DOTALL)
-_SPECIAL: Final = re.compile(rb"[\\:\n\r]")
+# Swaps the two bytes: while a value is decoded, each stands for the other.
+_SWAPPED: Final = bytes.maketrans(b"\n\\", b"\\\n")
 _INTEGER: Final = re.compile(rb"[+-]?[0-9]+")
 
 # RabbitMQ's adapter reads numbers of any length. The time to read one grows with the square of its length, so there
@@ -25,12 +21,16 @@ _FALSE: Final = (b"false", b"False")
 
 
 def escape(value: bytes) -> bytes:
-    """Encode a header name or value for the wire: colon, backslash, LF and CR become escapes."""
-    return _SPECIAL.sub(lambda found: _ENCODED[found[0]], value)
+    """Encode a header name or value for the wire: colon, backslash, LF and CR become escapes.
+
+    STOMP 1.2, "Value Encoding". RabbitMQ's adapter decodes and encodes these in every version, and in CONNECT and
+    CONNECTED too. Clients that moved between versions rely on it.
+    """
+    return value.replace(b"\\", b"\\\\").replace(b":", b"\\c").replace(b"\n", b"\\n").replace(b"\r", b"\\r")
 
 
 def unescape(value: bytes) -> bytes:
-    """Decode the escapes of a header name or value.
+    """Decode the escapes of a header name or value, which has no line end in it.
 
     Raises:
         FrameError: for any escape that STOMP 1.2 does not define ("Undefined escape sequences ... MUST be treated as a
@@ -38,14 +38,12 @@ def unescape(value: bytes) -> bytes:
     """
     if b"\\" not in value:
         return value
-    return _ESCAPE.sub(_decode_escape, value)
-
-
-def _decode_escape(found: re.Match[bytes]) -> bytes:
-    decoded = _DECODED.get(found[0])
-    if decoded is None:
+    # One pass for each kind of escape: a value may have a million of them. LF stands in for the decoded backslash,
+    # because no value has one here.
+    text = value.replace(b"\\\\", b"\n").replace(b"\\c", b":").replace(b"\\r", b"\r")
+    if text.count(b"\\") != text.count(b"\\n"):
         raise FrameError("undefined escape sequence")
-    return decoded
+    return text.replace(b"\\n", b"\\").translate(_SWAPPED)
 
 
 def split_line(line: bytes) -> tuple[bytes, bytes]:

@@ -13,5 +13,7 @@ Run `python -m tests.bench --help`. What is where:
 * `broker`     the broker itself, over AMQP and through rabbitmqctl
 * `processes`  CPU seconds, memory and listeners from /proc
 * `report`     medians, ratios, the printed tables and the JSON
+* `neighbours` what one client's work costs another, a program of its own; `neighbour_loads` has its rows,
+  `neighbour_servers` starts what is measured, `neighbour_probe` is the neighbour's process
 * `micro`      micro-benchmarks of single functions, a program of its own
 """

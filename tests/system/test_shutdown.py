@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import socket
 import sys
@@ -14,6 +15,7 @@ import yaml
 from deploy.local.broker import Broker
 from gateway.errors import ExitCode
 from gateway.parity import AmqpBroker
+from tests.support.admin import AdminClient
 from tests.support.chaos import ChaosProxy, Direction
 from tests.support.deadline import until, within
 from tests.support.gateway import ROOT, configuration, gateway_process, upstream
@@ -161,6 +163,71 @@ async def test_sigterm_and_sigint_stop_an_idle_gateway_at_once(broker_url: str, 
     with gateway_process(configuration(broker_url)) as process:
         process.child.send_signal(number)
         assert await process.exit_code(5) == ExitCode.OK
+
+
+async def test_sessions_end_one_after_the_other_and_work_until_their_turn(broker_url: str, queue: str) -> None:
+    """With so many of them the last one has its turn after three seconds."""
+    with gateway_process(configuration(broker_url)) as process:
+        async with contextlib.AsyncExitStack() as stack, within(40):
+            entering = (stack.enter_async_context(StompClient.logged_in(process.address)) for _ in range(300))
+            clients = [await client for client in entering]
+            first_frames = [asyncio.create_task(client.receive(30)) for client in clients]
+            process.terminate()
+            await asyncio.wait(first_frames, return_when="FIRST_COMPLETED")
+            told = [frame.done() for frame in first_frames]
+            for client, is_told in zip(clients, told, strict=True):
+                if not is_told:
+                    client.write("SEND", b"x", destination=f"/queue/{queue}", receipt="still at work")
+            frames = await asyncio.gather(*first_frames)
+            for client in clients:
+                client.hang_up()
+            assert await process.exit_code(10) == ExitCode.OK
+    commands = [frame.command for frame in frames]
+    # Some had their turn before their SEND arrived.
+    assert commands.count("RECEIPT") > 150
+    assert [frame["message"] for frame in frames if frame.command == "ERROR"].count("Shutting down") >= 1
+
+
+async def test_no_proxy_sees_a_ready_gateway_when_its_listener_closes_and_a_second_signal_ends_at_once(
+    broker_url: str, queue: str
+) -> None:
+    with gateway_process(configuration(broker_url, drain_delay="10min", admin="127.0.0.1:0")) as process:
+        await process.until_logged("admin listening")
+        admin = AdminClient(process.admin)
+        async with StompClient.logged_in(process.address) as client, within(30):
+            assert (await admin.ask("/readyz")).status == 200
+            process.terminate()
+            await process.until_logged("drain announced")
+            assert (await admin.ask("/readyz")).json == {"ready": False, "reasons": ["draining"]}
+            await client.ask("SEND", b"x", destination=f"/queue/{queue}")
+            async with StompClient.logged_in(process.address) as late:
+                await late.ask("SEND", b"x", destination=f"/queue/{queue}")
+            assert process.logged("draining") == []
+            process.terminate()
+            assert await process.exit_code(5) == -signal.SIGTERM
+
+
+async def test_a_second_ctrl_c_ends_a_drain_at_once(broker: Broker, proxy: ChaosProxy, queue: str) -> None:
+    with gateway_process(configuration(broker.amqp_url, upstream=upstream(proxy.address))) as process:
+        async with StompClient.logged_in(process.address) as client, within(30):
+            await client.ask("SEND", b"first", destination=f"/queue/{queue}")
+            proxy.stall(Direction.DOWN)
+            client.write("SEND", b"second", destination=f"/queue/{queue}", receipt="never")
+            process.child.send_signal(signal.SIGINT)
+            await process.until_logged("draining")
+            process.child.send_signal(signal.SIGINT)
+            assert await process.exit_code(5) == ExitCode.INTERRUPTED
+
+
+async def test_after_the_delay_the_gateway_drains(broker_url: str) -> None:
+    with gateway_process(configuration(broker_url, drain_delay="50ms")) as process:
+        async with StompClient.logged_in(process.address) as client, within(30):
+            process.terminate()
+            await client.expect("ERROR", message="Shutting down")
+            await client.closed()
+            client.hang_up()
+            assert await process.exit_code(10) == ExitCode.OK
+        assert [len(process.logged(event)) for event in ("drain announced", "draining")] == [1, 1]
 
 
 async def test_the_next_gateway_can_use_the_port_at_once(broker_url: str) -> None:

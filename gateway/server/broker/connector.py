@@ -1,16 +1,18 @@
-"""Opens links: to the first broker that answers, with the client's own credentials."""
+"""Connects a link to one broker: TCP, TLS and the login, with the client's own credentials."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import re
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
 import aio_pika
+from aiohappyeyeballs import start_connection
 from aiormq.connection import Connection as AiormqConnection
 from aiormq.connection import TransportFactory
 from aiormq.exceptions import AMQPConnectionError, AMQPError
@@ -19,7 +21,8 @@ from yarl import URL
 from gateway.config.scalars import BrokerUrl
 from gateway.config.virtual_host import Upstream, VirtualHost
 from gateway.server.broker.broker_errors import ACCESS_REFUSED, CONNECTION_FORCED, LinkDownError, UpstreamError
-from gateway.server.broker.link import ClientProperties, Link, Tuning
+from gateway.server.broker.host_resolver import HostResolver
+from gateway.server.broker.link import Link, Tuning
 from gateway.server.broker.tap import Tap
 from gateway.server.tls_contexts import broker_tls_context
 
@@ -31,6 +34,13 @@ _HIGH_WATER: Final = 1 << 20
 _SHORT_LOGIN: Final = 3000
 
 _NO_CHANNEL_LIMIT: Final = 0xFFFF
+
+# Seconds that an address of a name has to itself before the next one is dialled too.
+_NEXT_ADDRESS: Final = 0.25
+
+# Reply codes with which a broker says that the fault is its own, and not that of the login: it stops, or it starts.
+_INTERNAL_ERROR: Final = 541
+_BROKER_FAULTS: Final = (CONNECTION_FORCED, _INTERNAL_ERROR)
 
 # When ten frames wait to be written, the AMQP library drops its answer to the broker's channel.close. Then it reuses
 # the number of a channel that the broker still closes, and the broker closes the connection. The library's output is
@@ -54,41 +64,31 @@ class Credentials:
         return f"Credentials({self.login!r})"
 
 
-async def open_link(
-    virtual_host: VirtualHost,
-    credentials: Credentials,
-    client_properties: ClientProperties,
-    on_read: Callable[[], None],
-) -> Link:
-    """Open a connection to the first broker of a virtual host that answers.
+async def connect_link(link: Link, virtual_host: VirtualHost, credentials: Credentials, resolver: HostResolver) -> None:
+    """Connect a new link to its broker, and log in.
 
     Raises:
-        UpstreamError: a broker refused the login or the virtual host.
-        LinkDownError: no broker answered.
+        UpstreamError: the broker refused the login or the virtual host.
+        LinkDownError: the broker did not answer.
     """
     upstream = virtual_host.upstream
-    failures = []
-    for broker in upstream.urls:
-        link = Link(client_properties, broker, on_read)
-        url = _url(broker, credentials, virtual_host)
-        try:
-            await asyncio.wait_for(_connect(link, url, upstream), upstream.connect_timeout)
-        except (TimeoutError, OSError, AMQPError, RuntimeError, LinkDownError) as error:
-            if link.closed is not None and link.closed.code != CONNECTION_FORCED:
-                raise UpstreamError(link.closed.code, link.closed.text) from None
-            if _is_reset(error) and credentials.size > _SHORT_LOGIN:
-                text = f"the broker hung up on a login of {credentials.size} bytes; see its initial_frame_max"
-                raise UpstreamError(ACCESS_REFUSED, f"ACCESS_REFUSED - {text}") from None
-            failures.append(f"{broker}: {_reason(error, upstream.connect_timeout)}")
-            continue
-        return link
-    raise LinkDownError(CONNECTION_FORCED, "no broker answers", "; ".join(failures))
+    url = _url(link.broker, credentials, virtual_host)
+    try:
+        await asyncio.wait_for(_connect(link, url, upstream, resolver), upstream.connect_timeout)
+    except (TimeoutError, OSError, AMQPError, RuntimeError, LinkDownError) as error:
+        if link.closed is not None and link.closed.code not in _BROKER_FAULTS:
+            raise UpstreamError(link.closed.code, link.closed.text) from None
+        if _is_reset(error) and credentials.size > _SHORT_LOGIN:
+            text = f"the broker hung up on a login of {credentials.size} bytes; see its initial_frame_max"
+            raise UpstreamError(ACCESS_REFUSED, f"ACCESS_REFUSED - {text}") from None
+        reason = _reason(error, upstream.connect_timeout)
+        raise LinkDownError(CONNECTION_FORCED, "the broker does not answer", reason) from None
 
 
-async def _connect(link: Link, url: URL, upstream: Upstream) -> None:
+async def _connect(link: Link, url: URL, upstream: Upstream, resolver: HostResolver) -> None:
     context = broker_tls_context(upstream.tls) if url.scheme == "amqps" else None
     connection = aio_pika.Connection(url, ssl_context=context, client_properties={**link.client_properties.as_table()})
-    factory = _TapFactory(link)
+    factory = _TapFactory(link, resolver)
     connection.kwargs["transport_factory"] = factory
     try:
         await connection.connect()
@@ -107,8 +107,9 @@ async def _connect(link: Link, url: URL, upstream: Upstream) -> None:
 class _TapFactory(TransportFactory):
     """Opens the socket of a link for the AMQP library, with the tap on it."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, resolver: HostResolver) -> None:
         self._link = link
+        self._resolver = resolver
         self.tap: Tap | None = None
 
     async def create(self, url: URL, **kwargs: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:  # noqa: ANN401
@@ -117,14 +118,28 @@ class _TapFactory(TransportFactory):
         context = await kwargs["ssl_context_provider"].get_context() if url.scheme == "amqps" else None
         reader = asyncio.StreamReader(loop=loop)
         try:
-            transport, tap = await loop.create_connection(
-                lambda: Tap(reader, self._link, loop), url.host or "", url.port or 0, ssl=context
-            )
+            transport, tap = await self._open(url, context, lambda: Tap(reader, self._link, loop))
         except OSError as error:
             raise AMQPConnectionError(*error.args) from error
         transport.set_write_buffer_limits(high=_HIGH_WATER)
         self.tap = tap
         return reader, asyncio.StreamWriter(transport, tap, reader, loop)
+
+    async def _open(
+        self, url: URL, context: ssl.SSLContext | None, make_tap: Callable[[], Tap]
+    ) -> tuple[asyncio.Transport, Tap]:
+        """Connect to the first address of the host that takes a connection, and do TLS."""
+        host = url.host or ""
+        addresses = await self._resolver.addresses(host, url.port or 0)
+        plain = await start_connection(addresses, happy_eyeballs_delay=_NEXT_ADDRESS)
+        try:
+            server_hostname = None if context is None else host
+            return await asyncio.get_running_loop().create_connection(
+                make_tap, sock=plain, ssl=context, server_hostname=server_hostname
+            )
+        except BaseException:
+            plain.close()
+            raise
 
 
 def _url(broker: BrokerUrl, credentials: Credentials, virtual_host: VirtualHost) -> URL:

@@ -21,7 +21,8 @@ from gateway.config.virtual_host import VirtualHost
 from gateway.journal.journal import Journal
 from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError
 from gateway.server.broker.channel import LinkChannel
-from gateway.server.broker.connector import Credentials, open_link
+from gateway.server.broker.connector import Credentials
+from gateway.server.broker.dialer import Dialer
 from gateway.server.broker.link import ClientProperties, Link
 from gateway.server.broker.queue_declare import QueueConflictLog
 from gateway.server.stats import GatewayStats
@@ -177,6 +178,7 @@ class LinkPool:
     ) -> None:
         # Every open link.
         self.links: set[Link] = set()
+        self.dialer = Dialer(clock)
         self.queue_conflicts = QueueConflictLog()
         self._clock = clock
         self._spawn = spawn
@@ -190,7 +192,7 @@ class LinkPool:
         self, virtual_host: VirtualHost, credentials: Credentials, purpose: str, client: str, session: str
     ) -> Link:
         client_properties = ClientProperties(purpose, virtual_host.name, credentials.login, self._node, client, session)
-        link = await open_link(virtual_host, credentials, client_properties, self._journal.clock.tick)
+        link = await self.dialer.open_link(virtual_host, credentials, client_properties, self._journal.clock.tick)
         link.opened_at = self._journal.clock.time
         self._stats.host(self._stats.label(link.virtual_host)).links_opened += 1
         if link.closed is None:
@@ -279,4 +281,4 @@ class LinkPool:
         """Close every shared link."""
         logins = [login for logins in self._shared.values() for login in logins]
         self._shared.clear()
-        await asyncio.gather(*(login.links.close() for login in logins))
+        await asyncio.gather(*(login.links.close() for login in logins), self.dialer.close())

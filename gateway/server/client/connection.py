@@ -36,8 +36,13 @@ from gateway.session.context import Hold, State
 from gateway.session.session import Session
 from gateway.stomp.decoder import Decoder, FrameLimits
 
-# Frames of one client that are carried out before others have their turn. They take a few milliseconds.
+# Frames of one client that are carried out before others have their turn, and how long that may take, in seconds.
 _MAX_FRAMES_PER_TURN: Final = 1000
+_TURN_TIME: Final = 0.005
+
+# uvloop reads at most 256,000 bytes at once. After a read that size it reads the same client again, up to 32 times,
+# before anybody else.
+_FULL_READ: Final = 250_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,12 @@ class ClientConnection(StompProtocol):
         self._context = context
         self._listener = listener
         self._accepted = accepted
-        limits = FrameLimits(listener.max_frame_size_unauthenticated, listener.max_headers, listener.max_header_length)
+        limits = FrameLimits(
+            frame=listener.max_frame_size_unauthenticated,
+            headers=listener.max_headers,
+            header=listener.max_header_length,
+            lines=listener.max_header_lines,
+        )
         identity = b"session-" + urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=")
         self.session = Session(identity, context.server, context.find_virtual_host, limits, context.clock())
         self._decoder = Decoder(limits)
@@ -84,7 +94,9 @@ class ClientConnection(StompProtocol):
         self._rate_limiter = RateLimiter(self.session, self.advance)
         # Whether the socket is read.
         self._reading = True
-        self._waits_for_turn = False
+        self._waits_for_turn = self._gives_turns = False
+        # The last read took as much as a read can.
+        self._read_fully = False
         # Result of `ClientOutput.unsent_bytes` in the last round of automatic acknowledgements.
         self._unsent = 0
         # The client broke the protocol below STOMP.
@@ -101,6 +113,11 @@ class ClientConnection(StompProtocol):
         if self.session.login is None:
             return self._listener.max_frame_size_unauthenticated
         return self.session.settings.max_frame_size
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the session is over."""
+        return self._is_closed
 
     @property
     def write_buffer(self) -> int:
@@ -122,6 +139,8 @@ class ClientConnection(StompProtocol):
         if transport.get_extra_info("sslcontext") is None:
             # Not with TLS: when a client closes, uvloop loses the bytes that were not read at once.
             self.session.set_max_frames_per_turn(_MAX_FRAMES_PER_TURN)
+            self.session.set_turn_time(time.monotonic, _TURN_TIME)
+            self._gives_turns = True
         self.stats.arrived(peer)
         facts = ClientFacts(
             is_local=peer.is_local,
@@ -142,6 +161,7 @@ class ClientConnection(StompProtocol):
             return
         self._heartbeats.has_received = True
         self.stats.bytes_in += len(data)
+        self._read_fully = len(data) >= _FULL_READ and self._gives_turns
         try:
             self._decoder.feed(data)
         except FrameError as error:
@@ -221,7 +241,7 @@ class ClientConnection(StompProtocol):
                 self._write_last()
             self._close()
         else:
-            if session.reached_turn_limit and not self._waits_for_turn:
+            if (session.reached_turn_limit or self._read_fully) and not self._waits_for_turn:
                 # Other clients have their turn. Nothing is read until the frames in the decoder are carried out.
                 self._waits_for_turn = True
                 asyncio.get_running_loop().call_soon(self._take_turn)
@@ -272,7 +292,7 @@ class ClientConnection(StompProtocol):
         self._unsent = unsent
 
     def _take_turn(self) -> None:
-        self._waits_for_turn = False
+        self._waits_for_turn = self._read_fully = False
         self.advance()
 
     def _read_or_pause(self) -> None:

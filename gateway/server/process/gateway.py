@@ -25,6 +25,7 @@ from gateway.server.listen.accepted_connection import AcceptedConnection
 from gateway.server.listen.listener import OpenListener
 from gateway.server.listen.websocket import WebSocketConnection
 from gateway.server.periodic_timer import PeriodicTimer
+from gateway.server.process.drain import drain_clients
 from gateway.server.process.readiness import Readiness, ReadinessProbe
 from gateway.server.process.systemd_notify import SystemdNotifier
 from gateway.server.stats import GatewayStats
@@ -186,18 +187,25 @@ class Gateway:
             listener.close()
         self._listeners.clear()
 
+    async def announce_stop(self) -> None:
+        """Say that the gateway is not ready, and go on as before for ``drain_delay``, until proxies have noticed."""
+        self._is_stopping = True
+        delay = self.config.drain_delay
+        if delay:
+            log.info("drain announced", seconds=delay)
+            await asyncio.sleep(delay)
+
     async def stop(self) -> None:
         """Accept no clients, let sessions finish for at most ``drain_timeout``, and close the links."""
         self._is_stopping = True
         self._stop_listening()
-        if self._deadline_timer is not None:
-            self._deadline_timer.stop()
         log.info("draining", sessions=len(self.clients))
         for transport in tuple(self._handshakes):
             transport.abort()
-        for client in tuple(self.clients):
-            client.drain()
-        deadline = self._loop.time() + self.config.drain_timeout
+        timeout = self.config.drain_timeout
+        deadline = self._loop.time() + timeout
+        # The last sessions need time to finish, too.
+        await drain_clients(self.clients, min(self.config.drain_spread, timeout / 2))
         while (self.clients or self.closing or self._tasks) and self._loop.time() < deadline:
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=deadline - self._loop.time(), return_when="FIRST_COMPLETED")
@@ -211,8 +219,9 @@ class Gateway:
             client.abort()
         await self.pool.close()
         await self._readiness.close()
-        if self._journal_timer is not None:
-            self._journal_timer.stop()
+        for timer in (self._deadline_timer, self._journal_timer):
+            if timer is not None:
+                timer.stop()
         self.journal.close()
         log.info("stopped")
 
@@ -252,6 +261,7 @@ async def serve(config: GatewayConfig, services: Sequence[Service] = ()) -> None
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
         notifier.stopping(len(gateway.clients))
+        await gateway.announce_stop()
     finally:
         await gateway.stop()
         for service in services:

@@ -63,7 +63,7 @@ def test_the_gateway_in_compose_has_a_valid_configuration(compose: dict[str, Any
     assert {listener.address.port for listener in config.listeners} | {config.admin.address.port} == published
     assert {listener.address.host for listener in config.listeners} == {config.admin.address.host} == {"0.0.0.0"}  # noqa: S104
     assert config.virtual_host("localhost") is not None
-    assert config.drain_timeout < float(service["stop_grace_period"].removesuffix("s"))
+    assert config.drain_delay + config.drain_timeout < float(service["stop_grace_period"].removesuffix("s"))
 
 
 def test_who_comes_to_compose_logs_in_and_rabbitmqs_own_user_may(config: GatewayConfig) -> None:

@@ -74,7 +74,9 @@ def test_the_service_is_hardly_exposed(installed: Path) -> None:
 def test_stopping_waits_longer_than_the_drain(tmp_path: Path) -> None:
     (tmp_path / "gateway.yaml").write_text("")
 
-    assert load(tmp_path / "gateway.yaml").drain_timeout < float(_settings()["TimeoutStopSec"].removesuffix("s"))
+    config = load(tmp_path / "gateway.yaml")
+
+    assert config.drain_delay + config.drain_timeout < float(_settings()["TimeoutStopSec"].removesuffix("s"))
 
 
 def test_a_wrong_configuration_is_not_tried_again_and_again() -> None:

@@ -1,8 +1,12 @@
 """Holds: why a session does not read, and what lets it go on."""
 
+from itertools import count
+
 from gateway.config.virtual_host import ConfirmWindow, VirtualHost
 from gateway.session import ops
 from gateway.session.context import Hold
+from gateway.session.session import Session
+from gateway.stomp.decoder import Decoder, FrameLimits
 from tests.support.playbook import Playbook, ack_id, deliver, stomp
 
 SEND = ("SEND", "destination:/topic/t", "receipt:r")
@@ -169,3 +173,39 @@ def test_before_login_nothing_behind_connect_is_looked_at(fresh: Playbook) -> No
     assert fresh.said() == ["CONNECTED 1.2"]
     fresh.prepare()
     assert fresh.published() == ["amq.topic t soon"]
+
+
+def _turns(session: Session, frames: int) -> list[int]:
+    """How many frames each turn takes of so many that are there at once."""
+    decoder = Decoder()
+    decoder.feed(stomp("ACK", "id:1") * frames)
+    taken: list[int] = []
+    while not taken or session.reached_turn_limit:
+        before = session.traffic.frames_received
+        session.run(decoder)
+        taken.append(session.traffic.frames_received - before)
+    assert decoder.buffered == 0
+    return taken
+
+
+def _session() -> Session:
+    return Session(b"session-1", b"gateway", lambda _: None, FrameLimits())
+
+
+def test_a_turn_ends_at_its_number_of_frames() -> None:
+    session = _session()
+    assert _turns(session, 100) == [100]
+    session.set_max_frames_per_turn(40)
+    assert _turns(session, 100) == [40, 40, 20]
+    session.set_max_frames_per_turn(1)
+    assert _turns(session, 3) == [1, 1, 1, 0]
+
+
+def test_a_turn_ends_when_its_time_is_over_whatever_its_frames_cost() -> None:
+    session = _session()
+    seconds = count()
+    session.set_turn_time(lambda: next(seconds), 2.5)
+    # Each look at the clock takes a second: one at the beginning, and one after every 16 frames.
+    assert _turns(session, 100) == [48, 48, 4]
+    session.set_max_frames_per_turn(40)
+    assert _turns(session, 100) == [40, 40, 20]

@@ -65,6 +65,16 @@ def test_a_frame_may_have_as_many_distinct_headers_as_the_limit(step: int) -> No
 
 
 @pytest.mark.parametrize("step", STEPS)
+def test_repeated_headers_cost_time_and_are_bounded_too(step: int) -> None:
+    limits = FrameLimits(headers=2, lines=50)
+    (frame,) = read(b"SEND\na:1\n" + b":\n" * 49 + b"\n\0", limits, step)
+    assert frame.headers == {b"a": b"1", b"": b""}
+    for end in (b"\n\0", b""):  # also while the frame is still arriving
+        with pytest.raises(FrameError, match=r"^more than 50 header lines$"):
+            read(b"SEND\na:1\n" + b":\n" * 50 + end, limits, step)
+
+
+@pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("line", [b"n%b:value", b"name:%b", b"receipt:%b", b"destination:%b"])
 def test_names_and_values_may_be_as_long_as_the_limit(line: bytes, step: int) -> None:
     limits = FrameLimits(header=1_000)
@@ -104,7 +114,7 @@ PIECE = 65_536
 def test_memory_stays_near_the_limit_while_a_frame_arrives(start: bytes, filling: bytes) -> None:
     limit = 4 * PIECE
     piece = filling * (PIECE // len(filling))
-    decoder = Decoder(FrameLimits(frame=limit))
+    decoder = Decoder(FrameLimits(frame=limit, lines=limit))
     tracemalloc.start()
     try:
         decoder.feed(start + piece)

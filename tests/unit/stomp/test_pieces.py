@@ -5,7 +5,9 @@ from typing import SupportsIndex
 import pytest
 
 from gateway.errors import FrameError
-from gateway.stomp.decoder import Decoder
+from gateway.stomp import decoder as decoder_module
+from gateway.stomp.decoder import Decoder, FrameLimits
+from gateway.stomp.headers import split_line
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,7 @@ HEADERS = b"".join(b"header-%d:%s\n" % (number, b"y" * 40_000) for number in ran
     ids=["content-length", "body up to NUL", "other command", "long headers", "many headers"],
 )
 def test_no_byte_is_searched_twice_however_small_the_pieces(start: bytes, rest: bytes, most: int) -> None:
-    decoder = Decoder()
+    decoder = Decoder(FrameLimits(lines=10_000))
     decoder.feed(start)
     assert decoder.next_frame() is None
     partial = decoder._partial
@@ -85,3 +87,25 @@ def test_no_byte_is_searched_twice_however_small_the_pieces(start: bytes, rest: 
     assert len(frame.body) == (len(BODY) if start.startswith(b"SEND\n") and BODY in rest else 0)
     assert len(buffer) == len(start + rest)
     assert 0 < buffer.work <= most
+
+
+@pytest.mark.parametrize("cuts", [[], [30], [30, 60], [112], [5, 112, 120]])
+def test_no_header_line_is_read_twice(cuts: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[bytes] = []
+
+    def counting(line: bytes) -> tuple[bytes, bytes]:
+        read.append(line)
+        return split_line(line)
+
+    monkeypatch.setattr(decoder_module, "split_line", counting)
+    lines = [b"header-%d:%d" % (number, number) for number in range(8)]
+    stream = b"\n".join([b"ABORT", *lines, b"", b"a body that is thrown away\0"])
+    decoder = Decoder()
+    found = None
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        assert found is None
+        decoder.feed(stream[start:end])
+        found = decoder.next_frame()
+    assert found is not None
+    assert len(found.headers) == 8
+    assert read == lines

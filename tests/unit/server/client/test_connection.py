@@ -43,9 +43,16 @@ class Wire(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__({"peername": ("10.1.1.1", 1000)})
         self.written = b""
+        self.reading: list[bool] = []
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
         self.written += data
+
+    def pause_reading(self) -> None:
+        self.reading.append(False)
+
+    def resume_reading(self) -> None:
+        self.reading.append(True)
 
     def can_write_eof(self) -> bool:
         return False
@@ -101,6 +108,22 @@ async def test_the_time_to_log_in_begins_when_the_connection_is_accepted() -> No
     connections.clock.now += 1
     client.time_passed(connections.clock.now)
     assert b"message:Login timeout" in wire.written
+    client.connection_lost(None)
+
+
+async def test_after_a_read_of_full_size_others_have_their_turn() -> None:
+    """The event loop would read a client that floods 32 times before anybody else."""
+    connections = Connections()
+    client, wire = connections.accept(connections.clock.now)
+    for _ in range(3):
+        client.data_received(b"\n" * 256_000)
+        assert wire.reading == [False]
+        turn = asyncio.Event()
+        asyncio.get_running_loop().call_soon(turn.set)
+        await turn.wait()
+        client.data_received(b"\n" * 1000)
+        assert wire.reading == [False, True]
+        wire.reading.clear()
     client.connection_lost(None)
 
 

@@ -1,0 +1,64 @@
+"""What the gateway remembers of one broker: whether it answers, and if not, when to try it again."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from gateway.config.scalars import BrokerUrl
+
+# Seconds until a broker that did not answer is tried again: twice as long after each failure. The jitter takes up to
+# half of it away, so that a fleet of gateways does not try in the same moment.
+_SHORTEST_WAIT: Final = 1.0
+_LONGEST_WAIT: Final = 30.0
+_MOST_DOUBLINGS: Final = 5
+
+
+class Circuit:
+    """A circuit breaker. It only puts brokers in order: one whose circuit is open is tried after all others."""
+
+    def __init__(self, broker: BrokerUrl) -> None:
+        self.broker = broker
+        # How often in a row the broker did not answer, and why not the last time.
+        self.failures = 0
+        self.reason = ""
+        # A dial that is under way takes longer than it should.
+        self.is_late = False
+        self._retry_at = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the broker did not answer the last time."""
+        return self.failures > 0
+
+    def rank(self, now: float) -> int:
+        """Its place in the order, lowest first: a broker that answers, one that is late, one that does not."""
+        if self.is_open:
+            return 0 if now >= self._retry_at else 2
+        return int(self.is_late)
+
+    def begin(self, now: float) -> bool:
+        """A dial begins; whether it is the one that tries an open circuit again. Others do not try it meanwhile."""
+        is_trial = self.is_open and now >= self._retry_at
+        if is_trial:
+            self._wait(now)
+        return is_trial
+
+    def answered(self) -> bool:
+        """The broker answered; whether that is news."""
+        is_news = self.is_open
+        self.failures, self.reason, self.is_late = 0, "", False
+        return is_news
+
+    def failed(self, reason: str, now: float, *, is_trial: bool) -> bool:
+        """The broker did not answer; whether that is news. Of dials at the same time only one lengthens the wait."""
+        is_news = not self.is_open
+        self.reason, self.is_late = reason, False
+        if is_news or is_trial:
+            self.failures += 1
+            self._wait(now)
+        return is_news
+
+    def _wait(self, now: float) -> None:
+        longest = min(_SHORTEST_WAIT * 2 ** min(max(self.failures - 1, 0), _MOST_DOUBLINGS), _LONGEST_WAIT)
+        self._retry_at = now + longest * random.uniform(0.5, 1.0)  # noqa: S311 - jitter

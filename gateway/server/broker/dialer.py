@@ -1,0 +1,156 @@
+"""Opens links: to the first broker of a virtual host that answers, whatever the others do.
+
+The brokers are dialled one after the other, each a moment after the one before it ("happy eyeballs", RFC 8305), or at
+once if the one before it has failed. The first that completes the login wins. What the dials teach is remembered in a
+circuit for each broker, and brokers that did not answer go to the end of the order (docs/high-availability.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from gateway.config.scalars import BrokerUrl
+from gateway.config.virtual_host import Upstream, UpstreamTls, VirtualHost
+from gateway.server.broker.broker_errors import ACCESS_REFUSED, CONNECTION_FORCED, LinkDownError, UpstreamError
+from gateway.server.broker.circuit import Circuit
+from gateway.server.broker.connector import Credentials, connect_link
+from gateway.server.broker.host_resolver import HostResolver
+from gateway.server.broker.link import ClientProperties, Link
+
+log = structlog.get_logger("gateway.broker")
+
+# Seconds that a broker has to itself before the next one is dialled too, and in which all of them have been dialled.
+_MOMENT: Final = 0.25
+_ALL_DIALLED: Final = 1.0
+
+
+class Dialer:
+    """Dials brokers for all virtual hosts. ``clock`` is monotonic, in seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._resolver = HostResolver()
+        # Virtual hosts that reach a broker in the same way share its circuit.
+        self._circuits: dict[tuple[BrokerUrl, UpstreamTls], Circuit] = {}
+        # Dials that did not win, and the closing of their links.
+        self._losers: set[asyncio.Task[Link]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def circuits(self, upstream: Upstream) -> list[Circuit]:
+        """The circuits of a virtual host's brokers, as the configuration lists them."""
+        return [
+            self._circuits.setdefault((broker, upstream.tls), Circuit(broker))
+            for broker in dict.fromkeys(upstream.urls)
+        ]
+
+    async def open_link(
+        self,
+        virtual_host: VirtualHost,
+        credentials: Credentials,
+        client_properties: ClientProperties,
+        on_read: Callable[[], None],
+    ) -> Link:
+        """Open a connection to the first broker of a virtual host that answers.
+
+        A broker that refuses the login or its passcode (403) has answered for all of them. After any other refusal
+        the other brokers are asked too, because a virtual host may be down, or a limit reached, on one node only.
+
+        Raises:
+            UpstreamError: a broker refused, and no other accepted.
+            LinkDownError: no broker answered.
+        """
+        waiting = self._in_order(virtual_host.upstream)
+        moment = min(_MOMENT, _ALL_DIALLED / len(waiting))
+        running: dict[asyncio.Task[Link], Circuit] = {}
+        refusal: UpstreamError | None = None
+        failures: list[str] = []
+        try:
+            while waiting or running:
+                if waiting:
+                    circuit = waiting.popleft()
+                    dial = self._dial(circuit, virtual_host, credentials, client_properties, on_read)
+                    running[asyncio.create_task(dial, name=f"dial {circuit.broker}")] = circuit
+                done, _ = await asyncio.wait(
+                    running, timeout=moment if waiting else None, return_when="FIRST_COMPLETED"
+                )
+                if not done:
+                    circuit.is_late = True
+                for task in [task for task in running if task in done]:
+                    broker = running.pop(task).broker
+                    try:
+                        return task.result()
+                    except LinkDownError as down:
+                        failures.append(f"{broker}: {down.detail}")
+                    except UpstreamError as refused:
+                        if refused.code == ACCESS_REFUSED:
+                            raise
+                        refusal = refusal or refused
+                        waiting = deque(each for each in waiting if not each.is_open)
+        finally:
+            for task in running:
+                self._losers.add(task)
+                task.add_done_callback(self._lost)
+        if refusal is not None:
+            raise refusal
+        raise LinkDownError(CONNECTION_FORCED, "no broker answers", "; ".join(failures))
+
+    def _in_order(self, upstream: Upstream) -> deque[Circuit]:
+        circuits, now = self.circuits(upstream), self._clock()
+        if upstream.order == "shuffle":
+            random.shuffle(circuits)
+        return deque(sorted(circuits, key=lambda circuit: circuit.rank(now)))
+
+    async def _dial(
+        self,
+        circuit: Circuit,
+        virtual_host: VirtualHost,
+        credentials: Credentials,
+        client_properties: ClientProperties,
+        on_read: Callable[[], None],
+    ) -> Link:
+        """Open a link to one broker, and note in its circuit whether it answers."""
+        is_trial = circuit.begin(self._clock())
+        link = Link(client_properties, circuit.broker, on_read)
+        try:
+            await connect_link(link, virtual_host, credentials, self._resolver)
+        except LinkDownError as down:
+            if circuit.failed(down.detail, self._clock(), is_trial=is_trial):
+                log.warning("broker does not answer", broker=str(circuit.broker), reason=down.detail)
+            raise
+        except UpstreamError:
+            self._note_answer(circuit)
+            raise
+        self._note_answer(circuit)
+        return link
+
+    @staticmethod
+    def _note_answer(circuit: Circuit) -> None:
+        if circuit.answered():
+            log.info("broker answers again", broker=str(circuit.broker))
+
+    def _lost(self, task: asyncio.Task[Link]) -> None:
+        """A dial is done that did not win: close its link in order, so that the broker logs no fault."""
+        self._losers.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            if not isinstance(error, UpstreamError):
+                log.error("background task failed", task=task.get_name(), exc_info=error)
+            return
+        closing = asyncio.create_task(task.result().close(), name="close a second link")
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        """Give up the dials that are still under way."""
+        for task in self._losers:
+            task.cancel()
+        while self._losers or self._closing:
+            await asyncio.wait([*self._losers, *self._closing])

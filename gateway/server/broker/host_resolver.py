@@ -1,0 +1,66 @@
+"""Finds the addresses of brokers' names, without letting one name server that hangs delay the other names.
+
+The event loop's own resolver has a few threads for everything: two names that hang would hold up all others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+
+AddressInfo = tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[str, int] | tuple[str, int, int, int]]
+
+
+class HostResolver:
+    """Looks names up, each on a thread of its own, and never one name twice at the same time."""
+
+    def __init__(self) -> None:
+        self._lookups: dict[tuple[str, int], asyncio.Future[list[AddressInfo]]] = {}
+
+    async def addresses(self, host: str, port: int) -> list[AddressInfo]:
+        """The addresses of a host; those that wait for the same name share one lookup.
+
+        Raises:
+            OSError: the name has no address.
+        """
+        with contextlib.suppress(socket.gaierror):
+            numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+            return _look_up(host, port, numeric)
+        key = host, port
+        lookup = self._lookups.get(key)
+        if lookup is None:
+            lookup = self._lookups[key] = asyncio.get_running_loop().create_future()
+            # Not a thread of a pool: those are joined when the process ends, and a lookup cannot be cancelled.
+            threading.Thread(target=self._work, args=(key, lookup), name=f"resolve {host}", daemon=True).start()
+        return await asyncio.shield(lookup)
+
+    def _work(self, key: tuple[str, int], lookup: asyncio.Future[list[AddressInfo]]) -> None:
+        found: list[AddressInfo] | OSError
+        try:
+            found = _look_up(*key, 0)
+        except OSError as error:
+            found = error
+        except UnicodeError:
+            found = OSError("the name of the host is not valid")
+        with contextlib.suppress(RuntimeError):  # the event loop has ended meanwhile
+            lookup.get_loop().call_soon_threadsafe(self._done, key, lookup, found)
+
+    def _done(
+        self,
+        key: tuple[str, int],
+        lookup: asyncio.Future[list[AddressInfo]],
+        found: list[AddressInfo] | OSError,
+    ) -> None:
+        del self._lookups[key]
+        if isinstance(found, OSError):
+            lookup.set_exception(found)
+            # Everybody who waited may have given up.
+            lookup.exception()
+        else:
+            lookup.set_result(found)
+
+
+def _look_up(host: str, port: int, flags: int) -> list[AddressInfo]:
+    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)  # type: ignore[return-value]
