@@ -35,8 +35,9 @@ class CachedPublish:
     """
 
     __slots__ = (
-        "_gaps", "_headers", "_trims", "_volatile", "channel_key", "counter", "destination", "exchange", "is_plain", "kind",
-        "mandatory", "publication", "queue", "reply_queue", "routing_key", "temp_queue", "traffic", "transaction",
+        "_gaps", "_headers", "_trims", "_volatile", "channel_key", "counter", "destination", "exchange", "is_plain",
+        "kind", "mandatory", "publication", "queue", "reply_queue", "routing_key", "temp_queue", "traffic",
+        "transaction",
     )  # fmt: skip
 
     def __init__(
@@ -77,8 +78,8 @@ class CachedPublish:
         self.mandatory = read_boolean(headers.get(b"mandatory")) is True or (
             admission.rule is not None and admission.rule.mandatory
         )
-        # Made by ``build`` once the publishing channel is known and everything the message needs is there. It is good for
-        # this channel alone: the publisher compares ``channel_key`` with its own.
+        # Made by ``build`` once the publishing channel is known and everything the message needs is there. It is good
+        # for this channel alone: the publisher compares ``channel_key`` with its own.
         self.publication: Publication | None = None
         self.channel_key: object = None
         self.reply_queue: bytes | None = None

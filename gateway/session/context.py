@@ -98,9 +98,9 @@ class SessionContext:
     """
 
     __slots__ = (
-        "_frame", "_interrupted", "_retries", "_taken", "client_writable", "close_reason", "declared_queues", "destination_rules",
-        "holds", "identity", "login", "observer", "operation", "output", "queue_rules", "settings", "state", "strict",
-        "subscriptions", "traffic", "transactions", "trims_values", "unlogged_errors", "version",
+        "_frame", "_interrupted", "_retries", "_taken", "client_writable", "close_reason", "declared_queues",
+        "destination_rules", "holds", "identity", "login", "observer", "operation", "output", "queue_rules", "settings",
+        "state", "strict", "subscriptions", "traffic", "transactions", "trims_values", "unlogged_errors", "version",
     )  # fmt: skip
 
     def __init__(self, identity: bytes, *, strict: bool) -> None:
@@ -233,7 +233,7 @@ class SessionContext:
     @property
     def rides_through(self) -> bool:
         """Whether the session outlives the loss of a link."""
-        return self.settings.upstream.ride_through > 0
+        return self.login is not None and self.settings.upstream.ride_through > 0
 
     def interrupt(self) -> None:
         """The operation under way was lost with a link. It is asked for again by ``recovered``."""

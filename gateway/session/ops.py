@@ -98,8 +98,8 @@ class CloseUpstream:
 class Recover:
     """Bring back what went with a lost link, as soon as a broker answers. Answered by Recovered or RecoveryFailed.
 
-    ``subscriptions`` are to consume again, in this order. Then, if ``publishing``, a publishing channel with confirms is
-    opened, and ``queues`` are declared there. All of it may be empty: an operation was interrupted before it began.
+    ``subscriptions`` are to consume again, in this order. Then, if ``publishing``, a publishing channel with confirms
+    is opened, and ``queues`` are declared there. All of it may be empty: an operation was interrupted before it began.
     ``is_again``: nothing has succeeded since the last time, so the time goes on that this may take.
     """
 

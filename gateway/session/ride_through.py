@@ -26,6 +26,10 @@ from gateway.session.context import Hold, SessionContext, State
 from gateway.session.publish import Publisher
 from gateway.session.subscription import Subscription
 
+# Reply codes of connection.close with which a broker ends a link for its own reasons: an operator closes it, or it
+# fails. With others it blames something that was sent on the link, and who may have sent it does not try it for ever.
+_BLAMES_NOBODY: Final = frozenset((320, 541))
+
 _STREAM_OFFSET: Final = "x-stream-offset"
 
 
@@ -46,8 +50,10 @@ class RideThrough:
     def link_lost(self, event: ops.LinkLost) -> None:
         """A link is lost."""
         context = self._context
-        if not context.rides_through:
-            self._fail(event.code, event.text)
+        error = error_frames.broker_error(event.code, event.text, context.settings, CloseReason.LINK_LOST)
+        is_to_blame = event.code not in _BLAMES_NOBODY and event.publishing and self._publisher.is_stuck
+        if not context.rides_through or is_to_blame or error.close is CloseReason.TOKEN_EXPIRED:
+            context.fail(error)
             return
         self._hold(event.code, event.text)
         context.declared_queues.clear()
@@ -61,6 +67,10 @@ class RideThrough:
         """The operation under way failed with its link, or because no broker answers."""
         context = self._context
         if not context.rides_through:
+            self._fail(event.code, event.text)
+            return
+        if self._is_again and event.code not in _BLAMES_NOBODY:
+            # The operation itself makes the broker close the link, with the channels of other sessions.
             self._fail(event.code, event.text)
             return
         self._hold(event.code, event.text)
@@ -82,9 +92,9 @@ class RideThrough:
             self._is_again = False
             return
         publishing = self._publisher.is_lost
-        lost = [each for each in context.subscriptions.all if each.is_lost]
+        lost = [each for each in context.subscriptions.all if each.must_return]
         if context.state is State.DRAINING:
-            # Nothing is delivered any more. A publishing channel is needed only for what is not confirmed yet.
+            # A publishing channel is needed only for what is not confirmed yet, and nobody needs a subscription.
             publishing, lost = publishing and bool(self._publisher.confirms), []
         if not (lost or publishing or context.is_interrupted):
             self._cause = None
@@ -111,7 +121,7 @@ class RideThrough:
                 refusal = error_frames.not_for_amqp(str(error))
                 context.fail(error_frames.closed_for(refusal, CloseReason.LINK_LOST))
                 return
-        if not any(each.is_lost for each in context.subscriptions.all) and not self._publisher.is_lost:
+        if not any(each.must_return for each in context.subscriptions.all) and not self._publisher.is_lost:
             self._cause = None
             context.holds.discard(Hold.LINK_LOST)
 

@@ -130,6 +130,11 @@ class Subscription:
         return self.destination or self.tag[2:]
 
     @property
+    def must_return(self) -> bool:
+        """Whether its channel is lost, and its messages are wanted."""
+        return self.is_lost and self._stopped_at is None
+
+    @property
     def stats(self) -> TrafficCounter:
         """What went to the client so far."""
         ledger = self.ledger

@@ -33,6 +33,8 @@ class LinkChannel:
         self.closed: UpstreamError | None = None
         self.on_closed: Callable[[UpstreamError], None] | None = None
         self.on_cancelled: Callable[[], None] | None = None
+        # Whether the broker confirms what is published here.
+        self.has_confirms = False
         self._consumer_tag = f"s{aiormq_channel.number}"
         self._channel = channel
         self._aiormq_channel = aiormq_channel
@@ -100,6 +102,7 @@ class LinkChannel:
     async def select_confirms(self) -> None:
         """Ask the broker to confirm publishes from now on (confirm.select)."""
         await self._call(commands.Confirm.Select())
+        self.has_confirms = True
 
     async def delete_queue(self, queue: str, *, if_idle: bool = False) -> None:
         """Delete a queue (queue.delete); one that does not exist is no error.

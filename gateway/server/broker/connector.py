@@ -20,7 +20,13 @@ from yarl import URL
 
 from gateway.config.scalars import BrokerUrl
 from gateway.config.virtual_host import Upstream, VirtualHost
-from gateway.server.broker.broker_errors import ACCESS_REFUSED, CONNECTION_FORCED, LinkDownError, UpstreamError
+from gateway.server.broker.broker_errors import (
+    ACCESS_REFUSED,
+    CONNECTION_FORCED,
+    INTERNAL_ERROR,
+    LinkDownError,
+    UpstreamError,
+)
 from gateway.server.broker.host_resolver import HostResolver
 from gateway.server.broker.link import Link, Tuning
 from gateway.server.broker.tap import Tap
@@ -39,8 +45,7 @@ _NO_CHANNEL_LIMIT: Final = 0xFFFF
 _NEXT_ADDRESS: Final = 0.25
 
 # Reply codes with which a broker says that the fault is its own, and not that of the login: it stops, or it starts.
-_INTERNAL_ERROR: Final = 541
-_BROKER_FAULTS: Final = (CONNECTION_FORCED, _INTERNAL_ERROR)
+_BROKER_FAULTS: Final = (CONNECTION_FORCED, INTERNAL_ERROR)
 
 # When ten frames wait to be written, the AMQP library drops its answer to the broker's channel.close. Then it reuses
 # the number of a channel that the broker still closes, and the broker closes the connection. The library's output is

@@ -151,7 +151,10 @@ class ClientConnection(StompProtocol):
         self.session.set_client(facts, observe=self.stats.started)
         context, client = self._context, str(peer)
         identity = self.session.identity.decode()
-        self._login = LoginHandler(context.pool, context.limits, peer.host, client, identity)
+        self._login = LoginHandler(
+            context.pool, context.limits, peer.host, client, identity,
+            self._accepted.accepted_at + self._listener.login_timeout,
+        )  # fmt: skip
         self._bridge = Bridge(self.session, self, context.pool, self._login, client, context.spawn)
         context.clients.add(self)
 
