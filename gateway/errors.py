@@ -134,6 +134,8 @@ class CloseReason(Enum):
     """The broker closed a channel of the session with an error."""
     LINK_LOST = "link-lost"
     """The AMQP connection that carried the session is gone."""
+    OPERATION_TIMEOUT = "operation-timeout"
+    """The broker did not answer in time."""
     OPERATOR = "operator"
     """An operator closed it."""
     TOKEN_EXPIRED = "token-expired"  # noqa: S105 - no password

@@ -21,7 +21,8 @@ from gateway.admin.listing import QueryError
 from gateway.admin.metrics import Metrics
 from gateway.admin.overview import DESTINATIONS, LINKS, VIRTUAL_HOSTS, destinations, overview, virtual_hosts
 from gateway.admin.sessions import SESSIONS, detail
-from gateway.server.listen.accepted_connection import AcceptedConnection, LogRateLimiter, Peer
+from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
+from gateway.server.log_limits import LogRateLimiter
 
 if TYPE_CHECKING:
     from gateway.config.listener_settings import AdminSettings
@@ -172,7 +173,12 @@ class AdminHttpServer:
         return web.Response(text="ok")
 
     async def _get_readiness(self, request: web.Request) -> web.Response:
+        _no_query(request.query, "virtual_host")
         readiness = await self._gateway.readiness()
+        if (name := request.query.get("virtual_host")) is not None:
+            if name not in readiness.virtual_hosts:
+                raise web.HTTPNotFound
+            readiness = readiness.of(name)
         reasons = list(readiness.reasons)
         if reasons and not self._access.is_open and self._user(request) is None:
             # The reasons may hold addresses of brokers, which are not for everybody.
@@ -230,7 +236,7 @@ class AdminHttpServer:
 
     async def _get_virtual_hosts(self, request: web.Request) -> web.Response:
         query = VIRTUAL_HOSTS.read(request.query)
-        return _json(VIRTUAL_HOSTS.page(await virtual_hosts(self._gateway), query))
+        return _json(VIRTUAL_HOSTS.page(await virtual_hosts(self._gateway, await self._gateway.readiness()), query))
 
 
 def _silent_logger() -> logging.Logger:

@@ -20,13 +20,14 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from gateway import __version__
+from gateway.admin.overview import broker_name
 from gateway.admin.stats_snapshot import StatsSnapshot
+from gateway.server.process.readiness import Readiness
 from gateway.server.stats import LATENCY_BOUNDS, Stats, VirtualHostStats
 from gateway.session.destinations import KIND_NAMES
 
 if TYPE_CHECKING:
     from gateway.server.process.gateway import Gateway
-    from gateway.server.process.readiness import Readiness
 
 _PREFIX: Final = "stomp_gateway_"
 _HOST: Final = "virtual_host"
@@ -96,7 +97,7 @@ class GatewayCollector(Collector):
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self.is_ready = False
+        self.readiness = Readiness(("not asked yet",))
         self.snapshot = StatsSnapshot(gateway)
 
     def describe(self) -> Iterable[Metric]:
@@ -111,6 +112,9 @@ class GatewayCollector(Collector):
         yield from self._latencies()
         yield from self._clients()
         yield from self._links()
+        yield from self._upstreams()
+        yield from self._certificates()
+        yield from self._reloads()
         yield from self._rest()
 
     def _counters(self) -> Iterator[Metric]:
@@ -172,14 +176,51 @@ class GatewayCollector(Collector):
         yield _gauge("links_blocked", "Those on which the broker has an alarm.", (_HOST,), _by_host(blocked))
         yield _gauge("channels", "Open AMQP channels.", (_HOST,), _by_host(channels))
 
+    def _upstreams(self) -> Iterator[Metric]:
+        hosts = self.readiness.virtual_hosts
+        up: Counts = {(host,): self.readiness.is_up(host) for host in hosts}
+        yield _gauge("virtual_host_up", "Whether a broker of the virtual host answers.", (_HOST,), up)
+        states = {(host, broker_name(state.broker)): state for host, each in hosts.items() for state in each}
+        labels = (_HOST, "broker")
+        answers: Counts = {names: state.is_up for names, state in states.items()}
+        yield _gauge("upstream_up", "Whether the broker answers.", labels, answers)
+        links: Counts = {names: state.links for names, state in states.items()}
+        yield _gauge("upstream_links", "Open AMQP connections to the broker.", labels, links)
+
+    def _certificates(self) -> Iterator[Metric]:
+        expiries: dict[Labels, float] = {}
+        stale: dict[Labels, float] = {}
+        for context in self._gateway.tls_contexts:
+            file = (str(context.file),)
+            if context.expires_at is not None:
+                expiries[file] = context.expires_at
+            if context.file is not None:
+                # Several listeners may have the same file.
+                stale[file] = max(stale.get(file, 0), context.is_stale)
+        text = "When the first certificate of a file expires, in seconds since 1970."
+        yield _gauge("certificate_expiry_timestamp_seconds", text, ("file",), expiries)
+        text = "Whether the file, its key or its authorities have changed and cannot be used, so that the old ones are."
+        yield _gauge("certificate_stale", text, ("file",), stale)
+
+    def _reloads(self) -> Iterator[Metric]:
+        reloads = self._gateway.reloads
+        counts: dict[Labels, float] = {("done",): reloads.done, ("refused",): reloads.refused}
+        yield _counter("reloads", "Times that the configuration was read again, by the result.", ("result",), counts)
+        text = "When the configuration was last read, refused or not, in seconds since 1970."
+        yield _gauge("last_reload_timestamp_seconds", text, (), {(): reloads.last_at / 1e6})
+        text = "Whether the last reload of the configuration succeeded; 1 before the first."
+        yield _gauge("last_reload_successful", text, (), {(): int(reloads.last_successful)})
+
     def _rest(self) -> Iterator[Metric]:
         gateway = self._gateway
-        yield _gauge("ready", "Whether /readyz says so.", (), {(): int(self.is_ready)})
+        yield _gauge("ready", "Whether /readyz says so.", (), {(): int(self.readiness.is_ready)})
         text = "How late the event loop was at the most, in the last 15 seconds."
         yield _gauge("event_loop_lag_seconds", text, (), {(): gateway.lag.seconds})
         yield _counter("journal_lines", "Lines of the traffic journal.", (), {(): gateway.journal.lines})
         text = "Events that are missing in the journal, because the disk did not take them."
         yield _counter("journal_dropped", text, (), {(): gateway.journal.dropped})
+        text = "Log lines that clients caused and that are missing, because there were too many."
+        yield _counter("log_lines_left_out", text, (), {(): gateway.log_limits.left_out})
 
 
 def _counter(name: str, text: str, labels: Labels, counts: Counts) -> Metric:
@@ -214,7 +255,7 @@ class Metrics:
         """
         snapshot = await StatsSnapshot(self._gateway).take()
         # There is no await from here to the end, so no other request can change the collector.
-        self._collector.is_ready, self._collector.snapshot = readiness.is_ready, snapshot
+        self._collector.readiness, self._collector.snapshot = readiness, snapshot
         encode, content_type = choose_encoder(_known(accept))
         return encode(self._registry), content_type
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway import __version__
 from gateway.admin.listing import Listing, contains, is_exactly, moment
 from gateway.admin.stats_snapshot import StatsSnapshot, in_turns
-from gateway.config.scalars import SocketAddress
+from gateway.config.scalars import BrokerUrl, SocketAddress
 from gateway.journal.privacy import shown
 from gateway.server.stats import NOT_LOGGED_IN
 from gateway.session.destinations import KIND_NAMES
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gateway.config.virtual_host import VirtualHost
     from gateway.server.broker.link import Link
     from gateway.server.process.gateway import Gateway
-    from gateway.server.process.readiness import Readiness
+    from gateway.server.process.readiness import BrokerState, Readiness
     from gateway.session.destinations import DestinationKind
 
 # Destinations that are listed by name.
@@ -42,6 +42,7 @@ async def overview(gateway: Gateway, readiness: Readiness) -> dict[str, Any]:
         "uptime_seconds": round((now - gateway.started_at) / 1e6, 3),
         "ready": readiness.is_ready,
         "reasons": list(readiness.reasons),
+        "virtual_hosts_down": readiness.down,
         "totals": _summed(gateway, snapshot, errors.total()),
         "sessions": snapshot.sessions.total() - snapshot.sessions[NOT_LOGGED_IN],
         "connections": snapshot.states.total(),
@@ -84,9 +85,10 @@ def _summed(gateway: Gateway, snapshot: StatsSnapshot, errors: int) -> dict[str,
 
 @dataclass(slots=True)
 class _Host:
-    """A virtual host, with its present links and the errors so far."""
+    """A virtual host, with its brokers, its present links and the errors so far."""
 
     settings: VirtualHost
+    brokers: tuple[BrokerState, ...]
     aliases: tuple[str, ...]
     snapshot: StatsSnapshot
     links: int
@@ -98,6 +100,16 @@ VIRTUAL_HOSTS: Final[Listing[_Host]] = Listing(
         "name": lambda host: host.settings.name,
         "aliases": lambda host: list(host.aliases),
         "upstream": lambda host: [str(url) for url in host.settings.upstream.urls],
+        "up": lambda host: any(state.is_up for state in host.brokers),
+        "brokers": lambda host: [
+            {
+                "broker": broker_name(state.broker),
+                "up": state.is_up,
+                "reason": state.reason or None,
+                "links": state.links,
+            }
+            for state in host.brokers
+        ],
         "amqp_vhost": lambda host: host.settings.amqp_vhost,
         "sessions": lambda host: host.snapshot.sessions[host.settings.name],
         "subscriptions": lambda host: sum(
@@ -112,17 +124,18 @@ VIRTUAL_HOSTS: Final[Listing[_Host]] = Listing(
     },
     {"q": contains(lambda host: host.settings.name, lambda host: " ".join(host.aliases))},
     "name",
-    unsorted=frozenset(("aliases", "upstream", "errors", "holds", "limits")),
+    unsorted=frozenset(("aliases", "upstream", "brokers", "errors", "holds", "limits")),
 )
 
 
-async def virtual_hosts(gateway: Gateway) -> list[_Host]:
+async def virtual_hosts(gateway: Gateway, readiness: Readiness) -> list[_Host]:
     """Every configured virtual host."""
     snapshot = await StatsSnapshot(gateway).take()
     links = Counter(gateway.stats.label(link.virtual_host) for link in gateway.pool.links)
     return [
         _Host(
             settings,
+            readiness.virtual_hosts.get(settings.name, ()),
             gateway.config.virtual_hosts[settings.name].aliases,
             snapshot,
             links[settings.name],
@@ -135,8 +148,13 @@ async def virtual_hosts(gateway: Gateway) -> list[_Host]:
 # Links.
 
 
+def broker_name(broker: BrokerUrl) -> str:
+    """How links, metrics and virtual hosts name a broker: host:port."""
+    return str(SocketAddress(broker.host, broker.port))
+
+
 def _broker(link: Link) -> str:
-    return str(SocketAddress(link.broker.host, link.broker.port))
+    return broker_name(link.broker)
 
 
 LINKS: Final[Listing[Link]] = Listing(

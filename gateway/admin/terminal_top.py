@@ -172,7 +172,7 @@ def _figures(before: TopSample, now: TopSample) -> list[str]:
     latencies = f"   confirm p50 {latency(confirm['p50'])}, p99 {latency(confirm['p99'])}" if confirm else ""
     acknowledged = f"   acknowledged {rate(per_second('messages_acknowledged'))}"
     redelivered = f"   redelivered {rate(per_second('messages_redelivered'))}"
-    readiness = "ready" if new["ready"] else "NOT READY: " + clean("; ".join(map(str, new["reasons"])))
+    readiness = _readiness(new)
     name = f"stomp-gateway {clean(str(new['version']))} on {clean(str(new['node']))}"
     return [
         "   ".join([name, f"up {duration(new['uptime_seconds'])}", readiness]),
@@ -183,6 +183,13 @@ def _figures(before: TopSample, now: TopSample) -> list[str]:
         f"holds  {_counts(new['holds'])}",
         f"errors {rate(per_second('errors'))}   {_counts(new['errors'])}",
     ]
+
+
+def _readiness(overview: Item) -> str:
+    if not overview["ready"]:
+        return "NOT READY: " + clean("; ".join(map(str, overview["reasons"])))
+    down = overview["virtual_hosts_down"]
+    return "NO BROKER FOR " + clean(", ".join(down)) if down else "ready"
 
 
 def _counts(counts: dict[str, int]) -> str:

@@ -1,13 +1,17 @@
-"""Splits what the broker sends: data for sessions, and all other frames for the AMQP client library.
+"""Splits what the broker sends: data for sessions, methods for their channels, the rest for the AMQP client library.
 
 HOT: every delivery and every confirm passes through ``Splitter.receive``. On registered channels, deliveries with their
 content, the broker's confirms, and messages that it returns go straight to the channel's sink, as slices of what was
-read. All other frames come out again untouched and in order. Some of these are also reported to ``Watch``, because a
-session must learn of them in their order among the data.
+read. All other methods of channels go to ``Watch``, in their order among the data. The frames of the connection come
+out again untouched and in order; some of these are also reported to ``Watch``.
 
 A whole message in one read, the normal case, takes the short way in ``_deliver``. A message in pieces, or with other
 channels' frames between its own, is put together channel by channel. ``tests/property/test_amqp_splitter.py`` holds
 both equal.
+
+A sink that raises harms no other: its owner is noted in ``failures``, its channel's data is dropped from then on, and
+the splitter goes on. A ``try`` around each call of a sink costs nothing until something is raised. What the splitter
+itself raises is always a CodecError: the bytes are not AMQP.
 """
 
 from __future__ import annotations
@@ -20,7 +24,6 @@ from typing import Final
 from gateway.amqp.codec import (
     ACK,
     BODY,
-    CANCEL,
     CHANNEL_CLOSE,
     CONNECTION_BLOCKED,
     CONNECTION_CLOSE,
@@ -52,14 +55,22 @@ Watch = Callable[[int, int, bytes], None]
 _FRAME_END: Final = 0xCE
 _CONTENT_START: Final = 19  # of a header frame, up to the property flags
 
+# Bytes between a frame's header and its end: of a confirm, and at least of a content header.
+_CONFIRM_SIZE: Final = 13
+_CONTENT_SIZE: Final = 14
+
+# A frame before both sides have agreed on a size.
+_LARGEST_FIRST_FRAME: Final = 1 << 20
+
 _frame_header = FRAME_HEADER.unpack_from
 _method_number = struct.Struct(">I").unpack_from
 _tag_and_flag = struct.Struct(">QB").unpack_from
+_tag_flag_and_size = struct.Struct(">QBB").unpack_from
 _content_start = struct.Struct(">BHIHHQ").unpack_from
 
 _KINDS: Final = frozenset((METHOD, HEADER, BODY, HEARTBEAT))
 _CLOSES: Final = frozenset((CHANNEL_CLOSE, CONNECTION_CLOSE))
-_WATCHED: Final = frozenset((CANCEL, CHANNEL_CLOSE, CONNECTION_CLOSE, CONNECTION_BLOCKED, CONNECTION_UNBLOCKED))
+_WATCHED: Final = frozenset((CONNECTION_CLOSE, CONNECTION_BLOCKED, CONNECTION_UNBLOCKED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +92,10 @@ def _no_returns(returned: Return) -> None:
     """A channel that publishes nothing gets no returns."""
 
 
+def _drop(*data: object) -> None:
+    """A sink that has failed gets nothing more."""
+
+
 @dataclass(slots=True, eq=False)
 class Sink:
     """Where the data of one channel goes. Its ``owner`` enters ``Splitter.touched`` when there is some."""
@@ -89,6 +104,10 @@ class Sink:
     confirm: Confirm
     owner: object
     returned: Returned = _no_returns
+
+    def drop(self) -> None:
+        """Throw the channel's data away from now on."""
+        self.deliver = self.confirm = self.returned = _drop
 
 
 @dataclass(slots=True)
@@ -106,15 +125,18 @@ class _Message:
 class Splitter:
     """Splits the byte stream of one AMQP connection.
 
-    ``watch`` is called for cancelled consumers, closed channels, the closed connection, and broker alarms.
+    ``watch`` is called for the methods of channels that are no data, the closed connection, and broker alarms.
+    ``frame_max`` is the size of the largest frame in bytes, 0 for no limit.
     """
 
-    __slots__ = ("_messages", "_missing", "_rest", "_returns", "_watch", "sinks", "touched")
+    __slots__ = ("_messages", "_missing", "_rest", "_returns", "_watch", "failures", "frame_max", "sinks", "touched")
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
+        self.frame_max = _LARGEST_FIRST_FRAME
         self.sinks: dict[int, Sink] = {}
         self.touched: set[object] = set()
+        self.failures: list[tuple[object, Exception]] = []
         self._messages: dict[int, _Message] = {}
         # Returned messages whose content is still coming, with the bytes of the body to come; -1 before the header.
         self._returns: dict[int, tuple[Return, int]] = {}
@@ -126,11 +148,7 @@ class Splitter:
         self.sinks[channel] = sink
 
     def unregister(self, channel: int) -> None:
-        """Let the frames of a channel pass again.
-
-        To be called once the channel is closed: until then the broker may send deliveries, and the client library knows
-        nothing of their consumer.
-        """
+        """Forget a channel. To be called once it is closed: until then the broker may send deliveries."""
         self.sinks.pop(channel, None)
         self._messages.pop(channel, None)
         self._returns.pop(channel, None)
@@ -139,8 +157,8 @@ class Splitter:
         """Take what one read of the socket gave.
 
         Returns:
-            The frames that were not data of registered channels, whole, in order. Owners of sinks that got something
-            are in ``touched``; the caller empties it.
+            The frames that neither a sink nor ``watch`` took, whole, in order. Owners of sinks that got something
+            are in ``touched``, and owners of sinks that raised in ``failures``, too. The caller empties both.
 
         Raises:
             CodecError: when the bytes are not AMQP frames, or the frames of a message come in an impossible order.
@@ -152,7 +170,11 @@ class Splitter:
                 return b""
             data = b"".join(self._rest)
             self._rest = []
-        at, others = self._split(data)
+        try:
+            at, others = self._split(data)
+        except (IndexError, struct.error) as error:
+            # The sinks' own errors are caught where they are called.
+            raise CodecError("an AMQP frame ends within its fields") from error
         if at < len(data):
             self._rest.append(data[at:])
         return b"".join(others)
@@ -162,26 +184,32 @@ class Splitter:
         size = len(data)
         at = passed = 0
         others: list[bytes] = []
-        sinks = self.sinks
+        find_sink, touched, deliver = self.sinks.get, self.touched, self._deliver
         while at + FRAME_OVERHEAD <= size:
             kind, channel, length = _frame_header(data, at)
             end = at + FRAME_OVERHEAD + length
             if end > size:
-                if kind not in _KINDS:  # or another protocol's text would be taken for the size of a very long frame
-                    raise CodecError(f"no AMQP frame is of type {kind}")
+                self._check_size(kind, end - at)
                 self._missing = end - size
                 break
             if data[end - 1] != _FRAME_END:
                 raise CodecError("an AMQP frame does not end with its end octet")
+            # In a frame too short for it, the number has the frame's end in it, and means no method.
             method = _method_number(data, at + 7)[0] if kind == METHOD else 0
-            sink = sinks.get(channel)
-            taken = self._data(sink, method, data, channel, at, end) if sink is not None else 0
+            sink = find_sink(channel)
+            if sink is None:
+                taken = 0
+            elif method == DELIVER:
+                touched.add(sink.owner)
+                taken = deliver(sink, data, channel, at, end)
+            else:
+                taken = self._data(sink, method, data, channel, at, end)
             if taken:
                 if passed < at:
                     others.append(data[passed:at])
                 passed = at = taken
                 continue
-            if method in _WATCHED:
+            if channel or method in _WATCHED:
                 others += (data[passed:at], self._report(channel, method, data[at:end]))
                 passed = end
             at = end
@@ -191,25 +219,35 @@ class Splitter:
             others.append(data[passed:at])
         return at, others
 
+    def _check_size(self, kind: int, size: int) -> None:
+        """Check a frame that has not arrived whole: another protocol's text looks like the size of a very long one."""
+        if kind not in _KINDS:
+            raise CodecError(f"no AMQP frame is of type {kind}")
+        if 0 < self.frame_max < size:
+            raise CodecError(f"an AMQP frame has {size} bytes, and {self.frame_max} were agreed on")
+
     def _report(self, channel: int, method: int, frame: bytes) -> bytes:
-        """Report a frame; the frame as it passes."""
+        """Report a method; the frame as it passes, which is nothing if it belongs to a channel."""
         if method in _CLOSES:
             frame = _with_readable_text(frame)
-        self._watch(channel, method, frame)
-        return frame
+        if method:
+            self._watch(channel, method, frame)
+        return b"" if channel else frame
 
     def _data(self, sink: Sink, method: int, data: bytes, channel: int, at: int, end: int) -> int:
-        """Handle a frame of a registered channel. The position behind what was taken, or 0 when it is no data."""
-        if method == DELIVER:
-            self.touched.add(sink.owner)
-            return self._deliver(sink, data, channel, at, end)
+        """Handle another frame of a registered channel. The position behind what was taken, or 0 if it is no data."""
         if method in (ACK, NACK):
+            if end - at != _CONFIRM_SIZE + FRAME_OVERHEAD:
+                raise CodecError("a confirm has not the size of its fields")
             tag, bits = _tag_and_flag(data, at + 11)
             self.touched.add(sink.owner)
-            sink.confirm(tag, bits & 1 == 1, method == ACK)
+            try:
+                sink.confirm(tag, bits & 1 == 1, method == ACK)
+            except Exception as error:  # noqa: BLE001 - it belongs to one session, and not to the link
+                self._failed(sink, error)
             return end
         if method == RETURN:
-            self._returns[channel] = (_read_return(data, at + 11), -1)
+            self._returns[channel] = (_read_return(data[at + 11 : end - 1]), -1)
             return end
         if method:
             return 0
@@ -225,24 +263,33 @@ class Splitter:
         """Read basic.deliver, and its content with it if that has arrived whole."""
         # Each registered channel has one consumer, so the consumer tag is skipped.
         tag_at = at + 12 + data[at + 11]
-        tag, redelivered = _tag_and_flag(data, tag_at)
+        tag, redelivered, exchange_size = _tag_flag_and_size(data, tag_at)
+        key_at = tag_at + 10 + exchange_size
+        if key_at + 2 + data[key_at] != end:
+            raise CodecError("a delivery has not the size of its fields")
         route = data[tag_at + 9 : end - 1]
         size = len(data)
         if end + _CONTENT_START < size:
             kind, owner, length, _, _, body_size = _content_start(data, end)
             body_at: int = end + FRAME_OVERHEAD + length
-            if kind == HEADER and owner == channel and body_at <= size and data[body_at - 1] == _FRAME_END:
+            if (
+                kind == HEADER
+                and owner == channel
+                and length >= _CONTENT_SIZE
+                and body_at <= size
+                and data[body_at - 1] == _FRAME_END
+            ):
                 properties = data[end + _CONTENT_START : body_at - 1]
-                if not body_size:
-                    sink.deliver(tag, redelivered == 1, route, properties, b"")
-                    return body_at
-                stop: int = body_at + FRAME_OVERHEAD + body_size
-                if (
+                stop: int = body_at + FRAME_OVERHEAD + body_size if body_size else body_at
+                if not body_size or (
                     stop <= size
                     and _frame_header(data, body_at) == (BODY, channel, body_size)
                     and data[stop - 1] == _FRAME_END
                 ):
-                    sink.deliver(tag, redelivered == 1, route, properties, data[body_at + 7 : stop - 1])
+                    try:
+                        sink.deliver(tag, redelivered == 1, route, properties, data[body_at + 7 : stop - 1])
+                    except Exception as error:  # noqa: BLE001 - it belongs to one session, and not to the link
+                        self._failed(sink, error)
                     return stop
         self._messages[channel] = _Message(tag, redelivered == 1, route)
         return end
@@ -252,7 +299,7 @@ class Splitter:
         message = self._messages[channel]
         kind = data[at]
         if kind == HEADER and message.missing < 0:
-            message.missing = _content_start(data, at)[5]
+            message.missing = _body_size(data, at, end)
             message.properties = data[at + _CONTENT_START : end - 1]
         elif kind == BODY and message.missing > 0:
             piece = data[at + 7 : end - 1]
@@ -266,17 +313,23 @@ class Splitter:
             del self._messages[channel]
             self.touched.add(sink.owner)
             body = b"".join(message.pieces)
-            sink.deliver(message.tag, message.redelivered, message.route, message.properties, body)
+            try:
+                sink.deliver(message.tag, message.redelivered, message.route, message.properties, body)
+            except Exception as error:  # noqa: BLE001 - it belongs to one session, and not to the link
+                self._failed(sink, error)
 
     def _take_returned(self, sink: Sink, data: bytes, channel: int, at: int, end: int) -> None:
         """Report a returned message when its content header is there, and skip its body."""
         returned, missing = self._returns[channel]
         kind = data[at]
         if kind == HEADER and missing < 0:
-            missing = _content_start(data, at)[5]
+            missing = _body_size(data, at, end)
             properties = data[at + _CONTENT_START : end - 1]
             self.touched.add(sink.owner)
-            sink.returned(replace(returned, properties=properties, size=missing))
+            try:
+                sink.returned(replace(returned, properties=properties, size=missing))
+            except Exception as error:  # noqa: BLE001 - it belongs to one session, and not to the link
+                self._failed(sink, error)
         elif kind == BODY and missing > 0:
             missing -= end - at - FRAME_OVERHEAD
         else:
@@ -288,13 +341,27 @@ class Splitter:
         else:
             del self._returns[channel]
 
+    def _failed(self, sink: Sink, error: Exception) -> None:
+        """A sink has raised: note it for the caller, and drop what else comes for the channel."""
+        sink.drop()
+        self.failures.append((sink.owner, error))
 
-def _read_return(data: bytes, at: int) -> Return:
-    """The fields of basic.return, which begin here."""
-    code = int.from_bytes(data[at : at + 2], "big")
-    text, at = _read_short_string(data, at + 2)
-    exchange, at = _read_short_string(data, at)
-    routing_key, _ = _read_short_string(data, at)
+
+def _body_size(data: bytes, at: int, end: int) -> int:
+    """The size of the body that a content header announces."""
+    if end - at < _CONTENT_SIZE + FRAME_OVERHEAD:
+        raise CodecError("a content header ends within its fields")
+    return int(_content_start(data, at)[5])
+
+
+def _read_return(arguments: bytes) -> Return:
+    """The fields of basic.return."""
+    code = int.from_bytes(arguments[:2], "big")
+    text, at = _read_short_string(arguments, 2)
+    exchange, at = _read_short_string(arguments, at)
+    routing_key, at = _read_short_string(arguments, at)
+    if at != len(arguments):
+        raise CodecError("a basic.return has not the size of its fields")
     return Return(code, text, exchange, routing_key)
 
 
@@ -312,5 +379,7 @@ def _with_readable_text(frame: bytes) -> bytes:
     """
     start = 14  # behind the reply code and the length byte
     end = start + frame[start - 1]
+    if end + 5 != len(frame):  # class and method that caused the close, and the frame's end
+        raise CodecError("a close has not the size of its fields")
     text = frame[start:end].decode("utf-8", "surrogateescape").encode("utf-8", "replace")
     return frame[:start] + text + frame[end:]

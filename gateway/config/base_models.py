@@ -120,6 +120,10 @@ def _certificate_file(value: object, info: ValidationInfo) -> Path:
     return _files(info).certificates(_name(value))
 
 
+def _revocation_file(value: object, info: ValidationInfo) -> Path:
+    return _files(info).revocations(_name(value))
+
+
 def _key_file(value: object, info: ValidationInfo) -> Path:
     file, certificate = _files(info).readable(_name(value)), info.data.get("cert_file")
     # Without a certificate beside it, the key belongs to the one in `upstream.tls`: `consistency` checks the two.
@@ -135,5 +139,6 @@ Directory = Annotated[Path, BeforeValidator(_directory, json_schema_input_type=s
 """A directory, which need not exist."""
 ReadableFile = Annotated[Path, BeforeValidator(_readable_file, json_schema_input_type=str)]
 CertificateFile = Annotated[Path, BeforeValidator(_certificate_file, json_schema_input_type=str)]
+RevocationFile = Annotated[Path, BeforeValidator(_revocation_file, json_schema_input_type=str)]
 KeyFile = Annotated[Path, BeforeValidator(_key_file, json_schema_input_type=str)]
 """The private key of the field `cert_file`, which must come before this one."""

@@ -6,6 +6,7 @@ configuration file, and not a failure later on.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import ssl
 from pathlib import Path
@@ -43,6 +44,17 @@ class ConfigFiles:
         except (OSError, ValueError):
             advice = "It begins with the line -----BEGIN CERTIFICATE-----."
             raise mistake("This file holds no certificate (PEM).", advice) from None
+        return file
+
+    def revocations(self, name: str) -> Path:
+        """The path of a file that holds at least one list of revoked certificates (PEM)."""
+        file = self.readable(name)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        with contextlib.suppress(OSError, ValueError):
+            context.load_verify_locations(file)
+        if not context.cert_store_stats()["crl"]:
+            advice = "It begins with the line -----BEGIN X509 CRL-----."
+            raise mistake("This file holds no list of revoked certificates (PEM).", advice)
         return file
 
     def key(self, file: Path, certificate: Path) -> Path:

@@ -23,6 +23,9 @@ _CIRCULAR_ALIAS = ("This YAML alias refers to a place that it is part of.", "Wri
 _TAG = "tag:yaml.org,2002:"
 _QUOTED = re.compile(r"(['\"])(.*?)\1")
 
+# Values of a file. YAML's aliases could multiply a few lines to billions.
+_MAX_VALUES = 500_000
+
 
 @dataclass
 class Document:
@@ -71,9 +74,13 @@ class _Walker:
         self._environment = environment
         self._scalars = SafeConstructor()
         self._around: list[yaml.Node] = []
+        self._values = 0
 
     def value(self, node: yaml.Node, trail: Trail) -> object:
         self.document.lines.setdefault(trail, node.start_mark.line + 1)
+        self._values += 1
+        if self._values > _MAX_VALUES:
+            raise YamlSyntaxError(f"This file has more than {_MAX_VALUES} values, those behind aliases counted.")
         if any(node is outer for outer in self._around):
             return self._spoil(trail, *_CIRCULAR_ALIAS)
         if isinstance(node, yaml.ScalarNode):

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import re
+import ssl
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, GetJsonSchemaHandler, TypeAdapter, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from gateway.config.base_models import CertificateFile, ConfigModel, KeyFile, MergeableModel, Text
+from gateway.config.base_models import CertificateFile, ConfigModel, KeyFile, MergeableModel, RevocationFile, Text
 from gateway.config.scalars import Count, Duration, Size, SocketAddress, Switch, mistake
 from gateway.config.virtual_host import User
 
@@ -57,6 +58,23 @@ def _version_as_text(value: object) -> object:
     return str(value) if isinstance(value, float) else value
 
 
+TlsVersion = Annotated[Literal["1.2", "1.3"], BeforeValidator(_version_as_text)]
+
+_VERIFY_ADVICE: Final = "Set verify to optional or required."
+
+
+def _ciphers(value: str) -> str:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.set_ciphers(value)
+    except (ssl.SSLError, ValueError):
+        raise mistake("OpenSSL knows none of these ciphers.", "For example ECDHE+AESGCM:ECDHE+CHACHA20.") from None
+    chosen = " ".join(cipher["description"] for cipher in context.get_ciphers())
+    if "Au=None" in chosen or "Enc=None" in chosen:
+        raise mistake("Among these are ciphers that do not encrypt, or do not say who the gateway is.")
+    return value
+
+
 class CertificateLogin(ConfigModel):
     """Which name of a client's certificate stands in for a login; `certificate_users` says whose name it is."""
 
@@ -80,8 +98,23 @@ class ServerTls(ConfigModel):
     verify: Literal["none", "optional", "required"] = "none"
     """none asks for no client certificate. optional checks one if there is one. required refuses clients without a
     valid one."""
-    min_version: Annotated[Literal["1.2", "1.3"], BeforeValidator(_version_as_text)] = "1.2"
+    crl_file: RevocationFile | None = None
+    """Lists of revoked certificates (PEM, CRLs) of the authorities that issue clients' certificates. Needs verify. A
+    client is refused if its certificate is in its issuer's list, and if the list is missing or out of date."""
+    min_version: TlsVersion = "1.2"
     """The oldest version of TLS that is accepted."""
+    max_version: TlsVersion = "1.3"
+    """The newest version of TLS that is accepted."""
+    ciphers: Annotated[Text, AfterValidator(_ciphers)] = "ECDHE+AESGCM:ECDHE+CHACHA20"
+    """The ciphers of TLS 1.2, as OpenSSL writes them, the best first. TLS 1.3 always has all of its own."""
+
+    @model_validator(mode="after")
+    def _versions_in_order(self) -> Self:
+        if self.min_version > self.max_version:
+            raise mistake("max_version is below min_version, so no version is left.")
+        if self.crl_file is not None and self.verify == "none":
+            raise mistake("crl_file is about clients' certificates, and no client is asked for one.", _VERIFY_ADVICE)
+        return self
 
 
 class ListenerTls(ServerTls):

@@ -15,7 +15,7 @@ from pydantic.json_schema import JsonSchemaValue
 
 from gateway.config.base_models import MergeableModel, VirtualHostName, fits_short_string, merge
 from gateway.config.listener_settings import AdminSettings, Listener
-from gateway.config.scalars import VARIABLE_PATTERN, Duration, SocketAddress
+from gateway.config.scalars import VARIABLE_PATTERN, Count, Duration, SocketAddress
 from gateway.config.virtual_host import Upstream, VirtualHost, VirtualHostEntry, VirtualHostSettings
 
 PASS_THROUGH = "*"  # noqa: S105 - no password
@@ -29,6 +29,10 @@ class Logging(MergeableModel):
     """console is for people, json writes one object per line."""
     level: Literal["debug", "info", "warning", "error"] = "info"
     """The least level that is logged."""
+    lines_per_address: Annotated[int, Count()] | None = 1000
+    """Log lines about the clients of one address in ten seconds. Further ones are counted. null: without limit."""
+    repeat_interval: Annotated[float, Duration()] = 60.0
+    """An ERROR that one session gets again is logged once in this time, with the number of times. 0: each time."""
 
 
 class GatewayConfig(MergeableModel):

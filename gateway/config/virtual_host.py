@@ -81,6 +81,8 @@ class Upstream(MergeableModel):
     """as-written: each link goes to the first URL that answers. shuffle: to any that answers, to spread the load."""
     connect_timeout: Annotated[float, Duration(zero=False)] = 5.0
     """Limit for one URL: name lookup, TCP, TLS and login together. Other URLs are tried before it has passed."""
+    operation_timeout: Annotated[float, Duration(zero=False)] = 30.0
+    """How long the broker may take to answer what a session waits for; then the session ends with an ERROR."""
     heartbeat: Annotated[float, Duration(most=65535, whole=True)] = 60.0
     """AMQP heart-beat interval in whole seconds; the broker may ask for less. 0 is none."""
     ride_through: Annotated[float, Duration()] = 60.0

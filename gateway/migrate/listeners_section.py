@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 from gateway.config.listener_settings import is_origin
 from gateway.config.scalars import MAX_PORT, SocketAddress
 from gateway.errors import UsageError
-from gateway.migrate.broker_settings import BrokerSettings, Setting, entries
+from gateway.migrate.broker_settings import BrokerSettings, Setting, entries, shown
 from gateway.migrate.conf_schema import RABBIT, STOMP, WEB_STOMP
 from gateway.migrate.erlang_terms import Atom, Term, Tuple
 from gateway.migrate.migration_report import MigrationReport
@@ -205,7 +205,7 @@ class ListenersSection:
     def _origins(self, setting: Setting) -> None:
         """Leave out origins that no browser sends. The list must not become empty: that would allow every origin."""
         texts = [text for entry in entries(setting) if (text := self.settings.text(entry, ""))]
-        useless = ", ".join(text for text in texts if not is_origin(text))
+        useless = ", ".join(shown(text) for text in texts if not is_origin(text))
         if useless:
             text = f"No browser has such an origin, so with the plugin it let nobody in: {useless}. Left out; if it is "
             text += "needed, add it to allowed_origins in small letters and without a slash or a path behind it."

@@ -145,6 +145,22 @@ class VirtualHostStats:
         self.links_opened = self.links_lost = 0
 
 
+@dataclass(slots=True)
+class ReloadStats:
+    """The reloads of the configuration; ``last_at`` is in microseconds since 1970, the start if there was none."""
+
+    last_at: int
+    done: int = 0
+    refused: int = 0
+    last_successful: bool = True
+
+    def count(self, at: int, *, successful: bool) -> None:
+        """Count one reload."""
+        self.last_at, self.last_successful = at, successful
+        self.done += successful
+        self.refused += not successful
+
+
 class GatewayStats:
     """The counters of all virtual hosts; ``names`` are their keys in the configuration."""
 

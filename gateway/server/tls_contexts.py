@@ -1,15 +1,34 @@
-"""TLS contexts for brokers and for clients."""
+"""TLS contexts for brokers and for clients, which follow their files.
+
+Certificates are renewed while a gateway runs. `TlsContexts.look` makes a new context when a file has changed, and new
+connections use that one. If the new files cannot be used, because a tool has written only one of two yet, for example,
+the old context stays until they can. A mounted secret of Kubernetes is a link whose target changes: `stat` follows it.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ssl
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
+from weakref import WeakValueDictionary
+
+import structlog
 
 from gateway.config.listener_settings import ServerTls
 from gateway.config.virtual_host import UpstreamTls
 
+log = structlog.get_logger("gateway.tls")
+
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _VERIFY: Final = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+
+# Seconds between two looks at the files.
+_INTERVAL: Final = 1.0
+
+TlsSettings = ServerTls | UpstreamTls
 
 
 def broker_tls_context(tls: UpstreamTls) -> ssl.SSLContext:
@@ -30,12 +49,16 @@ def broker_tls_context(tls: UpstreamTls) -> ssl.SSLContext:
 def listener_tls_context(tls: ServerTls) -> ssl.SSLContext:
     """The context of a listener, with the errors of ``broker_tls_context``."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = _VERSIONS[tls.min_version]
+    context.minimum_version, context.maximum_version = _VERSIONS[tls.min_version], _VERSIONS[tls.max_version]
+    context.set_ciphers(tls.ciphers)
     # Renegotiation costs the gateway much work and a client little, and TLS 1.3 does not have it.
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.load_cert_chain(tls.cert_file, tls.key_file, password=_no_passphrase)
     if tls.ca_file is not None:
         context.load_verify_locations(tls.ca_file)
+    if tls.crl_file is not None:
+        context.load_verify_locations(tls.crl_file)
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
     context.verify_mode = _VERIFY[tls.verify]
     return context
 
@@ -43,3 +66,121 @@ def listener_tls_context(tls: ServerTls) -> ssl.SSLContext:
 def _no_passphrase() -> str:
     """OpenSSL calls this for an encrypted key; by default it would ask on the terminal."""
     raise ssl.SSLError("the private key is encrypted")
+
+
+class TlsContext:
+    """The context for one group of TLS settings: ``context`` is the one to use now.
+
+    ``expires_at`` is when the first of the own certificates does, in seconds since 1970; None if that is not known.
+
+    Raises:
+        OSError: a file cannot be read, or its content cannot be used (ssl.SSLError).
+    """
+
+    def __init__(self, settings: TlsSettings) -> None:
+        self._settings = settings
+        self._files = [value for _, value in settings if isinstance(value, Path)]
+        # Read first: if a file changes meanwhile, the next look sees it.
+        self._seen = self._states()
+        # The files as they were when they could not be used; None if the last try succeeded.
+        self._unusable: list[object] | None = None
+        self.context = _make(settings)
+        self.expires_at = _expiry(settings.cert_file)
+
+    @property
+    def file(self) -> Path | None:
+        """The own certificate, by which operators know it, or else the certificates to trust; None without a file."""
+        return self._settings.cert_file or self._settings.ca_file
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the files have changed and cannot be used, so that ``context`` is of older ones."""
+        return self._unusable is not None
+
+    def look(self) -> bool:
+        """Make a new context if a file has changed; whether there is one. Blocks for some milliseconds."""
+        states = self._states()
+        if states == self._seen and not self.is_stale:
+            return False
+        self._seen = states
+        try:
+            context, expires_at = _make(self._settings), _expiry(self._settings.cert_file)
+        except OSError as error:
+            # Files that stay unusable are tried again, since two states may look the same. One line is enough.
+            if states != self._unusable:
+                log.error("certificate unusable", file=str(self.file), reason=error.strerror or str(error))
+            self._unusable = states
+            return False
+        self._unusable = None
+        self.context, self.expires_at = context, expires_at
+        log.info("certificate changed", file=str(self.file))
+        return True
+
+    def _states(self) -> list[object]:
+        """What changes with the files."""
+        return [_state(file) for file in self._files]
+
+
+def _state(file: Path) -> tuple[int, ...]:
+    try:
+        found = file.stat()
+    except OSError as error:
+        return (error.errno or 0,)
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _make(settings: TlsSettings) -> ssl.SSLContext:
+    return listener_tls_context(settings) if isinstance(settings, ServerTls) else broker_tls_context(settings)
+
+
+def _expiry(file: Path | None) -> float | None:
+    """When the first certificate of a file expires, in seconds since 1970; None if that cannot be read."""
+    if file is None:
+        return None
+    # Imported here because the certificate library is large, and not every gateway has a certificate.
+    from cryptography import x509  # noqa: PLC0415
+
+    with contextlib.suppress(ValueError):  # OpenSSL takes some certificates that the library refuses
+        certificates = x509.load_pem_x509_certificates(file.read_bytes())
+        return min(certificate.not_valid_after_utc for certificate in certificates).timestamp()
+    return None
+
+
+class TlsContexts:
+    """The contexts that are in use, one for each group of TLS settings. Who uses one keeps it."""
+
+    def __init__(self) -> None:
+        self._contexts: WeakValueDictionary[TlsSettings, TlsContext] = WeakValueDictionary()
+        # A reload and the regular look may meet.
+        self._lock = asyncio.Lock()
+
+    def __iter__(self) -> Iterator[TlsContext]:
+        return iter(list(self._contexts.values()))
+
+    def of(self, settings: TlsSettings) -> TlsContext:
+        """The context for these settings.
+
+        Raises:
+            OSError: a file cannot be read, or its content cannot be used (ssl.SSLError).
+        """
+        found = self._contexts.get(settings)
+        if found is None:
+            found = self._contexts[settings] = TlsContext(settings)
+        return found
+
+    async def look(self) -> list[Path]:
+        """Make new contexts where files have changed; the files of those, as ``TlsContext.file`` gives them."""
+        async with self._lock:
+            contexts = list(self)
+            # In a thread, because of the disk.
+            changed = await asyncio.to_thread(lambda: [context.look() for context in contexts]) if contexts else []
+        return [context.file for context, is_new in zip(contexts, changed, strict=True) if is_new and context.file]
+
+    async def follow_files(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            await asyncio.sleep(_INTERVAL)
+            try:
+                await self.look()
+            except Exception as error:
+                log.error("internal error", exc_info=error)

@@ -236,15 +236,19 @@ class SessionContext:
         return self.login is not None and self.settings.upstream.ride_through > 0
 
     def interrupt(self) -> None:
-        """The operation under way was lost with a link. It is asked for again by ``recovered``."""
+        """The operation under way was lost with a link. It is asked for again by ``resume``."""
         self._interrupted, self.operation = self.operation, None
 
     def recover(self, operation: ops.Recover) -> None:
         """Ask for a recovery. Unlike ``ask`` it leaves the frame alone that asked for an interrupted operation."""
         self.operation = operation
 
-    def recovered(self) -> None:
-        """The recovery is over: the interrupted operation is asked for again."""
+    def recovery_done(self) -> None:
+        """The recovery is over, but perhaps not all is back."""
+        self.operation = None
+
+    def resume(self) -> None:
+        """All is back: the interrupted operation is asked for again."""
         self.operation, self._interrupted = self._interrupted, None
 
     @property

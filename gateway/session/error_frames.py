@@ -296,6 +296,12 @@ def malformed(reason: str) -> StompError:
     return StompError("Malformed frame", f"{reason}\n", close=CloseReason.MALFORMED_FRAME)
 
 
+def operation_timeout(purpose: str, seconds: float) -> StompError:
+    """The broker has not done in time what it was asked for."""
+    text = f"The broker did not answer within {seconds:g} seconds. The gateway asked it {purpose}.\n"
+    return StompError("Broker timeout", text, close=CloseReason.OPERATION_TIMEOUT)
+
+
 def closing(message: str, body: str, reason: CloseReason) -> StompError:
     """The gateway closes a session for its own reasons."""
     return StompError(message, body, close=reason)

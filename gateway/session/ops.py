@@ -25,6 +25,11 @@ class Login:
     login: bytes
     passcode: bytes
 
+    @property
+    def purpose(self) -> str:
+        """What the broker is asked for."""
+        return "to check the login"
+
     def __repr__(self) -> str:
         # The passcode stays out of every log and traceback.
         return f"Login({self.settings.name!r}, {self.login!r})"
@@ -39,6 +44,12 @@ class PreparePublisher:
 
     confirms: bool
     queue: QueueSpec | None
+
+    @property
+    def purpose(self) -> str:
+        """What the broker is asked for."""
+        name = "" if self.queue is None else f", and to declare the queue '{self.queue.name}'"
+        return f"to open a channel for messages{name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +68,11 @@ class Subscribe:
     prefetch: int
     arguments: Mapping[str, Argument] = field(default_factory=dict)
     is_stream: bool = False
+
+    @property
+    def purpose(self) -> str:
+        """What the broker is asked for."""
+        return f"to start a subscription to '{self.subscription.destination.decode(errors='replace')}'"
 
     @property
     def needs_pausable_link(self) -> bool:
@@ -78,6 +94,11 @@ class Unsubscribe:
     subscription: Subscription
     delete_queue: str | None
 
+    @property
+    def purpose(self) -> str:
+        """What the broker is asked for."""
+        return f"to end the subscription to '{self.subscription.destination.decode(errors='replace')}'"
+
 
 @dataclass(frozen=True, slots=True)
 class RenewToken:
@@ -88,10 +109,20 @@ class RenewToken:
 
     token: bytes = field(repr=False)
 
+    @property
+    def purpose(self) -> str:
+        """What the broker is asked for."""
+        return "to check the new token"
+
 
 @dataclass(frozen=True, slots=True)
 class CloseUpstream:
     """Close every channel of the session in an orderly way. Answered by UpstreamClosed."""
+
+    @property
+    def purpose(self) -> str:
+        """What the broker is asked for."""
+        return "to close the session's channels"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +138,11 @@ class Recover:
     publishing: bool = False
     queues: tuple[QueueSpec, ...] = ()
     is_again: bool = False
+
+    @property
+    def purpose(self) -> str:
+        """What the broker is asked for."""
+        return "to bring back what was lost with a link"
 
 
 Operation = Login | PreparePublisher | Subscribe | Unsubscribe | RenewToken | CloseUpstream | Recover

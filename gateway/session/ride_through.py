@@ -109,7 +109,7 @@ class RideThrough:
     def recovered(self, event: ops.Recovered) -> None:
         """Everything is back, unless another link was lost meanwhile; then ``advance`` asks again."""
         context = self._context
-        context.recovered()
+        context.recovery_done()
         for subscribed in event.subscribed:
             if context.subscriptions.is_current(subscribed.subscription):
                 context.subscriptions.add(subscribed.subscription, subscribed.queue_name)
@@ -124,6 +124,7 @@ class RideThrough:
         if not any(each.must_return for each in context.subscriptions.all) and not self._publisher.is_lost:
             self._cause = None
             context.holds.discard(Hold.LINK_LOST)
+            context.resume()
 
     def failed(self, event: ops.RecoveryFailed) -> None:
         """It took too long, or the broker refuses something."""

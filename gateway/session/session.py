@@ -156,6 +156,11 @@ class Session:
         return self._publisher.has_confirms
 
     @property
+    def operation(self) -> ops.Operation | None:
+        """The operation that the broker carries out."""
+        return self._context.operation
+
+    @property
     def open_transactions(self) -> int:
         """Transactions that are open."""
         return len(self._context.transactions)

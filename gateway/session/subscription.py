@@ -241,12 +241,13 @@ class Subscription:
             flag = b"\nredelivered:true"
             self._redelivered += 1
         self._body_bytes += len(body)
+        if self._counter is not None:
+            # Before the frame: if this raises, no half of a frame goes to the client.
+            self._counter.delivered(tag, redelivered, len(body))
         if middle:
             self.output += (before, number, flag, middle, number, after)
         else:
             self.output += (before, number, flag, after)
-        if self._counter is not None:
-            self._counter.delivered(tag, redelivered, len(body))
         if body:
             self.output += (b"content-length:%d\n\n" % len(body), body, b"\0\n")
         else:

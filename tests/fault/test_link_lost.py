@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import structlog
+from structlog.typing import EventDict
 
 from deploy.local.broker import Broker
 from deploy.local.ports import free_ports
@@ -164,6 +167,21 @@ async def test_a_broker_that_fails_during_the_login(broker: Broker, proxy: Chaos
             await client.disconnect()
 
 
+async def test_a_broker_that_accepts_and_closes(broker: Broker) -> None:
+    async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as closing:
+        document = configuration(broker.amqp_url, upstream=upstream(closing.sockets[0].getsockname()[:2]))
+        with gateway_process(document) as process:
+            for _ in range(20):  # the end of the stream comes before, or while, the handshake waits for it
+                async with StompClient.dialled(process.address) as client:
+                    client.write("CONNECT", accept_version="1.2")
+                    await client.expect("ERROR", message="Upstream unavailable")
+                    await client.closed()
+            process.assert_no_internal_errors()
+
+
 async def test_the_second_broker_is_used_when_the_first_is_down(broker: Broker, queue: str) -> None:
     [nobody] = free_ports(1)
     urls = [f"amqp://127.0.0.1:{nobody}", f"amqp://{broker.host}:{broker.amqp_port}"]
@@ -193,3 +211,29 @@ async def test_a_client_that_disconnects_in_the_middle_of_a_frame(broker: Broker
                 await client.receive()
         assert await amqp.count(queue) == 1
         await until(lambda: asyncio.sleep(0, len(gateway.clients)), lambda count: count == 0)
+
+
+async def test_the_log_tells_of_every_link_when_and_why(broker: Broker, proxy: ChaosProxy) -> None:
+    config = parsed(broker.amqp_url, upstream=upstream(proxy.address))
+    with structlog.testing.capture_logs() as log:
+        async with gateway_here(config) as gateway, within():
+            async with StompClient.logged_in(gateway.addresses[0]) as lost:
+                await lost.ask("SUBSCRIBE", id="a", ack="client", destination="/topic/a")
+                proxy.reset()
+                await end_of(lost)
+            async with StompClient.logged_in(gateway.addresses[0]) as client:
+                await client.disconnect()
+    lines = [line for line in log if line["event"].startswith("link ")]
+    assert Counter(map(brief, lines)) == {
+        ("link opened", "info", "login", None): 2,
+        ("link opened", "info", "own", None): 1,
+        ("link closed", "warning", "login", "[Errno 104] Connection reset by peer"): 1,
+        ("link closed", "warning", "own", "[Errno 104] Connection reset by peer"): 1,
+        ("link closed", "info", "login", "closed by the gateway"): 1,
+    }
+    facts = {(line["broker"], line["login"], line["virtual_host"]) for line in lines}
+    assert facts == {(f"amqp://127.0.0.1:{proxy.address[1]}", "guest", "/")}
+
+
+def brief(line: EventDict) -> tuple[str, str, str, str | None]:
+    return line["event"], line["log_level"], line["purpose"], line.get("cause")

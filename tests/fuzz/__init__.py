@@ -1,4 +1,4 @@
-"""Fuzzing of the decoder and of the pure session: what no input may do, and two engines that look for one that does.
+"""Fuzzing of everything that reads bytes of others: what no input may do, and two engines that look for one that does.
 
 ``targets`` is what an input is run through; ``python -m tests.fuzz --help`` runs the engines, or replays a file.
 """

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.fuzz import coverage, findings, guided, loop
-from tests.fuzz.seeds import seeds
-from tests.fuzz.targets import TARGETS
+from tests.fuzz.targets import TARGETS, starts
 
 # How many inputs are run once more to count lines, the longest way to run them.
 _COUNTED = 3000
@@ -28,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fuzz(target: str, engine: str, seed: int, seconds: float) -> int:
-    pool = seeds()
+    pool = starts(target)
     edges = ""
     if engine == "atheris" or (engine == "auto" and guided.is_installed()):
         print(f"== {target}: atheris, {len(pool)} seeds, about {seconds:.0f} seconds", flush=True)

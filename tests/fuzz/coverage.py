@@ -10,10 +10,9 @@ from typing import Any, Final
 
 import gateway
 from tests.fuzz.findings import broken
+from tests.fuzz.rooms import ROOMS
 
 _ROOT: Final = Path(gateway.__file__).parent
-ROOMS: Final = ("stomp", "session")
-"""The packages of the gateway that are under test."""
 
 
 def reached(target: str, inputs: Iterable[bytes]) -> dict[str, tuple[int, int]]:
@@ -39,7 +38,8 @@ def reached(target: str, inputs: Iterable[bytes]) -> dict[str, tuple[int, int]]:
         seen.setdefault(name, set())
         return local(frame, event, None)
 
-    prefixes = tuple(f"{_ROOT / room}/" for room in ROOMS)
+    rooms = ROOMS[target]
+    prefixes = tuple(f"{_ROOT / room}/" for room in rooms)
     before = sys.gettrace()
     sys.settrace(trace)
     try:
@@ -47,7 +47,7 @@ def reached(target: str, inputs: Iterable[bytes]) -> dict[str, tuple[int, int]]:
             broken(target, data)
     finally:
         sys.settrace(before)
-    return {room: _counted(_ROOT / room, seen) for room in ROOMS}
+    return {room: _counted(_ROOT / room, seen) for room in rooms}
 
 
 def _counted(room: Path, seen: dict[str, set[int]]) -> tuple[int, int]:

@@ -9,8 +9,7 @@ from typing import Final
 
 import atheris
 
-# What is instrumented. Instrumented code is several times slower, so nothing else is.
-_ROOMS: Final = ("gateway.stomp", "gateway.session", "gateway.amqp")
+from tests.fuzz.rooms import ROOMS
 
 # Of the changed inputs, as many of a hundred are changed by what they mean, the others by libFuzzer itself.
 _MEANT: Final = 60
@@ -25,14 +24,16 @@ def main(target: str, seed: int, corpus: str, options: list[str]) -> None:
         corpus: directory of inputs, where new ones are kept.
         options: of libFuzzer.
     """
-    with atheris.instrument_imports(include=list(_ROOMS), exclude=["gateway.parity"]):
+    # Instrumented code is several times slower, so nothing else is.
+    rooms = [f"gateway.{room.replace('/', '.')}" for room in ROOMS[target]]
+    with atheris.instrument_imports(include=rooms, exclude=["gateway.parity"]):
         # Imported here, so that they are instrumented.
-        from tests.fuzz.mutator import Mutator  # noqa: PLC0415
+        from tests.fuzz.mutator import mutator_of  # noqa: PLC0415
         from tests.fuzz.targets import TARGETS  # noqa: PLC0415
 
     pool = [path.read_bytes() for path in sorted(Path(corpus).iterdir())]
     chance = random.Random(seed)  # noqa: S311 - to be repeated, not to be kept secret
-    mutator = Mutator(chance, pool or [b"\0"])
+    mutator = mutator_of(target, chance, pool or [b"\0"])
 
     def change(data: bytes, longest: int, _: int) -> bytes:
         if chance.randrange(100) < _MEANT:

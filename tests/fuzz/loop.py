@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tests.fuzz.findings import broken
-from tests.fuzz.mutator import LONGEST, Mutator
+from tests.fuzz.mutator import LONGEST, mutator_of
 
 
 @dataclass
@@ -39,7 +39,7 @@ def run(
         seconds: how long at the most.
     """
     known = [data for data in pool if len(data) <= LONGEST]
-    mutator = Mutator(random.Random(seed), known)  # noqa: S311 - to be repeated, not to be kept secret
+    mutator = mutator_of(target, random.Random(seed), known)  # noqa: S311 - to be repeated, not to be kept secret
     outcome = Outcome(inputs=list(known))
     started = time.monotonic()
     while (runs is None or outcome.runs < runs) and time.monotonic() - started < seconds:

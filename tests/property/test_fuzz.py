@@ -7,13 +7,29 @@ import pytest
 from tests.fuzz import findings, loop
 from tests.fuzz.__main__ import main
 from tests.fuzz.mutator import LONGEST
+from tests.fuzz.rooms import ROOMS
 from tests.fuzz.script import EVENTS, Event, read_script, write_script
 from tests.fuzz.seeds import TRANSCRIPTS, recorded, seeds
-from tests.fuzz.targets import TARGETS
+from tests.fuzz.targets import TARGETS, starts
 from tests.fuzz.violation import ViolationError
 
 # Beyond the starting inputs; together some seconds.
-RUNS = {"decoder": 1500, "session": 4000}
+RUNS = {
+    "decoder": 1500, "session": 4000, "splitter": 4000, "properties": 10_000, "broker": 1000, "configuration": 500,
+    "proxy": 5000, "handshake": 800, "conf": 200, "terms": 500,
+}  # fmt: skip
+
+# What each target goes through, by what an error there would look like.
+PLACES = {
+    "decoder": "gateway.stomp.decoder.Decoder.next_frame",
+    "session": "gateway.session.session.Session.run",
+    "properties": "gateway.amqp.properties._PropertyReader._table",
+    "configuration": "gateway.config.loader.contradictions",
+    "proxy": "gateway.server.listen.proxy_protocol._parse_binary",
+    "handshake": "gateway.server.listen.websocket_handshake._answer",
+    "conf": "gateway.migrate.rabbitmq_conf.effective_lines",
+    "terms": "gateway.migrate.source_files._properties",
+}
 
 # Two frames, of which the first breaks a target that looks for it.
 STREAM = b"\0CONNECT\n\n\0SEND\ndestination:/queue/q\n\nhello\0ACK\n\n\0"
@@ -21,12 +37,27 @@ STREAM = b"\0CONNECT\n\n\0SEND\ndestination:/queue/q\n\nhello\0ACK\n\n\0"
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_no_input_breaks_a_promise(target: str) -> None:
-    pool = seeds()
+    pool = starts(target)
+    assert pool
+    assert target in ROOMS
     outcome = loop.run(target, pool, seed=20, runs=len(pool) + RUNS[target])
     for data, error in outcome.findings:
         small = findings.reduced(target, data, error)
         raise AssertionError(f"{small!r} breaks a promise") from findings.broken(target, small)
     assert outcome.runs == len(pool) + RUNS[target]
+
+
+def test_a_finding_is_looked_for_in_every_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A target that catches everything would find nothing."""
+    for target, place in PLACES.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(place, _raise)
+            outcome = loop.run(target, starts(target), seed=1, runs=50)
+        assert [type(error) for _, error in outcome.findings] == [ZeroDivisionError], target
+
+
+def _raise(*_: object, **__: object) -> None:
+    raise ZeroDivisionError
 
 
 def test_every_transcript_is_a_start() -> None:

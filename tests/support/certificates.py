@@ -106,6 +106,29 @@ class Authority:
         _write(identity, builder.sign(own, hashes.SHA256()), key)
         return identity
 
+    def revoke(self, directory: Path, name: str, *revoked: Identity, valid: bool = True) -> Path:
+        """Make a list of revoked certificates.
+
+        Args:
+            directory: takes its file.
+            name: the stem of that.
+            revoked: whose certificates are in it.
+            valid: False for one that was to be replaced yesterday.
+        """
+        own = serialization.load_pem_private_key(self.key.read_bytes(), None)
+        assert isinstance(own, ec.EllipticCurvePrivateKey)
+        now = datetime.datetime.now(datetime.UTC)
+        builder = x509.CertificateRevocationListBuilder()
+        builder = builder.issuer_name(x509.load_pem_x509_certificate(self.certificate.read_bytes()).subject)
+        builder = builder.last_update(now - 3 * _DAY).next_update(now + _DAY if valid else now - _DAY)
+        for identity in revoked:
+            number = x509.load_pem_x509_certificate(identity.certificate.read_bytes()).serial_number
+            entry = x509.RevokedCertificateBuilder().serial_number(number).revocation_date(now - 2 * _DAY)
+            builder = builder.add_revoked_certificate(entry.build())
+        target = directory / f"{name}.crl"
+        target.write_bytes(builder.sign(own, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+        return target
+
 
 def distinguished_name(*parts: Rdn) -> x509.Name:
     """A subject of parts in the order of the certificate, each with one attribute or several."""

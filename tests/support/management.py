@@ -31,9 +31,11 @@ class Management:
         assert broker.management_port is not None
         self._address = (broker.host, broker.management_port)
 
-    async def add_user(self, name: str, vhost: str = "/", rights: tuple[str, str, str] = EVERYTHING) -> None:
-        """Add a user with ``PASSCODE``, who may use one virtual host."""
-        await self._ask("PUT", "users", name, body={"password": PASSCODE, "tags": ""})
+    async def add_user(
+        self, name: str, vhost: str = "/", rights: tuple[str, str, str] = EVERYTHING, passcode: str = PASSCODE
+    ) -> None:
+        """Add a user with a passcode, who may use one virtual host."""
+        await self._ask("PUT", "users", name, body={"password": passcode, "tags": ""})
         await self.permit(name, vhost, rights)
 
     async def delete_user(self, name: str) -> None:
@@ -88,6 +90,11 @@ class Management:
         answer = await asyncio.to_thread(self._ask_now, "GET", "/api/connections", None)
         found: list[dict[str, Any]] = json.loads(answer)
         return found
+
+    async def queues(self) -> list[str]:
+        """The names of all queues of all virtual hosts."""
+        answer = await asyncio.to_thread(self._ask_now, "GET", "/api/queues?columns=name", None)
+        return [queue["name"] for queue in json.loads(answer)]
 
     async def _ask(self, method: str, *path: str, body: dict[str, Any] | None = None) -> None:
         """Send a request, and fail unless it succeeds."""

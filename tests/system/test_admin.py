@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 
+from deploy.local.ports import free_ports
 from tests.support.admin import AdminClient, Samples
 from tests.support.chaos import Direction, chaos
 from tests.support.deadline import until, within
@@ -60,7 +61,10 @@ def of_host(samples: Samples, virtual_host: str, leave_out: Iterable[str] = ()) 
     return found
 
 
-_OF_LINKS = ("stomp_gateway_link", "stomp_gateway_channel")
+_NOT_OF_BROKERS = tuple(
+    f"stomp_gateway_{kind}" for kind in ("link", "channel", "session", "frame", "client", "message", "hold", "confirm")
+)
+_OF_LINKS = ("stomp_gateway_link", "stomp_gateway_channel", "stomp_gateway_upstream", "stomp_gateway_virtual_host")
 _OF_TIME = ("stomp_gateway_confirm_latency", "stomp_gateway_holds", "stomp_gateway_client_")
 
 
@@ -433,10 +437,45 @@ async def test_without_a_broker_the_gateway_is_not_ready(broker_url: str) -> Non
         assert reason.startswith(f"amqp://{host}:{port}: ")
         assert (await admin.ask("/healthz")).text == "ok"
         assert (await admin.samples())["stomp_gateway_ready", frozenset()] == 0
-        # The kernel accepts; asyncio would leave a connection half made if the test ended in that moment.
+        # A broker that hangs takes TCP connections: the kernel accepts. asyncio would leave a connection half made if
+        # the test ended in that moment.
         with socket.create_server((host, port)):
+            await until(lambda: admin.ask("/readyz"), lambda answer: "no answer" in answer.text)
+        async with chaos(_address_of(broker_url), port=port):
             ready = await until(lambda: admin.ask("/readyz"), lambda answer: answer.status == 200)
         assert ready.json == {"ready": True, "reasons": []}
+
+
+async def test_a_dead_virtual_host_is_shown_while_the_others_are_served(broker_url: str) -> None:
+    [nobody] = free_ports(1)
+    alive = "{}:{}".format(*_address_of(broker_url))
+    dead = f"127.0.0.1:{nobody}"
+    hosts = {"/": {}, "orders": {"amqp_vhost": "/", "upstream": {"urls": [f"amqp://{dead}"]}}}
+    both = {"urls": [f"amqp://{dead}", f"amqp://{alive}"]}
+    document = configuration(broker_url, admin="127.0.0.1:0", upstream=both, virtual_hosts=hosts)
+    with gateway_process(document) as process:
+        admin = AdminClient(process.admin)
+        assert (await admin.ask("/readyz")).status == (await admin.ask("/readyz?virtual_host=/")).status == 200
+        answer = await admin.ask("/readyz?virtual_host=orders")
+        assert answer.status == 503
+        assert answer.json["reasons"] == [f"amqp://{dead}: connection refused"]
+        assert (await admin.ask("/readyz?virtual_host=unknown")).status == 404
+        assert (await admin.json("/api/overview"))["virtual_hosts_down"] == ["orders"]
+        async with StompClient.logged_in(process.address) as client:
+            await client.disconnect()
+            links = {f"upstream_links {alive}": 1}
+            up = {"virtual_host_up": 1, f"upstream_up {alive}": 1}
+            samples = await admin.samples()
+            assert of_host(samples, "/", _NOT_OF_BROKERS) == up | links
+            assert of_host(samples, "orders", _NOT_OF_BROKERS) == {}
+            for name, labels in (("virtual_host_up", {}), ("upstream_up", {"broker": dead})):
+                assert samples[f"stomp_gateway_{name}", frozenset({"virtual_host": "orders", **labels}.items())] == 0
+            found = {item["name"]: item for item in (await admin.json("/api/virtual-hosts"))["items"]}
+            assert (found["/"]["up"], found["orders"]["up"]) == (True, False)
+            assert found["/"]["brokers"] == [
+                {"broker": dead, "up": False, "reason": "connection refused", "links": 0},
+                {"broker": alive, "up": True, "reason": None, "links": 1},
+            ]
 
 
 async def test_a_gateway_that_drains_is_alive_and_not_ready(broker_url: str) -> None:

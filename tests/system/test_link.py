@@ -13,6 +13,7 @@ from gateway.server.broker.channel import LinkChannel
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.dialer import Dialer
 from gateway.server.broker.link import ClientProperties, Link
+from gateway.server.tls_contexts import TlsContexts
 from gateway.session.queues import QueueSpec
 from tests.support.gateway import parsed
 
@@ -28,7 +29,7 @@ def _virtual_host(broker_url: str) -> VirtualHost:
 async def _open(broker_url: str) -> Link:
     parts = urlsplit(broker_url)
     credentials = Credentials(unquote(parts.username or "guest"), unquote(parts.password or "guest"))
-    return await Dialer(asyncio.get_running_loop().time).open_link(
+    return await Dialer(asyncio.get_running_loop().time, TlsContexts()).open_link(
         _virtual_host(broker_url), credentials, ClientProperties("test", "/", credentials.login), lambda: None
     )
 

@@ -101,6 +101,24 @@ async def test_a_certificate_of_a_stranger_is_refused(tls_broker: TlsBroker) -> 
         assert str(tls_broker.port) in str(line)
 
 
+async def test_new_links_follow_the_files_of_the_upstream(tls_broker: TlsBroker, tmp_path: Path) -> None:
+    trusted = tmp_path / "ca.pem"
+    trusted.symlink_to(tls_broker.stranger.certificate)
+    with gateway_process(tls_broker.document(ca_file=str(trusted))) as process:
+        async with StompClient.dialled(process.address) as client, within():
+            client.write("CONNECT", accept_version="1.2")
+            await client.expect("ERROR", message="Upstream unavailable")
+            await client.closed()
+        renewed = tmp_path / "renewed.pem"
+        renewed.symlink_to(tls_broker.authority.certificate)
+        renewed.replace(trusted)
+        await process.until_logged("certificate changed")
+        await exchange(process)
+        trusted.unlink()
+        await process.until_logged("certificate unusable")
+        await exchange(process)
+
+
 async def test_a_broker_that_does_not_answer_is_named_in_the_log(broker_url: str) -> None:
     [port] = free_ports(1)
     document = configuration(broker_url, upstream={"urls": [f"amqp://127.0.0.1:{port}"]})

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import socket
 from typing import Final
 
 from gateway.errors import GatewayError
 
 ACCESS_REFUSED: Final = 403
 """Reply code of a login or an operation that the user has no right to."""
+
+NOT_ALLOWED: Final = 530
+"""Reply code of what the broker does not allow, such as too many channels."""
 
 CONNECTION_FORCED: Final = 320
 """Reply code of a connection that the broker closed for its own reasons, or for an unknown reason."""
@@ -18,9 +24,6 @@ NOT_FOUND: Final = 404
 
 RESOURCE_LOCKED: Final = 405
 """Reply code for an exclusive queue of another connection."""
-
-NOT_ALLOWED: Final = 530
-"""Reply code for a virtual host that does not exist, or is denied to the user, or is full."""
 
 INTERNAL_ERROR: Final = 541
 """Reply code for a fault of the broker."""
@@ -43,9 +46,31 @@ class LinkDownError(UpstreamError):
         self.detail = detail or text
 
 
-def interrupted(error: BaseException) -> BaseException:
-    """The error to raise for a failed call: the AMQP library cancels a call when its answer can no longer come."""
-    task = asyncio.current_task()
-    if isinstance(error, asyncio.CancelledError) and (task is None or not task.cancelling()):
+def cause_of(error: BaseException, *known: UpstreamError | None) -> BaseException:
+    """The error to raise for a failed call of the AMQP library: the first known cause if there is one.
+
+    The library cancels a call when its answer can no longer come. The cancellation of the task that made the call is
+    something else, and stays what it is.
+    """
+    if isinstance(error, asyncio.CancelledError) and is_cancelled():
+        return error
+    for cause in known:
+        if cause is not None:
+            return cause
+    if isinstance(error, asyncio.CancelledError):
         return LinkDownError(CONNECTION_FORCED, "CONNECTION_FORCED - the broker did not answer")
     return error
+
+
+def is_cancelled() -> bool:
+    """Whether the running task is being cancelled. If not, a CancelledError comes from the AMQP library."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def os_reason(error: OSError) -> str:
+    """What the operating system says."""
+    # asyncio's own text repeats the address. The number of a resolver's error is not an errno.
+    known = error.errno in errno.errorcode and not isinstance(error, socket.gaierror)
+    text = os.strerror(error.errno) if known and error.errno else error.strerror or str(error)
+    return text[:1].lower() + text[1:]

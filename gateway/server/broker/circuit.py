@@ -5,7 +5,11 @@ from __future__ import annotations
 import random
 from typing import Final
 
+import structlog
+
 from gateway.config.scalars import BrokerUrl
+
+log = structlog.get_logger("gateway.broker")
 
 # Seconds until a broker that did not answer is tried again: twice as long after each failure. The jitter takes up to
 # half of it away, so that a fleet of gateways does not try in the same moment.
@@ -24,6 +28,8 @@ class Circuit:
         self.reason = ""
         # A dial that is under way takes longer than it should.
         self.is_late = False
+        # When the broker last answered or did not; None before.
+        self.known_at: float | None = None
         self._retry_at = 0.0
 
     @property
@@ -44,20 +50,20 @@ class Circuit:
             self._wait(now)
         return is_trial
 
-    def answered(self) -> bool:
-        """The broker answered; whether that is news."""
-        is_news = self.is_open
-        self.failures, self.reason, self.is_late = 0, "", False
-        return is_news
+    def answered(self, now: float) -> None:
+        """The broker answered."""
+        if self.is_open:
+            log.info("broker answers again", broker=str(self.broker))
+        self.failures, self.reason, self.is_late, self.known_at = 0, "", False, now
 
-    def failed(self, reason: str, now: float, *, is_trial: bool) -> bool:
-        """The broker did not answer; whether that is news. Of dials at the same time only one lengthens the wait."""
-        is_news = not self.is_open
-        self.reason, self.is_late = reason, False
-        if is_news or is_trial:
+    def failed(self, reason: str, now: float, *, is_trial: bool) -> None:
+        """The broker did not answer. Of several dials at the same time only one lengthens the wait."""
+        if not self.is_open:
+            log.warning("broker does not answer", broker=str(self.broker), reason=reason)
+        self.reason, self.is_late, self.known_at = reason, False, now
+        if is_trial or not self.is_open:
             self.failures += 1
             self._wait(now)
-        return is_news
 
     def _wait(self, now: float) -> None:
         longest = min(_SHORTEST_WAIT * 2 ** min(max(self.failures - 1, 0), _MOST_DOUBLINGS), _LONGEST_WAIT)

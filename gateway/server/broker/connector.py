@@ -12,25 +12,25 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import aio_pika
-from aiohappyeyeballs import start_connection
-from aiormq.connection import Connection as AiormqConnection
 from aiormq.connection import TransportFactory
 from aiormq.exceptions import AMQPConnectionError, AMQPError
 from yarl import URL
 
 from gateway.config.scalars import BrokerUrl
-from gateway.config.virtual_host import Upstream, VirtualHost
+from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.broker_errors import (
     ACCESS_REFUSED,
     CONNECTION_FORCED,
     INTERNAL_ERROR,
     LinkDownError,
     UpstreamError,
+    is_cancelled,
+    os_reason,
 )
 from gateway.server.broker.host_resolver import HostResolver
 from gateway.server.broker.link import Link, Tuning
 from gateway.server.broker.tap import Tap
-from gateway.server.tls_contexts import broker_tls_context
+from gateway.server.tls_contexts import TlsContexts
 
 # Above so many bytes that wait for the broker, the clients of a link are held. The kernel's buffers are not counted.
 _HIGH_WATER: Final = 1 << 20
@@ -41,16 +41,8 @@ _SHORT_LOGIN: Final = 3000
 
 _NO_CHANNEL_LIMIT: Final = 0xFFFF
 
-# Seconds that an address of a name has to itself before the next one is dialled too.
-_NEXT_ADDRESS: Final = 0.25
-
 # Reply codes with which a broker says that the fault is its own, and not that of the login: it stops, or it starts.
 _BROKER_FAULTS: Final = (CONNECTION_FORCED, INTERNAL_ERROR)
-
-# When ten frames wait to be written, the AMQP library drops its answer to the broker's channel.close. Then it reuses
-# the number of a channel that the broker still closes, and the broker closes the connection. The library's output is
-# bounded without this limit, because each session has at most one operation under way.
-AiormqConnection.FRAME_BUFFER_SIZE = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +61,9 @@ class Credentials:
         return f"Credentials({self.login!r})"
 
 
-async def connect_link(link: Link, virtual_host: VirtualHost, credentials: Credentials, resolver: HostResolver) -> None:
+async def connect_link(
+    link: Link, virtual_host: VirtualHost, credentials: Credentials, resolver: HostResolver, contexts: TlsContexts
+) -> None:
     """Connect a new link to its broker, and log in.
 
     Raises:
@@ -79,8 +73,11 @@ async def connect_link(link: Link, virtual_host: VirtualHost, credentials: Crede
     upstream = virtual_host.upstream
     url = _url(link.broker, credentials, virtual_host)
     try:
-        await asyncio.wait_for(_connect(link, url, upstream, resolver), upstream.connect_timeout)
-    except (TimeoutError, OSError, AMQPError, RuntimeError, LinkDownError) as error:
+        context = contexts.of(upstream.tls).context if url.scheme == "amqps" else None
+        await asyncio.wait_for(_connect(link, url, context, resolver), upstream.connect_timeout)
+    except (TimeoutError, OSError, AMQPError, RuntimeError, LinkDownError, asyncio.CancelledError) as error:
+        if is_cancelled():
+            raise
         if link.closed is not None and link.closed.code not in _BROKER_FAULTS:
             raise UpstreamError(link.closed.code, link.closed.text) from None
         if _is_reset(error) and credentials.size > _SHORT_LOGIN:
@@ -90,13 +87,15 @@ async def connect_link(link: Link, virtual_host: VirtualHost, credentials: Crede
         raise LinkDownError(CONNECTION_FORCED, "the broker does not answer", reason) from None
 
 
-async def _connect(link: Link, url: URL, upstream: Upstream, resolver: HostResolver) -> None:
-    context = broker_tls_context(upstream.tls) if url.scheme == "amqps" else None
+async def _connect(link: Link, url: URL, context: ssl.SSLContext | None, resolver: HostResolver) -> None:
     connection = aio_pika.Connection(url, ssl_context=context, client_properties={**link.client_properties.as_table()})
     factory = _TapFactory(link, resolver)
     connection.kwargs["transport_factory"] = factory
     try:
         await connection.connect()
+    except StopAsyncIteration:
+        # The library's way to say that the broker ended the stream in the middle of the handshake.
+        raise LinkDownError(CONNECTION_FORCED, "the connection was closed during the login") from None
     except BaseException:
         if factory.tap is not None:
             factory.tap.transport.abort()
@@ -106,7 +105,9 @@ async def _connect(link: Link, url: URL, upstream: Upstream, resolver: HostResol
         raise LinkDownError(CONNECTION_FORCED, "the connection was closed at once")
     tune = aiormq_connection.connection_tune
     version = _version(aiormq_connection.server_properties.get("version"))
-    link.opened(connection, factory.tap, Tuning(tune.frame_max, tune.channel_max or _NO_CHANNEL_LIMIT, version))
+    wants_cancel_ok = aiormq_connection.accept_consumer_cancel_ok
+    channel_max = tune.channel_max or _NO_CHANNEL_LIMIT
+    link.opened(connection, factory.tap, Tuning(tune.frame_max, channel_max, version, wants_cancel_ok))
 
 
 class _TapFactory(TransportFactory):
@@ -135,8 +136,7 @@ class _TapFactory(TransportFactory):
     ) -> tuple[asyncio.Transport, Tap]:
         """Connect to the first address of the host that takes a connection, and do TLS."""
         host = url.host or ""
-        addresses = await self._resolver.addresses(host, url.port or 0)
-        plain = await start_connection(addresses, happy_eyeballs_delay=_NEXT_ADDRESS)
+        plain = await self._resolver.connected(host, url.port or 0)
         try:
             server_hostname = None if context is None else host
             return await asyncio.get_running_loop().create_connection(
@@ -173,4 +173,6 @@ def _reason(error: BaseException, timeout: float) -> str:
     if isinstance(error, TimeoutError) and not error.args:
         return f"no answer within {timeout:g} seconds"
     cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+    if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError):
+        return os_reason(cause)
     return str(cause) or type(cause).__name__

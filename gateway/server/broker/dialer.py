@@ -22,6 +22,7 @@ from gateway.server.broker.circuit import Circuit
 from gateway.server.broker.connector import Credentials, connect_link
 from gateway.server.broker.host_resolver import HostResolver
 from gateway.server.broker.link import ClientProperties, Link
+from gateway.server.tls_contexts import TlsContexts
 
 log = structlog.get_logger("gateway.broker")
 
@@ -33,9 +34,10 @@ _ALL_DIALLED: Final = 1.0
 class Dialer:
     """Dials brokers for all virtual hosts. ``clock`` is monotonic, in seconds."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], contexts: TlsContexts) -> None:
+        self.resolver = HostResolver()
         self._clock = clock
-        self._resolver = HostResolver()
+        self._contexts = contexts
         # Virtual hosts that reach a broker in the same way share its circuit.
         self._circuits: dict[tuple[BrokerUrl, UpstreamTls], Circuit] = {}
         # Dials that did not win, and the closing of their links.
@@ -118,21 +120,15 @@ class Dialer:
         is_trial = circuit.begin(self._clock())
         link = Link(client_properties, circuit.broker, on_read)
         try:
-            await connect_link(link, virtual_host, credentials, self._resolver)
+            await connect_link(link, virtual_host, credentials, self.resolver, self._contexts)
         except LinkDownError as down:
-            if circuit.failed(down.detail, self._clock(), is_trial=is_trial):
-                log.warning("broker does not answer", broker=str(circuit.broker), reason=down.detail)
+            circuit.failed(down.detail, self._clock(), is_trial=is_trial)
             raise
         except UpstreamError:
-            self._note_answer(circuit)
+            circuit.answered(self._clock())
             raise
-        self._note_answer(circuit)
+        circuit.answered(self._clock())
         return link
-
-    @staticmethod
-    def _note_answer(circuit: Circuit) -> None:
-        if circuit.answered():
-            log.info("broker answers again", broker=str(circuit.broker))
 
     def _lost(self, task: asyncio.Task[Link]) -> None:
         """A dial is done that did not win: close its link in order, so that the broker logs no fault."""

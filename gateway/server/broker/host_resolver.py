@@ -9,6 +9,12 @@ import asyncio
 import contextlib
 import socket
 import threading
+from typing import Final
+
+from aiohappyeyeballs import start_connection
+
+# Seconds that an address of a name has to itself before the next one is dialled too.
+_NEXT_ADDRESS: Final = 0.25
 
 AddressInfo = tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[str, int] | tuple[str, int, int, int]]
 
@@ -35,6 +41,14 @@ class HostResolver:
             # Not a thread of a pool: those are joined when the process ends, and a lookup cannot be cancelled.
             threading.Thread(target=self._work, args=(key, lookup), name=f"resolve {host}", daemon=True).start()
         return await asyncio.shield(lookup)
+
+    async def connected(self, host: str, port: int) -> socket.socket:
+        """A socket that is connected to the first address of a host that takes the connection.
+
+        Raises:
+            OSError: the name has no address, or none of them takes a connection.
+        """
+        return await start_connection(await self.addresses(host, port), happy_eyeballs_delay=_NEXT_ADDRESS)
 
     def _work(self, key: tuple[str, int], lookup: asyncio.Future[list[AddressInfo]]) -> None:
         found: list[AddressInfo] | OSError

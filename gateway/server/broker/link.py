@@ -1,7 +1,7 @@
 """A link: one AMQP connection, opened as a client and used by one session or by many.
 
-aio-pika does the control: login, channels, declarations, consumers, heart-beats. Data goes through the tap:
-``Link.write`` puts encoded frames on the wire, and deliveries and confirms arrive at the sink of their channel.
+aio-pika does what concerns the connection: login, heart-beats, the end. Channels are the gateway's own: ``Link.write``
+puts frames on the wire, deliveries and confirms arrive at the sink of their channel, other methods at the channel.
 """
 
 from __future__ import annotations
@@ -11,21 +11,26 @@ import platform
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Final, NamedTuple, Protocol
 
 import aio_pika
 import pamqp.frame
-from aio_pika.abc import AbstractChannel
-from aiormq.channel import Channel as AiormqChannel
+import structlog
 from aiormq.exceptions import AMQPError
 from pamqp import commands
+from pamqp.base import Frame
 
 from gateway import __version__
-from gateway.amqp.codec import CANCEL, CHANNEL_CLOSE, CONNECTION_BLOCKED, CONNECTION_CLOSE, CONNECTION_UNBLOCKED
+from gateway.amqp.codec import CONNECTION_BLOCKED, CONNECTION_CLOSE, CONNECTION_UNBLOCKED
 from gateway.amqp.splitter import Sink, Splitter
 from gateway.config.scalars import BrokerUrl
-from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError, UpstreamError, interrupted
+from gateway.errors import CodecError
+from gateway.server.broker.broker_errors import CONNECTION_FORCED, NOT_ALLOWED, LinkDownError, UpstreamError, cause_of
 from gateway.server.broker.tap import Tap
+from gateway.server.fault_boundary import FaultOwner, guarded, report
+
+log = structlog.get_logger("gateway.broker")
 
 # How long a broker may take to answer connection.close, in seconds.
 _CLOSE_TIMEOUT: Final = 3.0
@@ -81,24 +86,27 @@ def _shortened(text: str) -> str:
     return text.encode()[:_LONGEST_NAME].decode(errors="ignore")
 
 
-class _LinkUser(Protocol):
+class LinkUser(FaultOwner, Protocol):
     """The bridge of a session that uses a link."""
 
-    def flush_batch(self) -> None: ...
+    def flush_batch(self) -> None:
+        """Write the data of one read."""
 
-    def link_changed(self, link: Link) -> None: ...
+    def link_changed(self, link: Link) -> None:
+        """The broker's alarm or the write buffer has changed."""
 
-    def link_lost(self, link: Link) -> None: ...
+    def link_lost(self, link: Link) -> None:
+        """The link is closed."""
 
 
-class _ChannelCallbacks(Protocol):
-    """A channel that was opened on a link."""
+class _ChannelCallbacks(FaultOwner, Protocol):
+    """A channel that was opened on a link; a fault in it is its session's."""
 
     number: int
 
-    def broker_closed(self, refusal: UpstreamError) -> None: ...
+    def receive(self, method: Frame) -> None: ...
 
-    def broker_cancelled(self) -> None: ...
+    def link_lost(self, error: LinkDownError) -> None: ...
 
 
 class _QueueOwner(Protocol):
@@ -113,11 +121,13 @@ class Tuning(NamedTuple):
     """The limits that broker and gateway agreed on, and the broker's version.
 
     ``frame_max`` is in bytes, 0 for no limit. ``broker_version`` is empty if it does not begin with a number.
+    ``wants_cancel_ok``: the broker waits for an answer when it cancels a consumer; older ones take it for an error.
     """
 
     frame_max: int = 0
     channel_max: int = 0xFFFF
     broker_version: tuple[int, ...] = ()
+    wants_cancel_ok: bool = False
 
 
 class Link:
@@ -143,11 +153,11 @@ class Link:
         self.blocked = False
         self.paused = False
         # How many channels each session has here.
-        self.users: Counter[_LinkUser] = Counter()
+        self.users: Counter[LinkUser] = Counter()
         # In AMQP an exclusive queue belongs to the connection; here each belongs to one session.
         self.exclusive_queues: dict[str, _QueueOwner] = {}
         self._channels: dict[int, _ChannelCallbacks] = {}
-        self._channels_opening = 0
+        self._free_numbers: list[int] = []
         self._secret_updates: set[asyncio.Task[object]] = set()
         self._connection: aio_pika.Connection | None = None
         self._tap: Tap | None = None
@@ -157,6 +167,21 @@ class Link:
         self._connection = connection
         self._tap = tap
         self.tuning = tuning
+        self.splitter.frame_max = tuning.frame_max
+        log.info("link opened", **self._facts)
+
+    @property
+    def _facts(self) -> dict[str, object]:
+        """What the log says of a link. A shared link has no client and no session."""
+        whose = self.client_properties
+        details = {"client": whose.client, "session": whose.session}
+        return {
+            "broker": str(self.broker),
+            "purpose": self.purpose,
+            "login": whose.login,
+            "virtual_host": whose.virtual_host,
+            **{name: value for name, value in details.items() if value},
+        }
 
     @property
     def virtual_host(self) -> str:
@@ -170,11 +195,11 @@ class Link:
 
     # Users and channels.
 
-    def add_user(self, user: _LinkUser) -> None:
+    def add_user(self, user: LinkUser) -> None:
         """A session has opened a channel."""
         self.users[user] += 1
 
-    def remove_user(self, user: _LinkUser) -> None:
+    def remove_user(self, user: LinkUser) -> None:
         """A session closes a channel."""
         self.users[user] -= 1
         if self.users[user] <= 0:
@@ -188,32 +213,24 @@ class Link:
     @property
     def has_room(self) -> bool:
         """Whether another channel can be opened."""
-        return self.closed is None and len(self._channels) + self._channels_opening < self.tuning.channel_max
+        return self.closed is None and len(self._channels) < self.tuning.channel_max
 
-    async def open_channel(self) -> tuple[AbstractChannel, AiormqChannel]:
-        """Open an AMQP channel; ``has_room`` counts it from the moment of the call.
+    def add_channel(self, channel: _ChannelCallbacks) -> int:
+        """Take a number for a channel that is to be opened.
 
         Raises:
             LinkDownError: when the connection is gone.
             UpstreamError: when the broker allows no further channel.
         """
-        self._channels_opening += 1
-        try:
-            channel = self._open_connection().channel(publisher_confirms=False)
-            await channel.initialize()
-            aiormq_channel = await channel.get_underlay_channel()
-            if not isinstance(aiormq_channel, AiormqChannel):
-                raise TypeError(f"the AMQP library gave a {type(aiormq_channel).__name__}")
-        except (AMQPError, OSError, RuntimeError, asyncio.CancelledError) as error:
-            raise self._cause(error) from error
-        finally:
-            self._channels_opening -= 1
-        return channel, aiormq_channel
-
-    def add_channel(self, channel: _ChannelCallbacks) -> None:
-        """A channel is open."""
-        self._channels[channel.number] = channel
-        self.splitter.unregister(channel.number)
+        self._open_connection()
+        if not self.has_room:
+            most = self.tuning.channel_max
+            text = f"NOT_ALLOWED - number of channels opened ({most}) has reached the negotiated channel_max ({most})"
+            raise UpstreamError(NOT_ALLOWED, text)
+        # The broker keeps a little for every number that was ever used, so the lowest free one is taken.
+        number = heappop(self._free_numbers) if self._free_numbers else len(self._channels) + 1
+        self._channels[number] = channel
+        return number
 
     def register_sink(self, channel: _ChannelCallbacks, sink: Sink) -> None:
         """Send a channel's deliveries and confirms to a sink, unless its number belongs to another channel by now.
@@ -224,18 +241,16 @@ class Link:
             self.splitter.register(channel.number, sink)
 
     def remove_channel(self, channel: _ChannelCallbacks) -> None:
-        """A channel is closed; its number may be in use again already."""
+        """A channel is closed; its number may be used again."""
         if self._channels.get(channel.number) is channel:
             del self._channels[channel.number]
+            heappush(self._free_numbers, channel.number)
             self.splitter.unregister(channel.number)
 
     def _open_connection(self) -> aio_pika.Connection:
         if self._connection is None or self.closed is not None:
             raise self.closed or LinkDownError(CONNECTION_FORCED, "the connection is closed")
         return self._connection
-
-    def _cause(self, error: BaseException) -> BaseException:
-        return self.closed or interrupted(error)
 
     # The socket.
 
@@ -274,7 +289,7 @@ class Link:
         try:
             await update
         except (AMQPError, OSError, RuntimeError, asyncio.CancelledError) as error:
-            raise self._cause(error) from error
+            raise cause_of(error, self.closed) from error
         finally:
             self._secret_updates.discard(update)
 
@@ -294,51 +309,94 @@ class Link:
             if self._tap is not None:
                 self._tap.transport.abort()
 
-    # Called by the tap.
+    # Called by the tap. Each session is called through the fault boundary, so that a fault in one ends that one only.
 
     def batch_done(self) -> None:
         """Let the sessions that got data write it. HOT: once per read."""
-        touched = self.splitter.touched
-        self.splitter.touched = set()
+        splitter = self.splitter
+        touched, splitter.touched = splitter.touched, set()
+        if splitter.failures:
+            failures, splitter.failures = splitter.failures, []
+            for user, error in failures:
+                report(user, error)  # type: ignore[arg-type]  # owners of sinks are link users
         for user in touched:
-            user.flush_batch()  # type: ignore[attr-defined]  # owners of sinks are link users
+            guarded(user, user.flush_batch)  # type: ignore[attr-defined, arg-type]
 
     def set_paused(self, paused: bool) -> None:
         """Hold or release the clients that publish here."""
         self.paused = paused
-        for user in tuple(self.users):
-            user.link_changed(self)
+        self._tell_changed()
 
-    def connection_lost(self) -> None:
-        """The socket is closed."""
-        if self.closed is None:
-            self.closed = LinkDownError(CONNECTION_FORCED, "CONNECTION_FORCED - the connection to the broker was lost")
+    def _tell_changed(self) -> None:
+        for user in tuple(self.users):
+            guarded(user, user.link_changed, self)
+
+    def bad_amqp(self, error: CodecError) -> None:
+        """The broker sent bytes that are not AMQP; the tap cuts the connection."""
+        self._lost(f"the broker sent bad AMQP: {error}")
+
+    def connection_lost(self, exc: Exception | None, *, by_broker: bool) -> None:
+        """The socket is closed, by the broker or for another reason."""
+        if exc is not None:
+            cause = str(exc) or type(exc).__name__
+        else:
+            # The library does so when the broker's heart-beats do not come.
+            cause = "the broker closed the connection" if by_broker else "the AMQP library gave the connection up"
         for update in self._secret_updates:
             update.cancel()
-        for user in tuple(self.users):
-            user.link_lost(self)
+        closed = self._lost(cause)
+        for channel in tuple(self._channels.values()):
+            channel.link_lost(closed)
+        users = tuple(self.users)
+        if self._tap is not None and self.closed is not None:
+            # Or it was never open, and the dialer logs why.
+            level = log.info if self.is_closing else log.warning
+            level("link closed", **self._facts, cause=self.closed.detail, sessions=len(users))
         self.users.clear()
+        for user in users:
+            guarded(user, user.link_lost, self)
         on_closed, self.on_closed = self.on_closed, None
         if on_closed is not None:
             on_closed(self)
 
+    def _lost(self, cause: str) -> LinkDownError:
+        """The reason of the link's end; ``cause``, for the log, is that if the broker has said nothing."""
+        if self.closed is None:
+            text = "CONNECTION_FORCED - the connection to the broker was lost"
+            self.closed = LinkDownError(CONNECTION_FORCED, text, "closed by the gateway" if self.is_closing else cause)
+        return self.closed
+
     def _control_frame(self, channel: int, method: int, data: bytes) -> None:
-        """The broker sent a control frame; the AMQP library sees it afterwards."""
-        if method in (CONNECTION_BLOCKED, CONNECTION_UNBLOCKED):
+        """The broker sent a control frame; the AMQP library sees those of channel 0 afterwards."""
+        if channel:
+            concerned = self._channels.get(channel)
+            if concerned is not None:
+                guarded(concerned, concerned.receive, _method(data))
+        elif method in (CONNECTION_BLOCKED, CONNECTION_UNBLOCKED):
             self.blocked = method == CONNECTION_BLOCKED
-            for user in tuple(self.users):
-                user.link_changed(self)
+            self._tell_changed()
         elif method == CONNECTION_CLOSE:
             self.closed = LinkDownError(*_reply(data))
-        elif method == CHANNEL_CLOSE and channel in self._channels:
-            self._channels[channel].broker_closed(UpstreamError(*_reply(data)))
-        elif method == CANCEL and channel in self._channels:
-            self._channels[channel].broker_cancelled()
 
 
 def _reply(data: bytes) -> tuple[int, str]:
-    """Reply code and text of connection.close or channel.close."""
-    _, _, frame = pamqp.frame.unmarshal(data)
-    if isinstance(frame, commands.Connection.Close | commands.Channel.Close):
+    """Reply code and text of connection.close."""
+    frame = _method(data)
+    if isinstance(frame, commands.Connection.Close):
         return int(frame.reply_code or 0), str(frame.reply_text or "")
     return 0, ""
+
+
+def _method(data: bytes) -> Frame:
+    """Decode a method frame.
+
+    Raises:
+        CodecError: it cannot be read.
+    """
+    try:
+        _, _, frame = pamqp.frame.unmarshal(data)
+    except Exception as error:
+        raise CodecError("a method cannot be read") from error
+    if not isinstance(frame, Frame):
+        raise CodecError("a method cannot be read")
+    return frame

@@ -27,6 +27,7 @@ from gateway.server.broker.link import ClientProperties, Link
 from gateway.server.broker.queue_declare import QueueConflictLog
 from gateway.server.broker.redial import Redial, dial_slots
 from gateway.server.stats import GatewayStats
+from gateway.server.tls_contexts import TlsContexts
 
 # An unused shared link is kept this long, in seconds: clients that connect, send and leave come back.
 _IDLE_TIMEOUT: Final = 60.0
@@ -129,8 +130,8 @@ class LoginLinks:
         return await LinkChannel.open(await self._link_with_room(_PUBLISH))
 
     async def consuming_channel(self) -> LinkChannel:
-        """A channel on a link that serves subscriptions."""
-        return await LinkChannel.open(await self.consuming_link())
+        """A channel on a link that serves subscriptions; the broker has not answered its opening."""
+        return LinkChannel.begun(await self.consuming_link())
 
     async def consuming_link(self) -> Link:
         """A link that serves subscriptions, with room for a channel."""
@@ -207,11 +208,17 @@ class LinkPool:
     """
 
     def __init__(
-        self, clock: Callable[[], float], spawn: Callable[..., object], journal: Journal, stats: GatewayStats, node: str
+        self,
+        clock: Callable[[], float],
+        spawn: Callable[..., object],
+        journal: Journal,
+        stats: GatewayStats,
+        node: str,
+        contexts: TlsContexts,
     ) -> None:
         # Every open link.
         self.links: set[Link] = set()
-        self.dialer = Dialer(clock)
+        self.dialer = Dialer(clock, contexts)
         self._slots = dial_slots()
         self.queue_conflicts = QueueConflictLog()
         self._clock = clock

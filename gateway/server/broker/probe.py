@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import os
-import socket
 import ssl
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +20,8 @@ from gateway.amqp.codec import FRAME_HEADER, HEARTBEAT, METHOD
 from gateway.config.model import PASS_THROUGH
 from gateway.config.scalars import BrokerUrl
 from gateway.config.virtual_host import UpstreamTls, User, VirtualHost
-from gateway.server.broker.broker_errors import ACCESS_REFUSED
+from gateway.server.broker.broker_errors import ACCESS_REFUSED, os_reason
+from gateway.server.broker.host_resolver import HostResolver
 from gateway.server.tls_contexts import broker_tls_context
 
 _MAX_HANDSHAKE_FRAME: Final = 1 << 20
@@ -70,11 +68,19 @@ class _StepFailed(Exception):  # noqa: N818 - it ends an attempt as planned, and
 async def probe(virtual_hosts: Iterable[VirtualHost]) -> list[ProbeReport]:
     """Test every upstream URL of every resolved virtual host; the reports are in the order of the configuration."""
     reports: dict[ProbeTarget, ProbeReport] = {}
+    resolver = HostResolver()
     for virtual_host in virtual_hosts:
         for target in _targets(virtual_host):
             reports.setdefault(target, ProbeReport(target)).virtual_hosts.append(virtual_host.name)
-    await asyncio.gather(*(_Attempt(report).run() for report in reports.values()))
+    await asyncio.gather(*(_Attempt(report, resolver).run() for report in reports.values()))
     return list(reports.values())
+
+
+async def greets(url: BrokerUrl, tls: UpstreamTls, seconds: float, resolver: HostResolver) -> str:
+    """Whether a broker greets whoever connects; why not, or an empty text."""
+    report = ProbeReport(ProbeTarget(url, tls, seconds, None, None))
+    await _Attempt(report, resolver).run()
+    return "" if report.usable else report.steps[-1][1].removeprefix("no: ")
 
 
 def report_lines(reports: Sequence[ProbeReport]) -> Iterator[str]:
@@ -106,8 +112,9 @@ def _targets(virtual_host: VirtualHost) -> Iterator[ProbeTarget]:
 class _Attempt:
     """One connection, from TCP to the virtual host."""
 
-    def __init__(self, report: ProbeReport) -> None:
+    def __init__(self, report: ProbeReport, resolver: HostResolver) -> None:
         self._report = report
+        self._resolver = resolver
         self._target = report.target
         self._step = "reachable"
         self._reader: asyncio.StreamReader
@@ -152,9 +159,10 @@ class _Attempt:
     async def _connect(self) -> None:
         url = self._target.url
         try:
-            self._reader, self._writer = await asyncio.open_connection(url.host, url.port)
+            plain = await self._resolver.connected(url.host, url.port)
+            self._reader, self._writer = await asyncio.open_connection(sock=plain)
         except OSError as error:
-            raise _StepFailed(_os_reason(error)) from None
+            raise _StepFailed(os_reason(error)) from None
         self._note("yes")
         self._step = "TLS"
         if url.tls:
@@ -167,7 +175,7 @@ class _Attempt:
             context = broker_tls_context(self._target.tls)
         except OSError as error:
             # The configuration was valid when it was read; the files have changed since.
-            reason = _ssl_reason(error) if isinstance(error, ssl.SSLError) else _os_reason(error)
+            reason = _ssl_reason(error) if isinstance(error, ssl.SSLError) else os_reason(error)
             raise _StepFailed(f"the files under tls cannot be used, {reason}") from None
         try:
             await writer.start_tls(context, server_hostname=self._target.url.host)
@@ -259,10 +267,3 @@ def _property(properties: common.FieldTable, name: str) -> str:
 
 def _ssl_reason(error: ssl.SSLError) -> str:
     return (error.reason or str(error)).replace("_", " ").lower()
-
-
-def _os_reason(error: OSError) -> str:
-    # asyncio's own text repeats the address. The number of a resolver's error is not an errno.
-    known = error.errno in errno.errorcode and not isinstance(error, socket.gaierror)
-    text = os.strerror(error.errno) if known and error.errno else error.strerror or str(error)
-    return text[:1].lower() + text[1:]

@@ -1,13 +1,12 @@
 """The tap: the socket of one AMQP connection, shared by the AMQP client library and the sessions' data.
 
-The library connects, authenticates and sends control frames through a stream pair. The tap splits the broker's bytes
-first (``gateway.amqp.splitter``): data of registered channels goes to sessions, everything else to the library.
+The library connects, authenticates and sends heart-beats through a stream pair. The tap splits the broker's bytes first
+(``gateway.amqp.splitter``): what belongs to a channel goes to its session, everything else to the library.
 """
 
 from __future__ import annotations
 
 import asyncio
-import struct
 from typing import Final, Protocol, cast
 
 from gateway.amqp.splitter import Splitter
@@ -15,7 +14,7 @@ from gateway.errors import CodecError
 
 _HEARTBEAT: Final = b"\x08\0\0\0\0\0\0\xce"
 
-# While sessions' data flows, the library sees no frame and the broker sends no heart-beat, so after three heart-beat
+# While channels' frames flow, the library sees no frame and the broker sends no heart-beat, so after three heart-beat
 # intervals the library would take the connection for dead. The tap shows it a heart-beat this often, in seconds.
 _HEARTBEAT_INTERVAL: Final = 1.0
 
@@ -25,13 +24,18 @@ class _TapCallbacks(Protocol):
 
     splitter: Splitter
 
+    @property
+    def channels(self) -> int: ...
+
     def on_read(self) -> None: ...
 
     def batch_done(self) -> None: ...
 
     def set_paused(self, paused: bool) -> None: ...
 
-    def connection_lost(self) -> None: ...
+    def bad_amqp(self, error: CodecError) -> None: ...
+
+    def connection_lost(self, exc: Exception | None, *, by_broker: bool) -> None: ...
 
 
 class Tap(asyncio.StreamReaderProtocol):
@@ -44,6 +48,7 @@ class Tap(asyncio.StreamReaderProtocol):
         self._callbacks = callbacks
         self._clock = loop.time
         self._heartbeat_at = loop.time()
+        self._has_ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is open."""
@@ -57,14 +62,16 @@ class Tap(asyncio.StreamReaderProtocol):
         splitter = callbacks.splitter
         try:
             control_frames = splitter.receive(data)
-        except (CodecError, struct.error, IndexError):
+        except CodecError as error:
             # The bytes are not AMQP. The library sees a closed connection, and sessions get their ERROR.
+            callbacks.bad_amqp(error)
             self.transport.abort()
             return
         if control_frames:
             super().data_received(control_frames)
         if splitter.touched:
             callbacks.batch_done()
+        if callbacks.channels:
             now = self._clock()
             if now - self._heartbeat_at > _HEARTBEAT_INTERVAL:
                 self._heartbeat_at = now
@@ -84,7 +91,12 @@ class Tap(asyncio.StreamReaderProtocol):
         super().resume_writing()
         self._callbacks.set_paused(False)
 
+    def eof_received(self) -> bool | None:
+        """The broker sends no more."""
+        self._has_ended = True
+        return super().eof_received()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed, by whichever side."""
         super().connection_lost(exc)
-        self._callbacks.connection_lost()
+        self._callbacks.connection_lost(exc, by_broker=self._has_ended)

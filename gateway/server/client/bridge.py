@@ -7,17 +7,23 @@ events of the session here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol
 
 from gateway.amqp.splitter import Sink
-from gateway.server.broker.broker_errors import NOT_FOUND, LinkDownError, UpstreamError
+from gateway.server.broker.broker_errors import (
+    CONNECTION_FORCED,
+    NOT_FOUND,
+    LinkDownError,
+    UpstreamError,
+    is_cancelled,
+)
 from gateway.server.broker.channel import LinkChannel, ignore_confirm, ignore_delivery
 from gateway.server.broker.link import Link
 from gateway.server.broker.link_pool import LinkPool, LoginLinks
 from gateway.server.broker.pausable_link import PausableLink
-from gateway.server.broker.queue_declare import ExclusiveQueues, declare_or_accept
+from gateway.server.broker.queue_declare import Declare, ExclusiveQueues, declare_or_accept
 from gateway.server.client.login_handler import LoginHandler
 from gateway.server.client.recovery import Recovery
 from gateway.session import ops
@@ -32,7 +38,7 @@ class _BridgeCallbacks(Protocol):
 
     def advance(self) -> None: ...
 
-    def failed(self, error: BaseException) -> None: ...
+    def failed(self, error: Exception) -> None: ...
 
 
 class Bridge:
@@ -108,6 +114,14 @@ class Bridge:
         """Called about once a second."""
         self._pausable.time_passed()
 
+    def must_wait(self, operation: ops.Operation) -> bool:
+        """Whether the broker, or the client itself, rightly keeps an operation waiting for as long as it wants."""
+        if isinstance(operation, ops.PreparePublisher):
+            # During an alarm the broker does not read a link that publishes.
+            return any(link.blocked for link in self.links.all)
+        # On a paused link the broker's answer waits behind messages that the client does not take.
+        return isinstance(operation, ops.RenewToken) and not self._session.client_writable
+
     def drop_deliveries(self) -> None:
         """Far too much waits for the client: until it is writable, keep only the delivery tags of further messages."""
         self._is_dropping = True
@@ -150,6 +164,10 @@ class Bridge:
             return ops.OperationInterrupted(down.code, down.text)
         except UpstreamError as refusal:
             return ops.OperationFailed(refusal.code, refusal.text)
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            return ops.OperationInterrupted(CONNECTION_FORCED, "CONNECTION_FORCED - the broker did not answer")
 
     async def _perform(self, operation: ops.Operation) -> ops.Event:
         if isinstance(operation, ops.Login):
@@ -169,7 +187,7 @@ class Bridge:
         channel = self._publishing
         if channel is None:
             channel = await self.links.publishing_channel()
-            channel.link.add_user(self)
+            channel.set_owner(self)
             channel.set_sink(Sink(ignore_delivery, self._session.confirm, self, self._session.message_returned))
             channel.on_closed = partial(self._channel_closed, publishing=True)
             self._publishing = channel
@@ -180,52 +198,73 @@ class Bridge:
             await channel.select_confirms()
         return ops.PublisherPrepared(channel.number, channel.link.tuning.frame_max, operation.confirms)
 
-    async def _declare(self, queue: QueueSpec, channel: LinkChannel) -> tuple[str, QueueSpec | None]:
+    async def _declare(
+        self, queue: QueueSpec, channel: LinkChannel, declare: Declare | None = None
+    ) -> tuple[str, QueueSpec | None]:
         """Declare a queue; an exclusive one where this session consumes, since AMQP binds it to the connection.
+
+        ``declare`` sends the declaration and what belongs behind it, where that need not wait for the answer.
 
         Returns:
             The queue's name, and ``queue``, or None if it exists with other properties.
         """
         if queue.exclusive and channel is self._publishing:
             channel = await self._control_channel()
-        if not queue.name or not self._session.settings.takes_existing_queues:
-            return await self._declare_on(channel, queue), queue
+        if not self._takes_existing(queue):
+            return await self._declare_on(channel, queue, declare or channel.declare), queue
         conflict = await declare_or_accept(queue, channel.link, partial(self._declare_on, queue=queue))
         if conflict is None:
             return queue.name, queue
         self._pool.queue_conflicts.write(self._session.settings.name, queue.name, conflict.text)
         return queue.name, None
 
-    async def _declare_on(self, channel: LinkChannel, queue: QueueSpec) -> str:
+    def _takes_existing(self, queue: QueueSpec) -> bool:
+        return bool(queue.name) and self._session.settings.takes_existing_queues
+
+    async def _declare_on(self, channel: LinkChannel, queue: QueueSpec, declare: Declare | None = None) -> str:
+        declare = declare or channel.declare
         if queue.exclusive:
-            return await self._exclusive.declare(queue, channel, self._vhost)
-        return await channel.declare(queue)
+            return await self._exclusive.declare(queue, channel.link, self._vhost, declare)
+        return await declare(queue)
 
     async def _control_channel(self) -> LinkChannel:
         if self._control is None:
             self._control = await self.links.consuming_channel()
-            self._control.link.add_user(self)
+            self._control.set_owner(self)
             self._control.on_closed = partial(self._channel_closed, publishing=False)
         return self._control
 
     async def _subscribe(self, operation: ops.Subscribe) -> ops.Subscribed:
         subscription = operation.subscription
         channel = await self._consuming_channel(operation)
-        channel.link.add_user(self)
+        channel.set_owner(self)
         channel.set_sink(Sink(subscription.deliver, ignore_confirm, self))
         self._consuming[subscription] = channel
         subscription.set_channel(channel.number)
         declared = None
+        cancelled: list[bool] = []
+        channel.on_cancelled = lambda: cancelled.append(True)
         try:
             queue_name = operation.queue_name
+            consumer = operation.prefetch, operation.arguments, operation.binding
+            consuming: Awaitable[object] | None = None
+
+            def declare(queue: QueueSpec) -> Awaitable[str]:
+                # All in one write: the broker works in order, and ignores what stands behind a refused method.
+                nonlocal consuming
+                name = channel.declare(queue)
+                consuming = channel.consume(queue.name, *consumer)
+                return name
+
             if operation.queue is not None:
-                queue_name, declared = await self._declare(operation.queue, channel)
-            await self._exclusive.check(queue_name, channel.link, self._vhost)
-            cancelled: list[bool] = []
-            channel.on_cancelled = lambda: cancelled.append(True)
-            await channel.consume(queue_name, operation.prefetch, operation.arguments)
-            if operation.binding is not None:
-                await channel.bind(queue_name, *operation.binding)
+                is_named = bool(operation.queue.name)
+                queue_name, declared = await self._declare(operation.queue, channel, declare if is_named else None)
+            if consuming is None:
+                await self._exclusive.check(queue_name, channel.link, self._vhost)
+                consuming = channel.consume(queue_name, *consumer)
+            await consuming
+            if channel.closed is not None:
+                raise channel.closed
             if cancelled:
                 raise UpstreamError(NOT_FOUND, f"NOT_FOUND - queue '{queue_name}' was deleted")
         except UpstreamError as refusal:
@@ -254,9 +293,9 @@ class Bridge:
     async def _consuming_channel(self, operation: ops.Subscribe) -> LinkChannel:
         owner = self._exclusive.link_of(operation.queue_name)
         if owner is not None and owner.closed is None:
-            return await LinkChannel.open(owner)
+            return LinkChannel.begun(owner)
         if operation.needs_pausable_link:
-            return await LinkChannel.open(await self._pausable.opened(self.links))
+            return LinkChannel.begun(await self._pausable.opened(self.links))
         return await self.links.consuming_channel()
 
     async def _unsubscribe(self, operation: ops.Unsubscribe) -> ops.Event:
@@ -368,6 +407,10 @@ class Bridge:
             raise
         return prepared
 
+    def failed(self, error: Exception) -> None:
+        """A fault of the gateway in what the link has called of this session."""
+        self._callbacks.failed(error)
+
     def link_changed(self, link: Link) -> None:
         """The broker's alarm began or ended, or the link's write buffer is full or has room again."""
         if self._publishing is not None and self._publishing.link is link:
@@ -394,7 +437,7 @@ class Bridge:
         return self.links.virtual_host.amqp_vhost
 
     async def _close_channel(self, channel: LinkChannel) -> None:
-        channel.link.remove_user(self)
+        channel.leave_owner()
         channel.discard(self)
         if self._pausable.has(channel):
             # The answer to channel.close must be read; deliveries before it are dropped.

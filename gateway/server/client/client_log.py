@@ -9,22 +9,33 @@ import structlog
 from gateway.errors import CloseReason
 from gateway.server.client.connection_stats import ConnectionStats
 from gateway.server.listen.accepted_connection import TLS_HINT, AcceptedConnection
+from gateway.server.log_limits import LogLimits, LogRateLimiter
 from gateway.session.session import Session
 
 log = structlog.get_logger("gateway.session")
 
-# Logged characters of an ERROR's body.
+# Logged bytes of an ERROR's body.
 _LONGEST_TEXT: Final = 300
 
 
 class ClientLog:
-    """Logs the life of one client; ``address`` is the listener's."""
+    """Logs the life of one client, within the limits; ``address`` is the listener's."""
 
-    def __init__(self, session: Session, stats: ConnectionStats, accepted: AcceptedConnection, address: str) -> None:
+    def __init__(
+        self,
+        session: Session,
+        stats: ConnectionStats,
+        accepted: AcceptedConnection,
+        address: str,
+        limits: LogLimits,
+    ) -> None:
         self._session = session
         self._stats = stats
         self._accepted = accepted
         self._address = address
+        self._limits = limits
+        # Made for the first ERROR, since most sessions have none.
+        self._repeats: LogRateLimiter | None = None
 
     def started(self, **details: object) -> None:
         """The client has logged in."""
@@ -36,14 +47,21 @@ class ClientLog:
             limiter, address, peer = self._accepted.log_limiter, self._address, self._stats.peer
             if not limiter.info("tls on a plain port", address=address, peer=peer, hint=TLS_HINT):
                 return
-        self._log("session ended", reason=reason.value if reason else "unknown")
+        unsaid = self._repeats.unsaid() if self._repeats is not None else 0
+        details = {"errors_left_out": unsaid} if unsaid else {}
+        self._log("session ended", reason=reason.value if reason else "unknown", **details)
 
     def errors(self) -> None:
         """Log and count the ERRORs that the session has sent since the last call."""
         for error in self._session.take_errors():
             self._stats.failed(error)
-            text = error.body.decode(errors="replace").strip()
-            self._log("error sent", message=error.message, text=text[:_LONGEST_TEXT], closes=error.close is not None)
+            if self._repeats is None:
+                self._repeats = self._limits.of_session()
+            left_out = self._repeats.left_out(error.message)
+            if left_out is not None:
+                text = error.body[:_LONGEST_TEXT].decode(errors="replace").strip()
+                details = {"repeated": left_out} if left_out else {}
+                self._log("error sent", message=error.message, text=text, closes=error.close is not None, **details)
 
     def failed(self, error: BaseException) -> None:
         """A fault of the gateway."""
@@ -53,6 +71,12 @@ class ClientLog:
         session = self._session
         # A client that leaves without a login may be a health check, and needs no line.
         quiet = session.login is None and session.close_reason is CloseReason.CLIENT_GONE
+        if not quiet:
+            left_out = self._limits.for_address(self._stats.host)
+            if left_out is None:
+                return
+            if left_out:
+                details["left_out"] = left_out
         (log.debug if quiet else log.info)(
             event,
             session=session.identity.decode(),

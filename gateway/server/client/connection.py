@@ -12,6 +12,7 @@ import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, cast
 
 from gateway.config.listener_settings import Listener
@@ -24,11 +25,14 @@ from gateway.server.client.client_log import ClientLog
 from gateway.server.client.connection_stats import ConnectionStats
 from gateway.server.client.heartbeat_timer import HeartbeatTimer
 from gateway.server.client.login_handler import LoginHandler
+from gateway.server.client.operation_deadline import OperationDeadline
 from gateway.server.client.output import AutoAckFlusher, ClientOutput
 from gateway.server.client.session_limits import RateLimiter, SessionLimits
+from gateway.server.fault_boundary import guarded
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.listen.tls import login_name
 from gateway.server.listen.websocket import StompProtocol
+from gateway.server.log_limits import LogLimits
 from gateway.server.stats import GatewayStats
 from gateway.session import error_frames
 from gateway.session.connect import ClientFacts
@@ -61,6 +65,7 @@ class ServerContext:
     journal: Journal
     stats: GatewayStats
     limits: SessionLimits
+    log_limits: LogLimits
     auto_acks: AutoAckFlusher = field(default_factory=AutoAckFlusher)
     clients: set[ClientConnection] = field(default_factory=set)
     closing: set[ClientConnection] = field(default_factory=set)
@@ -88,9 +93,14 @@ class ClientConnection(StompProtocol):
         self._output: ClientOutput
         self._bridge: Bridge
         self._login: LoginHandler
+        self._operation_deadline: OperationDeadline
         self.stats = ConnectionStats(context.stats, context.journal, self.session, listener)
-        self._log = ClientLog(self.session, self.stats, accepted, str(listener.address))
-        self._heartbeats = HeartbeatTimer(self._send_heartbeat, lambda: self._reading, self._heartbeat_missed)
+        self._log = ClientLog(self.session, self.stats, accepted, str(listener.address), context.log_limits)
+        self._heartbeats = HeartbeatTimer(
+            partial(guarded, self, self._send_heartbeat),
+            lambda seconds: not self._reading and self._output.has_sent_unread(seconds),
+            lambda silence: guarded(self, self._heartbeat_missed, silence),
+        )
         self._rate_limiter = RateLimiter(self.session, self.advance)
         # Whether the socket is read.
         self._reading = True
@@ -106,6 +116,8 @@ class ClientConnection(StompProtocol):
         self._has_ended = False
         self._is_closed = False
         self._is_lost = False
+        # A fault of the gateway ends the session.
+        self._is_failed = False
 
     @property
     def max_frame_size(self) -> int:
@@ -130,6 +142,15 @@ class ClientConnection(StompProtocol):
         """A client has connected."""
         over_tls = self._listener.tls is not None
         output = self._output = ClientOutput(cast(asyncio.Transport, transport), over_tls=over_tls)
+        try:
+            self._meet(transport, output)
+        except Exception as error:  # noqa: BLE001 - there is no session yet that could fail
+            self._log.failed(error)
+            self._is_closed = True
+            output.transport.abort()
+
+    def _meet(self, transport: asyncio.BaseTransport, output: ClientOutput) -> None:
+        """Learn who the client is."""
         peer = self._accepted.peer or Peer.of(transport)
         if not peer.host:
             # The client reset the connection before it was accepted: there is no address to answer or to log.
@@ -151,11 +172,12 @@ class ClientConnection(StompProtocol):
         self.session.set_client(facts, observe=self.stats.started)
         context, client = self._context, str(peer)
         identity = self.session.identity.decode()
+        login_until = self._accepted.accepted_at + self._listener.login_timeout
         self._login = LoginHandler(
-            context.pool, context.limits, peer.host, client, identity,
-            self._accepted.accepted_at + self._listener.login_timeout,
-        )  # fmt: skip
+            context.pool, context.limits, context.log_limits, peer.host, client, identity, login_until
+        )
         self._bridge = Bridge(self.session, self, context.pool, self._login, client, context.spawn)
+        self._operation_deadline = OperationDeadline(self.session, self._bridge.must_wait)
         context.clients.add(self)
 
     def data_received(self, data: bytes) -> None:
@@ -169,6 +191,8 @@ class ClientConnection(StompProtocol):
             self._decoder.feed(data)
         except FrameError as error:
             self.session.malformed(error)
+        except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
+            self.failed(error)
         self.advance()
 
     def eof_received(self) -> bool:
@@ -182,11 +206,12 @@ class ClientConnection(StompProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone. The gateway still carries out what it sent."""
         self._has_ended = self._is_lost = True
-        self._accepted.on_closed()
-        self._output.connection_lost()
-        self._heartbeats.stop()
-        self._rate_limiter.stop()
         self._context.closing.discard(self)
+        for step in (self._accepted.on_closed, self._output.connection_lost, self._heartbeats.stop, self._lost):
+            guarded(self, step)
+
+    def _lost(self) -> None:
+        self._rate_limiter.stop()
         # Messages that the client can no longer take must not be settled.
         self.session.stop_deliveries()
         if not self._is_closed:
@@ -206,32 +231,37 @@ class ClientConnection(StompProtocol):
     def pause_writing(self) -> None:
         """The client does not take its messages as fast as they come."""
         self._output.pause(self._context.clock())
-        self.session.set_client_writable(False)
-        self._bridge.client_writable(False)
+        guarded(self, self._set_writable, False)
 
     def resume_writing(self) -> None:
         """The client has taken most of the write buffer."""
         self._output.resume()
-        self.session.set_client_writable(True)
         self.session.release(Hold.CLIENT_WRITE)
-        self._bridge.client_writable(True)
+        guarded(self, self._set_writable, True)
         self.advance()
+
+    def _set_writable(self, writable: bool) -> None:
+        self.session.set_client_writable(writable)
+        self._bridge.client_writable(writable)
 
     # The session.
 
     def advance(self) -> None:
         """Run the session, write to both sides, and close if the session is over. HOT: once per read of either side."""
-        session = self.session
         if self._is_closed:
-            session.output.clear()
+            self.session.output.clear()
             return
-        self._context.journal.clock.tick()
         try:
-            session.run(self._decoder)
-            self._rate_limiter.charge(self.stats.bytes_in)
-            self._flush()
+            self._advance()
         except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
             self.failed(error)
+
+    def _advance(self) -> None:
+        session = self.session
+        self._context.journal.clock.tick()
+        session.run(self._decoder)
+        self._rate_limiter.charge(self.stats.bytes_in)
+        self._flush()
         if session.state is State.CLOSED:
             self._close()
         elif self._is_done():
@@ -277,9 +307,9 @@ class ClientConnection(StompProtocol):
         if session.has_auto_acks and self._output.is_writable and not self._is_lost:
             if session.take_urgency():
                 # Not at once: the loop hands bytes to the kernel after this round of callbacks.
-                asyncio.get_running_loop().call_soon(self.settle)
+                asyncio.get_running_loop().call_soon(guarded, self, self.settle)
             else:
-                self._context.auto_acks.schedule(self.settle)
+                self._context.auto_acks.schedule(self)
 
     def settle(self) -> None:
         """Settle what was delivered under ack:auto once the kernel has it: the gateway's own buffers die with it."""
@@ -290,7 +320,7 @@ class ClientConnection(StompProtocol):
             self.session.settle_auto_acks()
             self._bridge.flush()
         elif unsent != self._unsent:
-            self._context.auto_acks.schedule(self.settle)
+            self._context.auto_acks.schedule(self)
         # If the client has taken nothing since the last round, `time_passed` calls this again.
         self._unsent = unsent
 
@@ -325,10 +355,18 @@ class ClientConnection(StompProtocol):
         self._rate_limiter.charge(self.stats.bytes_in)
         self._read_or_pause()
 
-    def failed(self, error: BaseException) -> None:
+    def failed(self, error: Exception) -> None:
         """A fault of the gateway: the client gets an ERROR without details, and the log gets the details."""
         self._log.failed(error)
-        self._end(StompError("Processing error", "Processing error\n", close=CloseReason.INTERNAL_ERROR))
+        if not self._is_failed and not self._is_closed:
+            self._is_failed = True
+            guarded(
+                self, self._end, StompError("Processing error", "Processing error\n", close=CloseReason.INTERNAL_ERROR)
+            )
+        else:
+            # It failed once more while it closed.
+            self._output.transport.abort()
+            self._close()
 
     # Time.
 
@@ -357,6 +395,10 @@ class ClientConnection(StompProtocol):
         if session.token_expired(time.time()):
             self._end(error_frames.token_expired())
             return
+        missed = self._operation_deadline.missed(now)
+        if missed is not None:
+            self._end(missed)
+            return
         session.time_passed(now)
         self._bridge.time_passed()
         self.stats.time_passed()
@@ -365,7 +407,7 @@ class ClientConnection(StompProtocol):
             self._end(error_frames.closing("Slow consumer", text, CloseReason.SLOW_CONSUMER))
         elif session.output:
             self._flush()
-        if session.has_auto_acks and not self._context.auto_acks.is_scheduled(self.settle):
+        if session.has_auto_acks and not self._context.auto_acks.is_scheduled(self):
             self.settle()
 
     # The end.
@@ -373,7 +415,7 @@ class ClientConnection(StompProtocol):
     def drain(self) -> None:
         """The gateway is stopping: finish the work under way, then end the session."""
         # The event loop first offers the kernel everything that was written.
-        asyncio.get_running_loop().call_soon(self._drain)
+        asyncio.get_running_loop().call_soon(guarded, self, self._drain)
 
     def _drain(self) -> None:
         if self._is_closed:
@@ -401,17 +443,28 @@ class ClientConnection(StompProtocol):
         if self._is_closed:
             return
         self._is_closed = True
-        self._heartbeats.stop()
-        self._rate_limiter.stop()
-        self._bridge.flush()
-        self._bridge.release()
         self._context.clients.discard(self)
+        if not self._is_lost:
+            self._context.closing.add(self)
+        # Whatever of this fails, the rest must be done.
+        for step in (
+            self._heartbeats.stop,
+            self._rate_limiter.stop,
+            self._bridge.flush,
+            self._bridge.release,
+            self._report_end,
+            self._close_output,
+        ):
+            guarded(self, step)
+
+    def _report_end(self) -> None:
         reason = self.session.close_reason
         self.stats.ended(reason)
         self._log.ended(reason)
+
+    def _close_output(self) -> None:
         if not self._is_lost:
-            self._context.closing.add(self)
-            self._output.close(reason, has_ended=self._has_ended, is_reading=self._reading)
+            self._output.close(self.session.close_reason, has_ended=self._has_ended, is_reading=self._reading)
 
     def close_by_operator(self, reason: str) -> None:
         """End the session because an operator wants it; its ERROR has the reason if there is one."""

@@ -67,7 +67,8 @@ class ConnectionStats:
         return None if self.recorder is None else f"{self.recorder.writer.boot} {self.recorder.number}"
 
     @property
-    def _host(self) -> str:
+    def host(self) -> str:
+        """The client's IP address; empty if it is unknown."""
         return "" if self._peer is None else self._peer.host
 
     def arrived(self, peer: Peer) -> None:
@@ -82,7 +83,7 @@ class ConnectionStats:
         self.is_greeted = not session.traffic.commands.keys().isdisjoint(_CONNECT)
         self.label = self._stats.label(session.settings.name)
         self._stats.host(self.label).started[session.version.decode(), self.transport] += 1
-        self.recorder = self._journal.recorder(session, self._connected, self._host, tls=self.is_encrypted)
+        self.recorder = self._journal.recorder(session, self._connected, self.host, tls=self.is_encrypted)
         return self.recorder
 
     def batch_done(self) -> None:
@@ -120,7 +121,7 @@ class ConnectionStats:
         if self.recorder is not None:
             self.recorder.failed(error)
         else:
-            self._journal.refused(error, self._host)
+            self._journal.refused(error, self.host)
 
     def add_to(self, stats: Stats) -> None:
         """Add this connection and its session to the sums of a virtual host."""

@@ -11,19 +11,19 @@ from gateway.stomp.heartbeat import HeartbeatMonitor, Heartbeats
 class HeartbeatTimer:
     """Sends heart-beats, and calls ``timed_out`` with the allowed silence in seconds when the client's do not come.
 
-    ``is_read`` says whether the gateway reads from the client now: otherwise the client does not count as silent.
+    ``has_sent_unread`` says whether a client that the gateway does not read now has sent bytes in so many seconds.
     """
 
-    __slots__ = ("_is_read", "_monitor", "_send", "_timed_out", "_timers", "has_received", "has_sent")
+    __slots__ = ("_has_sent_unread", "_monitor", "_send", "_timed_out", "_timers", "has_received", "has_sent")
 
     def __init__(
-        self, send: Callable[[], None], is_read: Callable[[], bool], timed_out: Callable[[float], None]
+        self, send: Callable[[], None], has_sent_unread: Callable[[float], bool], timed_out: Callable[[float], None]
     ) -> None:
         # Whether bytes came from the client, and went to it, since the last tick. The connection sets these.
         self.has_received = True
         self.has_sent = False
         self._send = send
-        self._is_read = is_read
+        self._has_sent_unread = has_sent_unread
         self._timed_out = timed_out
         self._monitor = HeartbeatMonitor()
         self._timers: list[PeriodicTimer] = []
@@ -51,7 +51,7 @@ class HeartbeatTimer:
         self.has_sent = False
 
     def _check(self, silence: float) -> None:
-        is_silent = self._monitor.tick(heard=self.has_received or not self._is_read())
+        is_silent = self._monitor.tick(heard=self.has_received or self._has_sent_unread(silence / 2))
         self.has_received = False
         if is_silent:
             self._timed_out(silence)

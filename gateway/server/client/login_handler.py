@@ -12,6 +12,7 @@ from gateway.server.broker.broker_errors import ACCESS_REFUSED, CONNECTION_FORCE
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.link_pool import LinkPool, LoginLinks
 from gateway.server.client.session_limits import LimitReachedError, SessionLimits, SessionRates
+from gateway.server.log_limits import LogLimits
 from gateway.session import ops
 
 log = structlog.get_logger("gateway.session")
@@ -28,12 +29,20 @@ class LoginHandler:
     """
 
     def __init__(
-        self, pool: LinkPool, limits: SessionLimits, host: str, client: str, session: str, deadline: float
+        self,
+        pool: LinkPool,
+        limits: SessionLimits,
+        log_limits: LogLimits,
+        host: str,
+        client: str,
+        session: str,
+        deadline: float,
     ) -> None:
         # Set while the session is counted.
         self.rates: SessionRates | None = None
         self._pool = pool
         self._limits = limits
+        self._log_limits = log_limits
         self._host = host
         self._client = client
         self._session = session
@@ -72,7 +81,9 @@ class LoginHandler:
             self._log_refusal(virtual_host, credentials, str(full))
             return ops.SessionRefused(full.scope, full.limit)
         except LinkDownError as down:
-            log.warning("upstream unreachable", virtual_host=virtual_host.name, reason=down.detail)
+            name = virtual_host.name
+            if (left_out := self._log_limits.for_virtual_host(name)) is not None:
+                log.warning("upstream unreachable", virtual_host=name, reason=down.detail, left_out=left_out)
             return ops.BrokerUnreachable()
         except UpstreamError as refusal:
             self._log_refusal(virtual_host, credentials, refusal.text)
@@ -103,8 +114,12 @@ class LoginHandler:
             self._patience = None
 
     def _log_refusal(self, virtual_host: VirtualHost, credentials: Credentials, reason: str) -> None:
-        login = credentials.login[:_LONGEST_LOGIN]
-        log.info("login refused", peer=self._client, virtual_host=virtual_host.name, login=login, reason=reason)
+        login, left_out = credentials.login[:_LONGEST_LOGIN], self._log_limits.for_address(self._host)
+        if left_out is not None:
+            name = virtual_host.name
+            log.info(
+                "login refused", peer=self._client, virtual_host=name, login=login, reason=reason, left_out=left_out
+            )
 
     def log_out(self) -> None:
         """Stop counting the session: it is over, or did not begin after the login."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import select
+import socket
 import struct
 import termios
-from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CloseReason
+from gateway.server.fault_boundary import FaultOwner, guarded
 from gateway.server.listen.websocket_transport import WebSocketTransport
 from gateway.session.subscription import split_frames
 
@@ -29,6 +30,12 @@ _CLOSE_TIMEOUT: Final = 5.0
 # How long automatic acknowledgements are collected, in seconds: a write to the broker for each message would cost more
 # than the message.
 _AUTO_ACK_INTERVAL: Final = 0.01
+
+# So many bytes that wait in the kernel may mean that it takes no more.
+_FULL: Final = 4096
+
+# From Linux's struct tcp_info: the milliseconds since the last data came (tcpi_last_data_recv).
+_LAST_RECEIVED: Final = struct.Struct("=52xI")
 
 
 class ClientOutput:
@@ -93,6 +100,18 @@ class ClientOutput:
         """0 if the kernel has taken everything; else a number that changes when the client takes some."""
         return self.write_buffer or (_unsent_below_tls(self.transport) if self._over_tls else 0)
 
+    def has_sent_unread(self, seconds: float) -> bool:
+        """Whether a client that is not read has sent something in the last seconds, as far as the kernel can tell."""
+        connection = self.transport.get_extra_info("socket")
+        if connection.fileno() < 0:
+            return False
+        (waiting,) = struct.unpack("i", fcntl.ioctl(connection.fileno(), termios.FIONREAD, bytes(4)))
+        if waiting >= _FULL or not hasattr(socket, "TCP_INFO"):
+            return True
+        facts = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_RECEIVED.size)
+        (milliseconds,) = _LAST_RECEIVED.unpack(facts)
+        return bool(milliseconds <= seconds * 1000)
+
     def close(self, reason: CloseReason | None, *, has_ended: bool, is_reading: bool) -> None:
         """Close after the last frame, and abort if the client does not close soon.
 
@@ -136,23 +155,29 @@ def _unsent_below_tls(transport: asyncio.BaseTransport) -> int:
     return max(1, int(in_kernel))
 
 
+class _Settler(FaultOwner, Protocol):
+    """A client's connection."""
+
+    def settle(self) -> None: ...
+
+
 class AutoAckFlusher:
     """Settles the automatic acknowledgements of all clients in rounds, without a timer for each message."""
 
     def __init__(self) -> None:
-        self._waiting: set[Callable[[], None]] = set()
+        self._waiting: set[_Settler] = set()
 
-    def schedule(self, settle: Callable[[], None]) -> None:
-        """Call a function in the next round, once."""
+    def schedule(self, client: _Settler) -> None:
+        """Settle for a client in the next round, once."""
         if not self._waiting:
             asyncio.get_running_loop().call_later(_AUTO_ACK_INTERVAL, self._flush)
-        self._waiting.add(settle)
+        self._waiting.add(client)
 
-    def is_scheduled(self, settle: Callable[[], None]) -> bool:
-        """Whether a function will be called in the next round."""
-        return settle in self._waiting
+    def is_scheduled(self, client: _Settler) -> bool:
+        """Whether the next round settles for a client."""
+        return client in self._waiting
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, set()
-        for settle in waiting:
-            settle()
+        for client in waiting:
+            guarded(client, client.settle)

@@ -17,6 +17,7 @@ from gateway.server.broker.broker_errors import (
     RESOURCE_LOCKED,
     LinkDownError,
     UpstreamError,
+    is_cancelled,
 )
 from gateway.server.broker.link_pool import LoginLinks
 from gateway.server.broker.redial import Backoff
@@ -51,15 +52,15 @@ class Recovery:
         self._backoff = Backoff()
         # When the link was lost whose loss is not overcome yet, on the event loop's clock.
         self._lost_at: float | None = None
-        # Bounds a wait: for a broker, or for the next attempt. No call of the broker is broken off by it.
-        self._wait: asyncio.Timeout | None = None
-        self._is_stopped = False
+        # Bounds the recovery under way.
+        self._bound: asyncio.Timeout | None = None
+        self._stopped = asyncio.Event()
 
     def stop(self) -> None:
         """What is lost is not needed any more. A recovery under way ends soon, and without an outcome."""
-        self._is_stopped = True
-        if self._wait is not None:
-            self._wait.reschedule(asyncio.get_running_loop().time())
+        self._stopped.set()
+        if self._bound is not None:
+            self._bound.reschedule(asyncio.get_running_loop().time())
 
     async def run(self, operation: ops.Recover, ride_through: float) -> ops.Event | None:
         """Bring everything back; None if it was stopped. The time for it runs from the loss of the link."""
@@ -71,35 +72,36 @@ class Recovery:
         else:
             self._backoff = Backoff()
             self._lost_at = now
+        if self._stopped.is_set():
+            return None
         try:
-            return await self._until_back(operation, self._lost_at + ride_through, pause)
+            async with asyncio.timeout_at(self._lost_at + ride_through) as self._bound:
+                return await self._until_back(operation, pause)
         except TimeoutError:
-            return None if self._is_stopped else ops.RecoveryFailed()
+            return None if self._stopped.is_set() else ops.RecoveryFailed()
+        finally:
+            self._bound = None
 
-    async def _until_back(self, operation: ops.Recover, deadline: float, pause: float) -> ops.Event | None:
+    async def _until_back(self, operation: ops.Recover, pause: float) -> ops.Event:
         subscribed: dict[Subscription, ops.Subscribed] = {}
-        while not self._is_stopped:
+        while True:
+            await asyncio.sleep(pause)
             try:
-                await self._wait_for_links(deadline, pause)
+                await self._restorer.links.come_back()
                 async with self._restorer.links.restoring:
                     publisher = await self._restore(operation, subscribed)
             except LinkDownError:
                 pass
+            except asyncio.CancelledError:
+                # The AMQP library cancels a call when its answer can no longer come.
+                if is_cancelled():
+                    raise
             except UpstreamError as refusal:
                 if refusal.code not in _PASSING:
                     return ops.RecoveryFailed(refusal.code, refusal.text)
             else:
                 return ops.Recovered(tuple(subscribed.values()), publisher)
             pause = self._backoff.next()
-        return None
-
-    async def _wait_for_links(self, deadline: float, pause: float) -> None:
-        try:
-            async with asyncio.timeout_at(deadline) as self._wait:
-                await asyncio.sleep(pause)
-                await self._restorer.links.come_back()
-        finally:
-            self._wait = None
 
     async def _restore(
         self, operation: ops.Recover, subscribed: dict[Subscription, ops.Subscribed]
@@ -109,12 +111,11 @@ class Recovery:
         The subscriptions come first: what is published again may be for them.
         """
         restorer = self._restorer
-        while not self._is_stopped:
+        while True:
             await restorer.restore_queues(operation)
             for request in operation.subscriptions:
-                if restorer.lacks_consumer(request.subscription) and not self._is_stopped:
+                if restorer.lacks_consumer(request.subscription):
                     subscribed[request.subscription] = await restorer.restore_consumer(request)
             publisher = await restorer.restore_publisher(operation) if operation.publishing else None
             if not any(restorer.lacks_consumer(each.subscription) for each in operation.subscriptions):
                 return publisher
-        raise LinkDownError(CONNECTION_FORCED, "not needed any more")

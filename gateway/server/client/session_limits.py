@@ -14,19 +14,16 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Final
 
 from gateway.config.virtual_host import Limit, VirtualHost
 from gateway.errors import GatewayError
+from gateway.server.client_address import network_of
 from gateway.session.context import Hold
 from gateway.session.session import NO_TURN_LIMIT, Session
 
 _USER: Final = "user"
 _ADDRESS: Final = "address"
-
-# A customer of a network gets an IPv6 prefix of this many bits, and may use any address in it.
-_PREFIX: Final = 64
 
 # A turn of a client whose message rate is limited, in seconds of that rate.
 _TURN: Final = 0.1
@@ -42,19 +39,6 @@ class LimitReachedError(GatewayError):
         super().__init__(f"{scope} has {limit} sessions")
         self.scope = scope
         self.limit = limit
-
-
-def network_of(host: str) -> str:
-    """The unit that counts as one address: an IPv4 address, or an IPv6 network of 64 bits."""
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if not isinstance(address, IPv6Address):
-        return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(IPv6Network((address, _PREFIX), strict=False))
 
 
 class Bucket:

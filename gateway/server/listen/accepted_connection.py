@@ -1,4 +1,4 @@
-"""A connection that a listener has accepted: its peer, and a limit for its log lines."""
+"""A connection that a listener has accepted, and its peer."""
 
 from __future__ import annotations
 
@@ -8,14 +8,9 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from typing import Final
 
-import structlog
-
-log: structlog.stdlib.BoundLogger = structlog.get_logger("gateway.listening")
+from gateway.server.log_limits import LogRateLimiter
 
 TLS_HINT: Final = "give this listener a tls section, or let the client connect without TLS"
-
-_LINES: Final = 10
-_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,41 +54,6 @@ class Peer:
         if not self.host:
             return "unknown"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-class LogRateLimiter:
-    """Bounds the log lines that clients can cause without a login: 10 in 10 seconds for all events together."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._since = clock()
-        self._lines = 0
-        self._left_out = 0
-
-    def left_out(self) -> int | None:
-        """The number of lines left out before this one; None if this one must be left out too."""
-        now = self._clock()
-        if now - self._since > _SECONDS:
-            self._since, self._lines = now, 0
-        if self._lines >= _LINES:
-            self._left_out += 1
-            return None
-        self._lines += 1
-        left_out, self._left_out = self._left_out, 0
-        return left_out
-
-    def info(self, event: str, **details: object) -> bool:
-        """Log at level info, unless there were too many lines; whether the line was written."""
-        left_out = self.left_out()
-        if left_out is not None:
-            log.info(event, **details, left_out=left_out)
-        return left_out is not None
-
-    def warning(self, event: str, **details: object) -> None:
-        """The same at level warning."""
-        left_out = self.left_out()
-        if left_out is not None:
-            log.warning(event, **details, left_out=left_out)
 
 
 @dataclass(frozen=True, slots=True)

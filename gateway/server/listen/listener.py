@@ -11,9 +11,8 @@ import asyncio
 import contextlib
 import errno
 import socket
-import ssl
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -21,10 +20,11 @@ import structlog
 
 from gateway.config.listener_settings import Listener
 from gateway.config.scalars import SocketAddress
-from gateway.server.listen.accepted_connection import AcceptedConnection, LogRateLimiter, Peer
+from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.listen.proxy_protocol import ProxyHeaderError, bytes_missing, parse_header
 from gateway.server.listen.tls import handshake_failure
-from gateway.server.tls_contexts import listener_tls_context
+from gateway.server.log_limits import LogRateLimiter
+from gateway.server.tls_contexts import TlsContext, TlsContexts
 
 log = structlog.get_logger("gateway.listening")
 
@@ -43,22 +43,51 @@ _MAX_PREPARING: Final = 1000
 _NOT_HERE: Final = frozenset((errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL))
 
 
-class OpenListener:
-    """The sockets of one listener."""
+@dataclass(frozen=True, slots=True)
+class _Treatment:
+    """What is done with a new connection; one that is in preparation keeps that of its beginning."""
 
-    def __init__(self, listener: Listener, make_protocol: MakeProtocol) -> None:
+    settings: Listener
+    make_protocol: MakeProtocol
+    tls: TlsContext | None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a connection needs no preparation."""
+        return self.tls is None and not self.settings.proxy_protocol
+
+
+class OpenListener:
+    """The sockets of one listener.
+
+    ``open`` takes its TLS context from ``contexts``.
+    """
+
+    def __init__(
+        self,
+        listener: Listener,
+        make_protocol: MakeProtocol,
+        contexts: TlsContexts,
+        log_limiter: LogRateLimiter | None = None,
+    ) -> None:
         # Host and port of every socket.
         self.addresses: list[tuple[str, int]] = []
-        self._listener = listener
+        self._treatment = _Treatment(listener, make_protocol, None)
+        self._contexts = contexts
         self._address = str(listener.address)
-        self._make_protocol = make_protocol
         self._loop = asyncio.get_running_loop()
-        self._context: ssl.SSLContext | None = None
+        self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
+        self._accepting: set[asyncio.Task[None]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._log_limiter = LogRateLimiter(self._loop.time)
+        self._log_limiter = log_limiter or LogRateLimiter(self._loop.time)
         self._preparing = asyncio.Semaphore(_MAX_PREPARING)
         self._connections: set[object] = set()
+
+    @property
+    def settings(self) -> Listener:
+        """The settings for new connections."""
+        return self._treatment.settings
 
     async def open(self) -> None:
         """Bind the address, or each address that the host name resolves to, and accept connections.
@@ -66,38 +95,69 @@ class OpenListener:
         Raises:
             OSError: an address cannot be bound, or a TLS file cannot be used; no socket is left open.
         """
-        listener = self._listener
-        if listener.tls is not None:
-            self._context = listener_tls_context(listener.tls)
+        listener = self.settings
+        self._treatment = self._treat(listener, self._treatment.make_protocol)
         sockets = await bound(listener.address, listener.backlog)
         self.addresses = [each.getsockname()[:2] for each in sockets]
+        await self._accept_from(sockets)
+
+    async def change(self, listener: Listener, make_protocol: MakeProtocol) -> None:
+        """Use other settings, for the same address, for new connections. No connection is lost.
+
+        Raises:
+            OSError: a TLS file cannot be used, or there is no file descriptor left; nothing has changed.
+        """
+        before, treatment = self._treatment, self._treat(listener, make_protocol)
+        if treatment.is_plain is before.is_plain:
+            self._treatment = treatment
+            for each in self._sockets:
+                each.listen(listener.backlog)
+            return
+        # Another way of accepting, on the same sockets: what waits in their backlog stays there.
+        sockets = [each.dup() for each in self._sockets]
+        self._stop_accepting()
+        self._treatment = treatment
+        await self._accept_from(sockets)
+
+    def _treat(self, listener: Listener, make_protocol: MakeProtocol) -> _Treatment:
+        return _Treatment(listener, make_protocol, None if listener.tls is None else self._contexts.of(listener.tls))
+
+    async def _accept_from(self, sockets: list[socket.socket]) -> None:
+        self._sockets = sockets
         for each in sockets:
-            if self._context is None and not listener.proxy_protocol:
-                server = await self._loop.create_server(self._accepted, sock=each, backlog=listener.backlog)
-                self._servers.append(server)
+            if self._treatment.is_plain:
+                backlog = self.settings.backlog
+                self._servers.append(await self._loop.create_server(self._accepted, sock=each, backlog=backlog))
             else:
-                self._spawn(self._accept_all(each))
+                each.listen(self.settings.backlog)
+                self._spawn(self._accept_all(each), self._accepting)
+
+    def _stop_accepting(self) -> None:
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        for task in tuple(self._accepting):
+            task.cancel()
 
     def close(self) -> None:
         """Accept no more connections, and drop those in preparation."""
-        for server in self._servers:
-            server.close()
+        self._stop_accepting()
         for task in tuple(self._tasks):
             task.cancel()
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    def _spawn(self, work: Coroutine[None, None, None], tasks: set[asyncio.Task[None]]) -> None:
         task = self._loop.create_task(work, name=f"listener {self._address}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
     def _accepted(self) -> asyncio.Protocol:
         """Make the protocol of a connection that the event loop has accepted."""
         accepted = self._counted(None)
-        return _Refused() if accepted is None else self._make_protocol(accepted)
+        return _Refused() if accepted is None else self._treatment.make_protocol(accepted)
 
     def _counted(self, peer: Peer | None) -> AcceptedConnection | None:
         """Count a connection until it is closed; None if it is beyond `max_connections`."""
-        most = self._listener.max_connections
+        most = self.settings.max_connections
         if most is not None and len(self._connections) >= most:
             self._log_limiter.warning("too many connections", address=self._address, most=most)
             return None
@@ -112,7 +172,7 @@ class OpenListener:
                 if self._preparing.locked():
                     self._log_limiter.warning("too many not let in yet", address=self._address)
                 await self._preparing.acquire()
-                self._spawn(self._prepare(*await self._accept(listening)))
+                self._spawn(self._prepare(*await self._accept(listening), self._treatment), self._tasks)
 
     async def _accept(self, listening: socket.socket) -> tuple[socket.socket, AcceptedConnection]:
         """The next connection that could be accepted."""
@@ -131,23 +191,23 @@ class OpenListener:
                     return connection, accepted
                 connection.close()
 
-    async def _prepare(self, connection: socket.socket, accepted: AcceptedConnection) -> None:
+    async def _prepare(self, connection: socket.socket, accepted: AcceptedConnection, treatment: _Treatment) -> None:
         """Read the PROXY header and do the TLS handshake; a failure ends this connection only."""
-        deadline = accepted.accepted_at + self._listener.login_timeout
+        deadline = accepted.accepted_at + treatment.settings.login_timeout
         try:
-            client = await self._read_proxy_header(connection, accepted, deadline)
+            client = await self._read_proxy_header(connection, accepted, treatment, deadline)
             if client is not None:
-                await self._make_transport(connection, client, deadline)
+                await self._make_transport(connection, client, treatment, deadline)
         finally:
             self._preparing.release()
 
     async def _read_proxy_header(
-        self, connection: socket.socket, accepted: AcceptedConnection, deadline: float
+        self, connection: socket.socket, accepted: AcceptedConnection, treatment: _Treatment, deadline: float
     ) -> AcceptedConnection | None:
         """The connection with the address of the client behind the proxy; None if the header is missing or wrong."""
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._listener.proxy_protocol:
+            if treatment.settings.proxy_protocol:
                 async with asyncio.timeout_at(deadline):
                     peer = await self._peer_behind_proxy(connection)
                 if peer is None and accepted.peer is not None:
@@ -174,12 +234,15 @@ class OpenListener:
             header += data
         return parse_header(bytes(header))
 
-    async def _make_transport(self, connection: socket.socket, accepted: AcceptedConnection, deadline: float) -> None:
+    async def _make_transport(
+        self, connection: socket.socket, accepted: AcceptedConnection, treatment: _Treatment, deadline: float
+    ) -> None:
         """Make the connection's transport, with TLS after the handshake. It owns the socket from here on."""
-        timeout = None if self._context is None else max(deadline - self._loop.time(), 0.001)
+        context = None if treatment.tls is None else treatment.tls.context
+        timeout = None if context is None else max(deadline - self._loop.time(), 0.001)
         try:
             await self._loop.connect_accepted_socket(
-                lambda: self._make_protocol(accepted), connection, ssl=self._context, ssl_handshake_timeout=timeout
+                lambda: treatment.make_protocol(accepted), connection, ssl=context, ssl_handshake_timeout=timeout
             )
         except OSError as error:
             accepted.on_closed()

@@ -21,14 +21,17 @@ from gateway.journal.journal import Journal, node_name
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.client.connection import ClientConnection, ServerContext
 from gateway.server.client.session_limits import SessionLimits
+from gateway.server.fault_boundary import guarded
 from gateway.server.listen.accepted_connection import AcceptedConnection
 from gateway.server.listen.listener import OpenListener
 from gateway.server.listen.websocket import WebSocketConnection
+from gateway.server.log_limits import LogLimits
 from gateway.server.periodic_timer import PeriodicTimer
 from gateway.server.process.drain import drain_clients
 from gateway.server.process.readiness import Readiness, ReadinessProbe
 from gateway.server.process.systemd_notify import SystemdNotifier
-from gateway.server.stats import GatewayStats
+from gateway.server.stats import GatewayStats, ReloadStats
+from gateway.server.tls_contexts import TlsContext, TlsContexts
 
 log = structlog.get_logger("gateway")
 
@@ -80,11 +83,21 @@ class Gateway:
         self.journal = Journal(config)
         self.started_at = self.journal.clock.time
         self.stats = GatewayStats(config.virtual_hosts)
+        self.reloads = ReloadStats(self.started_at)
         self.lag = _LoopLag(_CHECK_INTERVAL)
         self.node = node_name(config.defaults.journal.node)
-        self.pool = LinkPool(self._loop.time, self._spawn, self.journal, self.stats, self.node)
-        self._readiness = ReadinessProbe(tuple(config.resolved_virtual_hosts()), self.pool, self._loop.time)
+        self.tls_contexts = TlsContexts()
+        self._upstream_contexts: list[TlsContext] = []
+        self._following: asyncio.Task[None] | None = None
+        self.pool = LinkPool(self._loop.time, self._spawn, self.journal, self.stats, self.node, self.tls_contexts)
+        self._readiness = ReadinessProbe(
+            lambda: self.config.resolved_virtual_hosts(),  # noqa: PLW0108 - the configuration may be replaced
+            self.pool,
+            self.stats,
+            self._loop.time,
+        )
         self.limits = SessionLimits(self._loop.time)
+        self.log_limits = LogLimits(config.logging, self._loop.time)
         self._context = ServerContext(
             server=b"stomp-gateway/" + __version__.encode(),
             find_virtual_host=config.virtual_host,
@@ -94,6 +107,7 @@ class Gateway:
             journal=self.journal,
             stats=self.stats,
             limits=self.limits,
+            log_limits=self.log_limits,
         )
         # Connections with a session.
         self.clients = self._context.clients
@@ -105,11 +119,18 @@ class Gateway:
 
     async def readiness(self) -> Readiness:
         """Whether clients can be served, and why not."""
+        virtual_hosts = await self._readiness.states()
+        readiness = Readiness((), virtual_hosts)
         if self._is_stopping:
-            return Readiness(("draining",))
-        if not self._listeners:
-            return Readiness(("no listener is open",))
-        return Readiness(await self._readiness.reasons())
+            reasons = ["draining"]
+        elif not self._listeners:
+            reasons = ["no listener is open"]
+        elif len(readiness.down) < len(virtual_hosts):
+            reasons = []
+        else:
+            states = (state for states in virtual_hosts.values() for state in states)
+            reasons = [f"{state.broker}: {state.reason}" for state in states]
+        return Readiness(tuple(dict.fromkeys(reasons)), virtual_hosts)
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -145,6 +166,8 @@ class Gateway:
                 self._stop_listening()
                 self.journal.close()
                 raise ListenError(str(listener.address), error) from error
+        self._upstream_contexts = self._make_upstream_contexts()
+        self._following = self._loop.create_task(self.tls_contexts.follow_files(), name="certificates")
         self._deadline_timer = PeriodicTimer(_CHECK_INTERVAL, self._check_deadlines)
         self.lag.start(self._loop.time())
         if self.journal.is_on:
@@ -160,9 +183,24 @@ class Gateway:
         def make_websocket(accepted: AcceptedConnection) -> WebSocketConnection:
             return WebSocketConnection(listener, accepted, make_client, self._handshakes)
 
-        opened = OpenListener(listener, make_client if listener.websocket is None else make_websocket)
+        make_protocol = make_client if listener.websocket is None else make_websocket
+        opened = OpenListener(listener, make_protocol, self.tls_contexts, self.log_limits.of_listener())
         await opened.open()
         self._listeners.append(opened)
+
+    def _make_upstream_contexts(self) -> list[TlsContext]:
+        """The TLS contexts toward brokers, kept so that their files are followed before the first link and after it."""
+        contexts = []
+        for virtual_host in self.config.resolved_virtual_hosts():
+            upstream = virtual_host.upstream
+            if any(url.tls for url in upstream.urls):
+                try:
+                    contexts.append(self.tls_contexts.of(upstream.tls))
+                except OSError as error:
+                    # It was valid when the configuration was read. Each link tries again.
+                    file, reason = upstream.tls.cert_file or upstream.tls.ca_file, error.strerror or str(error)
+                    log.error("certificate unusable", file=str(file), reason=reason)
+        return contexts
 
     def _is_served_by_ipv4(self, address: SocketAddress) -> bool:
         """Whether the address is ``::``, and a listener on the same port has 0.0.0.0."""
@@ -173,14 +211,15 @@ class Gateway:
         now = self._loop.time()
         self.lag.tick(now)
         if self.lag.ticks % _CHECKS_PER_MINUTE == 0:
-            self.stats.minute_passed()
+            guarded(self, self.stats.minute_passed)
         for client in tuple(self.clients):
-            try:
-                client.time_passed(now)
-            except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
-                client.failed(error)
-        self.limits.forget_idle()
-        self.pool.close_idle()
+            guarded(client, client.time_passed, now)
+        guarded(self, self.limits.forget_idle)
+        guarded(self, self.pool.close_idle)
+
+    def failed(self, error: Exception) -> None:
+        """A fault in work that belongs to no session: it is logged, and done again the next time."""
+        log.error("internal error", exc_info=error)
 
     def _stop_listening(self) -> None:
         for listener in self._listeners:
@@ -213,12 +252,15 @@ class Gateway:
                 # A session that waits for confirms has no task; it ends when the broker answers.
                 await asyncio.sleep(_DRAIN_INTERVAL)
         for client in tuple(self.clients):
-            client.abort()
+            guarded(client, client.abort)
         # These now include the clients from before.
         for client in tuple(self._context.closing):
-            client.abort()
+            guarded(client, client.abort)
         await self.pool.close()
         await self._readiness.close()
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait([self._following])
         for timer in (self._deadline_timer, self._journal_timer):
             if timer is not None:
                 timer.stop()

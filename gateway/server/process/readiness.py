@@ -1,89 +1,165 @@
-"""Whether clients can be served at this moment, and why not."""
+"""Whether clients can be served at this moment, and why not; for each virtual host and each of its brokers."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from gateway.config.scalars import BrokerUrl
 from gateway.config.virtual_host import VirtualHost
+from gateway.server.broker.broker_errors import os_reason
+from gateway.server.broker.circuit import Circuit
 from gateway.server.broker.link_pool import LinkPool
+from gateway.server.broker.probe import greets
+from gateway.server.stats import GatewayStats
 
-# In seconds: how long a good and a bad result stay valid, and how long a broker may take to answer.
+# In seconds: how long it is believed that a broker answers, and that it does not; how long a broker may take to answer;
+# and how long whoever asks waits for news of brokers of which something is known.
 _KEEP_SUCCESS: Final = 5.0
 _KEEP_FAILURE: Final = 1.0
 _CONNECT_TIMEOUT: Final = 2.0
+_PATIENCE: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerState:
+    """One broker of a virtual host: whether it answers, or why not, and how many links of the virtual host it has."""
+
+    broker: BrokerUrl
+    reason: str
+    links: int
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it answers."""
+        return not self.reason
 
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Why clients cannot be served, in words; no ``reasons`` if they can."""
+    """Why clients cannot be served, in words (no ``reasons`` if they can), and the brokers of each virtual host."""
 
     reasons: tuple[str, ...] = ()
+    virtual_hosts: Mapping[str, tuple[BrokerState, ...]] = field(default_factory=dict)
 
     @property
     def is_ready(self) -> bool:
         """Whether clients can be served."""
         return not self.reasons
 
+    def is_up(self, virtual_host: str) -> bool:
+        """Whether a broker of a virtual host answers."""
+        return any(state.is_up for state in self.virtual_hosts[virtual_host])
+
+    def of(self, virtual_host: str) -> Readiness:
+        """The same for the clients of one virtual host."""
+        states = self.virtual_hosts[virtual_host]
+        reasons = () if self.is_up(virtual_host) else tuple(f"{state.broker}: {state.reason}" for state in states)
+        return Readiness(self.reasons or reasons, {virtual_host: states})
+
+    @property
+    def down(self) -> list[str]:
+        """The virtual hosts of which no broker answers."""
+        return [name for name in self.virtual_hosts if not self.is_up(name)]
+
 
 class ReadinessProbe:
-    """Checks that a broker can be reached: a link is open, or else a TCP connection succeeds."""
+    """Knows which brokers answer: from the pool's links and dials, and otherwise from probes of its own.
 
-    def __init__(self, virtual_hosts: tuple[VirtualHost, ...], pool: LinkPool, clock: Callable[[], float]) -> None:
-        # Each broker once, with its timeout in seconds.
-        self._brokers: dict[BrokerUrl, float] = {}
-        for virtual_host in virtual_hosts:
-            upstream = virtual_host.upstream
-            for url in upstream.urls:
-                self._brokers[url] = max(self._brokers.get(url, 0.0), min(_CONNECT_TIMEOUT, upstream.connect_timeout))
+    Of a broker that answered, a probe wants a TCP connection only, which RabbitMQ does not log. A broker that did not
+    answer must greet it in AMQP, since one that hangs takes TCP connections too. There are
+    no probes while nobody asks.
+    """
+
+    def __init__(
+        self,
+        virtual_hosts: Callable[[], Iterable[VirtualHost]],
+        pool: LinkPool,
+        stats: GatewayStats,
+        clock: Callable[[], float],
+    ) -> None:
+        self._virtual_hosts = virtual_hosts
         self._pool = pool
+        self._stats = stats
         self._clock = clock
-        self._task: asyncio.Task[tuple[str, ...]] | None = None
-        self._reasons: tuple[str, ...] = ()
-        self._probed_at: float | None = None
+        self._probes: dict[Circuit, asyncio.Task[None]] = {}
+        self._is_closed = False
 
-    async def reasons(self) -> tuple[str, ...]:
-        """Why no broker can be reached; empty if one can. A result stays valid for a few seconds."""
-        if self._pool.links:
-            return ()
-        keep = _KEEP_FAILURE if self._reasons else _KEEP_SUCCESS
-        if self._probed_at is None or self._clock() - self._probed_at > keep:
-            # Requests that arrive meanwhile wait for the same result.
-            if self._task is None:
-                self._task = asyncio.get_running_loop().create_task(self._probe(), name="admin readiness")
-            return await asyncio.shield(self._task)
-        return self._reasons
+    async def states(self) -> dict[str, tuple[BrokerState, ...]]:
+        """The brokers of each virtual host. News that are slow to come are in the next answer."""
+        virtual_hosts = tuple(self._virtual_hosts())
+        if not self._is_closed:
+            self._start_probes(virtual_hosts)
+        # Requests that come meanwhile wait for the same probes.
+        if unknown := [probe for circuit, probe in self._probes.items() if circuit.known_at is None]:
+            await asyncio.wait(unknown)
+        if self._probes:
+            await asyncio.wait(self._probes.values(), timeout=_PATIENCE)
+        links = Counter((self._stats.label(link.virtual_host), link.broker) for link in self._pool.links)
+        return {
+            virtual_host.name: tuple(
+                self._state(circuit, links[virtual_host.name, circuit.broker])
+                for circuit in self._pool.dialer.circuits(virtual_host.upstream)
+            )
+            for virtual_host in virtual_hosts
+        }
 
-    async def _probe(self) -> tuple[str, ...]:
-        try:
-            failures = await asyncio.gather(*(self._connect(url, seconds) for url, seconds in self._brokers.items()))
-            self._reasons = () if None in failures else tuple(failure for failure in failures if failure is not None)
-            self._probed_at = self._clock()
-            return self._reasons
-        finally:
-            self._task = None
+    def _start_probes(self, virtual_hosts: Iterable[VirtualHost]) -> None:
+        linked = {link.broker for link in self._pool.links}
+        for virtual_host in virtual_hosts:
+            for circuit in self._pool.dialer.circuits(virtual_host.upstream):
+                if circuit not in self._probes and self._is_stale(circuit, linked):
+                    probe = asyncio.create_task(self._probe(circuit, virtual_host), name=f"probe {circuit.broker}")
+                    self._probes[circuit] = probe
+
+    def _is_stale(self, circuit: Circuit, linked: set[BrokerUrl]) -> bool:
+        if circuit.is_open:
+            keep = _KEEP_FAILURE
+        elif circuit.broker in linked:
+            return False
+        else:
+            keep = _KEEP_SUCCESS
+        return circuit.known_at is None or self._clock() - circuit.known_at > keep
 
     @staticmethod
-    async def _connect(url: BrokerUrl, seconds: float) -> str | None:
+    def _state(circuit: Circuit, links: int) -> BrokerState:
+        """An open link proves that the broker is there, whatever happened to a dial."""
+        return BrokerState(circuit.broker, "" if links else circuit.reason, links)
+
+    async def _probe(self, circuit: Circuit, virtual_host: VirtualHost) -> None:
+        is_trial = circuit.begin(self._clock())
+        seconds = min(_CONNECT_TIMEOUT, virtual_host.upstream.connect_timeout)
+        try:
+            if circuit.is_open:
+                reason = await greets(circuit.broker, virtual_host.upstream.tls, seconds, self._pool.dialer.resolver)
+            else:
+                reason = await self._connect(circuit.broker, seconds)
+            if reason:
+                circuit.failed(reason, self._clock(), is_trial=is_trial)
+            else:
+                circuit.answered(self._clock())
+        finally:
+            del self._probes[circuit]
+
+    async def _connect(self, url: BrokerUrl, seconds: float) -> str:
         """Open a TCP connection and close it; the error if it fails."""
         try:
             async with asyncio.timeout(seconds):
-                _, writer = await asyncio.open_connection(url.host, url.port)
+                plain = await self._pool.dialer.resolver.connected(url.host, url.port)
         except TimeoutError:
-            return f"{url}: no answer within {seconds:g} seconds"
+            return f"no answer within {seconds:g} seconds"
         except OSError as error:
-            return f"{url}: {error.strerror or error}"
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
-        return None
+            return os_reason(error)
+        plain.close()
+        return ""
 
     async def close(self) -> None:
-        """Cancel a probe that is under way."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        """Probe nothing any more."""
+        self._is_closed = True
+        probes = list(self._probes.values())
+        for probe in probes:
+            probe.cancel()
+        await asyncio.gather(*probes, return_exceptions=True)

@@ -11,8 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.admin.metrics import Metrics
 from gateway.config.loader import parse
+from gateway.config.scalars import BrokerUrl
 from gateway.errors import StompError
-from gateway.server.process.readiness import Readiness
+from gateway.server.process.readiness import BrokerState, Readiness
 from gateway.server.stats import LATENCY_BOUNDS, NOT_LOGGED_IN, ConfirmLatencies, GatewayStats
 from gateway.session.destinations import DestinationKind
 from gateway.session.traffic import TrafficCounter
@@ -38,7 +39,8 @@ async def test_every_metric_is_described_with_its_labels() -> None:
         for counters in (host.totals.published, host.totals.delivered):
             counters[DestinationKind.QUEUE].add(TrafficCounter(1, 1, 1, 1))
         host.latencies.add(1)
-        text, _ = await Metrics(gateway).answer("", Readiness())
+        state = BrokerState(BrokerUrl("amqp", "mq", 5672), "", 1)
+        text, _ = await Metrics(gateway).answer("", Readiness(virtual_hosts={"/": (state,)}))
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(text.decode()):
         if family.name.startswith("stomp_gateway"):
@@ -46,8 +48,9 @@ async def test_every_metric_is_described_with_its_labels() -> None:
             labels = {label for sample in family.samples for label in sample.labels} - {"le"}
             found[name] = labels
             assert family.documentation
-    # What is there only while there are clients, or links.
-    for name in ("stomp_gateway_subscriptions", "stomp_gateway_links"):
+    # What is there only while there are clients, links or certificates.
+    certificates = ("stomp_gateway_certificate_expiry_timestamp_seconds", "stomp_gateway_certificate_stale")
+    for name in ("stomp_gateway_subscriptions", "stomp_gateway_links", *certificates):
         assert not found[name]
         found[name] = described[name]
     assert found == described

@@ -50,6 +50,8 @@ def api() -> Iterator[AdminApi]:
         api.lists["virtual-hosts"] = [
             {"name": name, "aliases": ["localhost"], "upstream": ["amqp://mq:5672"], "amqp_vhost": name, "sessions": 1,
              "subscriptions": 2, "links": 3, "published": 4, "delivered": 5, "errors": {"no-route": 3}, "holds": {},
+             "up": True, "brokers": [{"broker": "mq:5672", "up": True, "reason": None, "links": 3},
+                                     {"broker": "mq-2:5672", "up": name == "/", "reason": "refused", "links": 0}],
              "limits": None}
             for name in ("/", "orders")
         ]  # fmt: skip
@@ -93,7 +95,7 @@ def test_sessions_links_and_all_the_rest_are_shown(browser: Browser, api: AdminA
     shows(browser, "the client takes its messages too slowly", "(not logged in)")
     for view, parts in {
         "destinations": ("/queue/parcels", "4 KiB"),
-        "virtual-hosts": ("amqp://mq:5672", "2 subs"),
+        "virtual-hosts": ("mq:5672", "mq-2:5672", "down", "2 subs"),
         "links": ("stomp-gateway publish / billing", "blocked", "RabbitMQ 3.10.8"),
     }.items():
         browser.value(f"document.querySelector('[data-view={view}]').click()")
@@ -209,6 +211,13 @@ def test_it_says_why_the_gateway_is_not_ready(browser: Browser, api: AdminApi) -
     api.overview |= {"ready": False, "reasons": ["no broker can be reached"]}
     browser.open(api.url, DESKTOP)
     shows(browser, "Not ready", "no broker can be reached")
+
+
+def test_it_names_the_virtual_hosts_without_a_broker(browser: Browser, api: AdminApi) -> None:
+    api.overview["virtual_hosts_down"] = ["orders"]
+    browser.open(api.url, DESKTOP)
+    shows(browser, "No broker answers", "Virtual host orders")
+    assert text(browser, "ready") == "Ready"
 
 
 def test_it_says_that_the_gateway_does_not_answer_and_recovers(browser: Browser, api: AdminApi) -> None:

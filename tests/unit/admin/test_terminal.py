@@ -350,6 +350,11 @@ def test_top_looks_neither_without_a_pause_nor_never(interval: str, capsys: pyte
     assert "--interval of 0.1 to 86400 seconds" in error
 
 
+def test_top_names_the_virtual_hosts_without_a_broker(busy: AdminApi, capsys: pytest.CaptureFixture[str]) -> None:
+    busy.overview["virtual_hosts_down"] = ["orders", "invoices"]
+    assert "NO BROKER FOR orders, invoices" in printed(capsys, "top", "--once", "--interval", "0.1")[0]
+
+
 def test_top_says_why_a_gateway_is_not_ready(busy: AdminApi, capsys: pytest.CaptureFixture[str]) -> None:
     busy.overview |= {"ready": False, "reasons": ["no broker can be reached"]}
     assert "NOT READY: no broker can be reached" in printed(capsys, "top", "--once", "--interval", "0.1")[0]

@@ -184,20 +184,21 @@ def test_a_returned_message_out_of_order_is_no_amqp(stand: Stand, stream: bytes)
         stand.splitter.receive(stream)
 
 
-OTHERS = [
-    BEAT,
-    method_frame(commands.Connection.Start(), 0),
+OTHERS = [BEAT, method_frame(commands.Connection.Start(), 0), method_frame(commands.Connection.Tune(), 0)]
+OF_CHANNELS = [
     method_frame(commands.Basic.ConsumeOk("T_1")),
+    method_frame(commands.Queue.DeclareOk("q", 0, 0)),
     method_frame(commands.Channel.OpenOk(), 9),
+]
+OF_NO_CHANNEL = [
     deliver(1, channel=9) + header(3, channel=9) + body(b"abc", channel=9),
     method_frame(commands.Basic.Ack(1, False), 9),
-    method_frame(commands.Basic.GetOk(1, False, "", "q", 0)) + header(3) + body(b"abc"),
     method_frame(commands.Basic.Return(312, "NO_ROUTE", "", "q"), 9) + header(0, channel=9),
 ]
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_everything_else_passes_whole_and_untouched(stand: Stand, other: bytes) -> None:
+def test_the_frames_of_the_connection_pass_whole_and_untouched(stand: Stand, other: bytes) -> None:
     data = deliver() + header(5) + body(b"hello")
     for pieces in ways(other, data, other, other, data):
         stand.splitter.touched.clear()
@@ -205,6 +206,22 @@ def test_everything_else_passes_whole_and_untouched(stand: Stand, other: bytes) 
         assert b"".join(passed) == other * 3
         assert all(not raw or raw.endswith(b"\xce") for raw in passed)
     assert [told[0] for told in stand.told] == ["deliver"] * 2 * 4
+
+
+@pytest.mark.parametrize("other", OF_CHANNELS)
+def test_the_methods_of_channels_go_to_the_watch_in_their_order(stand: Stand, other: bytes) -> None:
+    data = deliver() + header(5) + body(b"hello")
+    for pieces in ways(other, data, BEAT, other):
+        assert b"".join(map(stand.splitter.receive, pieces)) == BEAT
+    assert [told[0] for told in stand.told] == ["watch", "deliver", "watch"] * 4
+    assert {told[-1] for told in stand.told if told[0] == "watch"} == {other}
+
+
+@pytest.mark.parametrize("other", OF_NO_CHANNEL)
+def test_data_that_no_sink_takes_does_not_pass(stand: Stand, other: bytes) -> None:
+    for pieces in ways(BEAT, other, BEAT):
+        assert b"".join(map(stand.splitter.receive, pieces)) == BEAT * 2
+    assert stand.splitter.touched == set()
 
 
 def test_only_owners_that_got_something_are_touched(stand: Stand) -> None:
@@ -220,7 +237,7 @@ def test_the_watch_learns_of_an_end_in_its_order_among_the_data(stand: Stand) ->
     stream = deliver(1) + header(0) + cancel + method_frame(commands.Basic.Ack(1, False)) + close + BEAT
     for pieces in ways(stream):
         stand.told.clear()
-        assert b"".join(map(stand.splitter.receive, pieces)) == cancel + close + BEAT
+        assert b"".join(map(stand.splitter.receive, pieces)) == BEAT
         assert stand.told == [
             ("deliver", 1, 1, False, ROUTE, b"\x00\x00", b""),
             ("watch", 1, CANCEL, cancel),
@@ -240,22 +257,24 @@ def test_the_watch_learns_of_an_end_in_its_order_among_the_data(stand: Stand) ->
 def test_a_reply_text_that_is_not_utf8_can_be_decoded_all_the_same(stand: Stand, text: bytes, readable: str) -> None:
     payload = b"\x00\x14\x00\x28\x01\x94" + bytes([len(text)]) + text + b"\x00\x3c\x00\x28"
     close = b"\x01\x00\x01" + len(payload).to_bytes(4, "big") + payload + b"\xce"
-    passed = stand.splitter.receive(BEAT + close + BEAT)
-    assert (passed[: len(BEAT)], passed[-len(BEAT) :]) == (BEAT, BEAT)
-    size, channel, method = frame.unmarshal(passed[len(BEAT) :])
+    assert stand.splitter.receive(BEAT + close + BEAT) == BEAT + BEAT
+    ((_, _, _, told),) = stand.told
+    assert isinstance(told, bytes)
+    size, channel, method = frame.unmarshal(told)
     assert (size, channel) == (len(close), 1)
     assert isinstance(method, commands.Channel.Close)
     assert (method.reply_code, method.reply_text, method.class_id, method.method_id) == (404, readable, 60, 40)
-    assert stand.told == [("watch", 1, CHANNEL_CLOSE, passed[len(BEAT) : -len(BEAT)])]
+    assert stand.told == [("watch", 1, CHANNEL_CLOSE, told)]
 
 
 def test_channels_may_be_registered_and_unregistered_between_reads(stand: Stand) -> None:
     message = deliver() + header(5) + body(b"hello")
     stand.splitter.receive(deliver() + header(5) + body(b"he"))
     stand.splitter.unregister(1)
-    assert stand.splitter.receive(message) == message
+    assert stand.splitter.receive(message) == b""
+    stand.told.clear()
     stand.splitter.register(1, stand.sink(1))
-    assert stand.splitter.receive(body(b"llo")) == body(b"llo")
+    assert stand.splitter.receive(body(b"llo")) == b""
     assert stand.splitter.receive(message) == b""
     assert stand.told == [("deliver", 1, 1, False, ROUTE, b"\x00\x00", b"hello")]
     stand.splitter.unregister(77)
@@ -291,3 +310,66 @@ def test_frames_that_cannot_be_are_an_error_however_they_come(frames: list[bytes
         with pytest.raises(CodecError, match=f"^{text}$"):  # noqa: PT012
             for piece in pieces:
                 splitter.receive(piece)
+
+
+def cut_inside(method: bytes, keep: int) -> bytes:
+    """A method frame that has lost fields at its end, with a size that fits."""
+    return method[:3] + keep.to_bytes(4, "big") + method[7 : 7 + keep] + b"\xce"
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        deliver(),
+        method_frame(commands.Basic.Ack(5, False)),
+        method_frame(commands.Basic.Nack(5, False)),
+        BACK,
+        method_frame(commands.Connection.Close(320, "CONNECTION_FORCED", 0, 0), 0),
+        method_frame(commands.Channel.Close(404, "NOT_FOUND", 60, 40)),
+    ],
+    ids=["deliver", "ack", "nack", "return", "connection.close", "channel.close"],
+)
+def test_a_method_cut_inside_its_fields_is_no_amqp(whole: bytes) -> None:
+    for keep in range(4, len(whole) - 8):
+        for behind in (b"", BEAT * 50):
+            stand = Stand()
+            with pytest.raises(CodecError):
+                stand.splitter.receive(cut_inside(whole, keep) + behind)
+            assert stand.told == []
+
+
+@pytest.mark.parametrize("size", range(14))
+def test_a_content_header_cut_inside_its_fields_is_no_amqp(size: int) -> None:
+    short = b"\x02\0\1" + size.to_bytes(4, "big") + header(0)[7 : 7 + size] + b"\xce"
+    for method in (deliver(), BACK):
+        for pieces in ([method + short], [method, short]):
+            stand = Stand()
+            with pytest.raises(CodecError):  # noqa: PT012
+                for piece in pieces:
+                    stand.splitter.receive(piece)
+            assert stand.told == []
+
+
+def test_a_frame_longer_than_was_agreed_on_is_not_waited_for(stand: Stand) -> None:
+    stand.splitter.frame_max = 4096
+    stand.splitter.receive(deliver() + header(4088) + body(b"x" * 4088))
+    with pytest.raises(CodecError, match="an AMQP frame has 4097 bytes, and 4096 were agreed on"):
+        stand.splitter.receive(b"\x03\x00\x01" + (4089).to_bytes(4, "big") + b"x")
+
+
+@pytest.mark.parametrize("error", [CodecError("fault"), IndexError("fault"), RuntimeError("fault")])
+@pytest.mark.parametrize(
+    "data", [deliver() + header(2) + body(b"hi"), method_frame(commands.Basic.Ack(5, False)), BACK + header(0)]
+)
+def test_a_sink_that_raises_gets_no_more_and_harms_no_other(data: bytes, error: Exception) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    behind = deliver(2, channel=2) + header(0, channel=2)
+    for pieces in ways(data, BEAT, data, behind):
+        stand = Stand()
+        stand.splitter.register(1, Sink(fail, fail, "owner of 1", fail))
+        assert b"".join(map(stand.splitter.receive, pieces)) == BEAT
+        assert stand.splitter.failures == [("owner of 1", error)]
+        assert stand.splitter.touched == {"owner of 1", "owner of 2"}
+        assert [told[:3] for told in stand.told] == [("deliver", 2, 2)]

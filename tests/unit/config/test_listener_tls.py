@@ -21,6 +21,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     authority = Authority.make(made, "authority")
     authority.identify(made, "own")
     authority.identify(made, "other")
+    authority.revoke(made, "revoked")
     encrypted(made / "own.key", made / "encrypted.key", b"secret")
     (made / "empty").touch()
     (made / "text").write_text("-----BEGIN CERTIFICATE-----\nno base64\n-----END CERTIFICATE-----\n")
@@ -48,6 +49,7 @@ def test_two_files_are_enough(directory: Path) -> None:
     tls = read(directory)
     assert (tls.cert_file, tls.key_file) == (directory / "own.pem", directory / "own.key")
     assert (tls.ca_file, tls.verify, tls.min_version, tls.certificate_login) == (None, "none", "1.2", None)
+    assert (tls.crl_file, tls.max_version, tls.ciphers) == (None, "1.3", "ECDHE+AESGCM:ECDHE+CHACHA20")
 
 
 @pytest.mark.parametrize("version", ["1.2", "1.3", 1.3])
@@ -115,3 +117,28 @@ def test_the_command_ends_with_the_code_for_configurations(
     file.write_text("listeners:\n- tcp: 127.0.0.1:0\n  tls: {cert_file: own.pem, key_file: other.key}\n")
     assert main([*command, "--config", str(file)]) == ExitCode.CONFIGURATION
     assert "line 3, listeners[0].tls.key_file: This private key does not belong" in capsys.readouterr().err
+
+
+def test_versions_must_leave_one(directory: Path) -> None:
+    assert read(directory, min_version=1.2, max_version=1.2).max_version == "1.2"
+    assert "no version is left" in mistakes(directory, min_version="1.3", max_version="1.2")["listeners[0].tls"]
+
+
+@pytest.mark.parametrize(
+    ("ciphers", "sentence"),
+    [
+        ("NOTHING", "OpenSSL knows none of these ciphers."),
+        ("ECDHE+AESGCM:aNULL:@SECLEVEL=0", "do not encrypt, or do not say who the gateway is"),
+        ("eNULL:@SECLEVEL=0", "do not encrypt, or do not say who the gateway is"),
+    ],
+)
+def test_ciphers_that_protect_nobody_are_refused(directory: Path, ciphers: str, sentence: str) -> None:
+    assert sentence in mistakes(directory, ciphers=ciphers)["ciphers"]
+
+
+def test_a_list_of_revoked_certificates_must_be_one(directory: Path) -> None:
+    verified = {"verify": "required", "ca_file": "authority.pem"}
+    assert read(directory, crl_file="revoked.crl", **verified).crl_file == directory / "revoked.crl"
+    for file in ("empty", "own.pem", "binary"):
+        assert "no list of revoked certificates" in mistakes(directory, crl_file=file, **verified)["crl_file"]
+    assert "no client is asked for one" in mistakes(directory, crl_file="revoked.crl")["listeners[0].tls"]

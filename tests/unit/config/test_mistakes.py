@@ -148,6 +148,12 @@ def test_a_value_that_cannot_be_used_is_a_mistake(text: str, path: str, sentence
     assert sentence in mistake.sentence
 
 
+def test_aliases_cannot_multiply_a_file_without_end() -> None:
+    lines = [f"a{number}: &a{number} [{', '.join([f'*a{number - 1}'] * 9)}]" for number in range(1, 30)]
+    mistake = only_mistake("\n".join(["a0: &a0 [x]", *lines]))
+    assert "more than 500000 values" in mistake.sentence
+
+
 def test_an_alias_can_mean_only_one_virtual_host() -> None:
     found = mistakes("""
 virtual_hosts:

@@ -45,6 +45,26 @@ def message(of: Subscription, *, body: bytes = b"hi", route: bytes = TO_QUEUE, p
 # MESSAGE.
 
 
+class _FaultyCounter:
+    def delivered(self, tag: int, redelivered: bool, size: int, /) -> None:
+        raise RuntimeError
+
+    def settled(self, tag: int, count: int, requeue: bool | None, /) -> None:
+        pass
+
+    def lost(self, last_tag: int, outstanding: int, /) -> None:
+        pass
+
+
+def test_a_counter_that_fails_leaves_no_half_of_a_message() -> None:
+    """The ERROR that follows must be a frame of its own."""
+    found = subscription()
+    found.set_counter(_FaultyCounter())
+    with pytest.raises(RuntimeError):
+        message(found)
+    assert found.output == []
+
+
 def test_a_message_of_1_2_that_is_acknowledged() -> None:
     assert message(subscription()) == (
         b"MESSAGE\nsubscription:1\ndestination:/queue/q\nmessage-id:T_1@@session-x@@1\nredelivered:false\n"

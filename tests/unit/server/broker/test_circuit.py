@@ -50,7 +50,8 @@ def test_the_wait_doubles_with_each_failure_up_to_half_a_minute() -> None:
 def test_many_dials_that_fail_together_count_as_one() -> None:
     broken = circuit()
     trials = [broken.begin(0) for _ in range(50)]
-    assert [broken.failed("refused", 0, is_trial=trial) for trial in trials] == [True, *[False] * 49]
+    for trial in trials:
+        broken.failed("refused", 0, is_trial=trial)
     assert broken.rank(1) == _GOOD
 
 
@@ -62,10 +63,9 @@ def test_gateways_do_not_try_again_in_the_same_moment() -> None:
 
 def test_an_answer_forgets_the_failures() -> None:
     broken, now = failed(8)
-    assert broken.answered()
-    assert not broken.answered()
+    broken.answered(now)
     assert (broken.rank(now), broken.reason) == (_GOOD, "")
-    assert broken.failed("refused", now, is_trial=False)
+    broken.failed("refused", now, is_trial=False)
     assert broken.rank(now + 1) == _GOOD
 
 
@@ -73,5 +73,5 @@ def test_a_broker_that_keeps_a_dial_waiting_is_dialled_after_those_that_answer()
     slow = circuit()
     slow.is_late = True
     assert slow.rank(0) == _LATE
-    slow.answered()
+    slow.answered(0)
     assert slow.rank(0) == _GOOD

@@ -13,14 +13,16 @@ import pytest
 import structlog
 
 from gateway.config.loader import parse
-from gateway.config.model import GatewayConfig
+from gateway.config.model import GatewayConfig, Logging
 from gateway.journal.journal import Journal
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.client.connection import ClientConnection, ServerContext
 from gateway.server.client.session_limits import SessionLimits
-from gateway.server.listen.accepted_connection import AcceptedConnection, LogRateLimiter, Peer
+from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
+from gateway.server.log_limits import LogLimits, LogRateLimiter
 from gateway.server.process.gateway import Gateway
 from gateway.server.stats import GatewayStats
+from gateway.server.tls_contexts import TlsContexts
 from tests.support.deadline import PATIENCE, until, within
 from tests.support.stomp_client import StompClient, encoded
 
@@ -80,12 +82,13 @@ class Connections:
         self._context = ServerContext(
             server=b"gateway",
             find_virtual_host=lambda _: None,
-            pool=LinkPool(self.clock, self._spawn, journal, stats, "node"),
+            pool=LinkPool(self.clock, self._spawn, journal, stats, "node", TlsContexts()),
             clock=self.clock,
             spawn=self._spawn,
             journal=journal,
             stats=stats,
             limits=SessionLimits(self.clock),
+            log_limits=LogLimits(Logging(), self.clock),
         )
 
     def _spawn(self, work: Coroutine[Any, Any, None], *, name: str | None = None) -> asyncio.Task[None]:
@@ -139,6 +142,36 @@ async def test_lines_about_tls_on_a_plain_port_are_few() -> None:
     written = [line for line in lines if line["event"] == "tls on a plain port"]
     assert [line["left_out"] for line in written] == [0] * 10 + [15] + [0] * 9
     assert len([line for line in lines if line["event"] == "session ended"]) == len(written)
+
+
+async def test_a_repeated_error_is_one_line_and_the_end_tells_how_many() -> None:
+    connections = Connections()
+    client, wire = connections.accept(connections.clock.now)
+    with structlog.testing.capture_logs() as lines:
+        client.data_received(encoded("SEND") * 15)
+        connections.clock.now += 61
+        client.data_received(encoded("SEND") * 15)
+        client.data_received(b"CONNECT\nno colon\n\n\0")
+    assert wire.written.count(b"ERROR\nmessage:Illegal command\n") == 30
+    client.connection_lost(None)
+    assert [line["event"] for line in lines] == ["error sent"] * 3 + ["session ended"]
+    assert [line.get("repeated") for line in lines] == [None, 14, None, None]
+    assert lines[-1]["errors_left_out"] == 14
+
+
+async def test_the_lines_about_one_address_are_bounded() -> None:
+    connections = Connections()
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(600):
+            client, _ = connections.accept(connections.clock.now)
+            client.data_received(b"CONNECT\nno colon\n\n\0")
+            client.connection_lost(None)
+        connections.clock.now += 11
+        client, _ = connections.accept(connections.clock.now)
+        client.data_received(b"CONNECT\nno colon\n\n\0")
+    client.connection_lost(None)
+    assert len(lines) == 1002
+    assert lines[-2]["left_out"] == 200
 
 
 def test_a_client_that_resets_at_once_is_dropped_without_a_line() -> None:

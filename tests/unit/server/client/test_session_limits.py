@@ -9,7 +9,8 @@ import pytest
 
 from gateway.config.loader import parse
 from gateway.config.virtual_host import VirtualHost
-from gateway.server.client.session_limits import Bucket, LimitReachedError, RateLimiter, SessionLimits, network_of
+from gateway.server.client.session_limits import Bucket, LimitReachedError, RateLimiter, SessionLimits
+from gateway.server.client_address import network_of
 from gateway.session.context import Hold
 from tests.support.playbook import Playbook, stomp
 

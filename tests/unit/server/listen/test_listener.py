@@ -19,6 +19,7 @@ from gateway.config.model import GatewayConfig
 from gateway.errors import ListenError
 from gateway.server.listen.accepted_connection import AcceptedConnection
 from gateway.server.listen.listener import OpenListener
+from gateway.server.tls_contexts import TlsContexts
 from tests.support.deadline import PATIENCE, within
 from tests.support.gateway import gateway_here
 
@@ -52,7 +53,7 @@ async def opened(
 ) -> AsyncIterator[OpenListener]:
     """A listener of a configuration, open."""
     text = f"listeners: [{{tcp: '{host}:0', proxy_protocol: {str(proxied).lower()}, login_timeout: 1h}}]"
-    listener = OpenListener(parse(text, environment={}).listeners[0], factory.connect)
+    listener = OpenListener(parse(text, environment={}).listeners[0], factory.connect, TlsContexts())
     await listener.open()
     try:
         yield listener

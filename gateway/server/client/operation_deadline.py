@@ -1,0 +1,44 @@
+"""The time that the broker may take for what a session waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gateway.errors import StompError
+from gateway.session import error_frames, ops
+from gateway.session.context import State
+from gateway.session.session import Session
+
+
+class OperationDeadline:
+    """Looks at one session about once a second, so that an operation needs no timer of its own.
+
+    An operation has ``upstream.operation_timeout``. The end of a session (DRAINING) has it once for all that it waits
+    for. ``must_wait`` says whether an operation may take longer.
+    """
+
+    __slots__ = ("_must_wait", "_seen", "_session", "_since")
+
+    def __init__(self, session: Session, must_wait: Callable[[ops.Operation], bool]) -> None:
+        self._session = session
+        self._must_wait = must_wait
+        self._seen: object = None
+        self._since = 0.0
+
+    def missed(self, now: float) -> StompError | None:
+        """The error that ends the session if the broker took too long; ``now`` is in seconds."""
+        session = self._session
+        is_draining, operation = session.state is State.DRAINING, session.operation
+        waits_for: object = State.DRAINING if is_draining else operation
+        if isinstance(operation, ops.Recover):
+            # It has a deadline of its own, and what waited before it waits anew afterwards.
+            self._seen = None
+            return None
+        if waits_for is not self._seen or (operation and not is_draining and self._must_wait(operation)):
+            self._seen, self._since = waits_for, now
+            return None
+        timeout = session.settings.upstream.operation_timeout
+        if waits_for is None or now - self._since <= timeout:
+            return None
+        purpose = f"to confirm {len(session.confirms)} messages" if operation is None else operation.purpose
+        return error_frames.operation_timeout(purpose, timeout)

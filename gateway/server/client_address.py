@@ -1,0 +1,22 @@
+"""What counts as one address when clients are counted or limited by where they come from."""
+
+from __future__ import annotations
+
+from ipaddress import IPv6Address, IPv6Network, ip_address
+from typing import Final
+
+# A customer of a network gets an IPv6 prefix of this many bits, and may use any address in it.
+_PREFIX: Final = 64
+
+
+def network_of(host: str) -> str:
+    """The unit that counts as one address: an IPv4 address, or an IPv6 network of 64 bits."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if not isinstance(address, IPv6Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(IPv6Network((address, _PREFIX), strict=False))

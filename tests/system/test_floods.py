@@ -1,0 +1,64 @@
+"""What one client sends in excess: an ERROR for it, a few lines in the log, and nothing that others notice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.admin import AdminClient
+from tests.support.deadline import within
+from tests.support.gateway import GatewayProcess, configuration, gateway_process
+from tests.support.stomp_client import StompClient, answers_during, encoded, error_text, final_error
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(scope="module")
+def process(broker_url: str) -> Iterator[GatewayProcess]:
+    limits = {"transactions": {"max_actions": 10}}
+    with gateway_process(configuration(broker_url, limits, admin="127.0.0.1:0")) as process:
+        yield process
+        process.assert_no_internal_errors()
+
+
+async def test_four_megabytes_of_header_lines_get_an_error_before_they_are_all_there(process: GatewayProcess) -> None:
+    """All of them repeat one header, so `max_headers` does not count them."""
+    async with StompClient.logged_in(process.address) as other, within():
+        for lines in (b":\n", b"a:\\c\r\n", b"destination:/topic/t\n"):
+            async with StompClient.logged_in(process.address) as client:
+                client.writer.write(b"SEND\n" + lines * ((4 << 20) // len(lines) - 10))
+                assert await final_error(client) == ("Malformed frame", "more than 1000 header lines\n")
+            await other.ask("SEND", destination="/topic/t")
+
+
+async def test_others_are_answered_while_a_client_floods(process: GatewayProcess) -> None:
+    many = b"".join(b"h%d:\\c\n" % number for number in range(90))
+    sends = b"".join(b"SEND\ndestination:/topic/t\nx:%d\n%b\n\0" % (number, many) for number in range(2000))
+    async with (
+        StompClient.logged_in(process.address) as other,
+        StompClient.logged_in(process.address) as client,
+        within(),
+    ):
+        client.writer.write(sends)
+        # It takes hundreds of milliseconds, and a turn five.
+        assert await answers_during(client.ask("SEND", destination="/topic/t"), other) > 5
+
+
+async def test_a_transaction_beyond_its_bound_is_one_line_in_the_log(process: GatewayProcess) -> None:
+    many, admin = 500, AdminClient(process.admin)
+    before = (await admin.samples())["stomp_gateway_log_lines_left_out_total", frozenset()]
+    async with StompClient.logged_in(process.address) as client, within():
+        client.writer.write(
+            encoded("BEGIN", transaction="t") + encoded("SEND", destination="/topic/t", transaction="t") * (10 + many)
+        )
+        for _ in range(many):
+            text = error_text(await client.receive())
+            assert text == ("Transaction too large", "Too many actions in transaction (limit 10)")
+        await client.disconnect()
+    session = client.connected["session"]
+    (ended,) = [line for line in process.logged("session ended") if line["session"] == session]
+    (_,) = [line for line in process.logged("error sent") if line["session"] == session]
+    assert ended["errors_left_out"] == many - 1
+    after = (await admin.samples())["stomp_gateway_log_lines_left_out_total", frozenset()]
+    assert after - before == many - 1

@@ -1,0 +1,93 @@
+"""Limits of log lines, on a clock that is set by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import structlog
+
+from gateway.config.model import Logging
+from gateway.server.log_limits import LogLimits, LogRateLimiter
+
+
+@dataclass
+class Clock:
+    now: float = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_each_cause_has_its_lines_and_the_next_line_tells_what_is_missing() -> None:
+    clock = Clock()
+    limiter = LogRateLimiter(clock, lines=2, seconds=10)
+    assert [limiter.left_out("a") for _ in range(5)] == [0, 0, None, None, None]
+    assert limiter.left_out("b") == 0
+    assert limiter.unsaid() == 3
+    clock.now += 10.5
+    assert [limiter.left_out("a") for _ in range(3)] == [3, 0, None]
+    assert limiter.unsaid() == 1
+
+
+def test_a_limiter_remembers_a_bounded_number_of_causes() -> None:
+    clock = Clock()
+    limiter = LogRateLimiter(clock)
+    for number in range(25_000):
+        clock.now += 0.001
+        limiter.left_out(f"192.0.2.{number}")
+    assert limiter.causes == 10_000
+    # The newest ones.
+    assert [limiter.left_out("192.0.2.24999") for _ in range(10)] == [0] * 9 + [None]
+
+
+def test_the_lines_of_an_address_are_bounded_and_counted() -> None:
+    clock = Clock()
+    limits = LogLimits(Logging(lines_per_address=3), clock)
+    assert [limits.for_address("192.0.2.1") for _ in range(5)] == [0, 0, 0, None, None]
+    # An IPv6 network of 64 bits is one address, and an IPv4 address in IPv6 is itself.
+    assert limits.for_address("::ffff:192.0.2.1") is None
+    assert [limits.for_address(f"2001:db8::{number}") for number in range(4)] == [0, 0, 0, None]
+    assert limits.left_out == 4
+    clock.now += 11
+    assert limits.for_address("192.0.2.1") == 3
+
+
+def test_without_limits_every_line_is_written() -> None:
+    limits = LogLimits(Logging(lines_per_address=None, repeat_interval=0), Clock())
+    assert {limits.for_address("192.0.2.1") for _ in range(5000)} == {0}
+    session = limits.of_session()
+    assert {session.left_out("Bad transaction") for _ in range(5000)} == {0}
+    assert limits.left_out == 0
+
+
+def test_a_sessions_errors_are_logged_once_a_minute_by_kind() -> None:
+    clock = Clock()
+    limits = LogLimits(Logging(), clock)
+    session = limits.of_session()
+    assert [session.left_out("Transaction too large") for _ in range(3)] == [0, None, None]
+    assert session.left_out("Bad transaction") == 0
+    assert session.unsaid() == limits.left_out == 2
+    clock.now += 59
+    assert session.left_out("Transaction too large") is None
+    clock.now += 2
+    assert session.left_out("Transaction too large") == 3
+    # Each session has its own.
+    assert limits.of_session().left_out("Transaction too large") == 0
+
+
+def test_a_listener_writes_few_lines_before_a_login() -> None:
+    limits = LogLimits(Logging(), Clock())
+    with structlog.testing.capture_logs() as lines:
+        listener = limits.of_listener()
+        for _ in range(30):
+            listener.warning("too many connections")
+            listener.info("tls handshake failed")
+    assert len(lines) == 10
+    assert limits.left_out == 50
+
+
+def test_a_broker_that_is_gone_is_a_few_lines_however_many_clients_log_in() -> None:
+    limits = LogLimits(Logging(), Clock())
+    found = [limits.for_virtual_host("/") for _ in range(2000)]
+    assert found.count(None) == 1990
+    assert limits.for_virtual_host("other") == 0
