@@ -1,9 +1,9 @@
-"""Splits what the broker sends: data for sessions, and all other frames for the AMQP client library.
+"""Splits what the broker sends: data for sessions, methods for their channels, the rest for the AMQP client library.
 
 HOT: every delivery and every confirm passes through ``Splitter.receive``. On registered channels, deliveries with their
 content, the broker's confirms, and messages that it returns go straight to the channel's sink, as slices of what was
-read. All other frames come out again untouched and in order. Some of these are also reported to ``Watch``, because a
-session must learn of them in their order among the data.
+read. All other methods of channels go to ``Watch``, in their order among the data. The frames of the connection come
+out again untouched and in order; some of these are also reported to ``Watch``.
 
 A whole message in one read, the normal case, takes the short way in ``_deliver``. A message in pieces, or with other
 channels' frames between its own, is put together channel by channel. ``tests/property/test_amqp_splitter.py`` holds
@@ -24,7 +24,6 @@ from typing import Final
 from gateway.amqp.codec import (
     ACK,
     BODY,
-    CANCEL,
     CHANNEL_CLOSE,
     CONNECTION_BLOCKED,
     CONNECTION_CLOSE,
@@ -75,7 +74,7 @@ _content_start = struct.Struct(">BHIHHQ").unpack_from
 
 _KINDS: Final = frozenset((METHOD, HEADER, BODY, HEARTBEAT))
 _CLOSES: Final = frozenset((CHANNEL_CLOSE, CONNECTION_CLOSE))
-_WATCHED: Final = frozenset((CANCEL, CHANNEL_CLOSE, CONNECTION_CLOSE, CONNECTION_BLOCKED, CONNECTION_UNBLOCKED))
+_WATCHED: Final = frozenset((CONNECTION_CLOSE, CONNECTION_BLOCKED, CONNECTION_UNBLOCKED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +129,7 @@ class _Message:
 class Splitter:
     """Splits the byte stream of one AMQP connection.
 
-    ``watch`` is called for cancelled consumers, closed channels, the closed connection, and broker alarms.
+    ``watch`` is called for the methods of channels that are no data, the closed connection, and broker alarms.
     ``frame_max`` is the size of the largest frame in bytes, 0 for no limit.
     """
 
@@ -153,11 +152,7 @@ class Splitter:
         self.sinks[channel] = sink
 
     def unregister(self, channel: int) -> None:
-        """Let the frames of a channel pass again.
-
-        To be called once the channel is closed: until then the broker may send deliveries, and the client library knows
-        nothing of their consumer.
-        """
+        """Forget a channel. To be called once it is closed: until then the broker may send deliveries."""
         self.sinks.pop(channel, None)
         self._messages.pop(channel, None)
         self._returns.pop(channel, None)
@@ -166,7 +161,7 @@ class Splitter:
         """Take what one read of the socket gave.
 
         Returns:
-            The frames that were not data of registered channels, whole, in order. Owners of sinks that got something
+            The frames that neither a sink nor ``watch`` took, whole, in order. Owners of sinks that got something
             are in ``touched``, and owners of sinks that raised in ``failures``, too. The caller empties both.
 
         Raises:
@@ -218,7 +213,7 @@ class Splitter:
                     others.append(data[passed:at])
                 passed = at = taken
                 continue
-            if method in _WATCHED:
+            if channel or method in _WATCHED:
                 others += (data[passed:at], self._report(channel, method, data[at:end]))
                 passed = end
             at = end
@@ -236,11 +231,12 @@ class Splitter:
             raise CodecError(f"an AMQP frame has {size} bytes, and {self.frame_max} were agreed on")
 
     def _report(self, channel: int, method: int, frame: bytes) -> bytes:
-        """Report a frame; the frame as it passes."""
+        """Report a method; the frame as it passes, which is nothing if it belongs to a channel."""
         if method in _CLOSES:
             frame = _with_readable_text(frame)
-        self._watch(channel, method, frame)
-        return frame
+        if method:
+            self._watch(channel, method, frame)
+        return b"" if channel else frame
 
     def _data(self, sink: Sink, method: int, data: bytes, channel: int, at: int, end: int) -> int:
         """Handle another frame of a registered channel. The position behind what was taken, or 0 if it is no data."""

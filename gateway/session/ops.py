@@ -18,7 +18,7 @@ from gateway.session.subscription import Subscription
 class Login:
     """Let the broker decide on credentials and virtual host.
 
-    Answered by LoggedIn, LoginFailed, BrokerUnreachable or SessionRefused.
+    Answered by LoggedIn, LoginFailed, BrokerUnreachable, SessionRefused or TooManyFailedLogins.
     """
 
     settings: VirtualHost
@@ -157,6 +157,13 @@ class SessionRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class TooManyFailedLogins:
+    """So many logins from the client's address have failed that no other is tried for some ``seconds``."""
+
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
 class PublisherPrepared:
     """The publishing channel: its number, the largest frame in bytes, and whether it confirms."""
 
@@ -228,6 +235,7 @@ class LinkLost:
 
 
 Event = (
-    LoggedIn | LoginFailed | BrokerUnreachable | SessionRefused | PublisherPrepared | Subscribed | Unsubscribed
-    | TokenRenewed | TokenRefused | UpstreamClosed | OperationFailed | ChannelClosed | ConsumerCancelled | LinkLost
+    LoggedIn | LoginFailed | BrokerUnreachable | SessionRefused | TooManyFailedLogins | PublisherPrepared | Subscribed
+    | Unsubscribed | TokenRenewed | TokenRefused | UpstreamClosed | OperationFailed | ChannelClosed | ConsumerCancelled
+    | LinkLost
 )  # fmt: skip

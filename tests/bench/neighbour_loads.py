@@ -21,6 +21,8 @@ _PATIENCE = 60.0
 _LONGEST_WORD = 16
 _CONNECTED, _RECEIPT, _MESSAGE, _ERROR = (b"CONNECTED\n", b"RECEIPT\n", b"MESSAGE\n", b"ERROR\n")
 _SWITCHED = b"HTTP/1.1 101"
+_TWO_BYTES = 126
+"""From this size on, the length of a WebSocket message takes more than the second byte."""
 _AT_ONCE = 200
 """Connections that are dialled at a time, fewer than a usual backlog."""
 
@@ -74,7 +76,10 @@ class Peer(asyncio.Protocol):
         """Send frames; over WebSocket as one message with a mask of zeros, which changes nothing."""
         if self._websocket:
             size = len(data)
-            length = struct.pack("!BH", 0xFE, size) if size < 1 << 16 else struct.pack("!BQ", 0xFF, size)
+            if size < _TWO_BYTES:
+                length = bytes((0x80 | size,))
+            else:
+                length = struct.pack("!BH", 0xFE, size) if size < 1 << 16 else struct.pack("!BQ", 0xFF, size)
             data = b"".join((b"\x82", length, bytes(4), data))
         self.transport.write(data)
 

@@ -161,6 +161,21 @@ async def test_a_broker_that_fails_during_the_login(broker: Broker, proxy: Chaos
             await client.disconnect()
 
 
+async def test_a_broker_that_accepts_and_closes(broker: Broker) -> None:
+    async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as closing:
+        document = configuration(broker.amqp_url, upstream=upstream(closing.sockets[0].getsockname()[:2]))
+        with gateway_process(document) as process:
+            for _ in range(20):  # the end of the stream comes before, or while, the handshake waits for it
+                async with StompClient.dialled(process.address) as client:
+                    client.write("CONNECT", accept_version="1.2")
+                    await client.expect("ERROR", message="Upstream unavailable")
+                    await client.closed()
+            process.assert_no_internal_errors()
+
+
 async def test_the_second_broker_is_used_when_the_first_is_down(broker: Broker, queue: str) -> None:
     [nobody] = free_ports(1)
     urls = [f"amqp://127.0.0.1:{nobody}", f"amqp://{broker.host}:{broker.amqp_port}"]

@@ -1,4 +1,4 @@
-"""Whatever the broker sends, in whatever pieces: data goes to its sinks, all else passes untouched and in order."""
+"""Whatever the broker sends, in whatever pieces: data goes to sinks, methods to the watch, the rest passes on."""
 
 import struct
 from collections.abc import Callable, Iterable
@@ -74,8 +74,6 @@ def deliveries(draw: st.DrawFn, channel: int) -> Unit:
     frame_max = draw(st.sampled_from([0, 0, 0, 9, 15, 40]))
     method = frame.marshal(commands.Basic.Deliver(consumer, tag, redelivered, exchange, key), channel)
     frames = [method, *content_frames(channel, given_properties, body, frame_max)]
-    if channel not in REGISTERED:
-        return Unit(channel, frames, passes=True)
     route = short_string(exchange.encode()) + short_string(key.encode())
     return Unit(channel, frames, ("deliver", channel, tag, redelivered, route, given_properties.marshal(), body))
 
@@ -85,8 +83,6 @@ def confirms(draw: st.DrawFn, channel: int) -> Unit:
     tag, multiple, accepted = draw(tags), draw(st.booleans()), draw(st.booleans())
     ack, nack = commands.Basic.Ack(tag, multiple), commands.Basic.Nack(tag, multiple, draw(st.booleans()))
     frames = [frame.marshal(ack if accepted else nack, channel)]
-    if channel not in REGISTERED:
-        return Unit(channel, frames, passes=True)
     return Unit(channel, frames, ("confirm", channel, tag, multiple, accepted))
 
 
@@ -96,45 +92,40 @@ def returns(draw: st.DrawFn, channel: int) -> Unit:
     given_properties, frame_max = draw(properties(tables)), draw(st.sampled_from([0, 0, 9, 40]))
     method = frame.marshal(commands.Basic.Return(312, text, exchange, key), channel)
     content = content_frames(channel, given_properties, body, frame_max)
-    if channel not in REGISTERED:
-        return Unit(channel, [method, *content], passes=True)
     told = (text.encode(), exchange.encode(), key.encode(), given_properties.marshal(), len(body))
     return Unit(channel, [method, *content], ("return", channel, Return(312, *told)))
 
 
-_OTHER_METHODS: list[tuple[base.Frame, int | None]] = [
-    (commands.Channel.OpenOk(), None),
-    (commands.Basic.ConsumeOk("tag"), None),
-    (commands.Queue.DeclareOk("queue", 3, 1), None),
+_OTHER_METHODS: list[tuple[base.Frame, int]] = [
+    (commands.Channel.OpenOk(), 20 << 16 | 11),
+    (commands.Basic.ConsumeOk("tag"), 60 << 16 | 21),
+    (commands.Queue.DeclareOk("queue", 3, 1), 50 << 16 | 11),
     (commands.Basic.Cancel("tag", True), CANCEL),
     (commands.Channel.Close(404, "NOT_FOUND - no queue 'é'", 60, 20), CHANNEL_CLOSE),
     (commands.Connection.Close(320, "CONNECTION_FORCED - bye", 0, 0), CONNECTION_CLOSE),
     (commands.Connection.Blocked("low on memory"), CONNECTION_BLOCKED),
     (commands.Connection.Unblocked(), CONNECTION_UNBLOCKED),
 ]
+_OF_THE_CONNECTION = (CONNECTION_CLOSE, CONNECTION_BLOCKED, CONNECTION_UNBLOCKED)
 
 
 @st.composite
 def other_methods(draw: st.DrawFn, channel: int) -> Unit:
-    method, watched = draw(st.sampled_from(_OTHER_METHODS))
+    """Methods that are no data: those of a channel do not pass, and of the others some are watched."""
+    method, number = draw(st.sampled_from(_OTHER_METHODS))
     raw = frame.marshal(method, channel)
-    return Unit(channel, [raw], None if watched is None else ("watch", channel, watched, raw), passes=True)
-
-
-@st.composite
-def got_messages(draw: st.DrawFn, channel: int) -> Unit:
-    """The answer to basic.get, whose content is no delivery's even on a registered channel."""
-    answer = frame.marshal(commands.Basic.GetOk(draw(tags), False, "", "queue", 0), channel)
-    return Unit(channel, [answer, *content_frames(channel, draw(properties(tables)), b"body", 0)], passes=True)
+    watched = channel != 0 or number in _OF_THE_CONNECTION
+    return Unit(channel, [raw], ("watch", channel, number, raw) if watched else None, passes=channel == 0)
 
 
 def _units(channel: int) -> st.SearchStrategy[Unit]:
     kinds = [
         deliveries(channel), deliveries(channel), confirms(channel), returns(channel), other_methods(channel),
-        got_messages(channel),
     ]  # fmt: skip
     if channel == 0:
         return st.just(Unit(0, [frame.marshal(heartbeat.Heartbeat(), 0)], passes=True)) | other_methods(0)
+    if channel not in REGISTERED:
+        return other_methods(channel)
     return st.one_of(kinds)
 
 
@@ -187,22 +178,23 @@ def assert_whole_frames(raw: bytes) -> None:
     assert at == len(raw)
 
 
-@given(st.binary(max_size=255), st.sampled_from([commands.Channel.Close, commands.Connection.Close]), points)
+@given(st.binary(max_size=255), st.sampled_from([(commands.Channel.Close, 1), (commands.Connection.Close, 0)]), points)
 def test_a_close_frame_can_be_decoded_whatever_its_text(
-    text: bytes, close: type[commands.Channel.Close] | type[commands.Connection.Close], at: list[int]
+    text: bytes, kind: tuple[type[commands.Channel.Close] | type[commands.Connection.Close], int], at: list[int]
 ) -> None:
+    close, of = kind
     placeholder = "x" * len(text)
-    original = frame.marshal(close(404, placeholder, 60, 40), 1).replace(
+    original = frame.marshal(close(404, placeholder, 60, 40), of).replace(
         short_string(placeholder.encode()), short_string(text)
     )
     beat = frame.marshal(heartbeat.Heartbeat(), 0)
     listener = Listener().listen(cut(beat + original + beat, at))
-    passed = b"".join(listener.passed)
-    assert len(passed) == len(beat + original + beat)
-    _, channel, method = frame.unmarshal(passed[len(beat) :])
-    assert channel == 1
+    ((_, _, _, told),) = listener.events
+    assert isinstance(told, bytes)
+    assert len(told) == len(original)
+    assert b"".join(listener.passed) == beat + (b"" if of else told) + beat
+    _, channel, method = frame.unmarshal(told)
+    assert channel == of
     assert isinstance(method, close)
     assert (method.reply_code, method.class_id, method.method_id) == (404, 60, 40)
     assert method.reply_text == text.decode("utf-8", "surrogateescape").encode("utf-8", "replace").decode()
-    ((_, _, _, told),) = listener.events
-    assert told == passed[len(beat) : -len(beat)]

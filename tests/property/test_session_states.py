@@ -87,6 +87,7 @@ def _answers(play: Playbook, operation: ops.Operation) -> list[ops.Event]:
             ops.LoginFailed(403, "no"),
             ops.LoginFailed(530, "no"),
             ops.SessionRefused("The user 'a'", 1),
+            ops.TooManyFailedLogins(60),
         ]
         return [ops.LoggedIn(), *failures, ops.BrokerUnreachable(), lost]
     if isinstance(operation, ops.RenewToken):

@@ -13,6 +13,9 @@ from gateway.errors import GatewayError
 ACCESS_REFUSED: Final = 403
 """Reply code of a login or an operation that the user has no right to."""
 
+NOT_ALLOWED: Final = 530
+"""Reply code of what the broker does not allow, such as too many channels."""
+
 CONNECTION_FORCED: Final = 320
 """Reply code of a connection that the broker closed for its own reasons, or for an unknown reason."""
 

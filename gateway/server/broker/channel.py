@@ -1,20 +1,23 @@
-"""A channel of a link, as one session uses it: control through the AMQP library, data through the tap."""
+"""A channel of a link, as one session uses it: AMQP's methods and their answers, and the data through the tap.
+
+The methods that prepare a channel need not wait for each other: each is sent at once, and its answer is awaited later
+(docs/adr/0018-channels-of-the-gateways-own.md).
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from aio_pika.abc import AbstractChannel
-from aiormq.channel import Channel as AiormqChannel
-from aiormq.exceptions import AMQPError, ChannelClosed
+import pamqp.frame
 from pamqp import commands
 from pamqp.base import Frame
 
 from gateway.amqp.splitter import Sink
-from gateway.server.broker.broker_errors import UpstreamError, cause_of, is_cancelled
+from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
 from gateway.server.broker.link import Link, LinkUser
 from gateway.session.queues import Argument, QueueSpec
 
@@ -24,35 +27,56 @@ _CLOSE: Final = commands.Channel.Close(reply_code=200, reply_text="", class_id=0
 class LinkChannel:
     """A channel of a link, for one purpose of one session: publishing, one subscription, or declarations.
 
-    ``channel`` is aio-pika's, ``aiormq_channel`` that of the library beneath it, whose methods are AMQP's.
+    A method of AMQP is sent at the call. What the call returns is to be awaited, for the answer:
+
+    Raises:
+        UpstreamError: the broker refused this method or one before it, and closed the channel.
+        LinkDownError: the link is lost.
     """
 
-    def __init__(self, link: Link, channel: AbstractChannel, aiormq_channel: AiormqChannel) -> None:
+    def __init__(self, link: Link) -> None:
         self.link = link
-        self.number = aiormq_channel.number
+        self.number = link.add_channel(self)
         self.write = link.write
         # The broker's reason, if it closed the channel.
         self.closed: UpstreamError | None = None
         self.on_closed: Callable[[UpstreamError], None] | None = None
         self.on_cancelled: Callable[[], None] | None = None
         self._owner: LinkUser | None = None
-        self._consumer_tag = f"s{aiormq_channel.number}"
-        self._channel = channel
-        self._aiormq_channel = aiormq_channel
-        self._awaits_reply = False
+        self._consumer_tag = f"s{self.number}"
+        # The methods that the broker has not answered, in their order, and how their answers are read.
+        self._unanswered: deque[tuple[asyncio.Future[Any], Frame, Callable[[Any], object]]] = deque()
+        self._is_closing = False
+        self._closing: asyncio.Future[Any]
+
+    @classmethod
+    def begun(cls, link: Link) -> LinkChannel:
+        """A channel whose opening the broker has not answered (channel.open).
+
+        Raises:
+            LinkDownError: the link is lost.
+            UpstreamError: the link has no room for another channel.
+        """
+        channel = cls(link)
+        _ = channel._call(commands.Channel.Open())
+        return channel
 
     @classmethod
     async def open(cls, link: Link) -> LinkChannel:
-        """Open a channel, with the errors of ``Link.open_channel``."""
-        channel = cls(link, *await link.open_channel())
-        link.add_channel(channel)
+        """Open a channel, and wait for the broker's answer."""
+        channel = cls(link)
+        try:
+            await channel._call(commands.Channel.Open())
+        except BaseException:
+            _ = channel.start_closing()
+            raise
         return channel
 
     @classmethod
     @asynccontextmanager
     async def opened(cls, link: Link) -> AsyncIterator[LinkChannel]:
         """A channel that is closed at the end of the block: the broker closes one with each refusal."""
-        channel = await cls.open(link)
+        channel = cls.begun(link)
         try:
             yield channel
         finally:
@@ -78,7 +102,7 @@ class LinkChannel:
         self.on_closed = self.on_cancelled = None
         self.set_sink(Sink(ignore_delivery, ignore_confirm, owner))
 
-    async def declare(self, queue: QueueSpec) -> str:
+    def declare(self, queue: QueueSpec) -> Awaitable[str]:
         """Declare a queue (queue.declare); its name, which the broker chooses if ``queue`` has none."""
         method = _QueueDeclare(
             queue=queue.name,
@@ -87,99 +111,149 @@ class LinkChannel:
             auto_delete=queue.auto_delete,
             arguments=dict[str, Any](queue.arguments),
         )
-        answer = await self._call(method)
-        return str(answer.queue)
+        return self._call(method, lambda answer: str(answer.queue))
 
-    async def declare_passive(self, queue: str) -> None:
+    def declare_passive(self, queue: str) -> Awaitable[object]:
         """Ask whether a queue exists (queue.declare, passive); the broker refuses if it does not."""
-        await self._call(_QueueDeclare(queue=queue, passive=True))
+        return self._call(_QueueDeclare(queue=queue, passive=True))
 
-    async def bind(self, queue: str, exchange: str, routing_key: str) -> None:
+    def bind(self, queue: str, exchange: str, routing_key: str) -> Awaitable[object]:
         """Bind a queue to an exchange (queue.bind)."""
-        await self._call(_QueueBind(queue=queue, exchange=exchange, routing_key=routing_key))
+        return self._call(_QueueBind(queue=queue, exchange=exchange, routing_key=routing_key))
 
-    async def consume(self, queue: str, prefetch: int, arguments: Mapping[str, Argument]) -> None:
-        """Start a consumer (basic.qos, basic.consume); its messages go to the sink of the channel."""
+    def consume(
+        self,
+        queue: str,
+        prefetch: int,
+        arguments: Mapping[str, Argument],
+        binding: tuple[str, str] | None = None,
+    ) -> Awaitable[object]:
+        """Start a consumer (basic.qos, basic.consume), and bind the queue to exchange and routing key (queue.bind).
+
+        The messages go to the sink of the channel.
+        """
         if prefetch:
-            await self._call(commands.Basic.Qos(prefetch_count=prefetch))
-        # The library must know the consumer, or it would not answer when the broker cancels it.
-        self._aiormq_channel.consumers[self._consumer_tag] = _never_called
+            _ = self._call(commands.Basic.Qos(prefetch_count=prefetch))
         table = dict[str, Any](arguments)
-        await self._call(_BasicConsume(queue=queue, consumer_tag=self._consumer_tag, arguments=table))
+        consuming = self._call(_BasicConsume(queue=queue, consumer_tag=self._consumer_tag, arguments=table))
+        if binding is None:
+            return consuming
+        both = asyncio.gather(consuming, self.bind(queue, *binding))
+        both.add_done_callback(_retrieve)
+        return both
 
-    async def cancel(self) -> None:
+    def cancel(self) -> Awaitable[object]:
         """Stop the consumer (basic.cancel)."""
-        await self._call(commands.Basic.Cancel(consumer_tag=self._consumer_tag))
+        return self._call(commands.Basic.Cancel(consumer_tag=self._consumer_tag))
 
-    async def select_confirms(self) -> None:
+    def select_confirms(self) -> Awaitable[object]:
         """Ask the broker to confirm publishes from now on (confirm.select)."""
-        await self._call(commands.Confirm.Select())
+        return self._call(commands.Confirm.Select())
 
-    async def delete_queue(self, queue: str, *, if_idle: bool = False) -> None:
+    def delete_queue(self, queue: str, *, if_idle: bool = False) -> Awaitable[object]:
         """Delete a queue (queue.delete); one that does not exist is no error.
 
         With ``if_idle`` the broker refuses if the queue has a consumer or a message.
         """
-        await self._call(_QueueDelete(queue=queue, if_unused=if_idle, if_empty=if_idle))
+        return self._call(_QueueDelete(queue=queue, if_unused=if_idle, if_empty=if_idle))
 
     async def close(self) -> None:
-        """Close the channel. When this returns, the broker has handled all earlier frames on it, or has closed it."""
+        """Close the channel; the broker first handles all earlier frames on it."""
+        try:
+            # A caller that gives up must not take the answer from another one.
+            await asyncio.shield(self.start_closing())
+        except UpstreamError:
+            # The link is lost, or the broker refused a method before: the channel is closed either way.
+            pass
+
+    def start_closing(self) -> Awaitable[object]:
+        """Tell the broker that the channel is closed (channel.close)."""
         self.on_closed = self.on_cancelled = None
         self.write = _discard
-        try:
-            if self.closed is None and self.link.closed is None:
-                await self._close_in_order()
-        except (AMQPError, OSError, RuntimeError, asyncio.CancelledError):
-            # The broker has closed the channel, or the link is lost.
-            if is_cancelled():
-                raise
-        finally:
-            self.link.remove_channel(self)
+        if not self._is_closing:
+            self._is_closing = True
+            self._closing = self._call(_CLOSE)
+        return self._closing
 
-    async def _close_in_order(self) -> None:
-        # The library's own close gives up after one heart-beat interval and sends channel.close again, for which the
-        # broker closes the whole link once it goes on.
-        try:
-            await self._aiormq_channel.rpc(_CLOSE)
-        except ChannelClosed:
-            # The answer has come.
-            pass
-        await self._channel.close()
-
-    async def _call(self, method: Frame) -> Any:  # noqa: ANN401 - each method has its own answer
-        """Send a method and wait for its answer."""
-        self._awaits_reply = True
-        try:
-            answer = await self._aiormq_channel.rpc(method)
-        except (AMQPError, OSError, RuntimeError, asyncio.CancelledError) as error:
-            raise cause_of(error, self.link.closed, self.closed) from error
-        finally:
-            self._awaits_reply = False
-        if self.closed is not None:
-            # The broker closed the channel right behind the answer.
-            raise self.closed
+    def _call(self, method: Frame, read: Callable[[Any], object] = lambda answer: answer) -> asyncio.Future[Any]:
+        """Send a method; its answer, as ``read`` reads it."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        # The first method that is refused raises; the answers of those behind it are awaited by nobody.
+        answer.add_done_callback(_retrieve)
+        gone = self.link.closed or self.closed
+        if gone is not None:
+            answer.set_exception(gone)
+        else:
+            self._unanswered.append((answer, method, read))
+            self.link.write(pamqp.frame.marshal(method, self.number))
         return answer
 
     # Called by the link.
 
-    def broker_closed(self, refusal: UpstreamError) -> None:
-        """The broker closed the channel: the refusal goes to the call that waits for an answer, or to the owner."""
+    def receive(self, method: Frame) -> None:
+        """The broker sent a method on the channel."""
+        if isinstance(method, commands.Channel.Close):
+            self._broker_closed(UpstreamError(int(method.reply_code or 0), str(method.reply_text or "")))
+        elif isinstance(method, commands.Basic.Cancel):
+            if self.link.tuning.wants_cancel_ok:
+                self.link.write(pamqp.frame.marshal(commands.Basic.CancelOk(self._consumer_tag), self.number))
+            if self.on_cancelled is not None:
+                self.on_cancelled()
+        else:
+            self._answered(method)
+
+    def _answered(self, frame: Frame) -> None:
+        """Give an answer to the first call that waits for one of its kind: a consume-ok may come behind later ones."""
+        for position, (answer, method, read) in enumerate(self._unanswered):
+            if frame.name in method.valid_responses:
+                del self._unanswered[position]
+                if not answer.done():
+                    answer.set_result(read(frame))
+                break
+        if isinstance(frame, commands.Channel.CloseOk):
+            # Only now may the number be used again.
+            self.link.remove_channel(self)
+
+    def _broker_closed(self, refusal: UpstreamError) -> None:
+        """The broker closed the channel: the refusal goes to the calls that wait for an answer, or to the owner."""
         self.closed = refusal
+        self.link.write(pamqp.frame.marshal(commands.Channel.CloseOk(), self.number))
         # The number may soon belong to another session.
         self.write = _discard
-        if not self._awaits_reply and self.on_closed is not None:
+        awaits_answer = bool(self._unanswered)
+        if self._is_closing:
+            # The broker still answers channel.close, and until then the number must not be reused.
+            *refused, closing = self._unanswered
+            self._unanswered = deque([closing])
+        else:
+            refused, self._unanswered = list(self._unanswered), deque()
+            self.link.remove_channel(self)
+        _fail(refused, refusal)
+        if not awaits_answer and self.on_closed is not None:
             self.on_closed(refusal)
 
-    def broker_cancelled(self) -> None:
-        """The broker cancelled the consumer."""
-        if self.on_cancelled is not None:
-            self.on_cancelled()
+    def link_lost(self, error: LinkDownError) -> None:
+        """The link is closed."""
+        unanswered, self._unanswered = list(self._unanswered), deque()
+        _fail(unanswered, error)
 
     def failed(self, error: Exception) -> None:
         """A fault of the gateway in one of the calls above: it is the owner's."""
         if self._owner is None:
             raise error
         self._owner.failed(error)
+
+
+def _retrieve(answer: asyncio.Future[Any]) -> None:
+    """Without this, asyncio would log an error that nobody awaits."""
+    if not answer.cancelled():
+        answer.exception()
+
+
+def _fail(calls: Iterable[tuple[asyncio.Future[Any], Frame, Callable[[Any], object]]], error: UpstreamError) -> None:
+    for answer, _, _ in calls:
+        if not answer.done():
+            answer.set_exception(error)
 
 
 # pamqp refuses every name outside the narrow alphabet of AMQP 0-9-1. RabbitMQ takes any UTF-8, and real queues have
@@ -218,7 +292,3 @@ def ignore_delivery(tag: int, redelivered: bool, route: bytes, properties: bytes
 
 def ignore_confirm(sequence: int, multiple: bool, accepted: bool) -> None:
     """For a sink that drops confirms or gets none."""
-
-
-async def _never_called(message: object) -> None:
-    """The library requires a callback, but the tap takes deliveries before the library sees them."""

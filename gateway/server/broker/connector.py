@@ -12,7 +12,6 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import aio_pika
-from aiormq.connection import Connection as AiormqConnection
 from aiormq.connection import TransportFactory
 from aiormq.exceptions import AMQPConnectionError, AMQPError
 from yarl import URL
@@ -44,11 +43,6 @@ _NO_CHANNEL_LIMIT: Final = 0xFFFF
 # Reply codes with which a broker says that the fault is its own, and not that of the login: it stops, or it starts.
 _INTERNAL_ERROR: Final = 541
 _BROKER_FAULTS: Final = (CONNECTION_FORCED, _INTERNAL_ERROR)
-
-# When ten frames wait to be written, the AMQP library drops its answer to the broker's channel.close. Then it reuses
-# the number of a channel that the broker still closes, and the broker closes the connection. The library's output is
-# bounded without this limit, because each session has at most one operation under way.
-AiormqConnection.FRAME_BUFFER_SIZE = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +93,9 @@ async def _connect(link: Link, url: URL, context: ssl.SSLContext | None, resolve
     connection.kwargs["transport_factory"] = factory
     try:
         await connection.connect()
+    except StopAsyncIteration:
+        # The library's way to say that the broker ended the stream in the middle of the handshake.
+        raise LinkDownError(CONNECTION_FORCED, "the connection was closed during the login") from None
     except BaseException:
         if factory.tap is not None:
             factory.tap.transport.abort()
@@ -108,7 +105,9 @@ async def _connect(link: Link, url: URL, context: ssl.SSLContext | None, resolve
         raise LinkDownError(CONNECTION_FORCED, "the connection was closed at once")
     tune = aiormq_connection.connection_tune
     version = _version(aiormq_connection.server_properties.get("version"))
-    link.opened(connection, factory.tap, Tuning(tune.frame_max, tune.channel_max or _NO_CHANNEL_LIMIT, version))
+    wants_cancel_ok = aiormq_connection.accept_consumer_cancel_ok
+    channel_max = tune.channel_max or _NO_CHANNEL_LIMIT
+    link.opened(connection, factory.tap, Tuning(tune.frame_max, channel_max, version, wants_cancel_ok))
 
 
 class _TapFactory(TransportFactory):

@@ -1,7 +1,7 @@
 """A link: one AMQP connection, opened as a client and used by one session or by many.
 
-aio-pika does the control: login, channels, declarations, consumers, heart-beats. Data goes through the tap:
-``Link.write`` puts encoded frames on the wire, and deliveries and confirms arrive at the sink of their channel.
+aio-pika does what concerns the connection: login, heart-beats, the end. Channels are the gateway's own: ``Link.write``
+puts frames on the wire, deliveries and confirms arrive at the sink of their channel, other methods at the channel.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ import platform
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Final, NamedTuple, Protocol
 
 import aio_pika
 import pamqp.frame
 import structlog
-from aio_pika.abc import AbstractChannel
-from aiormq.channel import Channel as AiormqChannel
 from aiormq.exceptions import AMQPError
 from pamqp import commands
+from pamqp.base import Frame
 
 from gateway import __version__
-from gateway.amqp.codec import CANCEL, CHANNEL_CLOSE, CONNECTION_BLOCKED, CONNECTION_CLOSE, CONNECTION_UNBLOCKED
+from gateway.amqp.codec import CONNECTION_BLOCKED, CONNECTION_CLOSE, CONNECTION_UNBLOCKED
 from gateway.amqp.splitter import Sink, Splitter
 from gateway.config.scalars import BrokerUrl
 from gateway.errors import CodecError
-from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError, UpstreamError, cause_of
+from gateway.server.broker.broker_errors import CONNECTION_FORCED, NOT_ALLOWED, LinkDownError, UpstreamError, cause_of
 from gateway.server.broker.tap import Tap
 from gateway.server.fault_boundary import FaultOwner, guarded, report
 
@@ -104,9 +104,9 @@ class _ChannelCallbacks(FaultOwner, Protocol):
 
     number: int
 
-    def broker_closed(self, refusal: UpstreamError) -> None: ...
+    def receive(self, method: Frame) -> None: ...
 
-    def broker_cancelled(self) -> None: ...
+    def link_lost(self, error: LinkDownError) -> None: ...
 
 
 class _QueueOwner(Protocol):
@@ -121,11 +121,13 @@ class Tuning(NamedTuple):
     """The limits that broker and gateway agreed on, and the broker's version.
 
     ``frame_max`` is in bytes, 0 for no limit. ``broker_version`` is empty if it does not begin with a number.
+    ``wants_cancel_ok``: the broker waits for an answer when it cancels a consumer; older ones take it for an error.
     """
 
     frame_max: int = 0
     channel_max: int = 0xFFFF
     broker_version: tuple[int, ...] = ()
+    wants_cancel_ok: bool = False
 
 
 class Link:
@@ -155,7 +157,7 @@ class Link:
         # In AMQP an exclusive queue belongs to the connection; here each belongs to one session.
         self.exclusive_queues: dict[str, _QueueOwner] = {}
         self._channels: dict[int, _ChannelCallbacks] = {}
-        self._channels_opening = 0
+        self._free_numbers: list[int] = []
         self._secret_updates: set[asyncio.Task[object]] = set()
         self._connection: aio_pika.Connection | None = None
         self._tap: Tap | None = None
@@ -211,32 +213,24 @@ class Link:
     @property
     def has_room(self) -> bool:
         """Whether another channel can be opened."""
-        return self.closed is None and len(self._channels) + self._channels_opening < self.tuning.channel_max
+        return self.closed is None and len(self._channels) < self.tuning.channel_max
 
-    async def open_channel(self) -> tuple[AbstractChannel, AiormqChannel]:
-        """Open an AMQP channel; ``has_room`` counts it from the moment of the call.
+    def add_channel(self, channel: _ChannelCallbacks) -> int:
+        """Take a number for a channel that is to be opened.
 
         Raises:
             LinkDownError: when the connection is gone.
             UpstreamError: when the broker allows no further channel.
         """
-        self._channels_opening += 1
-        try:
-            channel = self._open_connection().channel(publisher_confirms=False)
-            await channel.initialize()
-            aiormq_channel = await channel.get_underlay_channel()
-            if not isinstance(aiormq_channel, AiormqChannel):
-                raise TypeError(f"the AMQP library gave a {type(aiormq_channel).__name__}")
-        except (AMQPError, OSError, RuntimeError, asyncio.CancelledError) as error:
-            raise cause_of(error, self.closed) from error
-        finally:
-            self._channels_opening -= 1
-        return channel, aiormq_channel
-
-    def add_channel(self, channel: _ChannelCallbacks) -> None:
-        """A channel is open."""
-        self._channels[channel.number] = channel
-        self.splitter.unregister(channel.number)
+        self._open_connection()
+        if not self.has_room:
+            most = self.tuning.channel_max
+            text = f"NOT_ALLOWED - number of channels opened ({most}) has reached the negotiated channel_max ({most})"
+            raise UpstreamError(NOT_ALLOWED, text)
+        # The broker keeps a little for every number that was ever used, so the lowest free one is taken.
+        number = heappop(self._free_numbers) if self._free_numbers else len(self._channels) + 1
+        self._channels[number] = channel
+        return number
 
     def register_sink(self, channel: _ChannelCallbacks, sink: Sink) -> None:
         """Send a channel's deliveries and confirms to a sink, unless its number belongs to another channel by now.
@@ -247,9 +241,10 @@ class Link:
             self.splitter.register(channel.number, sink)
 
     def remove_channel(self, channel: _ChannelCallbacks) -> None:
-        """A channel is closed; its number may be in use again already."""
+        """A channel is closed; its number may be used again."""
         if self._channels.get(channel.number) is channel:
             del self._channels[channel.number]
+            heappush(self._free_numbers, channel.number)
             self.splitter.unregister(channel.number)
 
     def _open_connection(self) -> aio_pika.Connection:
@@ -343,12 +338,15 @@ class Link:
     def connection_lost(self, exc: Exception | None, *, by_broker: bool) -> None:
         """The socket is closed, by the broker or for another reason."""
         if exc is not None:
-            self._lost(str(exc) or type(exc).__name__)
+            cause = str(exc) or type(exc).__name__
         else:
             # The library does so when the broker's heart-beats do not come.
-            self._lost("the broker closed the connection" if by_broker else "the AMQP library gave the connection up")
+            cause = "the broker closed the connection" if by_broker else "the AMQP library gave the connection up"
         for update in self._secret_updates:
             update.cancel()
+        closed = self._lost(cause)
+        for channel in tuple(self._channels.values()):
+            channel.link_lost(closed)
         users = tuple(self.users)
         if self._tap is not None and self.closed is not None:
             # Or it was never open, and the dialer logs why.
@@ -361,33 +359,44 @@ class Link:
         if on_closed is not None:
             on_closed(self)
 
-    def _lost(self, cause: str) -> None:
-        """Note why the link has ended, if the broker has not said it; ``cause`` is for the log."""
+    def _lost(self, cause: str) -> LinkDownError:
+        """The reason of the link's end; ``cause``, for the log, is that if the broker has said nothing."""
         if self.closed is None:
             text = "CONNECTION_FORCED - the connection to the broker was lost"
             self.closed = LinkDownError(CONNECTION_FORCED, text, "closed by the gateway" if self.is_closing else cause)
+        return self.closed
 
     def _control_frame(self, channel: int, method: int, data: bytes) -> None:
-        """The broker sent a control frame; the AMQP library sees it afterwards."""
-        if method in (CONNECTION_BLOCKED, CONNECTION_UNBLOCKED):
+        """The broker sent a control frame; the AMQP library sees those of channel 0 afterwards."""
+        if channel:
+            concerned = self._channels.get(channel)
+            if concerned is not None:
+                guarded(concerned, concerned.receive, _method(data))
+        elif method in (CONNECTION_BLOCKED, CONNECTION_UNBLOCKED):
             self.blocked = method == CONNECTION_BLOCKED
             self._tell_changed()
         elif method == CONNECTION_CLOSE:
             self.closed = LinkDownError(*_reply(data))
-        elif (concerned := self._channels.get(channel)) is None:
-            return
-        elif method == CHANNEL_CLOSE:
-            guarded(concerned, concerned.broker_closed, UpstreamError(*_reply(data)))
-        elif method == CANCEL:
-            guarded(concerned, concerned.broker_cancelled)
 
 
 def _reply(data: bytes) -> tuple[int, str]:
-    """Reply code and text of connection.close or channel.close."""
+    """Reply code and text of connection.close."""
+    frame = _method(data)
+    if isinstance(frame, commands.Connection.Close):
+        return int(frame.reply_code or 0), str(frame.reply_text or "")
+    return 0, ""
+
+
+def _method(data: bytes) -> Frame:
+    """Decode a method frame.
+
+    Raises:
+        CodecError: it cannot be read.
+    """
     try:
         _, _, frame = pamqp.frame.unmarshal(data)
     except Exception as error:
-        raise CodecError("a close cannot be read") from error
-    if isinstance(frame, commands.Connection.Close | commands.Channel.Close):
-        return int(frame.reply_code or 0), str(frame.reply_text or "")
-    return 0, ""
+        raise CodecError("a method cannot be read") from error
+    if not isinstance(frame, Frame):
+        raise CodecError("a method cannot be read")
+    return frame

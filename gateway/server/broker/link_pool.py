@@ -109,8 +109,8 @@ class LoginLinks:
         return await LinkChannel.open(await self._link_with_room(_PUBLISH))
 
     async def consuming_channel(self) -> LinkChannel:
-        """A channel on a link that serves subscriptions."""
-        return await LinkChannel.open(await self._link_with_room(_CONSUME))
+        """A channel on a link that serves subscriptions; the broker has not answered its opening."""
+        return LinkChannel.begun(await self._link_with_room(_CONSUME))
 
     async def open_pausable(self, client: str, session: str) -> Link:
         """A link for one session only."""

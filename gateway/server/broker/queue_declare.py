@@ -34,6 +34,10 @@ _MOST_CONFLICTS: Final = 1000
 _LONGEST_REASON: Final = 300
 
 
+Declare = Callable[[QueueSpec], Awaitable[str]]
+"""Sends queue.declare at the call; its answer is the queue's name."""
+
+
 class ExclusiveQueues:
     """The exclusive queues of one session, on any of its links, and the subscriptions that consume them."""
 
@@ -79,26 +83,26 @@ class ExclusiveQueues:
             await declared.wait()
         return declared is not None
 
-    async def declare(self, queue: QueueSpec, channel: LinkChannel, vhost: str) -> str:
+    async def declare(self, queue: QueueSpec, link: Link, vhost: str, declare: Declare) -> str:
         """Declare an exclusive queue; its name, which the broker chooses if ``queue`` has none.
 
         The session takes the name before the broker is asked, because the broker sees one connection only.
+        ``declare`` sends the declaration on a channel of the link.
 
         Raises:
             UpstreamError: it belongs to another session, or the broker refuses.
         """
-        link = channel.link
         await self.check(queue.name, link, vhost)
         if not queue.name:
-            name = await channel.declare(queue)
+            name = await declare(queue)
             self._add(name, link, queue)
             return name
         if queue.name in self._queues:
-            return await channel.declare(queue)
+            return await declare(queue)
         self._add(queue.name, link, queue)
         self._declaring[queue.name] = asyncio.Event()
         try:
-            return await channel.declare(queue)
+            return await declare(queue)
         except BaseException:
             self.forget(queue.name)
             raise

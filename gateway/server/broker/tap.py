@@ -1,7 +1,7 @@
 """The tap: the socket of one AMQP connection, shared by the AMQP client library and the sessions' data.
 
-The library connects, authenticates and sends control frames through a stream pair. The tap splits the broker's bytes
-first (``gateway.amqp.splitter``): data of registered channels goes to sessions, everything else to the library.
+The library connects, authenticates and sends heart-beats through a stream pair. The tap splits the broker's bytes first
+(``gateway.amqp.splitter``): what belongs to a channel goes to its session, everything else to the library.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gateway.errors import CodecError
 
 _HEARTBEAT: Final = b"\x08\0\0\0\0\0\0\xce"
 
-# While sessions' data flows, the library sees no frame and the broker sends no heart-beat, so after three heart-beat
+# While channels' frames flow, the library sees no frame and the broker sends no heart-beat, so after three heart-beat
 # intervals the library would take the connection for dead. The tap shows it a heart-beat this often, in seconds.
 _HEARTBEAT_INTERVAL: Final = 1.0
 
@@ -23,6 +23,9 @@ class _TapCallbacks(Protocol):
     """The link."""
 
     splitter: Splitter
+
+    @property
+    def channels(self) -> int: ...
 
     def on_read(self) -> None: ...
 
@@ -68,6 +71,7 @@ class Tap(asyncio.StreamReaderProtocol):
             super().data_received(control_frames)
         if splitter.touched:
             callbacks.batch_done()
+        if callbacks.channels:
             now = self._clock()
             if now - self._heartbeat_at > _HEARTBEAT_INTERVAL:
                 self._heartbeat_at = now

@@ -7,7 +7,7 @@ events of the session here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, Protocol
 
@@ -17,7 +17,7 @@ from gateway.server.broker.channel import LinkChannel, ignore_confirm, ignore_de
 from gateway.server.broker.link import Link
 from gateway.server.broker.link_pool import LinkPool, LoginLinks
 from gateway.server.broker.pausable_link import PausableLink
-from gateway.server.broker.queue_declare import ExclusiveQueues, declare_or_accept
+from gateway.server.broker.queue_declare import Declare, ExclusiveQueues, declare_or_accept
 from gateway.server.client.login_handler import LoginHandler
 from gateway.session import ops
 from gateway.session.context import Hold, State
@@ -180,26 +180,34 @@ class Bridge:
             await channel.select_confirms()
         return ops.PublisherPrepared(channel.number, channel.link.tuning.frame_max, operation.confirms)
 
-    async def _declare(self, queue: QueueSpec, channel: LinkChannel) -> tuple[str, QueueSpec | None]:
+    async def _declare(
+        self, queue: QueueSpec, channel: LinkChannel, declare: Declare | None = None
+    ) -> tuple[str, QueueSpec | None]:
         """Declare a queue; an exclusive one where this session consumes, since AMQP binds it to the connection.
+
+        ``declare`` sends the declaration and what belongs behind it, where that need not wait for the answer.
 
         Returns:
             The queue's name, and ``queue``, or None if it exists with other properties.
         """
         if queue.exclusive and channel is self._publishing:
             channel = await self._control_channel()
-        if not queue.name or not self._session.settings.takes_existing_queues:
-            return await self._declare_on(channel, queue), queue
+        if not self._takes_existing(queue):
+            return await self._declare_on(channel, queue, declare or channel.declare), queue
         conflict = await declare_or_accept(queue, channel.link, partial(self._declare_on, queue=queue))
         if conflict is None:
             return queue.name, queue
         self._pool.queue_conflicts.write(self._session.settings.name, queue.name, conflict.text)
         return queue.name, None
 
-    async def _declare_on(self, channel: LinkChannel, queue: QueueSpec) -> str:
+    def _takes_existing(self, queue: QueueSpec) -> bool:
+        return bool(queue.name) and self._session.settings.takes_existing_queues
+
+    async def _declare_on(self, channel: LinkChannel, queue: QueueSpec, declare: Declare | None = None) -> str:
+        declare = declare or channel.declare
         if queue.exclusive:
-            return await self._exclusive.declare(queue, channel, self._vhost)
-        return await channel.declare(queue)
+            return await self._exclusive.declare(queue, channel.link, self._vhost, declare)
+        return await declare(queue)
 
     async def _control_channel(self) -> LinkChannel:
         if self._control is None:
@@ -216,16 +224,29 @@ class Bridge:
         self._consuming[subscription] = channel
         subscription.set_channel(channel.number)
         declared = None
+        cancelled: list[bool] = []
+        channel.on_cancelled = lambda: cancelled.append(True)
         try:
             queue_name = operation.queue_name
+            consumer = operation.prefetch, operation.arguments, operation.binding
+            consuming: Awaitable[object] | None = None
+
+            def declare(queue: QueueSpec) -> Awaitable[str]:
+                # All in one write: the broker works in order, and ignores what stands behind a refused method.
+                nonlocal consuming
+                name = channel.declare(queue)
+                consuming = channel.consume(queue.name, *consumer)
+                return name
+
             if operation.queue is not None:
-                queue_name, declared = await self._declare(operation.queue, channel)
-            await self._exclusive.check(queue_name, channel.link, self._vhost)
-            cancelled: list[bool] = []
-            channel.on_cancelled = lambda: cancelled.append(True)
-            await channel.consume(queue_name, operation.prefetch, operation.arguments)
-            if operation.binding is not None:
-                await channel.bind(queue_name, *operation.binding)
+                is_named = bool(operation.queue.name)
+                queue_name, declared = await self._declare(operation.queue, channel, declare if is_named else None)
+            if consuming is None:
+                await self._exclusive.check(queue_name, channel.link, self._vhost)
+                consuming = channel.consume(queue_name, *consumer)
+            await consuming
+            if channel.closed is not None:
+                raise channel.closed
             if cancelled:
                 raise UpstreamError(_NOT_FOUND, f"NOT_FOUND - queue '{queue_name}' was deleted")
         except UpstreamError as refusal:
@@ -254,9 +275,9 @@ class Bridge:
     async def _consuming_channel(self, operation: ops.Subscribe) -> LinkChannel:
         owner = self._exclusive.link_of(operation.queue_name)
         if owner is not None and owner.closed is None:
-            return await LinkChannel.open(owner)
+            return LinkChannel.begun(owner)
         if operation.needs_pausable_link:
-            return await LinkChannel.open(await self._pausable.opened(self._links))
+            return LinkChannel.begun(await self._pausable.opened(self._links))
         return await self._links.consuming_channel()
 
     async def _unsubscribe(self, operation: ops.Unsubscribe) -> ops.Event:

@@ -184,20 +184,21 @@ def test_a_returned_message_out_of_order_is_no_amqp(stand: Stand, stream: bytes)
         stand.splitter.receive(stream)
 
 
-OTHERS = [
-    BEAT,
-    method_frame(commands.Connection.Start(), 0),
+OTHERS = [BEAT, method_frame(commands.Connection.Start(), 0), method_frame(commands.Connection.Tune(), 0)]
+OF_CHANNELS = [
     method_frame(commands.Basic.ConsumeOk("T_1")),
+    method_frame(commands.Queue.DeclareOk("q", 0, 0)),
     method_frame(commands.Channel.OpenOk(), 9),
+]
+OF_NO_CHANNEL = [
     deliver(1, channel=9) + header(3, channel=9) + body(b"abc", channel=9),
     method_frame(commands.Basic.Ack(1, False), 9),
-    method_frame(commands.Basic.GetOk(1, False, "", "q", 0)) + header(3) + body(b"abc"),
     method_frame(commands.Basic.Return(312, "NO_ROUTE", "", "q"), 9) + header(0, channel=9),
 ]
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_everything_else_passes_whole_and_untouched(stand: Stand, other: bytes) -> None:
+def test_the_frames_of_the_connection_pass_whole_and_untouched(stand: Stand, other: bytes) -> None:
     data = deliver() + header(5) + body(b"hello")
     for pieces in ways(other, data, other, other, data):
         stand.splitter.touched.clear()
@@ -205,6 +206,22 @@ def test_everything_else_passes_whole_and_untouched(stand: Stand, other: bytes) 
         assert b"".join(passed) == other * 3
         assert all(not raw or raw.endswith(b"\xce") for raw in passed)
     assert [told[0] for told in stand.told] == ["deliver"] * 2 * 4
+
+
+@pytest.mark.parametrize("other", OF_CHANNELS)
+def test_the_methods_of_channels_go_to_the_watch_in_their_order(stand: Stand, other: bytes) -> None:
+    data = deliver() + header(5) + body(b"hello")
+    for pieces in ways(other, data, BEAT, other):
+        assert b"".join(map(stand.splitter.receive, pieces)) == BEAT
+    assert [told[0] for told in stand.told] == ["watch", "deliver", "watch"] * 4
+    assert {told[-1] for told in stand.told if told[0] == "watch"} == {other}
+
+
+@pytest.mark.parametrize("other", OF_NO_CHANNEL)
+def test_data_that_no_sink_takes_does_not_pass(stand: Stand, other: bytes) -> None:
+    for pieces in ways(BEAT, other, BEAT):
+        assert b"".join(map(stand.splitter.receive, pieces)) == BEAT * 2
+    assert stand.splitter.touched == set()
 
 
 def test_only_owners_that_got_something_are_touched(stand: Stand) -> None:
@@ -220,7 +237,7 @@ def test_the_watch_learns_of_an_end_in_its_order_among_the_data(stand: Stand) ->
     stream = deliver(1) + header(0) + cancel + method_frame(commands.Basic.Ack(1, False)) + close + BEAT
     for pieces in ways(stream):
         stand.told.clear()
-        assert b"".join(map(stand.splitter.receive, pieces)) == cancel + close + BEAT
+        assert b"".join(map(stand.splitter.receive, pieces)) == BEAT
         assert stand.told == [
             ("deliver", 1, 1, False, ROUTE, b"\x00\x00", b""),
             ("watch", 1, CANCEL, cancel),
@@ -240,22 +257,24 @@ def test_the_watch_learns_of_an_end_in_its_order_among_the_data(stand: Stand) ->
 def test_a_reply_text_that_is_not_utf8_can_be_decoded_all_the_same(stand: Stand, text: bytes, readable: str) -> None:
     payload = b"\x00\x14\x00\x28\x01\x94" + bytes([len(text)]) + text + b"\x00\x3c\x00\x28"
     close = b"\x01\x00\x01" + len(payload).to_bytes(4, "big") + payload + b"\xce"
-    passed = stand.splitter.receive(BEAT + close + BEAT)
-    assert (passed[: len(BEAT)], passed[-len(BEAT) :]) == (BEAT, BEAT)
-    size, channel, method = frame.unmarshal(passed[len(BEAT) :])
+    assert stand.splitter.receive(BEAT + close + BEAT) == BEAT + BEAT
+    ((_, _, _, told),) = stand.told
+    assert isinstance(told, bytes)
+    size, channel, method = frame.unmarshal(told)
     assert (size, channel) == (len(close), 1)
     assert isinstance(method, commands.Channel.Close)
     assert (method.reply_code, method.reply_text, method.class_id, method.method_id) == (404, readable, 60, 40)
-    assert stand.told == [("watch", 1, CHANNEL_CLOSE, passed[len(BEAT) : -len(BEAT)])]
+    assert stand.told == [("watch", 1, CHANNEL_CLOSE, told)]
 
 
 def test_channels_may_be_registered_and_unregistered_between_reads(stand: Stand) -> None:
     message = deliver() + header(5) + body(b"hello")
     stand.splitter.receive(deliver() + header(5) + body(b"he"))
     stand.splitter.unregister(1)
-    assert stand.splitter.receive(message) == message
+    assert stand.splitter.receive(message) == b""
+    stand.told.clear()
     stand.splitter.register(1, stand.sink(1))
-    assert stand.splitter.receive(body(b"llo")) == body(b"llo")
+    assert stand.splitter.receive(body(b"llo")) == b""
     assert stand.splitter.receive(message) == b""
     assert stand.told == [("deliver", 1, 1, False, ROUTE, b"\x00\x00", b"hello")]
     stand.splitter.unregister(77)
