@@ -18,7 +18,7 @@ from gateway.session.subscription import Subscription
 class Login:
     """Let the broker decide on credentials and virtual host.
 
-    Answered by LoggedIn, LoginFailed, BrokerUnreachable or SessionRefused.
+    Answered by LoggedIn, LoginFailed, BrokerUnreachable, SessionRefused or TooManyFailedLogins.
     """
 
     settings: VirtualHost
@@ -177,6 +177,13 @@ class SessionRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class TooManyFailedLogins:
+    """So many logins from the client's address have failed that no other is tried for some ``seconds``."""
+
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
 class PublisherPrepared:
     """The publishing channel: its number, the largest frame in bytes, and whether it confirms."""
 
@@ -277,7 +284,7 @@ class RecoveryFailed:
 
 
 Event = (
-    LoggedIn | LoginFailed | BrokerUnreachable | SessionRefused | PublisherPrepared | Subscribed | Unsubscribed
-    | TokenRenewed | TokenRefused | UpstreamClosed | OperationFailed | ChannelClosed | ConsumerCancelled | LinkLost
-    | OperationInterrupted | Recovered | RecoveryFailed
+    LoggedIn | LoginFailed | BrokerUnreachable | SessionRefused | TooManyFailedLogins | PublisherPrepared | Subscribed
+    | Unsubscribed | TokenRenewed | TokenRefused | UpstreamClosed | OperationFailed | ChannelClosed | ConsumerCancelled
+    | LinkLost | OperationInterrupted | Recovered | RecoveryFailed
 )  # fmt: skip

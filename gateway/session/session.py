@@ -421,6 +421,7 @@ _EVENTS: Final[dict[type[ops.Event], Callable[[Session, Any], None]]] = {
     ops.LoginFailed: lambda session, event: session._connect.login_failed(event),
     ops.BrokerUnreachable: lambda session, event: session._connect.broker_unreachable(event),
     ops.SessionRefused: lambda session, event: session._connect.session_refused(event),
+    ops.TooManyFailedLogins: lambda session, event: session._connect.too_many_failed(event),
     ops.PublisherPrepared: lambda session, event: session._publisher.prepared(event),
     ops.Subscribed: lambda session, event: session._subscriber.subscribed(event),
     ops.Unsubscribed: lambda session, event: session._subscriber.unsubscribed(event),

@@ -95,6 +95,7 @@ def _answers_to_client(operation: ops.Operation) -> list[ops.Event]:
             ops.LoginFailed(403, "no"),
             ops.LoginFailed(530, "no"),
             ops.SessionRefused("The user 'a'", 1),
+            ops.TooManyFailedLogins(60),
         ]
         return [ops.LoggedIn(), *failures, ops.BrokerUnreachable()]
     if isinstance(operation, ops.RenewToken):

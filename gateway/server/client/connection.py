@@ -17,7 +17,7 @@ from typing import Final, cast
 
 from gateway.config.listener_settings import Listener
 from gateway.config.virtual_host import FindVirtualHost
-from gateway.errors import CloseReason, FrameError, StompError
+from gateway.errors import CertificateUnreadableError, CloseReason, FrameError, StompError
 from gateway.journal.journal import Journal
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.client.bridge import Bridge
@@ -163,9 +163,15 @@ class ClientConnection(StompProtocol):
             self.session.set_turn_time(time.monotonic, _TURN_TIME)
             self._gives_turns = True
         self.stats.arrived(peer)
+        name, is_broken = None, False
+        try:
+            name = login_name(transport, self._listener)
+        except CertificateUnreadableError:
+            is_broken = True
         facts = ClientFacts(
             is_local=peer.is_local,
-            certificate_name=login_name(transport, self._listener),
+            certificate_name=name,
+            is_certificate_broken=is_broken,
             credentials=None if output.websocket is None else output.websocket.credentials,
             implicit_connect=self._listener.implicit_connect,
         )

@@ -11,6 +11,7 @@ from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.broker_errors import ACCESS_REFUSED, CONNECTION_FORCED, LinkDownError, UpstreamError
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.link_pool import LinkPool, LoginLinks
+from gateway.server.client.failed_logins import TooManyFailedLoginsError
 from gateway.server.client.session_limits import LimitReachedError, SessionLimits, SessionRates
 from gateway.server.log_limits import LogLimits
 from gateway.session import ops
@@ -75,7 +76,12 @@ class LoginHandler:
             # RabbitMQ refuses an empty login or passcode, but the AMQP library would replace it with "guest".
             return ops.LoginFailed(ACCESS_REFUSED, "ACCESS_REFUSED")
         try:
-            version = await self._accept(virtual_host, credentials)
+            version = await self._limits.failed_logins.guard(
+                self._host, virtual_host.name, credentials, lambda: self._accept(virtual_host, credentials)
+            )
+        except TooManyFailedLoginsError as failed:
+            self._log_refusal(virtual_host, credentials, str(failed))
+            return ops.TooManyFailedLogins(failed.seconds)
         except LimitReachedError as full:
             self.release_links()
             self._log_refusal(virtual_host, credentials, str(full))
