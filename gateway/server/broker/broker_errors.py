@@ -21,12 +21,16 @@ CONNECTION_FORCED: Final = 320
 
 
 class UpstreamError(GatewayError):
-    """The broker closed a channel or a connection; ``code`` and ``text`` are the broker's."""
+    """The broker closed a channel or a connection; ``code`` and ``text`` are the broker's.
 
-    def __init__(self, code: int, text: str) -> None:
+    ``method`` is what it refused, class and method as one number; 0 if it does not say.
+    """
+
+    def __init__(self, code: int, text: str, method: int = 0) -> None:
         super().__init__(text)
         self.code = code
         self.text = text
+        self.method = method
 
 
 class LinkDownError(UpstreamError):
