@@ -127,6 +127,11 @@ class ClientConnection(StompProtocol):
         return self.session.settings.max_frame_size
 
     @property
+    def listener(self) -> Listener:
+        """The listener's settings when the client connected."""
+        return self._listener
+
+    @property
     def is_closed(self) -> bool:
         """Whether the session is over."""
         return self._is_closed
@@ -178,7 +183,10 @@ class ClientConnection(StompProtocol):
         self.session.set_client(facts, observe=self.stats.started)
         context, client = self._context, str(peer)
         identity = self.session.identity.decode()
-        self._login = LoginHandler(context.pool, context.limits, context.log_limits, peer.host, client, identity)
+        login_until = self._accepted.accepted_at + self._listener.login_timeout
+        self._login = LoginHandler(
+            context.pool, context.limits, context.log_limits, peer.host, client, identity, login_until
+        )
         self._bridge = Bridge(self.session, self, context.pool, self._login, client, context.spawn)
         self._operation_deadline = OperationDeadline(self.session, self._bridge.must_wait)
         context.clients.add(self)
