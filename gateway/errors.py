@@ -131,6 +131,8 @@ class CloseReason(Enum):
     PROTOCOL_ERROR = "protocol-error"
     SESSION_LIMIT = "session-limit"
     """The virtual host, the user or the address had as many sessions as it may have."""
+    FAILED_LOGINS = "failed-logins"
+    """Too many logins from the client's address had failed."""
     LOGIN_TIMEOUT = "login-timeout"
     HEART_BEAT_TIMEOUT = "heart-beat-timeout"
     SLOW_CONSUMER = "slow-consumer"

@@ -252,6 +252,10 @@ class ConnectHandler:
         """There are as many sessions as allowed."""
         self._refuse(error_frames.too_many_sessions(event.whose, event.limit))
 
+    def too_many_failed(self, event: ops.TooManyFailedLogins) -> None:
+        """The broker was not asked about the login."""
+        self._refuse(error_frames.too_many_failed_logins(event.seconds))
+
     def _refuse(self, error: StompError) -> None:
         """Refuse the client. It may send another CONNECT; one that left CONNECT out is closed."""
         request, self._request = self._request, None

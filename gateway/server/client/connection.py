@@ -178,7 +178,10 @@ class ClientConnection(StompProtocol):
         self.session.set_client(facts, observe=self.stats.started)
         context, client = self._context, str(peer)
         identity = self.session.identity.decode()
-        self._login = LoginHandler(context.pool, context.limits, context.log_limits, peer.host, client, identity)
+        login_until = self._accepted.accepted_at + self._listener.login_timeout
+        self._login = LoginHandler(
+            context.pool, context.limits, context.log_limits, peer.host, client, identity, login_until
+        )
         self._bridge = Bridge(self.session, self, context.pool, self._login, client, context.spawn)
         self._operation_deadline = OperationDeadline(self.session, self._bridge.must_wait)
         context.clients.add(self)

@@ -16,8 +16,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from gateway.config.model import FailedLoginLimits
 from gateway.config.virtual_host import Limit, VirtualHost
 from gateway.errors import GatewayError
+from gateway.server.client.failed_logins import FailedLogins
 from gateway.server.client_address import network_of
 from gateway.session.context import Hold
 from gateway.session.session import NO_TURN_LIMIT, Session
@@ -131,9 +133,10 @@ class SessionRates:
 
 
 class SessionLimits:
-    """Counts the sessions of a gateway; ``clock`` is monotonic, in seconds."""
+    """Counts the sessions of a gateway, and the logins that fail; ``clock`` is monotonic, in seconds."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], failed_logins: FailedLoginLimits | None = None) -> None:
+        self.failed_logins = FailedLogins(failed_logins or FailedLoginLimits(), clock)
         self._clock = clock
         self._sessions: Counter[str] = Counter()
         self._scopes: dict[_ScopeKey, _RateScope] = {}

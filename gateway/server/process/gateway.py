@@ -96,7 +96,7 @@ class Gateway:
             self.stats,
             self._loop.time,
         )
-        self.limits = SessionLimits(self._loop.time)
+        self.limits = SessionLimits(self._loop.time, config.failed_logins)
         self.log_limits = LogLimits(config.logging, self._loop.time)
         self._context = ServerContext(
             server=b"stomp-gateway/" + __version__.encode(),

@@ -5,7 +5,7 @@ import pytest
 from gateway.errors import CloseReason
 from gateway.session import ops
 from gateway.session.context import State
-from tests.support.playbook import Playbook, ack_id, deliver, stomp
+from tests.support.playbook import ENDS_WITH_ITS_LINK, Playbook, ack_id, deliver, stomp
 
 MISSING = "NOT_FOUND - no exchange 'e' in vhost '/'"
 
@@ -172,7 +172,7 @@ LOST = ops.LinkLost(320, "CONNECTION_FORCED - broker forced connection closure")
 
 @pytest.mark.parametrize("state", [state for state in State if state is not State.CLOSED])
 def test_a_lost_link_ends_the_session_in_every_state(state: State) -> None:
-    play = Playbook()
+    play = Playbook(ENDS_WITH_ITS_LINK)
     if state is State.AUTHENTICATING:
         play.client("CONNECT")
         assert play.asked() is not None
