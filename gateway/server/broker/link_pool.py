@@ -262,7 +262,7 @@ class LinkPool:
             await self._ask(links)
             return links
         shared = self._shared_login(virtual_host, credentials)
-        if not self._is_cached(shared):
+        if not self._is_cached(shared, virtual_host.login_cache):
             if shared.check is None:
                 shared.check = asyncio.ensure_future(self._check(shared))
             await asyncio.shield(shared.check)
@@ -281,15 +281,16 @@ class LinkPool:
         passcode_hash = hmac.digest(self._key, credentials.passcode.encode(), "sha256")
         candidates = self._shared.setdefault((virtual_host.name, credentials.login), [])
         for candidate in candidates:
-            if hmac.compare_digest(candidate.passcode_hash, passcode_hash):
+            is_same_broker = _way_to_broker(candidate.links.virtual_host) == _way_to_broker(virtual_host)
+            if hmac.compare_digest(candidate.passcode_hash, passcode_hash) and is_same_broker:
                 return candidate
         links = LoginLinks(virtual_host, credentials, self._open, slots=self._slots)
         candidates.append(created := _SharedLogin(passcode_hash, links))
         return created
 
-    def _is_cached(self, shared: _SharedLogin) -> bool:
+    def _is_cached(self, shared: _SharedLogin, seconds: float) -> bool:
         age = self._clock() - shared.accepted_at
-        return shared.accepted_at >= 0 and age < shared.links.virtual_host.login_cache and bool(shared.links.all)
+        return shared.accepted_at >= 0 and age < seconds and bool(shared.links.all)
 
     async def _check(self, shared: _SharedLogin) -> None:
         """Ask the broker, once for all sessions that log in with the same credentials at the same moment."""
@@ -367,3 +368,8 @@ class LinkPool:
         logins = [login for logins in self._shared.values() for login in logins]
         self._shared.clear()
         await asyncio.gather(*(login.links.close() for login in logins), self.dialer.close())
+
+
+def _way_to_broker(virtual_host: VirtualHost) -> tuple[object, ...]:
+    """What leads to one broker and virtual host; a reload of the configuration may change it."""
+    return virtual_host.amqp_vhost, virtual_host.upstream

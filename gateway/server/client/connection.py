@@ -127,6 +127,11 @@ class ClientConnection(StompProtocol):
         return self.session.settings.max_frame_size
 
     @property
+    def listener(self) -> Listener:
+        """The listener's settings when the client connected."""
+        return self._listener
+
+    @property
     def is_closed(self) -> bool:
         """Whether the session is over."""
         return self._is_closed
