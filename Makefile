@@ -8,7 +8,7 @@ PACKAGES := gateway deploy tests
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test lint style types law docs tests kills clients fuzz audit bench bench-journal bench-ingest
-.PHONY: bench-neighbours demo-pipeline clean
+.PHONY: bench-neighbours demo-pipeline chaos soak clean
 .SILENT:
 
 help:
@@ -22,6 +22,8 @@ help:
 	echo "make fuzz    look for bytes that break what reads them, for SECONDS=300; ARGS='--help' shows its options"
 	echo "make audit   look for insecure code (bandit), and for known vulnerabilities of all requirements (pip-audit)"
 	echo "make kills   kill the pipeline's ingest again and again, and check that nothing is lost or counted twice"
+	echo "make chaos   200 runs with faults in broker, gateway and their connections; SEED=123 repeats one; RUNS=, ARGS="
+	echo "make soak    2,000 sessions of mixed behaviour for MINUTES=20, with restarts of the broker; memory and latency stay flat"
 	echo "make bench   compare the speed of gateway and RabbitMQ's STOMP plugin; ARGS='--help' shows its options"
 	echo "make bench-neighbours  measure what one client's work costs another, at gateway and plugin; ROWS=name,name selects"
 	echo "make bench-journal  measure what the traffic journal costs the gateway; ARGS='--help' shows its options"
@@ -103,6 +105,14 @@ audit: $(STAMP)
 	echo "== pip-audit"
 	$(BIN)/pip-audit --strict --disable-pip --no-deps --requirement constraints.txt || \
 		{ echo "audit: pip-audit found something, or PyPI could not be asked: see its message above" >&2; exit 1; }
+
+# One run again: SEED=. Fewer: RUNS=.
+chaos: $(STAMP)
+	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) $(ARGS)
+
+# Shorter: MINUTES=.
+soak: $(STAMP)
+	$(BIN)/python -m tests.soak $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.bench $(ARGS)

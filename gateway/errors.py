@@ -106,6 +106,10 @@ class FrameError(GatewayError):
     """
 
 
+class CertificateUnreadableError(GatewayError):
+    """A client's certificate has parts that cannot be read. The log says which."""
+
+
 class TlsHandshakeError(FrameError):
     """A client speaks TLS where STOMP is expected; it could not read an answer in the clear."""
 
@@ -127,6 +131,8 @@ class CloseReason(Enum):
     PROTOCOL_ERROR = "protocol-error"
     SESSION_LIMIT = "session-limit"
     """The virtual host, the user or the address had as many sessions as it may have."""
+    FAILED_LOGINS = "failed-logins"
+    """Too many logins from the client's address had failed."""
     LOGIN_TIMEOUT = "login-timeout"
     HEART_BEAT_TIMEOUT = "heart-beat-timeout"
     SLOW_CONSUMER = "slow-consumer"

@@ -7,7 +7,9 @@ with running(plugins=["rabbitmq_stomp"]) as broker:
 
 import contextlib
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -77,6 +79,40 @@ class Broker(Protocol):
 
     def ctl(self, *arguments: str, timeout: float = 60.0) -> str:
         """Run rabbitmqctl against exactly this broker and return what it printed."""
+
+
+@contextlib.contextmanager
+def cluster(size: int, config: Sequence[str] = ()) -> Iterator[list[PrivateNode]]:
+    """A cluster of private nodes, on this machine. They are killed at the end.
+
+    Args:
+        size: how many nodes.
+        config: further lines for each node's rabbitmq.conf.
+
+    Yields:
+        The nodes, taking connections.
+
+    Raises:
+        LocalError: there is no RabbitMQ here, or a node did not start.
+    """
+    installation = Installation.find()
+    if installation is None:
+        raise LocalError("No RabbitMQ is installed here.")
+    nodes: list[PrivateNode] = []
+    try:
+        for _ in range(size):
+            seed = nodes[0] if nodes else None
+            nodes.append(PrivateNode(installation, DataDirectory.fresh(VAR), config=config, seed=seed))
+        nodes[0].start()
+        with ThreadPoolExecutor() as threads:
+            deque(threads.map(PrivateNode.start, nodes[1:]), maxlen=0)
+        yield nodes
+    finally:
+        for node in reversed(nodes):
+            # An orderly stop takes seconds, and nobody needs the node's data.
+            if node.running:
+                node.kill()
+            node.stop()
 
 
 @dataclass(frozen=True)

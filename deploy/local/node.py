@@ -50,6 +50,7 @@ class PrivateNode:
         config: Sequence[str] = (),
         say: Callable[[str], None] = lambda _line: None,
         deadline: float = 120.0,
+        seed: Self | None = None,
     ) -> None:
         """Choose ports; nothing is started yet.
 
@@ -61,6 +62,7 @@ class PrivateNode:
             config: further lines for rabbitmq.conf.
             say: takes a line about the progress.
             deadline: seconds that a start may take.
+            seed: a node that runs. The new node joins its cluster at its first start, and must be stopped before it.
         """
         self._installation = installation
         self._directory = directory
@@ -71,6 +73,15 @@ class PrivateNode:
         self.management_port = management if "rabbitmq_management" in plugins else None
         self._plugins = tuple(plugins)
         self._config = tuple(config)
+        self._seed = seed
+        self.name = _NODE_NAME
+        if seed is not None:
+            self.name = f"gateway-{self.amqp_port}@localhost"
+            self._epmd_port = seed._epmd_port
+            self._config += tuple(
+                f"cluster_formation.classic_config.nodes.{number} = {name}"
+                for number, name in enumerate((seed.name, self.name), 1)
+            )
         self._epmd: Child | None = None
         self._server: Child | None = None
 
@@ -89,6 +100,11 @@ class PrivateNode:
     def amqp_url(self) -> str:
         """AMQP address with credentials, virtual host /."""
         return f"amqp://guest:guest@{self.host}:{self.amqp_port}/"
+
+    @property
+    def cookie(self) -> str:
+        """The secret that the nodes of a cluster share."""
+        return (self.data / "home/.erlang.cookie").read_text()
 
     @property
     def log(self) -> Path:
@@ -142,7 +158,7 @@ class PrivateNode:
     def _start(self) -> None:
         began = time.monotonic()
         environment = self._environment()
-        if self._epmd is None or self._epmd.wait(0) is not None:
+        if self._seed is None and (self._epmd is None or self._epmd.wait(0) is not None):
             epmd = [str(self._installation.epmd), "-port", str(self._epmd_port), "-address", LOOPBACK]
             self._epmd = self._child(epmd, environment)
             self._wait(self._epmd, "epmd", began, lambda: listens(LOOPBACK, self._epmd_port))
@@ -195,7 +211,7 @@ class PrivateNode:
         cookie = home / ".erlang.cookie"
         if not cookie.exists():
             cookie.touch(mode=0o600)
-            cookie.write_text(secrets.token_hex(20))
+            cookie.write_text(secrets.token_hex(20) if self._seed is None else self._seed.cookie)
         lines = [f"listeners.tcp.1 = {LOOPBACK}:{self.amqp_port}", "log.console = true", "log.file = false"]
         if self.stomp_port:
             lines.append(f"stomp.listeners.tcp.1 = {LOOPBACK}:{self.stomp_port}")
@@ -223,7 +239,7 @@ class PrivateNode:
             "ERL_EPMD_PORT": str(self._epmd_port),
             "ERL_EPMD_ADDRESS": LOOPBACK,
             "ERL_CRASH_DUMP_SECONDS": "0",
-            "RABBITMQ_NODENAME": _NODE_NAME,
+            "RABBITMQ_NODENAME": self.name,
             "RABBITMQ_DIST_PORT": str(self._distribution_port),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": _DISTRIBUTION_ON_LOOPBACK,
             "RABBITMQ_CTL_ERL_ARGS": _DISTRIBUTION_ON_LOOPBACK,

@@ -35,6 +35,21 @@ class Logging(MergeableModel):
     """An ERROR that one session gets again is logged once in this time, with the number of times. 0: each time."""
 
 
+class FailedLoginLimits(MergeableModel):
+    """What happens when the broker refuses logins from an address, in windows of time."""
+
+    window: Annotated[float, Duration(zero=False)] = 60.0
+    """How long refused logins count, from the first one on."""
+    delay_after: Annotated[int, Count(least=0)] = 5
+    """So many refusals of a login from one address are answered at once."""
+    delay: Annotated[float, Duration()] = 1.0
+    """Later ones are answered after this time."""
+    per_login: Annotated[int, Count()] | None = 20
+    """After so many refusals of a login from one address the broker is not asked about it. null: it always is."""
+    per_address: Annotated[int, Count()] | None = 200
+    """The same for all logins from one address. null: without limit."""
+
+
 class GatewayConfig(MergeableModel):
     """A whole configuration. `gateway.config.load` reads one from a file, with the checks across keys besides."""
 
@@ -55,6 +70,8 @@ class GatewayConfig(MergeableModel):
     )
     """Virtual hosts by the name that clients give in CONNECT's host header. The key "*" stands for every other name,
     which is passed to the broker as it is."""
+    failed_logins: FailedLoginLimits = Field(default_factory=FailedLoginLimits)
+    """What slows down who guesses passcodes."""
     admin: AdminSettings = Field(default_factory=AdminSettings)
     """Metrics, health, the API and the status page: an address, or more, or off."""
     logging: Logging = Field(default_factory=Logging)

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
 from gateway.config.model import Logging
 from gateway.server.client_address import network_of
+from gateway.server.recent_counts import RecentCounts
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("gateway.listening")
 
 _LINES: Final = 10
 _SECONDS: Final = 10.0
-
-# Causes that a limiter remembers. The one whose window began first is forgotten for another.
-_MAX_CAUSES: Final = 10_000
-
-
-@dataclass(slots=True)
-class _Window:
-    """The lines of one cause since a moment: written, and left out."""
-
-    since: float
-    written: int = 0
-    left_out: int = 0
 
 
 class LogRateLimiter:
@@ -42,40 +30,28 @@ class LogRateLimiter:
         seconds: float = _SECONDS,
         note: Callable[[], None] = lambda: None,
     ) -> None:
-        self._clock = clock
-        self._lines = lines
-        self._seconds = seconds
+        self.lines = lines
         self._note = note
-        self._windows: dict[Hashable, _Window] = {}
-
-    @property
-    def causes(self) -> int:
-        """How many causes are remembered."""
-        return len(self._windows)
+        self._counts = RecentCounts(clock, seconds)
+        # Lines left out that no later line has told of, by cause.
+        self._left_out: dict[Hashable, int] = {}
 
     def left_out(self, cause: Hashable = None) -> int | None:
         """The number of lines left out before this one; None if this one must be left out too."""
-        if self._lines is None:
+        if self.lines is None:
             return 0
-        now = self._clock()
-        window = self._windows.get(cause)
-        if window is None or now - window.since > self._seconds:
-            # At the end: so the windows are in the order of their beginnings.
-            before = self._windows.pop(cause, None)
-            window = self._windows[cause] = _Window(now, left_out=0 if before is None else before.left_out)
-            if len(self._windows) > _MAX_CAUSES:
-                del self._windows[next(iter(self._windows))]
-        if window.written >= self._lines:
-            window.left_out += 1
-            self._note()
-            return None
-        window.written += 1
-        left_out, window.left_out = window.left_out, 0
-        return left_out
+        if self._counts.add(cause) <= self.lines:
+            return self._left_out.pop(cause, 0)
+        self._left_out[cause] = self._left_out.get(cause, 0) + 1
+        self._note()
+        if len(self._left_out) > len(self._counts):
+            # Of causes that are forgotten, too.
+            del self._left_out[next(iter(self._left_out))]
+        return None
 
     def unsaid(self) -> int:
         """Lines left out that no later line has told of."""
-        return sum(window.left_out for window in self._windows.values())
+        return sum(self._left_out.values())
 
     def info(self, event: str, **details: object) -> bool:
         """Log at level info, unless there were too many lines; whether the line was written."""
@@ -100,6 +76,11 @@ class LogLimits:
         self._settings = settings
         self._addresses = LogRateLimiter(clock, settings.lines_per_address, note=self._note)
         self._brokers = self.of_listener()
+
+    def configure(self, settings: Logging) -> None:
+        """Other settings hold from now on, for the ERRORs of a session from its first one on."""
+        self._settings = settings
+        self._addresses.lines = settings.lines_per_address
 
     def _note(self) -> None:
         self.left_out += 1

@@ -41,12 +41,14 @@ class ClientFacts:
     """What the server knows of a client besides its frames.
 
     ``is_local``: it connects from this machine. ``certificate_name``: the name in its certificate, where that may stand
-    in for a login. ``credentials``: login and passcode that came with the WebSocket handshake and win over CONNECT's.
-    ``implicit_connect``: its listener allows it to leave out CONNECT.
+    in for a login. ``is_certificate_broken``: that name cannot be read. ``credentials``: login and passcode that came
+    with the WebSocket handshake and win over CONNECT's. ``implicit_connect``: its listener allows it to leave out
+    CONNECT.
     """
 
     is_local: bool = True
     certificate_name: str | None = None
+    is_certificate_broken: bool = False
     credentials: tuple[bytes, bytes] | None = field(default=None, repr=False)
     implicit_connect: bool = False
 
@@ -165,6 +167,7 @@ class ConnectHandler:
 
     def connect(self, frame: Frame) -> None:
         """CONNECT or STOMP."""
+        self._check_certificate()
         headers = frame.headers
         if self.client.credentials is not None:
             login, passcode = self.client.credentials
@@ -182,10 +185,16 @@ class ConnectHandler:
         # The client speaks STOMP 1.0, whether it is let in or not.
         self._context.trims_values = True
         try:
+            self._check_certificate()
             request = read_connect({}, self._resolve, self.client.certificate_name, is_implicit=True)
         except StompError as error:
             raise error_frames.closed_for(error, CloseReason.BROKER_ERROR) from None
         self._ask(request, frame)
+
+    def _check_certificate(self) -> None:
+        # Another user, the default one for instance, would be a guess.
+        if self.client.is_certificate_broken:
+            raise error_frames.certificate_unreadable()
 
     def _ask(self, request: ConnectRequest, frame: Frame) -> None:
         self._request = request
@@ -242,6 +251,10 @@ class ConnectHandler:
     def session_refused(self, event: ops.SessionRefused) -> None:
         """There are as many sessions as allowed."""
         self._refuse(error_frames.too_many_sessions(event.whose, event.limit))
+
+    def too_many_failed(self, event: ops.TooManyFailedLogins) -> None:
+        """The broker was not asked about the login."""
+        self._refuse(error_frames.too_many_failed_logins(event.seconds))
 
     def _refuse(self, error: StompError) -> None:
         """Refuse the client. It may send another CONNECT; one that left CONNECT out is closed."""

@@ -76,6 +76,9 @@ token_expired: Final = partial(
     "The token that you logged in with, or sent since, has expired; connect again with another.\n",
     close=CloseReason.TOKEN_EXPIRED,
 )
+certificate_unreadable: Final = partial(
+    StompError, "Bad CONNECT", "The name in the client's certificate cannot be read.\n"
+)
 # A header with an invalid value, in the terse words of RabbitMQ's adapter.
 processing_error: Final = partial(StompError, "Processing error", "Processing error")
 forbidden_message_id: Final = partial(StompError, "Invalid header", "'message-id' is not allowed on 'SEND'.\n")
@@ -88,6 +91,12 @@ commit_rejected: Final = partial(
     StompError,
     "Message rejected",
     "The broker did not accept every message of the transaction; nothing was acknowledged.\n",
+)
+commit_interrupted: Final = partial(
+    StompError,
+    "Transaction interrupted",
+    "The connection to the broker was lost. What the transaction acknowledges will be delivered again; nothing was "
+    "acknowledged.\n",
 )
 commit_unroutable: Final = partial(
     StompError, "Unroutable message", "A message of the transaction reached no queue; nothing was acknowledged.\n"
@@ -151,6 +160,12 @@ def too_many_sessions(whose: str, limit: int) -> StompError:
     """A login beyond a limit; ``whose`` names the user, address or virtual host that has it."""
     body = f"{whose} has {limit} sessions, as many as are allowed; close one, or try again later.\n"
     return StompError("Session limit reached", body, close=CloseReason.SESSION_LIMIT)
+
+
+def too_many_failed_logins(seconds: int) -> StompError:
+    """A login that the broker is not asked about, because so many have failed."""
+    body = f"Too many logins from this address have failed; try again in {seconds} seconds.\n"
+    return StompError("Too many failed logins", body, close=CloseReason.FAILED_LOGINS)
 
 
 def bad_command(command: bytes) -> StompError:

@@ -13,7 +13,7 @@ from typing import Final, Self
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID, NameOID
 
 Rdn = Sequence[tuple[x509.ObjectIdentifier, str]]
 """One part of a subject: its attributes, of which there is normally one."""
@@ -62,6 +62,10 @@ class Authority:
         _write(Identity(made.certificate, made.key), builder.sign(key, hashes.SHA256()), key)
         return made
 
+    def client(self) -> ssl.SSLContext:
+        """The TLS context of a client that trusts this authority alone."""
+        return ssl.create_default_context(cafile=str(self.certificate))
+
     def sign(self, directory: Path, name: str) -> tuple[Path, Path]:
         """Make a certificate for ``localhost`` and 127.0.0.1, for either end of a connection.
 
@@ -80,7 +84,7 @@ class Authority:
         directory: Path,
         name: str,
         subject: x509.Name | None = None,
-        alternative_names: Sequence[x509.GeneralName] = (),
+        alternative_names: Sequence[x509.GeneralName] | bytes = (),
         *,
         valid: bool = True,
     ) -> Identity:
@@ -90,7 +94,7 @@ class Authority:
             directory: takes its files.
             name: their stem, and the common name where there is no subject.
             subject: whom it names.
-            alternative_names: what else they are called.
+            alternative_names: what else they are called; bytes are the extension's value as it is.
             valid: False for one that expired yesterday.
         """
         own = serialization.load_pem_private_key(self.key.read_bytes(), None)
@@ -100,7 +104,10 @@ class Authority:
         subject = subject if subject is not None else distinguished_name([(_COMMON_NAME, name)])
         usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH])
         builder = _builder(subject, issuer, key.public_key(), valid=valid).add_extension(usage, critical=False)
-        if alternative_names:
+        if isinstance(alternative_names, bytes):
+            raw = x509.UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, alternative_names)
+            builder = builder.add_extension(raw, critical=False)
+        elif alternative_names:
             builder = builder.add_extension(x509.SubjectAlternativeName(alternative_names), critical=False)
         identity = Identity(directory / f"{name}.pem", directory / f"{name}.key")
         _write(identity, builder.sign(own, hashes.SHA256()), key)

@@ -31,6 +31,7 @@ class _Gate:
         self.open = asyncio.Event()
         self.open.set()
         self.left: int | None = None
+        self.delay = 0.0
         self.passed = 0
 
 
@@ -45,6 +46,7 @@ class ChaosProxy:
         self._server = server
         self._gates = {direction: _Gate() for direction in Direction}
         self._writers: dict[Direction, list[asyncio.StreamWriter]] = {direction: [] for direction in Direction}
+        self._ended: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Server | None = None
         self.accepted = 0
@@ -86,6 +88,10 @@ class ChaosProxy:
         """Let everything through again, in order and complete."""
         self._gates[direction].open.set()
 
+    def delay(self, direction: Direction, seconds: float) -> None:
+        """Let each piece of data wait so long that way; 0 ends the delay."""
+        self._gates[direction].delay = seconds
+
     def cut_after(self, size: int, direction: Direction = Direction.UP) -> None:
         """Let exactly so many more bytes through that way, then reset every connection."""
         self._gates[direction].left = size
@@ -93,8 +99,14 @@ class ChaosProxy:
     def half_close(self, direction: Direction) -> None:
         """End the stream that way on every connection; the other way stays open."""
         for writer in self._writers[direction]:
-            with contextlib.suppress(OSError):
-                writer.write_eof()
+            self._end(writer)
+
+    def heal(self) -> None:
+        """Behave from now on: no stall, no delay, no cut to come."""
+        for gate in self._gates.values():
+            gate.left = None
+            gate.delay = 0.0
+            gate.open.set()
 
     def reset(self) -> None:
         """End every connection by RST, both sides of it."""
@@ -104,6 +116,11 @@ class ChaosProxy:
                 with contextlib.suppress(OSError):
                     plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._abort()
+
+    def _end(self, writer: asyncio.StreamWriter) -> None:
+        self._ended.add(writer)
+        with contextlib.suppress(OSError):
+            writer.write_eof()
 
     def _abort(self) -> None:
         for writers in self._writers.values():
@@ -124,37 +141,45 @@ class ChaosProxy:
         except OSError:
             writer.transport.abort()
             return
+        for each in (writer, server_writer):
+            # asyncio leaves Nagle's algorithm on for what a listener of our own accepts.
+            each.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._writers[Direction.UP].append(server_writer)
         self._writers[Direction.DOWN].append(writer)
         try:
-            await asyncio.gather(
-                self._copy(reader, server_writer, Direction.UP), self._copy(server_reader, writer, Direction.DOWN)
-            )
+            # Who resets one side resets the other, too.
+            with contextlib.suppress(ConnectionError):
+                await asyncio.gather(
+                    self._copy(reader, server_writer, Direction.UP), self._copy(server_reader, writer, Direction.DOWN)
+                )
         finally:
-            writer.transport.abort()
-            server_writer.transport.abort()
+            for each in (writer, server_writer):
+                each.transport.abort()
+                self._ended.discard(each)
 
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: Direction) -> None:
         gate = self._gates[direction]
-        with contextlib.suppress(ConnectionError):
-            while True:
-                await gate.open.wait()
-                data = await reader.read(_CHUNK)
-                # A stall that began while we were reading holds for these bytes too.
-                await gate.open.wait()
-                if not data:
-                    if writer.can_write_eof():
-                        writer.write_eof()
-                    return
-                if gate.left is not None:
-                    data = data[: gate.left]
-                    gate.left -= len(data)
-                writer.write(data)
-                gate.passed += len(data)
-                await writer.drain()
-                if gate.left == 0:
-                    gate.left = None
-                    self.reset()
+        while True:
+            await gate.open.wait()
+            data = await reader.read(_CHUNK)
+            # A stall that began while we were reading holds for these bytes too.
+            await gate.open.wait()
+            if gate.delay:
+                await asyncio.sleep(gate.delay)
+            if not data:
+                self._end(writer)
+                return
+            if writer in self._ended:
+                continue  # what comes after a half-close is lost
+            if gate.left is not None:
+                data = data[: gate.left]
+                gate.left -= len(data)
+            writer.write(data)
+            gate.passed += len(data)
+            await writer.drain()
+            if gate.left == 0:
+                gate.left = None
+                self.reset()
 
 
 @contextlib.asynccontextmanager

@@ -91,6 +91,11 @@ class Management:
         found: list[dict[str, Any]] = json.loads(answer)
         return found
 
+    async def queues(self) -> list[str]:
+        """The names of all queues of all virtual hosts."""
+        answer = await asyncio.to_thread(self._ask_now, "GET", "/api/queues?columns=name", None)
+        return [queue["name"] for queue in json.loads(answer)]
+
     async def _ask(self, method: str, *path: str, body: dict[str, Any] | None = None) -> None:
         """Send a request, and fail unless it succeeds."""
         target = "/api/" + "/".join(quote(part, safe="") for part in path)

@@ -85,6 +85,7 @@ async def open_connection(
     """
     connection = socket.socket()
     connection.setblocking(False)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does it only for its own sockets
     if receive_buffer:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
     async with asyncio.timeout(PATIENCE):

@@ -79,7 +79,7 @@ class Files:
     authority: Authority
     server: Identity
 
-    def client(self, parts: list[Rdn], names: list[x509.GeneralName] | None = None) -> ssl.SSLContext:
+    def client(self, parts: list[Rdn], names: list[x509.GeneralName] | bytes = b"") -> ssl.SSLContext:
         """A client with a certificate."""
         made = self.authority.identify(self.directory, "client", distinguished_name(*parts), names or ())
         context = self.client_without_certificate()
@@ -247,6 +247,16 @@ async def test_alternative_names_are_the_plugins(
     for address in (plugin.address, gateway.listener(by_alternative_name(kind, index))):
         assert (await answer(address, context)).command == "CONNECTED"
     assert await gateway.logins(1) == [BY_KIND.get((kind, index), DEFAULT)]
+
+
+async def test_a_certificate_that_cannot_be_read_is_nobody(gateway: Gateway, files: Files) -> None:
+    """Not the default user, and not whom CONNECT names."""
+    context = files.client([[(CN, "plain")]], bytes.fromhex("3007 8705 0102030405"))  # an IP address of five bytes
+    for headers in ({}, {"login": "plain", "passcode": "secret"}):
+        error = await answer(gateway.listener(by_alternative_name("ip", 0)), context, **headers)
+        assert (error.command, error["message"]) == ("ERROR", "Bad CONNECT")
+        assert error.body == b"The name in the client's certificate cannot be read.\n"
+    assert await gateway.logins(0) == []
 
 
 async def test_without_certificate_login_a_certificate_is_ignored(gateway: Gateway, files: Files) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import shutil
+import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator
@@ -105,6 +106,21 @@ async def test_one_usable_url_is_enough(broker: Broker, tmp_path: Path) -> None:
     done = await check(tmp_path, text)
     assert done.code == ExitCode.OK
     assert done.found(dead, "virtual host /") == {"reachable": "no: connection refused"}
+    assert done.out.splitlines()[-1] == f"virtual host /: 1 of 2 brokers can be used, but not {dead}"
+
+
+async def test_silent_brokers_are_tried_at_the_same_time(broker: Broker, tmp_path: Path) -> None:
+    """One after the other, they would take longer than the test has."""
+    alive = f"amqp://{broker.host}:{broker.amqp_port}"
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(40)]
+        urls = [*(f"amqp://127.0.0.1:{listening.getsockname()[1]}" for listening in silent), alive]
+        text = f"upstream: {{urls: {urls}, connect_timeout: 2s}}\ndefaults: {{default_user: {user_of(broker)}}}"
+        done = await check(tmp_path, text)
+    assert done.code == ExitCode.OK
+    for url in urls[:-1]:
+        assert done.found(url, "virtual host /")["broker"].startswith("no: no answer within 2 s")
+    assert done.found(alive, "virtual host /")["virtual host"] == "yes: / can be used"
 
 
 async def test_tls_on_a_plain_port_is_recognised(broker: Broker, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -16,8 +17,10 @@ pytestmark = pytest.mark.system
 
 @pytest.fixture(scope="module")
 def process(broker_url: str) -> Iterator[GatewayProcess]:
-    limits = {"transactions": {"max_actions": 10}}
-    with gateway_process(configuration(broker_url, limits, admin="127.0.0.1:0")) as process:
+    limits = {"transactions": {"max_actions": 10}, "loopback_users": []}
+    failed = {"per_login": 8, "delay_after": 7, "delay": "50ms"}
+    document = configuration(broker_url, limits, admin="127.0.0.1:0", failed_logins=failed)
+    with gateway_process(document) as process:
         yield process
         process.assert_no_internal_errors()
 
@@ -62,3 +65,29 @@ async def test_a_transaction_beyond_its_bound_is_one_line_in_the_log(process: Ga
     assert ended["errors_left_out"] == many - 1
     after = (await admin.samples())["stomp_gateway_log_lines_left_out_total", frozenset()]
     assert after - before == many - 1
+
+
+async def test_wrong_passcodes_at_speed_are_limited_and_others_of_the_address_are_not(process: GatewayProcess) -> None:
+    metric, admin = ("stomp_gateway_logins_failed_total", frozenset[tuple[str, str]]()), AdminClient(process.admin)
+    async with StompClient.logged_in(process.address) as client, within():
+        await client.disconnect()
+    before = (await admin.samples())[metric]
+    for number in range(10):
+        async with StompClient.dialled(process.address) as client, within():
+            client.write("CONNECT", accept_version="1.2", login="guest", passcode=f"wrong {number}", receipt="c")
+            frame = await client.expect("ERROR", receipt_id="c")
+            if number < 8:
+                # As with the plugin. The client may try again.
+                assert error_text(frame) == ("Bad CONNECT", "Access refused for user 'guest'\n")
+            else:
+                assert frame["message"] == "Too many failed logins"
+                assert re.fullmatch(
+                    rb"Too many logins from this address have failed; try again in \d+ seconds.\n", frame.body
+                )
+                await client.closed()
+    assert (await admin.samples())[metric] - before == 8
+    reasons = [line["reason"] for line in process.logged("login refused")]
+    assert reasons[-2:] == ["too many failed logins"] * 2
+    # The same login, from the same address, with the right passcode.
+    async with StompClient.logged_in(process.address) as client, within():
+        await client.disconnect()

@@ -346,7 +346,7 @@ class Link:
             update.cancel()
         closed = self._lost(cause)
         for channel in tuple(self._channels.values()):
-            channel.link_lost(closed)
+            guarded(channel, channel.link_lost, closed)
         users = tuple(self.users)
         if self._tap is not None and self.closed is not None:
             # Or it was never open, and the dialer logs why.

@@ -92,6 +92,22 @@ def report_lines(reports: Sequence[ProbeReport]) -> Iterator[str]:
         yield f"{report.target.url} for virtual host{plural} {', '.join(report.virtual_hosts)}"
         for step, finding in report.steps:
             yield f"  {step:<{width}}  {finding}"
+    if partly := list(_partly_served(reports)):
+        yield ""
+        yield from partly
+
+
+def _partly_served(reports: Sequence[ProbeReport]) -> Iterator[str]:
+    """A line for each virtual host with several brokers of which only some can be used."""
+    by_name: dict[str, list[ProbeReport]] = {}
+    for report in reports:
+        for name in report.virtual_hosts:
+            by_name.setdefault(name, []).append(report)
+    for name, own in by_name.items():
+        usable = sum(report.usable for report in own)
+        if 0 < usable < len(own):
+            others = ", ".join(str(report.target.url) for report in own if not report.usable)
+            yield f"virtual host {name}: {usable} of {len(own)} brokers can be used, but not {others}"
 
 
 def unserved(reports: Sequence[ProbeReport]) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Final, cast
 
 from gateway.config.listener_settings import Listener
 from gateway.config.virtual_host import FindVirtualHost
-from gateway.errors import CloseReason, FrameError, StompError
+from gateway.errors import CertificateUnreadableError, CloseReason, FrameError, StompError
 from gateway.journal.journal import Journal
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.client.bridge import Bridge
@@ -127,6 +127,11 @@ class ClientConnection(StompProtocol):
         return self.session.settings.max_frame_size
 
     @property
+    def listener(self) -> Listener:
+        """The listener's settings when the client connected."""
+        return self._listener
+
+    @property
     def is_closed(self) -> bool:
         """Whether the session is over."""
         return self._is_closed
@@ -162,16 +167,25 @@ class ClientConnection(StompProtocol):
         self.session.set_max_frames_per_turn(_MAX_FRAMES_PER_TURN)
         self.session.set_turn_time(time.monotonic, _TURN_TIME)
         self.stats.arrived(peer)
+        name, is_broken = None, False
+        try:
+            name = login_name(transport, self._listener)
+        except CertificateUnreadableError:
+            is_broken = True
         facts = ClientFacts(
             is_local=peer.is_local,
-            certificate_name=login_name(transport, self._listener),
+            certificate_name=name,
+            is_certificate_broken=is_broken,
             credentials=None if output.websocket is None else output.websocket.credentials,
             implicit_connect=self._listener.implicit_connect,
         )
         self.session.set_client(facts, observe=self.stats.started)
         context, client = self._context, str(peer)
         identity = self.session.identity.decode()
-        self._login = LoginHandler(context.pool, context.limits, context.log_limits, peer.host, client, identity)
+        login_until = self._accepted.accepted_at + self._listener.login_timeout
+        self._login = LoginHandler(
+            context.pool, context.limits, context.log_limits, peer.host, client, identity, login_until
+        )
         self._bridge = Bridge(self.session, self, context.pool, self._login, client, context.spawn)
         self._operation_deadline = OperationDeadline(self.session, self._bridge.must_wait)
         context.clients.add(self)

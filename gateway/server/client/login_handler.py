@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 import structlog
@@ -10,6 +11,7 @@ from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.broker_errors import ACCESS_REFUSED, CONNECTION_FORCED, LinkDownError, UpstreamError
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.link_pool import LinkPool, LoginLinks
+from gateway.server.client.failed_logins import TooManyFailedLoginsError
 from gateway.server.client.session_limits import LimitReachedError, SessionLimits, SessionRates
 from gateway.server.log_limits import LogLimits
 from gateway.session import ops
@@ -24,10 +26,18 @@ class LoginHandler:
     """Logs one client in, and owns the links and the rates of its session.
 
     ``host`` is the client's IP address; ``client`` and ``session`` name it in the broker's list of connections.
+    ``deadline`` is when the login must be over, on the event loop's clock.
     """
 
     def __init__(
-        self, pool: LinkPool, limits: SessionLimits, log_limits: LogLimits, host: str, client: str, session: str
+        self,
+        pool: LinkPool,
+        limits: SessionLimits,
+        log_limits: LogLimits,
+        host: str,
+        client: str,
+        session: str,
+        deadline: float,
     ) -> None:
         # Set while the session is counted.
         self.rates: SessionRates | None = None
@@ -38,6 +48,9 @@ class LoginHandler:
         self._client = client
         self._session = session
         self._links: LoginLinks | None = None
+        self._deadline = deadline
+        # Bounds a login that is under way.
+        self._patience: asyncio.Timeout | None = None
         self._is_closed = False
 
     @property
@@ -63,7 +76,12 @@ class LoginHandler:
             # RabbitMQ refuses an empty login or passcode, but the AMQP library would replace it with "guest".
             return ops.LoginFailed(ACCESS_REFUSED, "ACCESS_REFUSED")
         try:
-            version = await self._accept(virtual_host, credentials)
+            version = await self._limits.failed_logins.guard(
+                self._host, virtual_host.name, credentials, lambda: self._accept(virtual_host, credentials)
+            )
+        except TooManyFailedLoginsError as failed:
+            self._log_refusal(virtual_host, credentials, str(failed))
+            return ops.TooManyFailedLogins(failed.seconds)
         except LimitReachedError as full:
             self.release_links()
             self._log_refusal(virtual_host, credentials, str(full))
@@ -81,13 +99,25 @@ class LoginHandler:
     async def _accept(self, virtual_host: VirtualHost, credentials: Credentials) -> tuple[int, ...]:
         """Get the links and count the session; the broker's version."""
         self._limits.check(virtual_host, self._host)
-        self._links = await self._pool.log_in(virtual_host, credentials, self._client, self._session)
+        self._links = await self._wait_for_login(virtual_host, credentials)
         version = self._links.broker_version
         if self._is_closed:
             self.release_links()
         else:
             self.rates = self._limits.enter(virtual_host, credentials.login, self._host)
         return version
+
+    async def _wait_for_login(self, virtual_host: VirtualHost, credentials: Credentials) -> LoginLinks:
+        """The links, once a broker has accepted the login; while there is no broker, until the client's time is up."""
+        if not virtual_host.upstream.ride_through:
+            return await self._pool.log_in(virtual_host, credentials, self._client, self._session)
+        try:
+            async with asyncio.timeout_at(self._deadline) as self._patience:
+                return await self._pool.log_in(virtual_host, credentials, self._client, self._session)
+        except TimeoutError:
+            raise LinkDownError(CONNECTION_FORCED, "no broker answers", "no broker answered in time") from None
+        finally:
+            self._patience = None
 
     def _log_refusal(self, virtual_host: VirtualHost, credentials: Credentials, reason: str) -> None:
         login, left_out = credentials.login[:_LONGEST_LOGIN], self._log_limits.for_address(self._host)
@@ -106,6 +136,8 @@ class LoginHandler:
     def close(self) -> None:
         """The session is over. A login that is still under way must not be counted; ``release_links`` follows."""
         self._is_closed = True
+        if self._patience is not None:
+            self._patience.reschedule(asyncio.get_running_loop().time())
         self.log_out()
 
     def release_links(self) -> None:

@@ -16,8 +16,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from gateway.config.model import FailedLoginLimits
 from gateway.config.virtual_host import Limit, VirtualHost
 from gateway.errors import GatewayError
+from gateway.server.client.failed_logins import FailedLogins
 from gateway.server.client_address import network_of
 from gateway.session.context import Hold
 from gateway.session.session import NO_TURN_LIMIT, Session
@@ -68,13 +70,21 @@ class Bucket:
 class _RateScope:
     """All sessions of one user, or from one address, in one virtual host."""
 
-    __slots__ = ("_bytes", "messages", "sessions")
+    __slots__ = ("_bytes", "limit", "messages", "sessions")
 
     def __init__(self, limit: Limit, now: float) -> None:
+        self.sessions = 0
+        self.messages: Bucket | None
+        self._bytes: Bucket | None
+        self.change(limit, now)
+
+    def change(self, limit: Limit, now: float) -> None:
+        """Begin with another limit, without debts."""
+
         def bucket(rate: int | None) -> Bucket | None:
             return None if rate is None else Bucket(rate, limit.burst, now)
 
-        self.sessions = 0
+        self.limit = limit
         self.messages = bucket(limit.messages_per_second)
         self._bytes = bucket(limit.bytes_per_second)
 
@@ -131,9 +141,10 @@ class SessionRates:
 
 
 class SessionLimits:
-    """Counts the sessions of a gateway; ``clock`` is monotonic, in seconds."""
+    """Counts the sessions of a gateway, and the logins that fail; ``clock`` is monotonic, in seconds."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], failed_logins: FailedLoginLimits | None = None) -> None:
+        self.failed_logins = FailedLogins(failed_logins or FailedLoginLimits(), clock)
         self._clock = clock
         self._sessions: Counter[str] = Counter()
         self._scopes: dict[_ScopeKey, _RateScope] = {}
@@ -183,6 +194,9 @@ class SessionLimits:
         scope = self._scopes.get(key)
         if scope is None:
             scope = self._scopes[key] = _RateScope(limit, self._clock())
+        elif scope.limit != limit:
+            # The configuration was reloaded: all sessions share a rate, so the new one holds for those of before too.
+            scope.change(limit, self._clock())
         return scope
 
     def leave(self, virtual_host: str, scopes: tuple[_RateScope, ...]) -> None:

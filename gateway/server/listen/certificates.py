@@ -13,6 +13,7 @@ from cryptography import x509
 from cryptography.x509.oid import ExtensionOID, NameOID
 
 from gateway.config.listener_settings import CertificateLogin
+from gateway.errors import CertificateUnreadableError
 
 log = structlog.get_logger("gateway.tls")
 
@@ -48,13 +49,17 @@ _LONG_FORM: Final = 128
 def certificate_name(certificate: bytes, login: CertificateLogin) -> str | None:
     """The name in a client's certificate (DER, already verified) that serves as login.
 
-    None if the certificate has no such name or an empty one, or if it cannot be read.
+    None if the certificate has no such name or an empty one.
+
+    Raises:
+        CertificateUnreadableError: who the client is cannot be told.
     """
     try:
         return _name(x509.load_der_x509_certificate(certificate), login) or None
-    except Exception as error:  # noqa: BLE001 - the library raises errors of many types
+    except Exception as error:
+        # The library raises errors of many types.
         log.warning("certificate unreadable", reason=str(error))
-        return None
+        raise CertificateUnreadableError from error
 
 
 def _name(certificate: x509.Certificate, login: CertificateLogin) -> str | None:

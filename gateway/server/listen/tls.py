@@ -24,6 +24,9 @@ def login_name(transport: BaseTransport, listener: Listener) -> str | None:
     """The name in a client's certificate that serves as login.
 
     None if the listener has no certificate login, or if the client showed no certificate with such a name.
+
+    Raises:
+        CertificateUnreadableError: the client's certificate cannot be read, so nobody can tell who it is.
     """
     if listener.tls is None or listener.tls.certificate_login is None:
         return None

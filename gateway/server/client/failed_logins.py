@@ -1,0 +1,123 @@
+"""Wrong passcodes at speed: a delay, and limits for one login from one address and for all logins from an address.
+
+Many clients may share an address. So no limit concerns credentials that the broker accepted from that address lately,
+and a limit ends with its window, however many attempts it has refused meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from hashlib import blake2b
+from typing import Final, TypeVar
+
+from gateway.config.model import FailedLoginLimits
+from gateway.errors import GatewayError
+from gateway.server.broker.broker_errors import ACCESS_REFUSED, LinkDownError, UpstreamError
+from gateway.server.broker.connector import Credentials
+from gateway.server.client_address import network_of
+from gateway.server.recent_counts import RecentCounts
+
+# Logins of one address that brokers are asked about at once. Otherwise a thousand connections could each try a passcode
+# before the first answer.
+_MAX_AT_ONCE: Final = 32
+
+# How long accepted credentials are remembered, in seconds.
+_REMEMBERED: Final = 3600.0
+
+_KEY_SIZE: Final = 32
+_HASH_SIZE: Final = 16
+
+Answer = TypeVar("Answer")
+
+
+class TooManyFailedLoginsError(GatewayError):
+    """Too many logins from an address have failed. No other is tried for so many ``seconds``."""
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__("too many failed logins")
+        self.seconds = seconds
+
+
+class FailedLogins:
+    """Counts the logins that brokers refuse; ``clock`` is monotonic, in seconds.
+
+    Logins and passcodes are kept as keyed hashes: a login may be long, and a passcode is secret.
+    """
+
+    def __init__(self, limits: FailedLoginLimits, clock: Callable[[], float]) -> None:
+        # Logins that brokers have refused.
+        self.total = 0
+        self._limits = limits
+        self._key = secrets.token_bytes(_KEY_SIZE)
+        self._by_login = RecentCounts(clock, limits.window)
+        self._by_address = RecentCounts(clock, limits.window)
+        self._accepted = RecentCounts(clock, _REMEMBERED)
+        # Addresses whose logins are being checked.
+        self._slots: dict[str, asyncio.Semaphore] = {}
+        self._users: dict[str, int] = {}
+
+    def configure(self, limits: FailedLoginLimits) -> None:
+        """Other limits hold from now on."""
+        self._limits = limits
+        self._by_login.seconds = self._by_address.seconds = limits.window
+
+    async def guard(
+        self, host: str, virtual_host: str, credentials: Credentials, ask: Callable[[], Awaitable[Answer]]
+    ) -> Answer:
+        """Ask the broker about a login from an IP address. A refusal is counted, and after some it comes late.
+
+        Raises:
+            TooManyFailedLoginsError: the broker is not asked.
+            Exception: those of ``ask``.
+        """
+        address = network_of(host)
+        accepted = self._hash(address, virtual_host, credentials.login, credentials.passcode)
+        login = self._hash(address, credentials.login)
+        try:
+            if not self._accepted.count(accepted):
+                async with self._slot(address):
+                    # Another connection may have been accepted while this one waited.
+                    if not self._accepted.count(accepted):
+                        self._check(login, address)
+                        answer = await ask()
+                        self._accepted.add(accepted)
+                        return answer
+            return await ask()
+        except UpstreamError as refusal:
+            if refusal.code == ACCESS_REFUSED and not isinstance(refusal, LinkDownError):
+                await asyncio.sleep(self._refused(login, address))
+            raise
+
+    @asynccontextmanager
+    async def _slot(self, address: str) -> AsyncIterator[None]:
+        slots = self._slots.setdefault(address, asyncio.Semaphore(_MAX_AT_ONCE))
+        self._users[address] = self._users.get(address, 0) + 1
+        try:
+            async with slots:
+                yield
+        finally:
+            self._users[address] -= 1
+            if not self._users[address]:
+                del self._users[address], self._slots[address]
+
+    def _check(self, login: bytes, address: str) -> None:
+        limits = self._limits
+        for most, counts, cause in (
+            (limits.per_login, self._by_login, login),
+            (limits.per_address, self._by_address, address),
+        ):
+            if most is not None and counts.count(cause) >= most:
+                raise TooManyFailedLoginsError(math.ceil(counts.seconds_left(cause)))
+
+    def _refused(self, login: bytes, address: str) -> float:
+        """Count a refusal; how long it is kept back, in seconds."""
+        self.total += 1
+        self._by_address.add(address)
+        return self._limits.delay if self._by_login.add(login) > self._limits.delay_after else 0.0
+
+    def _hash(self, *parts: str) -> bytes:
+        return blake2b("\0".join(parts).encode(), key=self._key, digest_size=_HASH_SIZE).digest()

@@ -1,0 +1,43 @@
+"""How often something happened lately, by its cause, in a table of bounded size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Final
+
+# Causes that a table remembers. The one whose window began first is forgotten for another.
+_MAX_CAUSES: Final = 10_000
+
+
+class RecentCounts:
+    """Counts events by cause. A cause's window of ``seconds`` begins with its first event; ``clock`` is monotonic."""
+
+    def __init__(self, clock: Callable[[], float], seconds: float) -> None:
+        self.seconds = seconds
+        self._clock = clock
+        # When each window began, and the events in it; in the order of the beginnings.
+        self._windows: dict[Hashable, tuple[float, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def add(self, cause: Hashable) -> int:
+        """Count an event; the number of events in its window, with this one."""
+        now = self._clock()
+        since, events = self._windows.get(cause, (now, 0))
+        if events and now - since > self.seconds:
+            del self._windows[cause]
+            since, events = now, 0
+        self._windows[cause] = since, events + 1
+        if len(self._windows) > _MAX_CAUSES:
+            del self._windows[next(iter(self._windows))]
+        return events + 1
+
+    def count(self, cause: Hashable) -> int:
+        """The number of events in the window of a cause."""
+        return self._windows[cause][1] if self.seconds_left(cause) else 0
+
+    def seconds_left(self, cause: Hashable) -> float:
+        """Until the window of a cause ends; 0 if it has none."""
+        window = self._windows.get(cause)
+        return 0.0 if window is None else max(0.0, window[0] + self.seconds - self._clock())

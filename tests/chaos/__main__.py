@@ -1,0 +1,109 @@
+"""``python -m tests.chaos``: many seeded runs with faults, or one again."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from deploy.local.errors import LocalError
+from tests.chaos.campaign import RIDE_THROUGH, Campaign, folder
+from tests.chaos.recording import Confirmed, Delivered, Fault, Sent, Settled
+from tests.chaos.run import RunReport
+from tests.chaos.schedule import Harm, drawn
+
+_SUCCESS, _FOUND, _NOT_STARTED = 0, 1, 2
+_COUNTED: Final = {Sent: "messages", Confirmed: "receipts", Delivered: "deliveries", Settled: "acknowledgements"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Carry out the runs; 1 if something was found."""
+    options = _parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(128 + signal.SIGTERM))
+    try:
+        return asyncio.run(_campaign(options))
+    except LocalError as error:
+        print(error, file=sys.stderr)
+        return _NOT_STARTED
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+async def _campaign(options: argparse.Namespace) -> int:
+    seeds = [options.seed] if options.seed is not None else range(options.first, options.first + options.runs)
+    deadline = time.monotonic() + options.minutes * 60
+    totals = _Totals()
+    async with Campaign.begun(options.ride_through) as campaign:
+        for seed in seeds:
+            if time.monotonic() > deadline:
+                print(f"stopped after {options.minutes:g} minutes")
+                break
+            print(f"seed {seed}: ", end="", flush=True)
+            report = await campaign.perform(drawn(seed, options.only))
+            totals.add(report)
+            _tell(report)
+            if report.findings and options.stop:
+                break
+        print("\n".join([*campaign.memory(), *totals.lines()]))
+    return _FOUND if totals.failed else _SUCCESS
+
+
+@dataclass
+class _Totals:
+    """Sums over all runs."""
+
+    runs: int = 0
+    harms: Counter[Harm] = field(default_factory=Counter)
+    events: Counter[type] = field(default_factory=Counter)
+    failed: list[int] = field(default_factory=list)
+
+    def add(self, report: RunReport) -> None:
+        self.runs += 1
+        self.harms.update(fault.harm for fault in report.recording.of(Fault))
+        self.events.update(type(event) for event in report.recording.events)
+        if report.findings:
+            self.failed.append(report.schedule.seed)
+
+    def lines(self) -> Iterator[str]:
+        yield f"{self.runs} runs: " + ", ".join(f"{self.events[kind]:,} {name}" for kind, name in _COUNTED.items())
+        yield "faults: " + ", ".join(f"{count} x {harm.value}" for harm, count in self.harms.most_common())
+        if self.failed:
+            yield f"{len(self.failed)} runs found something: " + " ".join(map(str, self.failed))
+        else:
+            yield "nothing found"
+
+
+def _tell(report: RunReport) -> None:
+    faults = ", ".join(fault.harm.value for fault in report.recording.of(Fault)) or "no fault"
+    print(
+        f"{report.count(Sent)} sent, {report.count(Confirmed)} receipts, {report.count(Delivered)} delivered, "
+        f"{report.seconds:.1f} s ({report.schedule.variant.value}; {faults})",
+        flush=True,
+    )
+    for line in report.findings:
+        print(f"  {line}")
+    if report.findings:
+        seed = report.schedule.seed
+        print(f"  to repeat: make chaos SEED={seed}; recording, schedule and log: {folder(seed)}", flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--runs", type=int, default=200, help="how many; 200 without")
+    parser.add_argument("--first", type=int, default=1, metavar="SEED", help="the first seed; 1 without")
+    parser.add_argument("--seed", type=int, help="only this one")
+    parser.add_argument("--only", type=Harm, choices=list(Harm), metavar="FAULT", help="this fault in every run, alone")
+    parser.add_argument("--minutes", type=float, default=30.0, help="the most that all runs may take; 30 without")
+    parser.add_argument("--stop", action="store_true", help="stop at the first finding")
+    parser.add_argument("--ride-through", default=RIDE_THROUGH, metavar="TIME", help="the gateway's key")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""Many runs with the same servers."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from pprint import pformat
+from typing import Final, Self
+
+from deploy.local.broker import VAR
+from tests.chaos.checks import Promise
+from tests.chaos.remains import Inspector, prepare
+from tests.chaos.run import RunReport, perform
+from tests.chaos.schedule import Schedule
+from tests.chaos.servers import Servers
+
+RIDE_THROUGH: Final = "none"
+"""The value of ``upstream.ride_through``; ``none`` leaves the key out."""
+
+
+class Campaign:
+    """Servers, and the inspectors that remember how they were at first.
+
+    Args:
+        servers: of all runs.
+        promise: what the gateways are configured to do.
+    """
+
+    def __init__(self, servers: Servers, promise: Promise) -> None:
+        self._servers = servers
+        self._promise = promise
+        self._inspectors: dict[str, Inspector] = {}
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def begun(cls, ride_through: str = RIDE_THROUGH) -> AsyncIterator[Self]:
+        """Start the servers, and stop them at the end."""
+        riding = None if ride_through == "none" else ride_through
+        async with Servers.started(riding) as servers:
+            await prepare(servers)
+            yield cls(servers, Promise(ride_through=riding not in (None, "0")))
+
+    async def perform(self, schedule: Schedule) -> RunReport:
+        """Carry out a schedule. What explains its findings is kept in ``var/chaos``."""
+        report = await perform(schedule, self._servers, self._inspectors, self._promise)
+        if report.findings:
+            _keep(report)
+        return report
+
+    def memory(self) -> list[str]:
+        """What became of the memory of each gateway."""
+        return [inspector.memory() for inspector in self._inspectors.values()]
+
+
+def folder(seed: int) -> Path:
+    """Where the files of a run are kept."""
+    return VAR / "chaos" / f"seed-{seed}"
+
+
+def _keep(report: RunReport) -> None:
+    place = folder(report.schedule.seed)
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    (place / "findings.txt").write_text("\n".join(report.findings) + "\n")
+    (place / "schedule.txt").write_text(pformat(report.schedule, width=120) + "\n")
+    (place / "gateway.log").write_text(report.log)
+    report.recording.save(place / "recording.jsonl")

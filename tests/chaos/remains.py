@@ -1,0 +1,143 @@
+"""What a run leaves behind, asked from gateway, broker and operating system."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import aio_pika
+import psutil
+from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
+
+from tests.chaos.checks import Finding
+from tests.chaos.client import Scene
+from tests.chaos.messages import content, label_of
+from tests.chaos.recording import REMAINS, STRANGER, Delivered
+from tests.chaos.schedule import DURABLES, PROBE, QUEUES, SUBSCRIPTIONS
+from tests.chaos.servers import ChaosGateway, Servers
+from tests.support.management import Management
+
+_WITHIN: Final = 10.0
+_LOOK_AGAIN: Final = 0.1
+_NOTHING: Final = ("connections", "channels", "subscriptions", "unconfirmed", "unacknowledged")
+"""Fields of ``/api/overview`` that are zero when all clients are gone."""
+
+_MEMORY_GROWTH: Final = 48 << 20
+"""Bytes by which a gateway may exceed what it had after its first run: what its allocator keeps for the next run."""
+
+_EVERY_QUEUE: Final = (*QUEUES, *(queue for place in DURABLES for queue in SUBSCRIPTIONS[place]))
+
+
+@asynccontextmanager
+async def _channel(servers: Servers) -> AsyncIterator[AbstractChannel]:
+    async with await aio_pika.connect(servers.broker.amqp_url) as connection:
+        yield await connection.channel()
+
+
+async def prepare(servers: Servers) -> None:
+    """Declare all queues. RabbitMQ would forget one that is declared two seconds before it is killed."""
+    async with _channel(servers) as channel:
+        for queue in _EVERY_QUEUE:
+            _ = await channel.declare_queue(queue, durable=True)
+        for place, queues in SUBSCRIPTIONS.items():
+            for queue in queues:
+                _ = await (await channel.get_queue(queue)).bind("amq.topic", place)
+    await servers.sync_broker()
+
+
+async def take_what_remains(servers: Servers, scene: Scene) -> None:
+    """Empty all queues, and record what was in them."""
+    async with _channel(servers) as channel:
+        for name in _EVERY_QUEUE:
+            queue = await channel.get_queue(name)
+            while (message := await queue.get(no_ack=True, fail=False)) is not None:
+                scene.recording.add(_delivered(scene, name, message))
+
+
+def _delivered(scene: Scene, queue: str, message: AbstractIncomingMessage) -> Delivered:
+    label = label_of({name: str(value) for name, value in message.headers.items()})
+    seed = scene.schedule.seed
+    copy = label[1] if label is not None and label[0] == seed else STRANGER
+    plan = next((plan for plan in (*scene.schedule.producers, PROBE) if plan.name == copy.producer), None)
+    return Delivered(
+        at=scene.clock(),
+        consumer=REMAINS,
+        connection=0,
+        queue=queue,
+        copy=copy,
+        redelivered=bool(message.redelivered),
+        whole=plan is not None and message.body == content(seed, plan, copy.number).body,
+    )
+
+
+async def _links(gateway: ChaosGateway) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await gateway.admin.json("/api/links?page_size=1000"))["items"]
+    return found
+
+
+class Inspector:
+    """Compares a gateway with what it was before its first run.
+
+    Args:
+        servers: of the campaign.
+        gateway: which.
+    """
+
+    def __init__(self, servers: Servers, gateway: ChaosGateway) -> None:
+        self._servers = servers
+        self._gateway = gateway
+        self._management = Management(servers.broker)
+        self._process: psutil.Process | None = None
+        self._baseline = 0
+        self._files = 0
+        self._seen: list[int] = []
+
+    def memory(self) -> str:
+        """The gateway's memory after its runs."""
+        return f"memory of {self._gateway.node}, MiB: " + ", ".join(str(each >> 20) for each in self._seen[::10])
+
+    async def findings(self) -> list[Finding]:
+        """What is left after a run; what goes away by itself gets some seconds for it."""
+        deadline = time.monotonic() + _WITHIN
+        while found := [*await self._in_the_gateway(), *await self._in_the_broker()]:
+            if time.monotonic() > deadline:
+                break
+            await asyncio.sleep(_LOOK_AGAIN)
+        return found + self._in_the_process(len(await _links(self._gateway)))
+
+    async def _in_the_gateway(self) -> list[Finding]:
+        overview = await self._gateway.admin.json("/api/overview")
+        found = [f"left in the gateway: {overview[name]} {name}" for name in _NOTHING if overview[name]]
+        links = await _links(self._gateway)
+        found += [f"left in the gateway: {link['name']}" for link in links if link["purpose"] == "own"]
+        return found + [f"left in {each}" for each in self._gateway.temporary.rglob("*")]
+
+    async def _in_the_broker(self) -> list[Finding]:
+        links = sum([len(await _links(gateway)) for gateway in self._servers.gateways])
+        samples = await self._servers.metrics.samples()
+        count = {name: int(samples[f"rabbitmq_{name}", frozenset()]) for name in ("connections", "consumers")}
+        found = []
+        if count["connections"] != links:
+            found.append(f"left at the broker: {count['connections']} connections for {links} links of the gateways")
+        if count["consumers"]:
+            found.append(f"left at the broker: {count['consumers']} consumers")
+        queues = await self._management.queues()
+        return found + [f"left at the broker: the queue {queue}" for queue in queues if queue not in _EVERY_QUEUE]
+
+    def _in_the_process(self, links: int) -> list[Finding]:
+        process = self._gateway.process
+        memory = process.memory_info().rss
+        files = process.num_fds() - links
+        self._seen.append(memory)
+        if process != self._process:
+            # Its first run has filled what is filled once: caches, pools, threads, an open journal.
+            self._process, self._baseline, self._files = process, memory, files
+        found = []
+        if memory > self._baseline + _MEMORY_GROWTH:
+            found.append(f"memory: {memory >> 20} MiB, after the first run {self._baseline >> 20} MiB")
+        if files > self._files + 1:
+            found.append(f"open files: {files} besides links, after the first run {self._files}")
+        return found

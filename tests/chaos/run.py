@@ -1,0 +1,151 @@
+"""One run: clients work while faults come, then everybody goes, and what happened is checked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tests.chaos.checks import Finding, Promise, findings, unserved
+from tests.chaos.client import ChaosClient, Scene, Talk
+from tests.chaos.consumer import Consumer
+from tests.chaos.faults import FaultInjector
+from tests.chaos.messages import content, labelled
+from tests.chaos.producer import Producer
+from tests.chaos.recording import Confirmed, Copy, Recording, Sent
+from tests.chaos.remains import Inspector, take_what_remains
+from tests.chaos.schedule import PROBE, ConsumerPlan, ProducerPlan, Schedule
+from tests.chaos.servers import ChaosGateway, Servers
+from tests.support.chaos import ChaosProxy, chaos
+
+_PATIENCE: Final = 40.0
+"""Seconds after the last fault in which clients must have done their work."""
+
+_PROBE_EVERY: Final = 0.1
+
+_BAD_LINES: Final = ("internal error", "background task failed", "admin request failed")
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """What came of one run."""
+
+    schedule: Schedule
+    recording: Recording
+    findings: list[Finding]
+    seconds: float
+    log: str
+
+    def count(self, *kinds: type) -> int:
+        """How many events there were of some kinds."""
+        return sum(isinstance(event, kinds) for event in self.recording.events)
+
+
+class _Prober(ChaosClient):
+    """Sends to every place until every consumer has had one of its messages."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene, PROBE.name, PROBE.transport, "1.2")
+        self._number = 0
+        self._done = False
+
+    @property
+    def is_done(self) -> bool:
+        return self._done
+
+    async def converse(self, talk: Talk) -> None:
+        schedule = self.scene.schedule
+        while unserved(schedule, self.scene.recording):
+            for place in schedule.places:
+                copy, self._number = Copy(self.name, self._number, self.connection), self._number + 1
+                found = content(schedule.seed, PROBE, copy.number)
+                headers = {"destination": place.destination, "persistent": "true"}
+                self.scene.recording.add(Sent(self.scene.clock(), copy, place.name, True, False))
+                answer = await talk.ask("SEND", {**headers, **labelled(schedule.seed, copy, found)}, found.body)
+                await answer
+                self.scene.recording.add(Confirmed(self.scene.clock(), copy))
+            await asyncio.sleep(_PROBE_EVERY)
+        await self.leave(talk)
+        self._done = True
+
+
+async def perform(
+    schedule: Schedule, servers: Servers, inspectors: dict[str, Inspector], promise: Promise
+) -> RunReport:
+    """Carry out a schedule, and check what came of it.
+
+    Args:
+        schedule: of the run.
+        servers: of the campaign.
+        inspectors: by the node of their gateway; new gateways are added.
+        promise: what the gateways are configured to do.
+    """
+    gateway = await servers.gateway(schedule.variant)
+    gateway.forget_log()
+    began = time.monotonic()
+    recording = Recording()
+    async with _proxies(schedule, gateway) as proxies:
+        addresses = {name: proxy.address for name, proxy in proxies.items()}
+        scene = Scene(schedule, recording, addresses, lambda: time.monotonic() - began)
+        found = await _play(scene, FaultInjector(scene, servers, gateway, proxies))
+    inspector = inspectors.setdefault(gateway.node, Inspector(servers, gateway))
+    found += await inspector.findings()
+    await take_what_remains(servers, scene)
+    log = gateway.log()
+    found += [*findings(schedule, recording, promise), *_bad_lines(log)]
+    return RunReport(schedule, recording, found, time.monotonic() - began, log)
+
+
+@contextlib.asynccontextmanager
+async def _proxies(schedule: Schedule, gateway: ChaosGateway) -> AsyncIterator[Mapping[str, ChaosProxy]]:
+    """A proxy for each client, so that each can be disturbed alone."""
+    async with contextlib.AsyncExitStack() as stack:
+        plans: list[ProducerPlan | ConsumerPlan] = [*schedule.producers, *schedule.consumers, PROBE]
+        yield {plan.name: await stack.enter_async_context(chaos(gateway.addresses[plan.transport])) for plan in plans}
+
+
+async def _play(scene: Scene, injector: FaultInjector) -> list[Finding]:
+    """Let the clients work. What they cannot finish is a finding."""
+    consumers = [Consumer(scene, plan) for plan in scene.schedule.consumers]
+    producers = [Producer(scene, plan) for plan in scene.schedule.producers]
+    working = {client: asyncio.create_task(client.run()) for client in (*consumers, *producers)}
+    try:
+        await injector.run()
+        found = await _finished({each: working[each] for each in producers}, "to have its messages answered")
+        prober = _Prober(scene)
+        working[prober] = asyncio.create_task(prober.run())
+        if await _finished({prober: working[prober]}, ""):
+            found += [
+                f"not served: {name} gets no message any more" for name in unserved(scene.schedule, scene.recording)
+            ]
+            found += [] if found else ["hangs: the probe waits for its receipts"]
+        for consumer in consumers:
+            consumer.stop()
+        return found + await _finished({each: working[each] for each in consumers}, "to leave in good order")
+    finally:
+        for task in working.values():
+            _ = task.cancel()
+        _ = await asyncio.gather(*working.values(), return_exceptions=True)
+
+
+async def _finished(working: Mapping[ChaosClient, asyncio.Task[None]], what: str) -> list[Finding]:
+    """Wait for clients, and name those that did not finish in time."""
+    if not working:
+        return []
+    done, _ = await asyncio.wait(working.values(), timeout=_PATIENCE)
+    for task in done:
+        task.result()
+    return [f"hangs: {client.name} waits {what}" for client, task in working.items() if task not in done]
+
+
+def _bad_lines(log: str) -> Iterable[Finding]:
+    """Errors in the log, each kind once."""
+    records = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    bad = [record for record in records if record.get("level") == "error" or record.get("event") in _BAD_LINES]
+    counts = Counter(str(record["event"]) for record in bad)
+    return [f"logged: {count} times: {event}" for event, count in counts.items()]

@@ -1,0 +1,36 @@
+"""A seed determines a run, and the seeds together cover what there is."""
+
+from __future__ import annotations
+
+from tests.chaos.schedule import Ack, Harm, Kind, Receipts, Transport, Variant, drawn
+
+SCHEDULES = [drawn(seed) for seed in range(1, 201)]
+
+
+def test_a_seed_determines_everything() -> None:
+    assert drawn(7) == drawn(7)
+    assert drawn(7) != drawn(8)
+
+
+def test_the_runs_of_make_chaos_have_everything() -> None:
+    places = [place for schedule in SCHEDULES for place in schedule.places]
+    producers = [plan for schedule in SCHEDULES for plan in schedule.producers]
+    consumers = [plan for schedule in SCHEDULES for plan in schedule.consumers]
+    assert {fault.harm for schedule in SCHEDULES for fault in schedule.faults} == set(Harm)
+    assert {schedule.variant for schedule in SCHEDULES} == set(Variant)
+    assert {(place.kind, place.ack) for place in places} == {(kind, ack) for kind in Kind for ack in Ack}
+    assert {plan.transport for plan in producers} == {plan.transport for plan in consumers} == set(Transport)
+    assert {plan.receipts for plan in producers} == set(Receipts)
+    assert {plan.version for plan in consumers} == {"1.0", "1.1", "1.2"}
+    assert any(plan.requests for plan in producers)
+    assert any(plan.transactional for plan in consumers)
+
+
+def test_one_fault_alone() -> None:
+    schedule = drawn(3, Harm.LINK_FREEZE)
+    assert [fault.harm for fault in schedule.faults] == [Harm.LINK_FREEZE]
+    assert schedule.variant is Variant.HEARTBEAT
+
+
+def test_every_place_has_a_consumer() -> None:
+    assert all({plan.place for plan in each.consumers} == {place.name for place in each.places} for each in SCHEDULES)

@@ -1,0 +1,148 @@
+"""Logins that the broker refuses: delayed, then limited, by login and by address, on a clock that is set by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from gateway.config.model import FailedLoginLimits
+from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
+from gateway.server.broker.connector import Credentials
+from gateway.server.client.failed_logins import FailedLogins, TooManyFailedLoginsError
+
+RIGHT = "right"
+HERE, THERE = "192.0.2.1", "192.0.2.2"
+
+
+class Door:
+    """A broker that accepts one passcode, and what stands before it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **limits: object) -> None:
+        self.now = 100.0
+        self.asked = 0
+        self.open = asyncio.Event()
+        self.open.set()
+        self.delays: list[float] = []
+        self.failed = FailedLogins(FailedLoginLimits.model_validate(limits), lambda: self.now)
+        monkeypatch.setattr("gateway.server.client.failed_logins.asyncio.sleep", self._sleep)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.delays.append(seconds)
+
+    async def log_in(
+        self, passcode: str, login: str = "a", host: str = HERE, error: Callable[[], Exception] | None = None
+    ) -> str:
+        """The outcome: accepted, refused, or until when no login is tried."""
+
+        async def ask() -> str:
+            self.asked += 1
+            await self.open.wait()
+            if error is not None:
+                raise error()
+            if passcode != RIGHT:
+                raise UpstreamError(403, "ACCESS_REFUSED")
+            return "accepted"
+
+        try:
+            return await self.failed.guard(host, "/", Credentials(login, passcode), ask)
+        except TooManyFailedLoginsError as limit:
+            return f"wait {limit.seconds}"
+        except UpstreamError:
+            return "refused"
+
+
+async def test_the_first_refusals_come_at_once_and_later_ones_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    door = Door(monkeypatch, delay_after=2, delay=3)
+    assert [await door.log_in("wrong") for _ in range(4)] == ["refused"] * 4
+    assert door.delays == [0, 0, 3, 3]
+    # Another login, another address: each has its own.
+    await door.log_in("wrong", login="b")
+    await door.log_in("wrong", host=THERE)
+    assert door.delays[4:] == [0, 0]
+    door.now += 61
+    await door.log_in("wrong")
+    assert door.delays[6:] == [0]
+    assert door.failed.total == 7
+
+
+async def test_after_too_many_refusals_the_broker_is_not_asked_until_the_window_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    door = Door(monkeypatch, per_login=3, window=60)
+    assert [await door.log_in("wrong") for _ in range(3)] == ["refused"] * 3
+    door.now += 20.5
+    # However many attempts there are, the window does not get longer. The passcode may even be the right one.
+    assert [await door.log_in(passcode) for passcode in ("wrong", "wrong", RIGHT)] == ["wait 40"] * 3
+    assert (door.asked, door.failed.total) == (3, 3)
+    assert await door.log_in(RIGHT, login="b") == "accepted"
+    assert await door.log_in(RIGHT, host=THERE) == "accepted"
+    door.now += 40
+    assert await door.log_in(RIGHT) == "accepted"
+
+
+async def test_an_address_that_tries_many_logins_is_limited_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    door = Door(monkeypatch, per_address=5)
+    assert [await door.log_in("wrong", login=str(n)) for n in range(7)] == ["refused"] * 5 + ["wait 60"] * 2
+    assert await door.log_in(RIGHT, host=THERE) == "accepted"
+
+
+async def test_a_client_that_was_accepted_is_never_locked_out_by_others_behind_its_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    door = Door(monkeypatch, per_login=2, per_address=4)
+    assert await door.log_in(RIGHT) == "accepted"
+    for login in ("a", "a", "b", "b", "c"):
+        await door.log_in("wrong", login=login)
+    assert await door.log_in("wrong") == await door.log_in(RIGHT, login="b") == "wait 60"
+    assert await door.log_in(RIGHT) == "accepted"
+    # It was accepted from here, and not from elsewhere.
+    for _ in range(2):
+        await door.log_in("wrong", host=THERE)
+    assert await door.log_in(RIGHT, host=THERE) == "wait 60"
+
+
+async def test_only_refused_credentials_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    door = Door(monkeypatch, per_login=1)
+    for error in (lambda: UpstreamError(530, "NOT_ALLOWED"), lambda: LinkDownError(403, "ACCESS_REFUSED - gone")):
+        assert await door.log_in("wrong", error=error) == "refused"
+    assert await door.log_in("wrong") == "refused"
+    assert await door.log_in("wrong") == "wait 60"
+
+
+async def test_without_limits_the_broker_is_always_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    door = Door(monkeypatch, per_login=None, per_address=None, delay=0)
+    assert {await door.log_in("wrong") for _ in range(500)} == {"refused"}
+
+
+async def test_attempts_at_the_same_moment_do_not_get_past_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    door = Door(monkeypatch, per_login=10)
+    door.open.clear()
+    tasks = [asyncio.ensure_future(door.log_in(f"wrong {number}")) for number in range(500)]
+    while door.asked < 32:
+        await asyncio.wait(tasks, timeout=0)
+    door.open.set()
+    outcomes = await asyncio.gather(*tasks)
+    # Those that were asked about at once had no failure before them.
+    assert (door.asked, outcomes.count("refused"), outcomes.count("wait 60")) == (32, 32, 468)
+    assert not door.failed._slots
+
+
+async def test_a_fleet_that_connects_at_once_is_let_in_as_soon_as_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    door = Door(monkeypatch)
+    door.open.clear()
+    tasks = [asyncio.ensure_future(door.log_in(RIGHT)) for _ in range(500)]
+    door.open.set()
+    assert set(await asyncio.gather(*tasks)) == {"accepted"}
+    assert not door.failed._slots
+
+
+async def test_limits_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    door = Door(monkeypatch)
+    for _ in range(3):
+        assert await door.log_in("wrong") == "refused"
+    door.failed.configure(FailedLoginLimits(per_login=3, window=30))
+    assert await door.log_in("wrong") == "wait 30"
+    door.now += 31
+    assert await door.log_in("wrong") == "refused"

@@ -1,0 +1,34 @@
+"""Counts by cause, on a clock that is set by hand."""
+
+from __future__ import annotations
+
+from gateway.server.recent_counts import RecentCounts
+
+
+def test_a_window_begins_with_the_first_event_of_its_cause() -> None:
+    now = 100.0
+    counts = RecentCounts(lambda: now, 60)
+    assert counts.count("a") == counts.seconds_left("a") == 0
+    assert [counts.add("a"), counts.add("b"), counts.add("a")] == [1, 1, 2]
+    now += 40
+    assert counts.add("c") == 1
+    assert [counts.count("a"), counts.seconds_left("a"), counts.seconds_left("c")] == [2, 20, 60]
+    now += 21
+    assert [counts.count("a"), counts.seconds_left("a"), counts.count("c")] == [0, 0, 1]
+    assert [counts.add("a"), counts.add("c")] == [1, 2]
+
+
+def test_the_oldest_window_is_forgotten_when_there_are_too_many() -> None:
+    now = 100.0
+    counts = RecentCounts(lambda: now, 60)
+    counts.add("first")
+    counts.add("second")
+    now += 61
+    counts.add("first")  # its second window is younger than that of "second"
+    for number in range(9_999):
+        counts.add(number)
+    assert len(counts) == 10_000
+    assert counts.add("first") == 2
+    counts.add("one more")
+    assert len(counts) == 10_000
+    assert counts.count("first") == 0
