@@ -92,7 +92,7 @@ class LoginLinks:
             LinkDownError: no broker can be reached.
         """
         link = await self._open("login", self._client, self._session)
-        if self.all:
+        if any(open_link.has_room for open_link in self.all):
             await link.close()
         else:
             self._unused = link
@@ -153,7 +153,7 @@ class LoginLinks:
             await asyncio.shield(opening)
             return await self._link_with_room(purpose)
         unused, self._unused = self._unused, None
-        if unused is not None and unused.closed is None:
+        if unused is not None and unused.has_room:
             unused.purpose = purpose
             links.append(unused)
             return unused
@@ -319,6 +319,35 @@ class LinkPool:
                     await links.wait_for_login()
             except TimeoutError:
                 raise LinkDownError(CONNECTION_FORCED, "no broker answers") from None
+
+    async def fail_back(self, virtual_host: VirtualHost) -> int:
+        """Drain the links of a virtual host that are not on its preferred broker; how many there are.
+
+        New channels go to new links, and those are dialled as always: to the first broker, or to any if the order is
+        ``shuffle``. Then all links are drained, so that they spread over the brokers again.
+
+        Raises:
+            LinkDownError: the preferred broker does not answer; nothing has changed.
+        """
+        upstream, preferred = virtual_host.upstream, None
+        if upstream.order == "as-written":
+            preferred = upstream.urls[0]
+            await self.dialer.greeted(preferred, upstream)
+        label = self._stats.label(virtual_host.name)
+        draining = [
+            link
+            for link in self.links
+            if self._stats.label(link.virtual_host) == label and not link.is_draining and link.broker != preferred
+        ]
+        for link in draining:
+            link.is_draining = True
+        return len(draining)
+
+    def close_drained(self) -> None:
+        """Close the links that were drained. Called about once a second."""
+        for link in self.links:
+            if link.is_draining and link.is_idle and not link.is_closing:
+                self._spawn(link.close())
 
     def close_idle(self) -> None:
         """Close the shared links that no session has used for a while."""

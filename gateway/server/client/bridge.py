@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol
 
+from gateway.amqp.codec import PUBLISH
 from gateway.amqp.splitter import Sink
 from gateway.server.broker.broker_errors import (
     CONNECTION_FORCED,
@@ -163,7 +164,7 @@ class Bridge:
         except LinkDownError as down:
             return ops.OperationInterrupted(down.code, down.text)
         except UpstreamError as refusal:
-            return ops.OperationFailed(refusal.code, refusal.text)
+            return ops.OperationFailed(refusal.code, refusal.text, of_publish=refusal.method == PUBLISH)
         except asyncio.CancelledError:
             if is_cancelled():
                 raise
