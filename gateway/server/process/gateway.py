@@ -184,7 +184,13 @@ class Gateway:
             return WebSocketConnection(listener, accepted, make_client, self._handshakes)
 
         make_protocol = make_client if listener.websocket is None else make_websocket
-        opened = OpenListener(listener, make_protocol, self.tls_contexts, self.log_limits.of_listener())
+        opened = OpenListener(
+            listener,
+            make_protocol,
+            self.tls_contexts,
+            self.log_limits.of_listener(),
+            self.stats.connections_refused,
+        )
         await opened.open()
         self._listeners.append(opened)
 
