@@ -74,12 +74,15 @@ class OpenListener:
         contexts: TlsContexts,
         log_limiter: LogRateLimiter | None = None,
         refused: Counter[str] | None = None,
+        *,
+        speaks_http: bool = False,
     ) -> None:
         # Host and port of every socket.
         self.addresses: list[tuple[str, int]] = []
         self._treatment = _Treatment(listener, make_protocol, None)
         self._contexts = contexts
         self._address = str(listener.address)
+        self._speaks_http = speaks_http or listener.websocket is not None
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
         self._accepting: set[asyncio.Task[None]] = set()
@@ -164,7 +167,7 @@ class OpenListener:
                 try:
                     return connection, self._limits.accept(self.settings, Peer.named(name), self._loop.time())
                 except TooManyConnectionsError as error:
-                    _refuse(connection, self._treatment, error)
+                    self._refuse(connection, self._treatment, error)
 
     async def _prepare(self, connection: socket.socket, accepted: AcceptedConnection, treatment: _Treatment) -> None:
         """Read the PROXY header and do the TLS handshake; a failure ends this connection only."""
@@ -176,7 +179,7 @@ class OpenListener:
                 await self._make_transport(connection, client, treatment, deadline)
         except TooManyConnectionsError as error:
             accepted.on_closed()
-            _refuse(connection, treatment, error)
+            self._refuse(connection, treatment, error)
         finally:
             self._preparing.release()
 
@@ -225,6 +228,13 @@ class OpenListener:
             accepted.on_closed()
             self._log("tls handshake failed", accepted, handshake_failure(error))
 
+    def _refuse(self, connection: socket.socket, treatment: _Treatment, reason: TooManyConnectionsError) -> None:
+        """Close, and say why if the client does not expect TLS."""
+        error = error_frames.too_many_connections(reason.whose, reason.most)
+        answer = _UNAVAILABLE if self._speaks_http else error_frames.encode_error(error, None)
+        with connection, contextlib.suppress(OSError):
+            connection.send(answer if treatment.tls is None else b"")
+
     def _log(self, event: str, accepted: AcceptedConnection, reason: str) -> None:
         self._log_limiter.info(event, address=self._address, peer=str(accepted.peer), reason=reason)
 
@@ -242,17 +252,6 @@ def _listen(listening: socket.socket, settings: Listener) -> None:
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, idle // _PROBES))
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
-
-
-def _refuse(connection: socket.socket, treatment: _Treatment, reason: TooManyConnectionsError) -> None:
-    """Say in the clear why there is no connection, if the client would understand it, and close."""
-    answer = b""
-    if treatment.tls is None:
-        is_http = treatment.settings.websocket is not None
-        error = error_frames.too_many_connections(reason.whose, reason.most)
-        answer = _UNAVAILABLE if is_http else error_frames.encode_error(error, None)
-    with connection, contextlib.suppress(OSError):
-        connection.send(answer)
 
 
 async def bound(address: SocketAddress, backlog: int) -> list[socket.socket]:
