@@ -55,12 +55,16 @@ Watch = Callable[[int, int, bytes], None]
 _FRAME_END: Final = 0xCE
 _CONTENT_START: Final = 19  # of a header frame, up to the property flags
 
-# Bytes between a frame's header and its end: of a confirm, and at least of a content header.
+# Bytes between a frame's header and its end: at least of a method, of a confirm, and at least of a content header.
+_METHOD_SIZE: Final = 4
 _CONFIRM_SIZE: Final = 13
 _CONTENT_SIZE: Final = 14
 
 # A frame before both sides have agreed on a size.
 _LARGEST_FIRST_FRAME: Final = 1 << 20
+
+_ENDS_EARLY: Final = "an AMQP frame ends within its fields"
+_WRONG_ORDER: Final = "the frames of a message came in the wrong order"
 
 _frame_header = FRAME_HEADER.unpack_from
 _method_number = struct.Struct(">I").unpack_from
@@ -174,7 +178,7 @@ class Splitter:
             at, others = self._split(data)
         except (IndexError, struct.error) as error:
             # The sinks' own errors are caught where they are called.
-            raise CodecError("an AMQP frame ends within its fields") from error
+            raise CodecError(_ENDS_EARLY) from error
         if at < len(data):
             self._rest.append(data[at:])
         return b"".join(others)
@@ -194,8 +198,8 @@ class Splitter:
                 break
             if data[end - 1] != _FRAME_END:
                 raise CodecError("an AMQP frame does not end with its end octet")
-            # In a frame too short for it, the number has the frame's end in it, and means no method.
-            method = _method_number(data, at + 7)[0] if kind == METHOD else 0
+            has_method = kind == METHOD and length >= _METHOD_SIZE
+            method = _method_number(data, at + 7)[0] if has_method else _no_method(kind)
             sink = find_sink(channel)
             if sink is None:
                 taken = 0
@@ -261,6 +265,8 @@ class Splitter:
 
     def _deliver(self, sink: Sink, data: bytes, channel: int, at: int, end: int) -> int:
         """Read basic.deliver, and its content with it if that has arrived whole."""
+        if self._messages and channel in self._messages:
+            raise CodecError(_WRONG_ORDER)
         # Each registered channel has one consumer, so the consumer tag is skipped.
         tag_at = at + 12 + data[at + 11]
         tag, redelivered, exchange_size = _tag_flag_and_size(data, tag_at)
@@ -306,7 +312,7 @@ class Splitter:
             message.pieces.append(piece)
             message.missing -= len(piece)
         else:
-            raise CodecError("the frames of a message came in the wrong order")
+            raise CodecError(_WRONG_ORDER)
         if message.missing < 0:
             raise CodecError("a message is longer than its content header says")
         if message.missing == 0:
@@ -352,6 +358,15 @@ def _body_size(data: bytes, at: int, end: int) -> int:
     if end - at < _CONTENT_SIZE + FRAME_OVERHEAD:
         raise CodecError("a content header ends within its fields")
     return int(_content_start(data, at)[5])
+
+
+def _no_method(kind: int) -> int:
+    """No method, for a whole frame of this type that has none; a method frame without one is an error."""
+    if kind == METHOD:
+        raise CodecError(_ENDS_EARLY)
+    if kind not in _KINDS:
+        raise CodecError(f"no AMQP frame is of type {kind}")
+    return 0
 
 
 def _read_return(arguments: bytes) -> Return:

@@ -85,6 +85,9 @@ class Upstream(MergeableModel):
     """How long the broker may take to answer what a session waits for; then the session ends with an ERROR."""
     heartbeat: Annotated[float, Duration(most=65535, whole=True)] = 60.0
     """AMQP heart-beat interval in whole seconds; the broker may ask for less. 0 is none."""
+    ride_through: Annotated[float, Duration()] = 60.0
+    """How long sessions outlive the loss of their connection to the broker: they are held, and everything comes back
+    when a broker answers. 0: they end at once, with an ERROR."""
     tls: UpstreamTls = Field(default_factory=UpstreamTls)
     """TLS for amqps URLs."""
 

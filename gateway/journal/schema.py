@@ -50,9 +50,9 @@ ERROR_CODES: Final = frozenset(
         "invalid-destination", "unknown-destination", "missing-header", "invalid-header", "invalid-id",
         "processing-error", "duplicated-subscription-identifier", "missing-destination-or-id", "no-subscription-found",
         "subscription-not-found", "server-cancelled-subscription", "missing-transaction", "bad-transaction",
-        "transaction-limit-exceeded", "transaction-too-large", "transaction-expired", "message-rejected",
-        "unroutable-message", "heart-beat-timeout", "slow-consumer", "broker-timeout", "token-refused",
-        "token-expired", "closed-by-operator", "shutting-down",
+        "transaction-limit-exceeded", "transaction-too-large", "transaction-expired", "transaction-interrupted",
+        "message-rejected", "unroutable-message", "heart-beat-timeout", "slow-consumer", "broker-timeout",
+        "token-refused", "token-expired", "closed-by-operator", "shutting-down",
         # The broker's: AMQP 0-9-1, section 1.2.
         "broker-error", "content-too-large", "no-route", "no-consumers", "connection-forced", "invalid-path",
         "access-refused", "not-found", "resource-locked", "precondition-failed", "frame-error", "syntax-error",

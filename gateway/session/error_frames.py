@@ -92,6 +92,12 @@ commit_rejected: Final = partial(
     "Message rejected",
     "The broker did not accept every message of the transaction; nothing was acknowledged.\n",
 )
+commit_interrupted: Final = partial(
+    StompError,
+    "Transaction interrupted",
+    "The connection to the broker was lost. What the transaction acknowledges will be delivered again; nothing was "
+    "acknowledged.\n",
+)
 commit_unroutable: Final = partial(
     StompError, "Unroutable message", "A message of the transaction reached no queue; nothing was acknowledged.\n"
 )

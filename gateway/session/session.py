@@ -8,6 +8,7 @@
              ├─ TransactionHandler  BEGIN, COMMIT, ABORT ── the Publisher
              ├─ SubscribeHandler    SUBSCRIBE, UNSUBSCRIBE
              ├─ AckHandler          ACK, NACK
+             ├─ RideThrough         the loss of a link
              ├─ DisconnectHandler   DISCONNECT ── the PublisherConfirms and TransactionHandler that it waits for
              └─ SessionContext      of all handlers ─┬─ Subscriptions ── Subscription ── DeliveryLedger
                                                      └─ OpenTransactions
@@ -42,6 +43,7 @@ from gateway.session.context import READING, Hold, SessionContext, State
 from gateway.session.disconnect import DisconnectHandler
 from gateway.session.observer import SessionObserver
 from gateway.session.publish import Publisher
+from gateway.session.ride_through import RideThrough
 from gateway.session.subscribe import AckHandler, SubscribeHandler
 from gateway.session.subscription import Subscription
 from gateway.stomp.decoder import Decoder, FrameLimits
@@ -71,9 +73,9 @@ class Session:
     """
 
     __slots__ = (
-        "_acknowledgements", "_clock", "_connect", "_context", "_disconnect", "_limits", "_publisher", "_subscriber",
-        "_tokens", "_transactions", "_turn_time", "confirms", "holds", "identity", "max_frames_per_turn", "output",
-        "reached_turn_limit", "subscriptions", "traffic",
+        "_acknowledgements", "_clock", "_connect", "_context", "_disconnect", "_limits", "_publisher", "_ride_through",
+        "_subscriber", "_tokens", "_transactions", "_turn_time", "confirms", "holds", "identity", "max_frames_per_turn",
+        "output", "reached_turn_limit", "subscriptions", "traffic",
     )  # fmt: skip
 
     def __init__(
@@ -100,6 +102,7 @@ class Session:
         self._publisher = Publisher(context)
         self.confirms = self._publisher.confirms
         self._transactions = TransactionHandler(context, self._publisher, now)
+        self._ride_through = RideThrough(context, self._publisher, self._transactions)
         self._subscriber = SubscribeHandler(context)
         self._acknowledgements = AckHandler(context)
         self._tokens = TokenHandler(context)
@@ -301,6 +304,7 @@ class Session:
             return
         _EVENTS[type(event)](self, event)
         self._disconnect.advance()
+        self._ride_through.advance()
 
     def _logged_in(self, event: ops.LoggedIn) -> None:
         operation = self._context.operation
@@ -315,9 +319,8 @@ class Session:
     def _operation_failed(self, event: ops.OperationFailed) -> None:
         context, operation = self._context, self._context.operation
         receipt = context.receipt_of(context.operation_failed())
-        if isinstance(operation, ops.PreparePublisher) and "exchange '" in event.text:
-            # Perhaps an earlier message closed the channel, and not this operation.
-            receipt = self._publisher.confirms.receipt_of_failure(event.text) or receipt
+        if event.of_publish:
+            receipt = self._publisher.confirms.receipt_of_failure(event.text)
         is_topic = isinstance(operation, ops.Subscribe) and operation.subscription.destination.startswith(_TOPIC)
         refusal = error_frames.topic_refused if is_topic else error_frames.broker_error
         context.fail(refusal(event.code, event.text, self.settings), receipt)
@@ -330,8 +333,12 @@ class Session:
             receipt = self._publisher.confirms.receipt_of_failure(event.text)
         context.fail(error_frames.broker_error(event.code, event.text, self.settings), receipt)
 
-    def _link_lost(self, event: ops.LinkLost) -> None:
-        self._context.fail(error_frames.broker_error(event.code, event.text, self.settings, CloseReason.LINK_LOST))
+    def _interrupted(self, event: ops.OperationInterrupted) -> None:
+        if isinstance(self._context.operation, ops.CloseUpstream) and self._context.rides_through:
+            # Everything was confirmed before, and the broker itself has closed the channels that were left.
+            self._disconnect.upstream_closed(ops.UpstreamClosed())
+        else:
+            self._ride_through.interrupted(event)
 
     # What the server carries out.
 
@@ -422,7 +429,10 @@ _EVENTS: Final[dict[type[ops.Event], Callable[[Session, Any], None]]] = {
     ops.TokenRefused: lambda session, event: session._tokens.refused(event),
     ops.OperationFailed: lambda session, event: session._operation_failed(event),
     ops.ChannelClosed: lambda session, event: session._channel_closed(event),
-    ops.LinkLost: lambda session, event: session._link_lost(event),
+    ops.LinkLost: lambda session, event: session._ride_through.link_lost(event),
+    ops.OperationInterrupted: lambda session, event: session._interrupted(event),
+    ops.Recovered: lambda session, event: session._ride_through.recovered(event),
+    ops.RecoveryFailed: lambda session, event: session._ride_through.failed(event),
     ops.UpstreamClosed: lambda session, event: session._disconnect.upstream_closed(event),
 }
 """What takes each event of the broker."""

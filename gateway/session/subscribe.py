@@ -240,7 +240,7 @@ class SubscribeHandler:
         context, subscription = self._context, event.subscription
         operation = context.operation
         if isinstance(operation, ops.Subscribe) and operation.queue is not None and operation.binding is None:
-            context.declared_queues.add(event.queue_name)
+            context.declared_queues.add(event.queue_name, operation.queue)
         context.subscriptions.add(subscription, event.queue_name)
         if context.observer is not None and isinstance(operation, ops.Subscribe):
             context.observer.subscribed(operation, event.queue_name)
@@ -296,7 +296,7 @@ class AckHandler:
         transaction = headers.get(b"transaction")
         if transaction is not None:
             context.transactions.enlist(transaction, size_of(frame)).settlements.append(settlement)
-        elif settlement.is_outstanding:
+        elif settlement.is_acceptable:
             context.subscriptions.settle(settlement)
         else:
             # RECEIPT before ERROR, as with RabbitMQ's adapter, where the broker finds the mistake afterwards.
@@ -327,8 +327,8 @@ class AckHandler:
             raise error_frames.message_without_subscription(ack_id)
         if requeue is not None and subscription.is_stream and not context.queue_rules.streams_take_nack:
             raise error_frames.stream_takes_nothing_back(subscription.destination)
-        number, base = int(digits), subscription.base
-        if 0 < number <= base:
+        number = int(digits)
+        if 0 < number <= subscription.first_base:
             # Delivered to an earlier subscription with the same id. No message has the number 0.
             raise error_frames.message_without_subscription(ack_id)
-        return Settlement(subscription, max(0, number - base), ack_id, requeue)
+        return Settlement(subscription, number, ack_id, requeue)

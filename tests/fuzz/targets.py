@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from tests.fuzz.broker_bytes import check_properties
+from tests.fuzz.broker_bytes import check_broker, check_properties, check_splitter
 from tests.fuzz.connection_start import check_handshake, check_proxy
 from tests.fuzz.decoder import check_decoder
 from tests.fuzz.mutator import STOMP_TARGETS
@@ -20,7 +20,9 @@ Target = Callable[[bytes], None]
 TARGETS: Final[dict[str, Target]] = {
     "decoder": check_decoder,
     "session": check_session,
+    "splitter": check_splitter,
     "properties": check_properties,
+    "broker": check_broker,
     "configuration": check_configuration_file,
     "proxy": check_proxy,
     "handshake": check_handshake,

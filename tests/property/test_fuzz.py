@@ -23,7 +23,9 @@ RUNS = {
 PLACES = {
     "decoder": "gateway.stomp.decoder.Decoder.next_frame",
     "session": "gateway.session.session.Session.run",
+    "splitter": "gateway.amqp.splitter.Splitter._data",
     "properties": "gateway.amqp.properties._PropertyReader._table",
+    "broker": "gateway.amqp.splitter._read_return",
     "configuration": "gateway.config.loader.contradictions",
     "proxy": "gateway.server.listen.proxy_protocol._parse_binary",
     "handshake": "gateway.server.listen.websocket_handshake._answer",

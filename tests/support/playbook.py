@@ -13,7 +13,7 @@ from typing import Any
 from pamqp import body, commands, frame, header
 
 from gateway.amqp.splitter import Return
-from gateway.config.virtual_host import VirtualHost
+from gateway.config.virtual_host import Upstream, VirtualHost
 from gateway.errors import FrameError
 from gateway.parity import FrameReader, ServerFrame
 from gateway.session import ops
@@ -23,6 +23,8 @@ from gateway.session.subscription import Subscription
 from gateway.stomp.decoder import Decoder, FrameLimits
 
 IDENTITY = b"session-of-the-playbook"
+ENDS_WITH_ITS_LINK = VirtualHost(name="/", upstream=Upstream(ride_through=0))
+"""Settings of a session that does not outlive its link, and so has confirms only where a client asks for them."""
 PUBLISHING = 1
 FRAME_MAX = 131_072
 

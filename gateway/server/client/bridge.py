@@ -9,23 +9,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Protocol
 
+from gateway.amqp.codec import PUBLISH
 from gateway.amqp.splitter import Sink
-from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError, UpstreamError, is_cancelled
+from gateway.server.broker.broker_errors import (
+    CONNECTION_FORCED,
+    NOT_FOUND,
+    LinkDownError,
+    UpstreamError,
+    is_cancelled,
+)
 from gateway.server.broker.channel import LinkChannel, ignore_confirm, ignore_delivery
 from gateway.server.broker.link import Link
 from gateway.server.broker.link_pool import LinkPool, LoginLinks
 from gateway.server.broker.pausable_link import PausableLink
 from gateway.server.broker.queue_declare import Declare, ExclusiveQueues, declare_or_accept
 from gateway.server.client.login_handler import LoginHandler
+from gateway.server.client.recovery import Recovery
 from gateway.session import ops
 from gateway.session.context import Hold, State
 from gateway.session.queues import QueueSpec
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
-
-_NOT_FOUND: Final = 404
 
 
 class _BridgeCallbacks(Protocol):
@@ -61,6 +67,9 @@ class Bridge:
         self._control: LinkChannel | None = None
         self._pausable = PausableLink(client, session.identity.decode(), self._consuming.values())
         self._exclusive = ExclusiveQueues()
+        # Exclusive queues that were lost with their link, and that no subscription declares again.
+        self._lost_queues: list[QueueSpec] = []
+        self._recovery = Recovery(self)
         self._is_dropping = False
         self._is_released = False
 
@@ -81,7 +90,10 @@ class Bridge:
                 channel.write(settlements)
         operation = session.take_operation()
         if operation is not None:
-            self._task = self._spawn(self._carry_out(operation), name=f"stomp-operation {self._client}")
+            if isinstance(operation, ops.CloseUpstream):
+                # Perhaps it replaces a recovery.
+                self._recovery.stop()
+            self._task = self._spawn(self._carry_out(operation, self._task), name=f"stomp-operation {self._client}")
 
     def flush_batch(self) -> None:
         """The session got the data of one read from the broker."""
@@ -107,7 +119,7 @@ class Bridge:
         """Whether the broker, or the client itself, rightly keeps an operation waiting for as long as it wants."""
         if isinstance(operation, ops.PreparePublisher):
             # During an alarm the broker does not read a link that publishes.
-            return any(link.blocked for link in self._links.all)
+            return any(link.blocked for link in self.links.all)
         # On a paused link the broker's answer waits behind messages that the client does not take.
         return isinstance(operation, ops.RenewToken) and not self._session.client_writable
 
@@ -129,9 +141,14 @@ class Bridge:
 
     # Operations.
 
-    async def _carry_out(self, operation: ops.Operation) -> None:
+    async def _carry_out(self, operation: ops.Operation, earlier: asyncio.Task[None] | None) -> None:
         try:
-            self._session.handle(await self._outcome(operation))
+            if isinstance(operation, ops.CloseUpstream) and earlier is not None and not earlier.done():
+                await asyncio.wait([earlier])
+            event = await self._outcome(operation)
+            if event is None:
+                return
+            self._session.handle(event)
             if self._session.state is State.CONNECTING:
                 self._login.log_out()
         except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
@@ -139,17 +156,19 @@ class Bridge:
             return
         self._callbacks.advance()
 
-    async def _outcome(self, operation: ops.Operation) -> ops.Event:
+    async def _outcome(self, operation: ops.Operation) -> ops.Event | None:
         try:
+            if isinstance(operation, ops.Recover):
+                return await self._recovery.run(operation, self._session.settings.upstream.ride_through)
             return await self._perform(operation)
         except LinkDownError as down:
-            return ops.LinkLost(down.code, down.text)
+            return ops.OperationInterrupted(down.code, down.text)
         except UpstreamError as refusal:
-            return ops.OperationFailed(refusal.code, refusal.text)
+            return ops.OperationFailed(refusal.code, refusal.text, of_publish=refusal.method == PUBLISH)
         except asyncio.CancelledError:
             if is_cancelled():
                 raise
-            return ops.LinkLost(CONNECTION_FORCED, "CONNECTION_FORCED - the broker did not answer")
+            return ops.OperationInterrupted(CONNECTION_FORCED, "CONNECTION_FORCED - the broker did not answer")
 
     async def _perform(self, operation: ops.Operation) -> ops.Event:
         if isinstance(operation, ops.Login):
@@ -165,10 +184,10 @@ class Bridge:
         await self._close_channels()
         return ops.UpstreamClosed()
 
-    async def _prepare_publisher(self, operation: ops.PreparePublisher) -> ops.Event:
+    async def _prepare_publisher(self, operation: ops.PreparePublisher) -> ops.PublisherPrepared:
         channel = self._publishing
         if channel is None:
-            channel = await self._links.publishing_channel()
+            channel = await self.links.publishing_channel()
             channel.set_owner(self)
             channel.set_sink(Sink(ignore_delivery, self._session.confirm, self, self._session.message_returned))
             channel.on_closed = partial(self._channel_closed, publishing=True)
@@ -176,7 +195,7 @@ class Bridge:
             self._follow(channel.link)
         if operation.queue is not None:
             await self._declare(operation.queue, channel)
-        if operation.confirms and not self._session.has_confirms:
+        if operation.confirms and not channel.has_confirms:
             await channel.select_confirms()
         return ops.PublisherPrepared(channel.number, channel.link.tuning.frame_max, operation.confirms)
 
@@ -211,12 +230,12 @@ class Bridge:
 
     async def _control_channel(self) -> LinkChannel:
         if self._control is None:
-            self._control = await self._links.consuming_channel()
+            self._control = await self.links.consuming_channel()
             self._control.set_owner(self)
             self._control.on_closed = partial(self._channel_closed, publishing=False)
         return self._control
 
-    async def _subscribe(self, operation: ops.Subscribe) -> ops.Event:
+    async def _subscribe(self, operation: ops.Subscribe) -> ops.Subscribed:
         subscription = operation.subscription
         channel = await self._consuming_channel(operation)
         channel.set_owner(self)
@@ -248,7 +267,7 @@ class Bridge:
             if channel.closed is not None:
                 raise channel.closed
             if cancelled:
-                raise UpstreamError(_NOT_FOUND, f"NOT_FOUND - queue '{queue_name}' was deleted")
+                raise UpstreamError(NOT_FOUND, f"NOT_FOUND - queue '{queue_name}' was deleted")
         except UpstreamError as refusal:
             self._consuming.pop(subscription, None)
             await self._undo_subscribe(channel, declared, refusal)
@@ -264,7 +283,7 @@ class Bridge:
         await self._close_channel(channel)
         if declared is None or isinstance(refusal, LinkDownError) or declared.durable or not declared.auto_delete:
             return
-        cleaner = await self._links.consuming_channel()
+        cleaner = await self.links.consuming_channel()
         try:
             await cleaner.delete_queue(declared.name, if_idle=True)
         except UpstreamError:
@@ -277,8 +296,8 @@ class Bridge:
         if owner is not None and owner.closed is None:
             return LinkChannel.begun(owner)
         if operation.needs_pausable_link:
-            return LinkChannel.begun(await self._pausable.opened(self._links))
-        return await self._links.consuming_channel()
+            return LinkChannel.begun(await self._pausable.opened(self.links))
+        return await self.links.consuming_channel()
 
     async def _unsubscribe(self, operation: ops.Unsubscribe) -> ops.Event:
         channel = self._consuming.pop(operation.subscription, None)
@@ -294,6 +313,11 @@ class Bridge:
                     self._exclusive.forget(operation.delete_queue)
             finally:
                 await self._close_channel(channel)
+        elif operation.delete_queue is not None:
+            # The channel went with its link, and the consumer with the channel.
+            async with LinkChannel.opened(await self.links.consuming_link()) as channel:
+                await self._exclusive.check(operation.delete_queue, channel.link, self._vhost)
+                await channel.delete_queue(operation.delete_queue)
         self._exclusive.consumer_closed(operation.subscription)
         return ops.Unsubscribed()
 
@@ -304,14 +328,14 @@ class Bridge:
         """
         try:
             token = operation.token.decode()
-            await self._links.check_passcode(token)
+            await self.links.check_passcode(token)
         except UnicodeDecodeError:
             return ops.TokenRefused("it is no text")
         except LinkDownError:
             return ops.TokenRefused("the broker cannot be reached")
         except UpstreamError as refusal:
             return ops.TokenRefused(refusal.text)
-        await asyncio.gather(self._links.update_secret(token), self._pausable.update_secret(token))
+        await asyncio.gather(self.links.update_secret(token), self._pausable.update_secret(token))
         return ops.TokenRenewed()
 
     # Events of the broker.
@@ -332,9 +356,57 @@ class Bridge:
         self._callbacks.advance()
 
     def link_lost(self, link: Link) -> None:
-        """A link of the session is closed."""
-        if link.closed is not None:
-            self._handle(ops.LinkLost(link.closed.code, link.closed.text))
+        """A link of the session is closed, and all the session's channels on it. Those on other links live on."""
+        if link.closed is None:
+            return
+        lost = tuple(subscription for subscription, channel in self._consuming.items() if channel.link is link)
+        for subscription in lost:
+            del self._consuming[subscription]
+            self._exclusive.consumer_closed(subscription)
+        if self._control is not None and self._control.link is link:
+            self._control = None
+        self._lost_queues += self._exclusive.link_lost(link)
+        publishing = self._publishing is not None and self._publishing.link is link
+        if publishing:
+            self._publishing = None
+            self._session.release(Hold.LINK_WRITE)
+        self._handle(ops.LinkLost(link.closed.code, link.closed.text, lost, publishing))
+
+    # What `Recovery` asks for.
+
+    def lacks_consumer(self, subscription: Subscription) -> bool:
+        """Whether a subscription has no channel, and has not ended meanwhile."""
+        return subscription not in self._consuming and self._session.subscriptions.is_current(subscription)
+
+    async def restore_queues(self, operation: ops.Recover) -> None:
+        """Take the exclusive queues of the session again that were lost, apart from those that subscriptions declare.
+
+        Those have to be on the link of their subscription.
+        """
+        declared = {request.queue.name for request in operation.subscriptions if request.queue is not None}
+        while self._lost_queues:
+            if self._lost_queues[-1].name not in declared:
+                channel = await self._control_channel()
+                await self._declare_on(channel, self._lost_queues[-1])
+            self._lost_queues.pop()
+
+    async def restore_consumer(self, operation: ops.Subscribe) -> ops.Subscribed:
+        """Subscribe again."""
+        return await self._subscribe(operation)
+
+    async def restore_publisher(self, operation: ops.Recover) -> ops.PublisherPrepared:
+        """Open a publishing channel, and declare the queues of the messages that will be published again."""
+        try:
+            prepared = await self._prepare_publisher(ops.PreparePublisher(confirms=True, queue=None))
+            for queue in operation.queues:
+                prepared = await self._prepare_publisher(ops.PreparePublisher(confirms=True, queue=queue))
+        except UpstreamError:
+            # The broker has closed the channel, or will close it.
+            channel, self._publishing = self._publishing, None
+            if channel is not None:
+                await self._close_channel(channel)
+            raise
+        return prepared
 
     def failed(self, error: Exception) -> None:
         """A fault of the gateway in what the link has called of this session."""
@@ -357,12 +429,13 @@ class Bridge:
     # Links and the end.
 
     @property
-    def _links(self) -> LoginLinks:
+    def links(self) -> LoginLinks:
+        """The session's links."""
         return self._login.links
 
     @property
     def _vhost(self) -> str:
-        return self._links.virtual_host.amqp_vhost
+        return self.links.virtual_host.amqp_vhost
 
     async def _close_channel(self, channel: LinkChannel) -> None:
         channel.leave_owner()
@@ -402,6 +475,7 @@ class Bridge:
         if self._is_released:
             return
         self._is_released = True
+        self._recovery.stop()
         # At once: the client may connect again before its channels are closed.
         self._login.close()
         self.client_gone()

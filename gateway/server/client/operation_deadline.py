@@ -30,6 +30,10 @@ class OperationDeadline:
         session = self._session
         is_draining, operation = session.state is State.DRAINING, session.operation
         waits_for: object = State.DRAINING if is_draining else operation
+        if isinstance(operation, ops.Recover):
+            # It has a deadline of its own, and what waited before it waits anew afterwards.
+            self._seen = None
+            return None
         if waits_for is not self._seen or (operation and not is_draining and self._must_wait(operation)):
             self._seen, self._since = waits_for, now
             return None

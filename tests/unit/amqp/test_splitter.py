@@ -301,6 +301,9 @@ def without_end(raw: bytes) -> bytes:
         ([deliver(), body(b"x")], WRONG_ORDER),
         ([deliver(), header(1), header(1), body(b"x")], WRONG_ORDER),
         ([deliver(), BEAT, body(b"x"), header(1)], WRONG_ORDER),
+        ([deliver(), header(3), deliver(2), header(1), body(b"x")], WRONG_ORDER),
+        ([b"\0\0\1\0\0\0\0\xce", BEAT], "no AMQP frame is of type 0"),
+        ([b"\x01\0\1\0\0\0\0\xce", BEAT], "an AMQP frame ends within its fields"),
         ([deliver(), header(3), body(b"four")], "a message is longer than its content header says"),
     ],
 )

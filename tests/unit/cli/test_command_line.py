@@ -46,7 +46,7 @@ def test_help_tells_commands_examples_exit_codes_and_environment() -> None:
     assert codes == sorted(ExitCode)
 
 
-@pytest.mark.parametrize("arguments", [(), ("serve",), ("check",), ("serve", "--confg", "x"), ("reload",)])
+@pytest.mark.parametrize("arguments", [(), ("serve",), ("check",), ("serve", "--confg", "x"), ("restart",)])
 def test_a_wrong_command_line_ends_with_2(arguments: tuple[str, ...]) -> None:
     ended = run(*arguments)
     assert ended.returncode == ExitCode.CONFIGURATION

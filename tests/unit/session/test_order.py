@@ -52,19 +52,19 @@ def test_frames_behind_an_operation_wait_and_keep_their_order(play: Playbook) ->
     play.subscribed(operation)
     assert play.said() == ["RECEIPT r1"]
     # The queue was declared by the SUBSCRIBE; what is missing is the channel.
-    assert play.prepare() == ops.PreparePublisher(confirms=False, queue=None)
+    assert play.prepare() == ops.PreparePublisher(confirms=True, queue=None)
     assert play.said() == ["RECEIPT r2"]
     assert play.published() == ["- q one", "amq.topic t two", "- q three"]
     assert play.session.wants_read
 
 
-def test_a_queue_is_declared_before_the_first_message_for_it_and_only_then(play: Playbook) -> None:
-    play.client("SEND", "destination:/queue/q", body="one")
-    assert play.published() == []
-    assert play.prepare() == ops.PreparePublisher(confirms=False, queue=QueueSpec("q", durable=True))
-    assert play.published() == ["- q one"]
-    play.client("SEND", "destination:q", "color:red", body="two")
-    assert play.published() == ["- q two"]
+def test_a_queue_is_declared_before_the_first_message_for_it_and_only_then(mortal: Playbook) -> None:
+    mortal.client("SEND", "destination:/queue/q", body="one")
+    assert mortal.published() == []
+    assert mortal.prepare() == ops.PreparePublisher(confirms=False, queue=QueueSpec("q", durable=True))
+    assert mortal.published() == ["- q one"]
+    mortal.client("SEND", "destination:q", "color:red", body="two")
+    assert mortal.published() == ["- q two"]
 
 
 def test_bytes_that_come_while_an_operation_is_under_way_wait(play: Playbook) -> None:
@@ -73,7 +73,7 @@ def test_bytes_that_come_while_an_operation_is_under_way_wait(play: Playbook) ->
     play.client("SEND", "destination:/topic/t", body="two")
     assert play.asked() is None
     assert play.published() == []
-    play.broker(ops.PublisherPrepared(PUBLISHING, FRAME_MAX, confirms=False))
+    play.broker(ops.PublisherPrepared(PUBLISHING, FRAME_MAX, confirms=True))
     assert play.published() == ["- a one", "amq.topic t two"]
 
 
@@ -84,23 +84,23 @@ def test_an_operation_is_asked_for_once(play: Playbook) -> None:
     assert play.asked() is None
 
 
-def test_confirms_are_switched_on_by_the_first_receipt(play: Playbook) -> None:
-    play.client("SEND", "destination:/topic/t", body="one")
-    assert play.prepare() == ops.PreparePublisher(confirms=False, queue=None)
-    play.client("SEND", "destination:/topic/t", "receipt:r1", body="two")
-    assert play.published() == ["amq.topic t one"]
-    assert play.prepare() == ops.PreparePublisher(confirms=True, queue=None)
-    assert play.published() == ["amq.topic t two"]
-    play.client("SEND", "destination:/topic/t", body="three")
-    play.client("SEND", "destination:/topic/t", "receipt:r2", body="four")
-    assert play.published() == ["amq.topic t three", "amq.topic t four"]
+def test_confirms_are_switched_on_by_the_first_receipt(mortal: Playbook) -> None:
+    mortal.client("SEND", "destination:/topic/t", body="one")
+    assert mortal.prepare() == ops.PreparePublisher(confirms=False, queue=None)
+    mortal.client("SEND", "destination:/topic/t", "receipt:r1", body="two")
+    assert mortal.published() == ["amq.topic t one"]
+    assert mortal.prepare() == ops.PreparePublisher(confirms=True, queue=None)
+    assert mortal.published() == ["amq.topic t two"]
+    mortal.client("SEND", "destination:/topic/t", body="three")
+    mortal.client("SEND", "destination:/topic/t", "receipt:r2", body="four")
+    assert mortal.published() == ["amq.topic t three", "amq.topic t four"]
     # Publish sequence numbers count from the moment that confirms were switched on.
-    play.confirm(3)
-    assert play.said() == ["RECEIPT r2"]
-    play.confirm(1)
-    assert play.said() == ["RECEIPT r1"]
-    play.confirm(2)
-    assert play.said() == []
+    mortal.confirm(3)
+    assert mortal.said() == ["RECEIPT r2"]
+    mortal.confirm(1)
+    assert mortal.said() == ["RECEIPT r1"]
+    mortal.confirm(2)
+    assert mortal.said() == []
 
 
 def test_a_temporary_queue_is_there_before_the_message_that_names_it(play: Playbook) -> None:
