@@ -152,6 +152,7 @@ class Gateway:
 
         Raises:
             JournalError: a directory that the configuration names for the journal cannot be used.
+            JournalKeyError: the key that logins are hashed with there cannot be used.
             ListenError: a listener cannot be opened; journal and other listeners are closed again.
         """
         self.journal.start()
