@@ -20,7 +20,15 @@ from gateway.admin.access import Access
 from gateway.admin.http_timeouts import HttpTimeouts
 from gateway.admin.listing import QueryError
 from gateway.admin.metrics import Metrics
-from gateway.admin.overview import DESTINATIONS, LINKS, VIRTUAL_HOSTS, destinations, overview, virtual_hosts
+from gateway.admin.overview import (
+    DESTINATIONS,
+    LINKS,
+    VIRTUAL_HOSTS,
+    destinations,
+    fail_back,
+    overview,
+    virtual_hosts,
+)
 from gateway.admin.sessions import SESSIONS, detail
 from gateway.errors import ConfigError
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
@@ -102,6 +110,7 @@ class AdminHttpServer:
                 web.post("/api/reload", self._post_reload),
                 web.get("/api/destinations", self._get_destinations),
                 web.get("/api/links", self._get_links),
+                web.post("/api/links/fail-back", self._post_fail_back),
                 web.get("/api/virtual-hosts", self._get_virtual_hosts),
             ]
         )
@@ -260,6 +269,20 @@ class AdminHttpServer:
 
     async def _get_links(self, request: web.Request) -> web.Response:
         return _json(LINKS.page(self._gateway.pool.links, LINKS.read(request.query)))
+
+    async def _post_fail_back(self, request: web.Request) -> web.Response:
+        _no_query(request.query, "virtual_host")
+        peer, user = _peer(request), self._user(request)
+        if user is None and not peer.is_local:
+            return _error(403, "Only this machine can ask for this, unless users are configured for admin.")
+        if not _is_own_page(request):
+            return _error(403, "Another web page cannot ask for this.")
+        items = await fail_back(self._gateway, request.query.get("virtual_host"))
+        if not items:
+            return _error(404, "The configuration has no such virtual host.")
+        for item in items:
+            log.info("links fail back", operator=str(peer), user=user, **item)
+        return _json({"items": items})
 
     async def _get_virtual_hosts(self, request: web.Request) -> web.Response:
         query = VIRTUAL_HOSTS.read(request.query)

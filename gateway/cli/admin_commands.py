@@ -58,9 +58,17 @@ examples:
   stomp-gateway links
   stomp-gateway links --virtual-host orders --columns name,blocked,write_buffer_bytes
   stomp-gateway links --json
+  stomp-gateway links fail-back --virtual-host orders
 
 columns:
 {columns}
+"""
+
+_FAIL_BACK_DESCRIPTION = """\
+Move the links back to their preferred broker, which is the first of upstream.urls. New channels go to new links there.
+The links to other brokers are drained: they close when their channels have ended. No session ends. With
+upstream.order: shuffle all links are replaced, so that they spread over the brokers again. If the preferred broker does
+not answer, nothing changes.
 """
 
 _RELOAD_DESCRIPTION = """\
@@ -117,6 +125,15 @@ def add_admin(commands: Commands) -> None:
     )  # fmt: skip
     _add_server_options(links)
     _add_list_options(links)
+    actions = links.add_subparsers(title="commands", metavar="COMMAND", dest="action")
+    back = add_command(
+        actions, "fail-back", _run_links, help="move the links back to the preferred broker",
+        description=_FAIL_BACK_DESCRIPTION, epilog=_EPILOG,
+    )  # fmt: skip
+    back.add_argument(
+        "--virtual-host", default=argparse.SUPPRESS, metavar="NAME", help="only links of this virtual host"
+    )
+    _add_server_options(back, default=argparse.SUPPRESS)
     reload = add_command(
         commands, "reload", _run_reload, help="make a running gateway read its configuration again",
         description=_RELOAD_DESCRIPTION, epilog=_RELOAD_EPILOG + _ENVIRONMENT,
@@ -200,9 +217,9 @@ def _run_sessions(options: argparse.Namespace) -> ExitCode:
 
 
 def _run_links(options: argparse.Namespace) -> ExitCode:
-    from gateway.admin.terminal_list import list_links  # noqa: PLC0415
+    from gateway.admin.terminal_list import fail_back, list_links  # noqa: PLC0415
 
-    return _run(list_links, options)
+    return _run({None: list_links, "fail-back": fail_back}[options.action], options)
 
 
 def _run_reload(options: argparse.Namespace) -> ExitCode:

@@ -64,7 +64,12 @@ class Journal:
         return sum(writer.dropped for writer in self._writers.values())
 
     def start(self) -> None:
-        """Open every virtual host's journal. Raises `JournalError` if a configured directory cannot be used."""
+        """Open every virtual host's journal.
+
+        Raises:
+            JournalError: a configured directory cannot be used.
+            JournalKeyError: the key that logins are hashed with cannot be used.
+        """
         self._by_host = self.prepare(self._config)
 
     def prepare(self, config: GatewayConfig) -> Journals:

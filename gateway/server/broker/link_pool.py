@@ -27,6 +27,7 @@ from gateway.server.broker.link import ClientProperties, Link
 from gateway.server.broker.publish_window import PublishWindow
 from gateway.server.broker.queue_declare import QueueConflictLog
 from gateway.server.broker.redial import Redial, dial_slots
+from gateway.server.fault_boundary import guarded
 from gateway.server.stats import GatewayStats
 from gateway.server.tls_contexts import TlsContexts
 
@@ -68,6 +69,8 @@ class LoginLinks:
         # A link that was opened to check the login and has no purpose yet.
         self._unused: Link | None = None
         self._opening: dict[str, asyncio.Future[Link]] = {}
+        # Whether a broker refused the login when a draining link was to be replaced.
+        self._is_refused = False
         self._redial = Redial(self.check_login, slots or dial_slots(), virtual_host.name)
         # How many of its sessions have their channels restored at the same time.
         self.restoring = asyncio.Semaphore(_RESTORING)
@@ -93,7 +96,7 @@ class LoginLinks:
             LinkDownError: no broker can be reached.
         """
         link = await self._open("login", self._client, self._session)
-        if self.all:
+        if any(open_link.has_room for open_link in self.all):
             await link.close()
         else:
             self._unused = link
@@ -157,7 +160,7 @@ class LoginLinks:
             await asyncio.shield(opening)
             return await self._link_with_room(purpose)
         unused, self._unused = self._unused, None
-        if unused is not None and unused.closed is None:
+        if unused is not None and unused.has_room:
             unused.purpose = purpose
             links.append(unused)
             return unused
@@ -177,6 +180,25 @@ class LoginLinks:
 
     async def _open(self, purpose: str, client: str, session: str) -> Link:
         return await self._open_link(self.virtual_host, self._credentials, purpose, client, session)
+
+    def is_replaced(self, draining: Link) -> bool:
+        """Whether another link has room for the channels of one that drains."""
+        return any(link.has_room for link in self._links[self._purpose_of(draining)])
+
+    async def replace(self, draining: Link) -> None:
+        """Open a link that takes the place of one that drains, unless a broker has refused the login before."""
+        purpose = self._purpose_of(draining)
+        if purpose in self._opening or self._is_refused:
+            return
+        try:
+            await self._link_with_room(purpose)
+        except UpstreamError as error:
+            # A broker that does not answer is asked again.
+            self._is_refused = not isinstance(error, LinkDownError)
+
+    @staticmethod
+    def _purpose_of(link: Link) -> str:
+        return _PUBLISH if link.purpose == _PUBLISH else _CONSUME
 
     async def close(self) -> None:
         """Close every link, also an unused one that has ended: its socket may still be open."""
@@ -323,6 +345,37 @@ class LinkPool:
                     await links.wait_for_login()
             except TimeoutError:
                 raise LinkDownError(CONNECTION_FORCED, "no broker answers") from None
+
+    async def fail_back(self, virtual_host: VirtualHost) -> int:
+        """Drain the links of a virtual host that are not on its preferred broker; how many there are.
+
+        New channels go to new links, and those are dialled as always: to the first broker, or to any if the order is
+        ``shuffle``. Then all links are drained, so that they spread over the brokers again.
+
+        Raises:
+            LinkDownError: the preferred broker does not answer; nothing has changed.
+        """
+        upstream, preferred = virtual_host.upstream, None
+        if upstream.order == "as-written":
+            preferred = upstream.urls[0]
+            await self.dialer.greeted(preferred, upstream)
+        label = self._stats.label(virtual_host.name)
+        draining = [
+            link
+            for link in self.links
+            if self._stats.label(link.virtual_host) == label and not link.is_draining and link.broker != preferred
+        ]
+        for link in draining:
+            link.is_draining = True
+        return len(draining)
+
+    def drain_links(self) -> None:
+        """Let sessions leave the links that drain, and close those that are drained. Called about once a second."""
+        for link in [link for link in self.links if link.is_draining and not link.is_closing]:
+            for user in tuple(link.users):
+                guarded(user, user.leave, link)
+            if link.is_idle:
+                self._spawn(link.close())
 
     def close_idle(self) -> None:
         """Close the shared links that no session has used for a while."""

@@ -152,6 +152,7 @@ class Gateway:
 
         Raises:
             JournalError: a directory that the configuration names for the journal cannot be used.
+            JournalKeyError: the key that logins are hashed with there cannot be used.
             ListenError: a listener cannot be opened; journal and other listeners are closed again.
         """
         self.journal.start()
@@ -229,6 +230,7 @@ class Gateway:
         for client in tuple(self.clients):
             guarded(client, client.time_passed, now)
         guarded(self, self.limits.forget_idle)
+        guarded(self, self.pool.drain_links)
         guarded(self, self.pool.close_idle)
 
     def failed(self, error: Exception) -> None:
