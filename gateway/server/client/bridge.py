@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from gateway.amqp.codec import PUBLISH
 from gateway.amqp.splitter import Sink
@@ -32,6 +32,10 @@ from gateway.session.context import Hold, State
 from gateway.session.queues import QueueSpec
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
+
+# How often a session that is to leave a draining link looks for a quiet moment, and the seconds between two looks.
+_LOOKS: Final = 50
+_BETWEEN_LOOKS: Final = 0.01
 
 
 class _BridgeCallbacks(Protocol):
@@ -70,7 +74,9 @@ class Bridge:
         # Exclusive queues that were lost with their link, and that no subscription declares again.
         self._lost_queues: list[QueueSpec] = []
         self._recovery = Recovery(self)
-        self._is_dropping = False
+        # Each moves the session away from a draining link.
+        self._leaving: dict[Link, asyncio.Task[None]] = {}
+        self._is_dropping = self._is_window_full = False
         self._is_released = False
 
     # Bytes.
@@ -83,6 +89,9 @@ class Bridge:
             publishes = session.take_publishes()
             if publishes:
                 self._publishing.write(publishes)
+                window = self._publishing.link.window
+                if window is not None:
+                    window.published(self, len(publishes))
         # All taken before the first write: only the publishing link leads back here when it is full.
         for subscription, settlements in session.take_settlements():
             channel = self._consuming.get(subscription)
@@ -192,6 +201,7 @@ class Bridge:
             channel.set_sink(Sink(ignore_delivery, self._session.confirm, self, self._session.message_returned))
             channel.on_closed = partial(self._channel_closed, publishing=True)
             self._publishing = channel
+            self._is_window_full = False
             self._follow(channel.link)
         if operation.queue is not None:
             await self._declare(operation.queue, channel)
@@ -359,6 +369,10 @@ class Bridge:
         """A link of the session is closed, and all the session's channels on it. Those on other links live on."""
         if link.closed is None:
             return
+        self._lose(link, link.closed)
+
+    def _lose(self, link: Link, reason: UpstreamError) -> None:
+        """The session's channels on a link are gone."""
         lost = tuple(subscription for subscription, channel in self._consuming.items() if channel.link is link)
         for subscription in lost:
             del self._consuming[subscription]
@@ -370,7 +384,45 @@ class Bridge:
         if publishing:
             self._publishing = None
             self._session.release(Hold.LINK_WRITE)
-        self._handle(ops.LinkLost(link.closed.code, link.closed.text, lost, publishing))
+        self._handle(ops.LinkLost(reason.code, reason.text, lost, publishing))
+
+    def leave(self, link: Link) -> None:
+        """A link drains: move the session's channels elsewhere, if nothing can be lost by it. Asked again and again."""
+        if link not in self._leaving:
+            self._leaving[link] = task = self._spawn(self._leave(link), name=f"stomp-leave {self._client}")
+            task.add_done_callback(lambda _: self._leaving.pop(link))
+
+    async def _leave(self, link: Link) -> None:
+        consuming = [subscription for subscription, channel in self._consuming.items() if channel.link is link]
+        if self._exclusive.has_any(link) or not self._session.can_leave(consuming):
+            return
+        if not self.links.is_replaced(link):
+            # Nobody leaves a link before a broker has accepted the login again.
+            await self.links.replace(link)
+            return
+        if not consuming:
+            # Nothing more is published, so all that was is confirmed soon. A consumer needs its client's ACKs.
+            self._session.hold(Hold.LINK_LOST)
+        try:
+            for _ in range(_LOOKS):
+                if self._session.is_quiet(consuming):
+                    await self._leave_now(link)
+                if self._session.is_recovering:
+                    return
+                await asyncio.sleep(_BETWEEN_LOOKS)
+        finally:
+            if not consuming and not self._session.is_recovering:
+                self._session.release(Hold.LINK_LOST)
+                self._callbacks.advance()
+
+    async def _leave_now(self, link: Link) -> None:
+        """To the session this is the loss of a link. Messages on their way from the broker return to their queue."""
+        channels = [*self._consuming.values(), self._control, self._publishing]
+        left = [channel for channel in channels if channel is not None and channel.link is link]
+        for channel in left:
+            channel.discard(self)
+        self._lose(link, UpstreamError(CONNECTION_FORCED, "CONNECTION_FORCED - the connection is replaced"))
+        await asyncio.gather(*map(self._close_channel, left))
 
     # What `Recovery` asks for.
 
@@ -381,8 +433,11 @@ class Bridge:
     async def restore_queues(self, operation: ops.Recover) -> None:
         """Take the exclusive queues of the session again that were lost, apart from those that subscriptions declare.
 
-        Those have to be on the link of their subscription.
+        Those have to be on the link of their subscription. What the session has left must be closed first: only then
+        are all messages back in their queues, in order.
         """
+        if self._leaving:
+            await asyncio.wait(self._leaving.values())
         declared = {request.queue.name for request in operation.subscriptions if request.queue is not None}
         while self._lost_queues:
             if self._lost_queues[-1].name not in declared:
@@ -418,10 +473,21 @@ class Bridge:
             self._follow(link)
             self._callbacks.advance()
 
+    def window_full(self) -> None:
+        """Too much is on its way over the publishing link: others have their turn."""
+        self._is_window_full = True
+        self._session.hold(Hold.LINK_WRITE)
+
+    def window_open(self) -> None:
+        """There is room again, and it is this session's turn."""
+        self._is_window_full = False
+        if self._publishing is not None:
+            self.link_changed(self._publishing.link)
+
     def _follow(self, link: Link) -> None:
         """Hold or release the client as its publishing link needs."""
         self._session.set_blocked(link.blocked)
-        if link.paused:
+        if link.paused or self._is_window_full:
             self._session.hold(Hold.LINK_WRITE)
         else:
             self._session.release(Hold.LINK_WRITE)
