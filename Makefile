@@ -23,6 +23,7 @@ help:
 	echo "make audit   look for insecure code (bandit), and for known vulnerabilities of all requirements (pip-audit)"
 	echo "make kills   kill the pipeline's ingest again and again, and check that nothing is lost or counted twice"
 	echo "make chaos   200 runs with faults in broker, gateway and their connections; SEED=123 repeats one; RUNS=, ARGS="
+	echo "make soak    2,000 sessions of mixed behaviour for MINUTES=20, with restarts of the broker; memory and latency stay flat"
 	echo "make bench   compare the speed of gateway and RabbitMQ's STOMP plugin; ARGS='--help' shows its options"
 	echo "make bench-neighbours  measure what one client's work costs another, at gateway and plugin; ROWS=name,name selects"
 	echo "make bench-journal  measure what the traffic journal costs the gateway; ARGS='--help' shows its options"
@@ -108,6 +109,10 @@ audit: $(STAMP)
 # One run again: SEED=. Fewer: RUNS=.
 chaos: $(STAMP)
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) $(ARGS)
+
+# Shorter: MINUTES=.
+soak: $(STAMP)
+	$(BIN)/python -m tests.soak $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.bench $(ARGS)

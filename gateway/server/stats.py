@@ -168,6 +168,12 @@ class GatewayStats:
         self._names = frozenset(names)
         self.hosts: dict[str, VirtualHostStats] = {name: VirtualHostStats() for name in (*names, NOT_LOGGED_IN)}
 
+    def add_hosts(self, names: Iterable[str]) -> None:
+        """The configuration has changed. Virtual hosts that are gone stay: counters must not disappear."""
+        self._names |= frozenset(names)
+        for name in self._names:
+            self.hosts.setdefault(name, VirtualHostStats())
+
     def label(self, virtual_host: str) -> str:
         """The label of a virtual host's name."""
         return virtual_host if virtual_host in self._names else PASS_THROUGH

@@ -224,10 +224,14 @@ class UpstreamClosed:
 
 @dataclass(frozen=True, slots=True)
 class OperationFailed:
-    """The broker refused the operation under way and closed its channel."""
+    """The broker refused the operation under way and closed its channel.
+
+    ``of_publish``: it refused a message sent before on the same channel, and not the operation.
+    """
 
     code: int
     text: str
+    of_publish: bool = False
 
 
 @dataclass(frozen=True, slots=True)

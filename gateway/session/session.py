@@ -323,9 +323,8 @@ class Session:
         if event.code == _ACCESS_REFUSED and self._publisher.ask_for_name(operation):
             return
         receipt = context.receipt_of(context.operation_failed())
-        if isinstance(operation, ops.PreparePublisher) and "exchange '" in event.text:
-            # Perhaps an earlier message closed the channel, and not this operation.
-            receipt = self._publisher.confirms.receipt_of_failure(event.text) or receipt
+        if event.of_publish:
+            receipt = self._publisher.confirms.receipt_of_failure(event.text)
         is_topic = isinstance(operation, ops.Subscribe) and operation.subscription.destination.startswith(_TOPIC)
         refusal = error_frames.topic_refused if is_topic else error_frames.broker_error
         context.fail(refusal(event.code, event.text, self.settings), receipt)

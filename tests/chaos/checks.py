@@ -170,9 +170,10 @@ def out_of_order(schedule: Schedule, recording: Recording) -> Iterable[Finding]:
         place = f"{event.queue} for {event.consumer}"
         if event.queue.startswith(REPLIES):
             continue  # several consumers may reply, and to a message that comes again once more
-        if event.redelivered or (event.queue, producer, number, connection) in seen:
-            continue
+        known = (event.queue, producer, number, connection) in seen
         seen.add((event.queue, producer, number, connection))
+        if event.redelivered or known:
+            continue
         before = last[place, producer, connection]
         if number < before:
             yield f"out of order: {event.copy} at {event.at:.3f} comes after number {before} from {place}"

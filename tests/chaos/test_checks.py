@@ -158,6 +158,8 @@ class TestOrder:
         events = (sent(1, 0), sent(1, 1), delivered(2, 0, to="d"), delivered(2, 1))
         assert not told(*events, delivered(3, 0, redelivered=True))
         assert not told(*events, delivered(3, 0), Fault(1, 1, Harm.LINK_RESET))
+        back = (delivered(2, 0, redelivered=True), delivered(3, 1), delivered(4, 0, 2))
+        assert not told(*events[:2], sent(2, 0, 2), *back, Fault(1, 1, Harm.LINK_RESET))
 
     def test_holds_over_connections_if_all_receipts_are_asked_for(self) -> None:
         events = (sent(1, 0), sent(2, 1, 2), delivered(3, 1, 2), delivered(4, 0, 1))

@@ -151,6 +151,7 @@ async def test_without_users_only_this_machine_closes_sessions(unguarded: Gatewa
     async with StompClient.logged_in(unguarded.address) as client:
         path = f"/api/sessions/{client.connected['session']}"
         assert (await elsewhere.ask(path)).status == 200
+        assert (await elsewhere.ask("/api/links/fail-back", "POST")).status == 403
         refused = await elsewhere.ask(path, "DELETE")
         assert refused.status == 403
         assert "users" in refused.json["error"]

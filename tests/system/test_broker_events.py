@@ -306,3 +306,14 @@ async def test_a_limit_of_channels_ends_all_sessions_of_the_link(
             assert f"number of channels opened for user '{user}' has reached the maximum" in error.body
         await guest.ask("SEND", b"", destination="/topic/all")
         await guest.disconnect()
+
+
+async def test_the_error_names_the_send_that_was_refused_and_not_the_one_behind_it(
+    gateway: Address, queue: str
+) -> None:
+    """The second SEND waits for its queue when the broker refuses the first, and says that it refused a publish."""
+    async with StompClient.logged_in(gateway) as client, within():
+        await client.ask("SEND", b"", destination="/topic/nobody")
+        client.write("SEND", b"", destination="/exchange/there-is-none/a", receipt="refused")
+        client.write("SEND", b"", destination=f"/queue/{queue}", receipt="behind")
+        await client.expect("ERROR", message="not_found", receipt_id="refused")

@@ -30,12 +30,16 @@ INTERNAL_ERROR: Final = 541
 
 
 class UpstreamError(GatewayError):
-    """The broker closed a channel or a connection; ``code`` and ``text`` are the broker's."""
+    """The broker closed a channel or a connection; ``code`` and ``text`` are the broker's.
 
-    def __init__(self, code: int, text: str) -> None:
+    ``method`` is what it refused, class and method as one number; 0 if it does not say.
+    """
+
+    def __init__(self, code: int, text: str, method: int = 0) -> None:
         super().__init__(text)
         self.code = code
         self.text = text
+        self.method = method
 
 
 class LinkDownError(UpstreamError):

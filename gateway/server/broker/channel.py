@@ -196,7 +196,8 @@ class LinkChannel:
     def receive(self, method: Frame) -> None:
         """The broker sent a method on the channel."""
         if isinstance(method, commands.Channel.Close):
-            self._broker_closed(UpstreamError(int(method.reply_code or 0), str(method.reply_text or "")))
+            refused = (method.class_id or 0) << 16 | (method.method_id or 0)
+            self._broker_closed(UpstreamError(int(method.reply_code or 0), str(method.reply_text or ""), refused))
         elif isinstance(method, commands.Basic.Cancel):
             if self.link.tuning.wants_cancel_ok:
                 self.link.write(pamqp.frame.marshal(commands.Basic.CancelOk(self._consumer_tag), self.number))

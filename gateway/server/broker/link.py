@@ -145,6 +145,8 @@ class Link:
         self.on_closed: Callable[[Link], None] | None = None
         # False for a link that was lost.
         self.is_closing = False
+        # Whether new channels go to other links, and this one closes when it has none any more.
+        self.is_draining = False
         # The reason, once it is closed.
         self.closed: LinkDownError | None = None
         self.tuning = Tuning()
@@ -212,8 +214,17 @@ class Link:
 
     @property
     def has_room(self) -> bool:
-        """Whether another channel can be opened."""
-        return self.closed is None and len(self._channels) < self.tuning.channel_max
+        """Whether another session may have a channel here."""
+        return self.closed is None and not self.is_draining and not self._is_full
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody needs the link any more: an exclusive queue lives as long as its connection."""
+        return not self._channels and not self.exclusive_queues
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._channels) >= self.tuning.channel_max
 
     def add_channel(self, channel: _ChannelCallbacks) -> int:
         """Take a number for a channel that is to be opened.
@@ -223,7 +234,7 @@ class Link:
             UpstreamError: when the broker allows no further channel.
         """
         self._open_connection()
-        if not self.has_room:
+        if self._is_full:
             most = self.tuning.channel_max
             text = f"NOT_ALLOWED - number of channels opened ({most}) has reached the negotiated channel_max ({most})"
             raise UpstreamError(NOT_ALLOWED, text)
@@ -346,7 +357,7 @@ class Link:
             update.cancel()
         closed = self._lost(cause)
         for channel in tuple(self._channels.values()):
-            channel.link_lost(closed)
+            guarded(channel, channel.link_lost, closed)
         users = tuple(self.users)
         if self._tap is not None and self.closed is not None:
             # Or it was never open, and the dialer logs why.

@@ -92,7 +92,7 @@ class LoginLinks:
             LinkDownError: no broker can be reached.
         """
         link = await self._open("login", self._client, self._session)
-        if self.all:
+        if any(open_link.has_room for open_link in self.all):
             await link.close()
         else:
             self._unused = link
@@ -153,7 +153,7 @@ class LoginLinks:
             await asyncio.shield(opening)
             return await self._link_with_room(purpose)
         unused, self._unused = self._unused, None
-        if unused is not None and unused.closed is None:
+        if unused is not None and unused.has_room:
             unused.purpose = purpose
             links.append(unused)
             return unused
@@ -264,7 +264,7 @@ class LinkPool:
             await self._ask(links)
             return links
         shared = self._shared_login(virtual_host, credentials)
-        if not self._is_cached(shared):
+        if not self._is_cached(shared, virtual_host.login_cache):
             if shared.check is None:
                 shared.check = asyncio.ensure_future(self._check(shared))
             await self._wait_for(shared, shared.check)
@@ -283,15 +283,16 @@ class LinkPool:
         passcode_hash = hmac.digest(self._key, credentials.passcode.encode(), "sha256")
         candidates = self._shared.setdefault((virtual_host.name, credentials.login), [])
         for candidate in candidates:
-            if hmac.compare_digest(candidate.passcode_hash, passcode_hash):
+            is_same_broker = _way_to_broker(candidate.links.virtual_host) == _way_to_broker(virtual_host)
+            if hmac.compare_digest(candidate.passcode_hash, passcode_hash) and is_same_broker:
                 return candidate
         links = LoginLinks(virtual_host, credentials, self._open, slots=self._slots)
         candidates.append(created := _SharedLogin(passcode_hash, links))
         return created
 
-    def _is_cached(self, shared: _SharedLogin) -> bool:
+    def _is_cached(self, shared: _SharedLogin, seconds: float) -> bool:
         age = self._clock() - shared.accepted_at
-        return shared.accepted_at >= 0 and age < shared.links.virtual_host.login_cache and bool(shared.links.all)
+        return shared.accepted_at >= 0 and age < seconds and bool(shared.links.all)
 
     async def _check(self, shared: _SharedLogin) -> None:
         """Ask the broker, once for all sessions that log in with the same credentials at the same moment."""
@@ -334,6 +335,35 @@ class LinkPool:
             except TimeoutError:
                 raise LinkDownError(CONNECTION_FORCED, "no broker answers") from None
 
+    async def fail_back(self, virtual_host: VirtualHost) -> int:
+        """Drain the links of a virtual host that are not on its preferred broker; how many there are.
+
+        New channels go to new links, and those are dialled as always: to the first broker, or to any if the order is
+        ``shuffle``. Then all links are drained, so that they spread over the brokers again.
+
+        Raises:
+            LinkDownError: the preferred broker does not answer; nothing has changed.
+        """
+        upstream, preferred = virtual_host.upstream, None
+        if upstream.order == "as-written":
+            preferred = upstream.urls[0]
+            await self.dialer.greeted(preferred, upstream)
+        label = self._stats.label(virtual_host.name)
+        draining = [
+            link
+            for link in self.links
+            if self._stats.label(link.virtual_host) == label and not link.is_draining and link.broker != preferred
+        ]
+        for link in draining:
+            link.is_draining = True
+        return len(draining)
+
+    def close_drained(self) -> None:
+        """Close the links that were drained. Called about once a second."""
+        for link in self.links:
+            if link.is_draining and link.is_idle and not link.is_closing:
+                self._spawn(link.close())
+
     def close_idle(self) -> None:
         """Close the shared links that no session has used for a while."""
         now = self._clock()
@@ -353,3 +383,8 @@ class LinkPool:
         logins = [login for logins in self._shared.values() for login in logins]
         self._shared.clear()
         await asyncio.gather(*(login.links.close() for login in logins), self.dialer.close())
+
+
+def _way_to_broker(virtual_host: VirtualHost) -> tuple[object, ...]:
+    """What leads to one broker and virtual host; a reload of the configuration may change it."""
+    return virtual_host.amqp_vhost, virtual_host.upstream

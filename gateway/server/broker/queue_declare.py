@@ -22,7 +22,6 @@ from gateway.session.subscription import Subscription
 log = structlog.get_logger("gateway.session")
 
 _PRECONDITION_FAILED: Final = 406
-_CONFLICT: Final = "inequivalent arg"
 
 # The names that the broker chooses begin with this; clients may not declare such a queue.
 _CHOSEN_BY_BROKER: Final = "amq."
@@ -215,10 +214,9 @@ async def declare_or_accept(
         async with LinkChannel.opened(link) as channel:
             await declare(channel)
     except UpstreamError as refusal:
-        if refusal.code != _PRECONDITION_FAILED or _CONFLICT not in refusal.text:
+        # The broker has the same code for an argument that no queue may have: then there is no queue.
+        if refusal.code != _PRECONDITION_FAILED or not await _exists(queue.name, link):
             raise
-        async with LinkChannel.opened(link) as channel:
-            await channel.declare_passive(queue.name)
         return refusal
     return None
 

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, Protocol
 
+from gateway.amqp.codec import PUBLISH
 from gateway.amqp.splitter import Sink
 from gateway.server.broker.broker_errors import (
     ACCESS_REFUSED,
@@ -34,7 +35,7 @@ from gateway.session.queues import QueueSpec
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
 
-# How long RabbitMQ may take from the deletion of a virtual host's first queue to the end of its connections, in seconds.
+# How long RabbitMQ may take from deleting a virtual host's first queue to closing its connections, in seconds.
 _VHOST_DELETION: Final = 30.0
 
 
@@ -170,7 +171,7 @@ class Bridge:
         except LinkDownError as down:
             return ops.OperationInterrupted(down.code, down.text)
         except UpstreamError as refusal:
-            return ops.OperationFailed(refusal.code, refusal.text)
+            return ops.OperationFailed(refusal.code, refusal.text, of_publish=refusal.method == PUBLISH)
         except asyncio.CancelledError:
             if is_cancelled():
                 raise
@@ -363,7 +364,7 @@ class Bridge:
         _ = self._spawn(self._after_cancel(subscription, channel), name=f"stomp-cancelled {self._client}")
 
     async def _after_cancel(self, subscription: Subscription, channel: LinkChannel) -> None:
-        """The queue is gone. If its virtual host is being deleted, the link goes next, and the session rides through."""
+        """The queue is gone. If its virtual host goes with it, the link does, too, and the session rides through."""
         link_is_lost = self._cancelled.get(subscription)
         try:
             if link_is_lost is not None:
@@ -375,7 +376,7 @@ class Bridge:
 
     @staticmethod
     async def _until_lost(link: Link, subscription: Subscription, link_is_lost: asyncio.Event) -> None:
-        """Wait for the loss of the link if the virtual host is being deleted: permissions go first, connections last."""
+        """Wait for the loss of the link if the virtual host goes: permissions are the first to go, connections the last."""
         try:
             async with LinkChannel.opened(link) as channel:
                 await channel.consume(subscription.queue, 1, {})

@@ -78,7 +78,7 @@ def test_a_message_that_closed_the_channel_under_a_frame_that_waited_is_the_one_
     _sent(play, ("/exchange/e/k", "r1"), ("/topic/a", "r2"))
     play.client("SEND", "destination:/queue/q", "receipt:r3")
     assert isinstance(play.asked(), ops.PreparePublisher)
-    play.broker(ops.OperationFailed(404, MISSING))
+    play.broker(ops.OperationFailed(404, MISSING, of_publish=True))
     assert play.said() == [f"ERROR for r1 not_found: {MISSING}"]
 
 
