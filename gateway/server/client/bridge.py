@@ -376,7 +376,7 @@ class Bridge:
 
     @staticmethod
     async def _until_lost(link: Link, subscription: Subscription, link_is_lost: asyncio.Event) -> None:
-        """Wait for the loss of the link if the virtual host goes: permissions are the first to go, connections the last."""
+        """Wait for the loss of the link if the virtual host goes: permissions go first, connections last."""
         try:
             async with LinkChannel.opened(link) as channel:
                 await channel.consume(subscription.queue, 1, {})
