@@ -53,7 +53,9 @@ class AdminListener:
         # In a thread, so that clients are served meanwhile.
         module = await asyncio.to_thread(import_module, "gateway.admin.http_server")
         http: AdminHttpServer = module.AdminHttpServer(gateway, self._settings)
-        listener = OpenListener(self._listener_settings(address), http.connection, gateway.tls_contexts)
+        listener = OpenListener(
+            self._listener_settings(address), http.connection, gateway.tls_contexts, speaks_http=True
+        )
         await http.start()
         self._http = http
         try:

@@ -45,7 +45,8 @@ ERROR_CODES: Final = frozenset(
     (
         # The gateway's own, in the order of a session's life.
         "malformed-frame", "illegal-command", "bad-command", "version-mismatch", "bad-connect", "upstream-unavailable",
-        "session-limit-reached", "too-many-failed-logins", "login-timeout", "missing-destination",
+        "session-limit-reached", "too-many-connections", "too-many-failed-logins",
+        "login-timeout", "missing-destination",
         "invalid-destination", "unknown-destination", "missing-header", "invalid-header", "invalid-id",
         "processing-error", "duplicated-subscription-identifier", "missing-destination-or-id", "no-subscription-found",
         "subscription-not-found", "server-cancelled-subscription", "missing-transaction", "bad-transaction",

@@ -162,6 +162,12 @@ def too_many_sessions(whose: str, limit: int) -> StompError:
     return StompError("Session limit reached", body, close=CloseReason.SESSION_LIMIT)
 
 
+def too_many_connections(whose: str, limit: int) -> StompError:
+    """A connection beyond a limit; ``whose`` names the listener or address that has it."""
+    body = f"{whose} has {limit} connections, as many as are allowed; try again later.\n"
+    return StompError("Too many connections", body, close=CloseReason.SESSION_LIMIT)
+
+
 def too_many_failed_logins(seconds: int) -> StompError:
     """A login that the broker is not asked about, because so many have failed."""
     body = f"Too many logins from this address have failed; try again in {seconds} seconds.\n"

@@ -47,6 +47,11 @@ class RideThrough:
         # Whether an operation was interrupted since the last recovery, before another one succeeded.
         self._is_again = False
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether something is lost and not back yet."""
+        return self._cause is not None
+
     def link_lost(self, event: ops.LinkLost) -> None:
         """A link is lost."""
         context = self._context

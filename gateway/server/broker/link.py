@@ -98,6 +98,9 @@ class LinkUser(FaultOwner, Protocol):
     def link_lost(self, link: Link) -> None:
         """The link is closed."""
 
+    def leave(self, link: Link) -> None:
+        """The link drains."""
+
 
 class _ChannelCallbacks(FaultOwner, Protocol):
     """A channel that was opened on a link; a fault in it is its session's."""

@@ -26,6 +26,7 @@ from gateway.server.broker.dialer import Dialer
 from gateway.server.broker.link import ClientProperties, Link
 from gateway.server.broker.queue_declare import QueueConflictLog
 from gateway.server.broker.redial import Redial, dial_slots
+from gateway.server.fault_boundary import guarded
 from gateway.server.stats import GatewayStats
 from gateway.server.tls_contexts import TlsContexts
 
@@ -67,6 +68,8 @@ class LoginLinks:
         # A link that was opened to check the login and has no purpose yet.
         self._unused: Link | None = None
         self._opening: dict[str, asyncio.Future[Link]] = {}
+        # Whether a broker refused the login when a draining link was to be replaced.
+        self._is_refused = False
         self._redial = Redial(self.check_login, slots or dial_slots(), virtual_host.name)
         # How many of its sessions have their channels restored at the same time.
         self.restoring = asyncio.Semaphore(_RESTORING)
@@ -173,6 +176,25 @@ class LoginLinks:
 
     async def _open(self, purpose: str, client: str, session: str) -> Link:
         return await self._open_link(self.virtual_host, self._credentials, purpose, client, session)
+
+    def is_replaced(self, draining: Link) -> bool:
+        """Whether another link has room for the channels of one that drains."""
+        return any(link.has_room for link in self._links[self._purpose_of(draining)])
+
+    async def replace(self, draining: Link) -> None:
+        """Open a link that takes the place of one that drains, unless a broker has refused the login before."""
+        purpose = self._purpose_of(draining)
+        if purpose in self._opening or self._is_refused:
+            return
+        try:
+            await self._link_with_room(purpose)
+        except UpstreamError as error:
+            # A broker that does not answer is asked again.
+            self._is_refused = not isinstance(error, LinkDownError)
+
+    @staticmethod
+    def _purpose_of(link: Link) -> str:
+        return _PUBLISH if link.purpose == _PUBLISH else _CONSUME
 
     async def close(self) -> None:
         """Close every link, also an unused one that has ended: its socket may still be open."""
@@ -358,10 +380,12 @@ class LinkPool:
             link.is_draining = True
         return len(draining)
 
-    def close_drained(self) -> None:
-        """Close the links that were drained. Called about once a second."""
-        for link in self.links:
-            if link.is_draining and link.is_idle and not link.is_closing:
+    def drain_links(self) -> None:
+        """Let sessions leave the links that drain, and close those that are drained. Called about once a second."""
+        for link in [link for link in self.links if link.is_draining and not link.is_closing]:
+            for user in tuple(link.users):
+                guarded(user, user.leave, link)
+            if link.is_idle:
                 self._spawn(link.close())
 
     def close_idle(self) -> None:

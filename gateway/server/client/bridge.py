@@ -38,6 +38,10 @@ from gateway.session.subscription import Subscription
 # How long RabbitMQ may take from deleting a virtual host's first queue to closing its connections, in seconds.
 _VHOST_DELETION: Final = 30.0
 
+# How often a session that is to leave a draining link looks for a quiet moment, and the seconds between two looks.
+_LOOKS: Final = 50
+_BETWEEN_LOOKS: Final = 0.01
+
 
 class _BridgeCallbacks(Protocol):
     """The client's connection."""
@@ -77,6 +81,8 @@ class Bridge:
         self._recovery = Recovery(self)
         # Subscriptions that the broker has cancelled, until it is known whether their virtual host goes with them.
         self._cancelled: dict[Subscription, asyncio.Event] = {}
+        # Each moves the session away from a draining link.
+        self._leaving: dict[Link, asyncio.Task[None]] = {}
         self._is_dropping = False
         self._is_released = False
 
@@ -393,6 +399,10 @@ class Bridge:
         """A link of the session is closed, and all the session's channels on it. Those on other links live on."""
         if link.closed is None:
             return
+        self._lose(link, link.closed)
+
+    def _lose(self, link: Link, reason: UpstreamError) -> None:
+        """The session's channels on a link are gone."""
         lost = tuple(subscription for subscription, channel in self._consuming.items() if channel.link is link)
         for subscription in lost:
             del self._consuming[subscription]
@@ -409,7 +419,45 @@ class Bridge:
         if publishing:
             self._publishing = None
             self._session.release(Hold.LINK_WRITE)
-        self._handle(ops.LinkLost(link.closed.code, link.closed.text, lost, publishing))
+        self._handle(ops.LinkLost(reason.code, reason.text, lost, publishing))
+
+    def leave(self, link: Link) -> None:
+        """A link drains: move the session's channels elsewhere, if nothing can be lost by it. Asked again and again."""
+        if link not in self._leaving:
+            self._leaving[link] = task = self._spawn(self._leave(link), name=f"stomp-leave {self._client}")
+            task.add_done_callback(lambda _: self._leaving.pop(link))
+
+    async def _leave(self, link: Link) -> None:
+        consuming = [subscription for subscription, channel in self._consuming.items() if channel.link is link]
+        if self._exclusive.has_any(link) or not self._session.can_leave(consuming):
+            return
+        if not self.links.is_replaced(link):
+            # Nobody leaves a link before a broker has accepted the login again.
+            await self.links.replace(link)
+            return
+        if not consuming:
+            # Nothing more is published, so all that was is confirmed soon. A consumer needs its client's ACKs.
+            self._session.hold(Hold.LINK_LOST)
+        try:
+            for _ in range(_LOOKS):
+                if self._session.is_quiet(consuming):
+                    await self._leave_now(link)
+                if self._session.is_recovering:
+                    return
+                await asyncio.sleep(_BETWEEN_LOOKS)
+        finally:
+            if not consuming and not self._session.is_recovering:
+                self._session.release(Hold.LINK_LOST)
+                self._callbacks.advance()
+
+    async def _leave_now(self, link: Link) -> None:
+        """To the session this is the loss of a link. Messages on their way from the broker return to their queue."""
+        channels = [*self._consuming.values(), self._control, self._publishing]
+        left = [channel for channel in channels if channel is not None and channel.link is link]
+        for channel in left:
+            channel.discard(self)
+        self._lose(link, UpstreamError(CONNECTION_FORCED, "CONNECTION_FORCED - the connection is replaced"))
+        await asyncio.gather(*map(self._close_channel, left))
 
     # What `Recovery` asks for.
 
@@ -420,8 +468,11 @@ class Bridge:
     async def restore_queues(self, operation: ops.Recover) -> None:
         """Take the exclusive queues of the session again that were lost, apart from those that subscriptions declare.
 
-        Those have to be on the link of their subscription.
+        Those have to be on the link of their subscription. What the session has left must be closed first: only then
+        are all messages back in their queues, in order.
         """
+        if self._leaving:
+            await asyncio.wait(self._leaving.values())
         declared = {request.queue.name for request in operation.subscriptions if request.queue is not None}
         while self._lost_queues:
             if self._lost_queues[-1].name not in declared:

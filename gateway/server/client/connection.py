@@ -29,7 +29,7 @@ from gateway.server.client.operation_deadline import OperationDeadline
 from gateway.server.client.output import AutoAckFlusher, ClientOutput
 from gateway.server.client.session_limits import RateLimiter, SessionLimits
 from gateway.server.fault_boundary import guarded
-from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
+from gateway.server.listen.accepted_connection import AcceptedConnection
 from gateway.server.listen.tls import keep_what_is_not_read, login_name
 from gateway.server.listen.websocket import StompProtocol
 from gateway.server.log_limits import LogLimits
@@ -156,9 +156,9 @@ class ClientConnection(StompProtocol):
 
     def _meet(self, transport: asyncio.BaseTransport, output: ClientOutput) -> None:
         """Learn who the client is."""
-        peer = self._accepted.peer or Peer.of(transport)
-        if not peer.host:
-            # The client reset the connection before it was accepted: there is no address to answer or to log.
+        peer = self._accepted.peer
+        if transport.get_extra_info("peername") is None:
+            # The client has reset the connection: nobody waits for an answer.
             self._is_closed = True
             output.transport.abort()
             return
@@ -352,6 +352,7 @@ class ClientConnection(StompProtocol):
         """The client has logged in."""
         session = self.session
         self._is_started = True
+        self._accepted.on_login()
         self._output.start(session.settings)
         details = {"heart_beat": session.heartbeats.header.decode()}
         if session.certificate_name is not None:

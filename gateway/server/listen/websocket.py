@@ -20,7 +20,7 @@ from websockets.server import ServerProtocol
 from websockets.typing import BytesLike
 
 from gateway.config.listener_settings import Listener
-from gateway.server.listen.accepted_connection import TLS_HINT, AcceptedConnection, Peer
+from gateway.server.listen.accepted_connection import TLS_HINT, AcceptedConnection
 from gateway.server.listen.tls import keep_what_is_not_read
 from gateway.server.listen.websocket_handshake import Handshake, HandshakeResult, message_limit, select_subprotocol
 from gateway.server.listen.websocket_transport import WebSocketTransport
@@ -197,7 +197,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._timer.cancel()
 
     def _log(self, event: str, **details: object) -> None:
-        address, peer = str(self._listener.address), str(self._accepted.peer or Peer.of(self._transport))
+        address, peer = str(self._listener.address), str(self._accepted.peer)
         self._accepted.log_limiter.info(event, address=address, peer=peer, **details)
 
     # Messages.

@@ -56,7 +56,11 @@ class Listeners:
         for listener in listeners:
             handshakes: set[asyncio.Transport] = set()
             one = OpenListener(
-                listener, self._maker(listener, handshakes), self._contexts, self._context.log_limits.of_listener()
+                listener,
+                self._maker(listener, handshakes),
+                self._contexts,
+                self._context.log_limits.of_listener(),
+                self._context.stats.connections_refused,
             )
             try:
                 await one.open()
