@@ -24,6 +24,7 @@ from gateway.server.broker.channel import LinkChannel
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.dialer import Dialer
 from gateway.server.broker.link import ClientProperties, Link
+from gateway.server.broker.publish_window import PublishWindow
 from gateway.server.broker.queue_declare import QueueConflictLog
 from gateway.server.broker.redial import Redial, dial_slots
 from gateway.server.fault_boundary import guarded
@@ -130,7 +131,10 @@ class LoginLinks:
 
     async def publishing_channel(self) -> LinkChannel:
         """A channel on a link that serves publishers."""
-        return await LinkChannel.open(await self._link_with_room(_PUBLISH))
+        link = await self._link_with_room(_PUBLISH)
+        if link.window is None and not self.is_dedicated:
+            link.window = PublishWindow(link, asyncio.get_running_loop().time)
+        return await LinkChannel.open(link)
 
     async def consuming_channel(self) -> LinkChannel:
         """A channel on a link that serves subscriptions; the broker has not answered its opening."""

@@ -76,7 +76,7 @@ class Bridge:
         self._recovery = Recovery(self)
         # Each moves the session away from a draining link.
         self._leaving: dict[Link, asyncio.Task[None]] = {}
-        self._is_dropping = False
+        self._is_dropping = self._is_window_full = False
         self._is_released = False
 
     # Bytes.
@@ -89,6 +89,9 @@ class Bridge:
             publishes = session.take_publishes()
             if publishes:
                 self._publishing.write(publishes)
+                window = self._publishing.link.window
+                if window is not None:
+                    window.published(self, len(publishes))
         # All taken before the first write: only the publishing link leads back here when it is full.
         for subscription, settlements in session.take_settlements():
             channel = self._consuming.get(subscription)
@@ -198,6 +201,7 @@ class Bridge:
             channel.set_sink(Sink(ignore_delivery, self._session.confirm, self, self._session.message_returned))
             channel.on_closed = partial(self._channel_closed, publishing=True)
             self._publishing = channel
+            self._is_window_full = False
             self._follow(channel.link)
         if operation.queue is not None:
             await self._declare(operation.queue, channel)
@@ -469,10 +473,21 @@ class Bridge:
             self._follow(link)
             self._callbacks.advance()
 
+    def window_full(self) -> None:
+        """Too much is on its way over the publishing link: others have their turn."""
+        self._is_window_full = True
+        self._session.hold(Hold.LINK_WRITE)
+
+    def window_open(self) -> None:
+        """There is room again, and it is this session's turn."""
+        self._is_window_full = False
+        if self._publishing is not None:
+            self.link_changed(self._publishing.link)
+
     def _follow(self, link: Link) -> None:
         """Hold or release the client as its publishing link needs."""
         self._session.set_blocked(link.blocked)
-        if link.paused:
+        if link.paused or self._is_window_full:
             self._session.hold(Hold.LINK_WRITE)
         else:
             self._session.release(Hold.LINK_WRITE)
