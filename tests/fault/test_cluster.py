@@ -68,7 +68,14 @@ class Producer:
 
     async def _send(self, client: StompClient) -> None:
         for number in self._numbers:
-            await client.ask("SEND", b"%d" % number, destination=self._queue, persistent="true")
+            client.write("SEND", b"%d" % number, destination=self._queue, persistent="true", receipt=str(number))
+            answer = await client.receive(_PATIENCE)
+            if answer.command == "ERROR" and answer["message"] == "Message rejected":
+                # While a quorum queue elects a leader, RabbitMQ takes no message for it.
+                assert answer["receipt-id"] == str(number)
+                await asyncio.sleep(0.1)
+                continue
+            assert answer.command == "RECEIPT", answer
             async with self._wanted:
                 self.receipted.append(number)
                 self._wanted.notify_all()
@@ -121,7 +128,7 @@ async def test_no_receipted_message_is_lost_when_one_node_is_killed_and_then_ano
 
         await asyncio.to_thread(first.start)
         await producer.more(50)
-        assert producer.connections == 1, gateway.log.read_text()
+        assert producer.connections == 1
     finally:
         producing.cancel()
         await asyncio.gather(producing, return_exceptions=True)
