@@ -383,8 +383,7 @@ async def _is_let_in(address: Address) -> bool:
         async with WebSocketClient.logged_in(address):
             return True
     except RefusedError as refusal:
-        assert refusal.response.status_code == HTTPStatus.SERVICE_UNAVAILABLE
-        return False
+        return refusal.response.status_code != HTTPStatus.SERVICE_UNAVAILABLE
     except (ConnectionOverError, ConnectionError):
         # A connection that is closed before its request is read may be reset, and the answer lost.
         return False
