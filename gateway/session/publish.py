@@ -6,6 +6,8 @@ A SEND is published at once where everything it needs is there. Otherwise it ask
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gateway.amqp.codec import Publication
 from gateway.amqp.splitter import Return
 from gateway.session import error_frames, ops
@@ -125,7 +127,7 @@ class Publisher:
         queue = cached.queue if cached.queue is not None and cached.queue.name not in context.declared_queues else None
         needs_confirm = (frame.receipt is not None or cached.mandatory) and cached.transaction is None
         # A session that is to outlive its link publishes with confirms, to know what it has to publish again.
-        confirms = self.has_confirms or needs_confirm or context.rides_through
+        confirms = self.has_confirms or needs_confirm or context.confirms_always
         if not self._channel or queue is not None or confirms is not self.has_confirms:
             context.ask(ops.PreparePublisher(confirms, queue), frame, retry=True)
             return False
@@ -138,9 +140,21 @@ class Publisher:
         """Ask for the queue behind ``/temp-queue/<id>`` in a reply-to, and subscribe to it."""
         context = self._context
         subscription = context.new_subscription(b"T_" + identifier, identifier, AckMode.AUTO)
-        queue = temporary_queue(identifier, context.queue_rules)
-        operation = ops.Subscribe(subscription, queue, "", None, context.settings.auto_ack_window)
+        # A queue that the broker has named cannot be declared again under its name.
+        name = context.fresh_queue_name().decode() if context.rides_through else ""
+        queue = temporary_queue(identifier, context.queue_rules, name)
+        operation = ops.Subscribe(subscription, queue, name, None, context.settings.auto_ack_window)
         context.ask_to_subscribe(operation, queue, frame, retry=True)
+
+    def ask_for_name(self, refused: ops.Operation | None) -> bool:
+        """Let the broker name a temporary queue after all, if the user may not declare one of another name."""
+        if not isinstance(refused, ops.Subscribe) or refused.subscription.destination:
+            return False
+        if refused.queue is None or not refused.queue.name:
+            return False
+        operation = replace(refused, queue=replace(refused.queue, name=""), queue_name="")
+        self._context.ask_instead(operation)
+        return True
 
     def publish(self, frame: Frame, cached: CachedPublish, commit: Commit | None = None) -> None:
         """Publish a frame whose publication is built. HOT: once per SEND."""

@@ -47,6 +47,11 @@ class RideThrough:
         # Whether an operation was interrupted since the last recovery, before another one succeeded.
         self._is_again = False
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether something is lost and not back yet."""
+        return self._cause is not None
+
     def link_lost(self, event: ops.LinkLost) -> None:
         """A link is lost."""
         context = self._context
@@ -109,6 +114,9 @@ class RideThrough:
     def recovered(self, event: ops.Recovered) -> None:
         """Everything is back, unless another link was lost meanwhile; then ``advance`` asks again."""
         context = self._context
+        if isinstance(context.operation, ops.Recover):
+            for queue in context.operation.queues:
+                context.declared_queues.add(queue.name, queue)
         context.recovery_done()
         for subscribed in event.subscribed:
             if context.subscriptions.is_current(subscribed.subscription):

@@ -30,7 +30,7 @@ not to read, so ``holds`` explains why a client stalls.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from gateway.amqp.splitter import Return
@@ -57,6 +57,8 @@ NO_TURN_LIMIT: Final = 1 << 62
 _FRAMES_PER_CHECK: Final = 16
 
 _TOPIC: Final = b"/topic/"
+
+_ACCESS_REFUSED: Final = 403
 
 
 def _no_time() -> float:
@@ -109,6 +111,29 @@ class Session:
         self._disconnect = DisconnectHandler(context, self.confirms, self._transactions)
 
     # Questions.
+
+    def can_leave(self, subscriptions: Iterable[Subscription]) -> bool:
+        """Whether these subscriptions, or the publishing channel, could move to another link at a quiet moment.
+
+        The session must be able to bring them back, and their queues must outlive their last consumer.
+        """
+        return self._context.rides_through and all(map(_outlives_consumers, subscriptions))
+
+    def is_quiet(self, subscriptions: Iterable[Subscription]) -> bool:
+        """Whether nothing is under way: no operation, no message without its confirm, no delivery unsettled."""
+        context = self._context
+        return (
+            context.state is State.CONNECTED
+            and context.operation is None
+            and not self.is_recovering
+            and not self.confirms
+            and all(subscription.ledger.outstanding == 0 for subscription in subscriptions)
+        )
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether something that was lost with a link is not back yet."""
+        return self._ride_through.is_under_way
 
     @property
     def state(self) -> State:
@@ -318,6 +343,8 @@ class Session:
 
     def _operation_failed(self, event: ops.OperationFailed) -> None:
         context, operation = self._context, self._context.operation
+        if event.code == _ACCESS_REFUSED and self._publisher.ask_for_name(operation):
+            return
         receipt = context.receipt_of(context.operation_failed())
         if event.of_publish:
             receipt = self._publisher.confirms.receipt_of_failure(event.text)
@@ -436,3 +463,10 @@ _EVENTS: Final[dict[type[ops.Event], Callable[[Session, Any], None]]] = {
     ops.UpstreamClosed: lambda session, event: session._disconnect.upstream_closed(event),
 }
 """What takes each event of the broker."""
+
+
+def _outlives_consumers(subscription: Subscription) -> bool:
+    """Whether the queue of a subscription surely lives on without a consumer."""
+    request = subscription.request
+    queue = request.queue if isinstance(request, ops.Subscribe) else None
+    return queue is not None and not queue.auto_delete and not queue.exclusive

@@ -98,3 +98,68 @@ async def test_only_a_known_virtual_host_fails_back_and_no_foreign_page_asks_for
     path = "/api/links/fail-back"
     assert (await setup.admin.ask(f"{path}?virtual_host=unknown", "POST")).status == 404
     assert (await setup.admin.ask(path, "POST", Origin="http://evil.example")).status == 403
+
+
+async def test_sessions_move_at_a_quiet_moment_without_noticing_it(setup: Setup) -> None:
+    """A producer that never pauses, and a worker: each message comes once and in order."""
+    queue = f"/queue/{secrets.token_hex(6)}"
+    async with (
+        within(60.0),
+        StompClient.logged_in(setup.process.address) as producer,
+        StompClient.logged_in(setup.process.address) as worker,
+        chaos(setup.broker, port=setup.port),
+    ):
+        await worker.ask("SUBSCRIBE", id="a", destination=queue, ack="client-individual")
+        moved = asyncio.Event()
+        working = asyncio.create_task(work(worker))
+        producing = asyncio.create_task(produce(producer, queue, moved))
+        code, printed = await setup.fail_back()
+        assert code == ExitCode.OK, printed
+        await until(setup.brokers, lambda brokers: brokers == {setup.preferred})
+        moved.set()
+        sent = await producing
+        assert await working == list(range(sent))
+        await producer.disconnect()
+        await worker.disconnect()
+
+
+async def produce(client: StompClient, queue: str, enough: asyncio.Event) -> int:
+    """Send numbers, many at a time, and wait for their receipts; how many there were. The last message says so."""
+    sent = 0
+    while not enough.is_set():
+        for number in range(sent, sent + 20):
+            client.write("SEND", b"%d" % number, destination=queue, receipt=str(number))
+        for number in range(sent, sent + 20):
+            await client.expect("RECEIPT", receipt_id=str(number))
+        sent += 20
+    await client.ask("SEND", b"end", destination=queue)
+    return sent
+
+
+async def work(client: StompClient) -> list[int]:
+    """Receive and acknowledge the numbers up to the last message."""
+    found = []
+    while (message := await client.expect("MESSAGE")).body != b"end":
+        found.append(int(message.body))
+        client.write("ACK", id=message["ack"])
+    client.write("ACK", id=message["ack"])
+    return found
+
+
+async def test_a_subscription_whose_queue_would_end_with_it_stays(setup: Setup) -> None:
+    topic = f"/topic/{secrets.token_hex(6)}"
+    async with within(), StompClient.logged_in(setup.process.address) as client, chaos(setup.broker, port=setup.port):
+        await client.ask("SUBSCRIBE", id="a", destination=topic)
+        await client.ask("SEND", b"one", destination="/topic/elsewhere")
+        await setup.fail_back()
+        await until(lambda: purposes_of(setup), lambda found: found == {("publish", True), ("consume", False)})
+        await client.ask("SEND", b"two", destination="/topic/elsewhere")
+        client.write("SEND", b"three", destination=topic)
+        assert (await client.expect("MESSAGE")).body == b"three"
+        await client.disconnect()
+
+
+async def purposes_of(setup: Setup) -> set[tuple[str, bool]]:
+    """The purposes of the links with channels, and whether each is to the preferred broker."""
+    links = (await setup.admin.json("/api/links"))["items"]
+    return {(link["purpose"], link["broker"] == setup.preferred) for link in links if link["channels"]}

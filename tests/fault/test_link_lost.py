@@ -214,7 +214,7 @@ async def test_a_client_that_disconnects_in_the_middle_of_a_frame(broker: Broker
 
 
 async def test_the_log_tells_of_every_link_when_and_why(broker: Broker, proxy: ChaosProxy) -> None:
-    config = parsed(broker.amqp_url, upstream=upstream(proxy.address))
+    config = parsed(broker.amqp_url, upstream=upstream(proxy.address, ride_through=0))
     with structlog.testing.capture_logs() as log:
         async with gateway_here(config) as gateway, within():
             async with StompClient.logged_in(gateway.addresses[0]) as lost:

@@ -236,7 +236,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=20.0, help="how long; 20 without")
     parser.add_argument("--sessions", type=int, default=2000, help="how many; 2000 without")
-    parser.add_argument("--ride-through", default="none", metavar="TIME", help="the gateway's key")
+    parser.add_argument("--ride-through", default="60s", metavar="TIME", help="the gateway's key")
     return parser
 
 

@@ -153,6 +153,10 @@ class LinkChannel:
         self.has_confirms = True
         return self._call(commands.Confirm.Select())
 
+    def ask(self) -> asyncio.Future[object]:
+        """Ask for an answer and for nothing else (basic.qos): it comes when the broker has read all that was sent."""
+        return self._call(commands.Basic.Qos())
+
     def delete_queue(self, queue: str, *, if_idle: bool = False) -> Awaitable[object]:
         """Delete a queue (queue.delete); one that does not exist is no error.
 

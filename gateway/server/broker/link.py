@@ -98,6 +98,23 @@ class LinkUser(FaultOwner, Protocol):
     def link_lost(self, link: Link) -> None:
         """The link is closed."""
 
+    def leave(self, link: Link) -> None:
+        """The link drains."""
+
+    def window_full(self) -> None:
+        """Publish no more for now."""
+
+    def window_open(self) -> None:
+        """It is this session's turn again."""
+
+
+class _Window(Protocol):
+    """Bounds what is on its way to the broker."""
+
+    def published(self, user: LinkUser, size: int) -> None: ...
+
+    def leave(self, user: LinkUser) -> None: ...
+
 
 class _ChannelCallbacks(FaultOwner, Protocol):
     """A channel that was opened on a link; a fault in it is its session's."""
@@ -154,6 +171,8 @@ class Link:
         # Whether the broker has an alarm, and whether the link's write buffer is full.
         self.blocked = False
         self.paused = False
+        # Only on a link that several sessions publish on.
+        self.window: _Window | None = None
         # How many channels each session has here.
         self.users: Counter[LinkUser] = Counter()
         # In AMQP an exclusive queue belongs to the connection; here each belongs to one session.
@@ -206,6 +225,8 @@ class Link:
         self.users[user] -= 1
         if self.users[user] <= 0:
             del self.users[user]
+            if self.window is not None:
+                self.window.leave(user)
 
     @property
     def channels(self) -> int:

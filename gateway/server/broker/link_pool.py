@@ -24,8 +24,10 @@ from gateway.server.broker.channel import LinkChannel
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.dialer import Dialer
 from gateway.server.broker.link import ClientProperties, Link
+from gateway.server.broker.publish_window import PublishWindow
 from gateway.server.broker.queue_declare import QueueConflictLog
 from gateway.server.broker.redial import Redial, dial_slots
+from gateway.server.fault_boundary import guarded
 from gateway.server.stats import GatewayStats
 from gateway.server.tls_contexts import TlsContexts
 
@@ -67,6 +69,8 @@ class LoginLinks:
         # A link that was opened to check the login and has no purpose yet.
         self._unused: Link | None = None
         self._opening: dict[str, asyncio.Future[Link]] = {}
+        # Whether a broker refused the login when a draining link was to be replaced.
+        self._is_refused = False
         self._redial = Redial(self.check_login, slots or dial_slots(), virtual_host.name)
         # How many of its sessions have their channels restored at the same time.
         self.restoring = asyncio.Semaphore(_RESTORING)
@@ -127,7 +131,10 @@ class LoginLinks:
 
     async def publishing_channel(self) -> LinkChannel:
         """A channel on a link that serves publishers."""
-        return await LinkChannel.open(await self._link_with_room(_PUBLISH))
+        link = await self._link_with_room(_PUBLISH)
+        if link.window is None and not self.is_dedicated:
+            link.window = PublishWindow(link, asyncio.get_running_loop().time)
+        return await LinkChannel.open(link)
 
     async def consuming_channel(self) -> LinkChannel:
         """A channel on a link that serves subscriptions; the broker has not answered its opening."""
@@ -174,6 +181,25 @@ class LoginLinks:
     async def _open(self, purpose: str, client: str, session: str) -> Link:
         return await self._open_link(self.virtual_host, self._credentials, purpose, client, session)
 
+    def is_replaced(self, draining: Link) -> bool:
+        """Whether another link has room for the channels of one that drains."""
+        return any(link.has_room for link in self._links[self._purpose_of(draining)])
+
+    async def replace(self, draining: Link) -> None:
+        """Open a link that takes the place of one that drains, unless a broker has refused the login before."""
+        purpose = self._purpose_of(draining)
+        if purpose in self._opening or self._is_refused:
+            return
+        try:
+            await self._link_with_room(purpose)
+        except UpstreamError as error:
+            # A broker that does not answer is asked again.
+            self._is_refused = not isinstance(error, LinkDownError)
+
+    @staticmethod
+    def _purpose_of(link: Link) -> str:
+        return _PUBLISH if link.purpose == _PUBLISH else _CONSUME
+
     async def close(self) -> None:
         """Close every link, also an unused one that has ended: its socket may still be open."""
         links = [*self.all, *([] if self._unused is None or self._unused in self.all else [self._unused])]
@@ -197,7 +223,9 @@ class _SharedLogin:
         self.passcode_hash = passcode_hash
         self.links = links
         self.accepted_at = -1.0
+        # The check that is under way, and how many sessions wait for it.
         self.check: asyncio.Task[None] | None = None
+        self.waiting = 0
 
 
 class LinkPool:
@@ -265,7 +293,7 @@ class LinkPool:
         if not self._is_cached(shared, virtual_host.login_cache):
             if shared.check is None:
                 shared.check = asyncio.ensure_future(self._check(shared))
-            await asyncio.shield(shared.check)
+            await self._wait_for(shared, shared.check)
         shared.links.sessions += 1
         return shared.links
 
@@ -303,8 +331,21 @@ class LinkPool:
             shared.links.idle_since = -_IDLE_TIMEOUT
             raise
         finally:
-            shared.check = None
+            if shared.check is asyncio.current_task():
+                shared.check = None
             self.close_idle()
+
+    @staticmethod
+    async def _wait_for(shared: _SharedLogin, check: asyncio.Task[None]) -> None:
+        """Wait for a check. With the last session that waits, the check itself is given up."""
+        shared.waiting += 1
+        try:
+            await asyncio.shield(check)
+        finally:
+            shared.waiting -= 1
+            if not shared.waiting and shared.check is check and not check.done():
+                shared.check = None
+                check.cancel()
 
     async def _ask(self, links: LoginLinks) -> None:
         """Let a broker decide on a login. Where sessions ride through, this waits until one answers."""
@@ -343,10 +384,12 @@ class LinkPool:
             link.is_draining = True
         return len(draining)
 
-    def close_drained(self) -> None:
-        """Close the links that were drained. Called about once a second."""
-        for link in self.links:
-            if link.is_draining and link.is_idle and not link.is_closing:
+    def drain_links(self) -> None:
+        """Let sessions leave the links that drain, and close those that are drained. Called about once a second."""
+        for link in [link for link in self.links if link.is_draining and not link.is_closing]:
+            for user in tuple(link.users):
+                guarded(user, user.leave, link)
+            if link.is_idle:
                 self._spawn(link.close())
 
     def close_idle(self) -> None:

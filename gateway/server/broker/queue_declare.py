@@ -51,6 +51,10 @@ class ExclusiveQueues:
         link, _ = self._queues.get(queue, (None, None))
         return link
 
+    def has_any(self, link: Link) -> bool:
+        """Whether a queue of the session lives and dies with a link."""
+        return any(owner is link for owner, _ in self._queues.values())
+
     async def check(self, queue: str, link: Link, vhost: str) -> None:
         """Refuse a queue that belongs to another session of the link.
 

@@ -7,13 +7,15 @@ events of the session here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from gateway.amqp.codec import PUBLISH
 from gateway.amqp.splitter import Sink
 from gateway.server.broker.broker_errors import (
+    ACCESS_REFUSED,
     CONNECTION_FORCED,
     NOT_FOUND,
     LinkDownError,
@@ -32,6 +34,13 @@ from gateway.session.context import Hold, State
 from gateway.session.queues import QueueSpec
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
+
+# How long RabbitMQ may take from deleting a virtual host's first queue to closing its connections, in seconds.
+_VHOST_DELETION: Final = 30.0
+
+# How often a session that is to leave a draining link looks for a quiet moment, and the seconds between two looks.
+_LOOKS: Final = 50
+_BETWEEN_LOOKS: Final = 0.01
 
 
 class _BridgeCallbacks(Protocol):
@@ -70,7 +79,11 @@ class Bridge:
         # Exclusive queues that were lost with their link, and that no subscription declares again.
         self._lost_queues: list[QueueSpec] = []
         self._recovery = Recovery(self)
-        self._is_dropping = False
+        # Subscriptions that the broker has cancelled, until it is known whether their virtual host goes with them.
+        self._cancelled: dict[Subscription, asyncio.Event] = {}
+        # Each moves the session away from a draining link.
+        self._leaving: dict[Link, asyncio.Task[None]] = {}
+        self._is_dropping = self._is_window_full = False
         self._is_released = False
 
     # Bytes.
@@ -83,6 +96,9 @@ class Bridge:
             publishes = session.take_publishes()
             if publishes:
                 self._publishing.write(publishes)
+                window = self._publishing.link.window
+                if window is not None:
+                    window.published(self, len(publishes))
         # All taken before the first write: only the publishing link leads back here when it is full.
         for subscription, settlements in session.take_settlements():
             channel = self._consuming.get(subscription)
@@ -192,6 +208,7 @@ class Bridge:
             channel.set_sink(Sink(ignore_delivery, self._session.confirm, self, self._session.message_returned))
             channel.on_closed = partial(self._channel_closed, publishing=True)
             self._publishing = channel
+            self._is_window_full = False
             self._follow(channel.link)
         if operation.queue is not None:
             await self._declare(operation.queue, channel)
@@ -346,10 +363,37 @@ class Bridge:
     def _consumer_cancelled(self, subscription: Subscription) -> None:
         channel = self._consuming.pop(subscription, None)
         self._exclusive.consumer_cancelled(subscription)
-        self._handle(ops.ConsumerCancelled(subscription))
-        if channel is not None:
-            channel.discard(self)
-            _ = self._spawn(self._close_channel(channel), name=f"stomp-cancelled {self._client}")
+        if channel is None:
+            self._handle(ops.ConsumerCancelled(subscription))
+            return
+        channel.discard(self)
+        if self._session.settings.upstream.ride_through:
+            self._cancelled[subscription] = asyncio.Event()
+        else:
+            self._handle(ops.ConsumerCancelled(subscription))
+        _ = self._spawn(self._after_cancel(subscription, channel), name=f"stomp-cancelled {self._client}")
+
+    async def _after_cancel(self, subscription: Subscription, channel: LinkChannel) -> None:
+        """The queue is gone. If its virtual host goes with it, the link does, too, and the session rides through."""
+        link_is_lost = self._cancelled.get(subscription)
+        try:
+            if link_is_lost is not None:
+                await self._until_lost(channel.link, subscription, link_is_lost)
+                if self._cancelled.pop(subscription, None) is not None:
+                    self._handle(ops.ConsumerCancelled(subscription))
+        finally:
+            await self._close_channel(channel)
+
+    @staticmethod
+    async def _until_lost(link: Link, subscription: Subscription, link_is_lost: asyncio.Event) -> None:
+        """Wait for the loss of the link if the virtual host goes: permissions go first, connections last."""
+        try:
+            async with LinkChannel.opened(link) as channel:
+                await channel.consume(subscription.queue, 1, {})
+        except UpstreamError as refusal:
+            if refusal.code == ACCESS_REFUSED or isinstance(refusal, LinkDownError):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(link_is_lost.wait(), _VHOST_DELETION)
 
     def _handle(self, event: ops.Event) -> None:
         self._session.handle(event)
@@ -359,10 +403,19 @@ class Bridge:
         """A link of the session is closed, and all the session's channels on it. Those on other links live on."""
         if link.closed is None:
             return
+        self._lose(link, link.closed)
+
+    def _lose(self, link: Link, reason: UpstreamError) -> None:
+        """The session's channels on a link are gone."""
         lost = tuple(subscription for subscription, channel in self._consuming.items() if channel.link is link)
         for subscription in lost:
             del self._consuming[subscription]
             self._exclusive.consumer_closed(subscription)
+        # They were on this link or on another one of the same virtual host.
+        lost += tuple(self._cancelled)
+        for link_is_lost in self._cancelled.values():
+            link_is_lost.set()
+        self._cancelled.clear()
         if self._control is not None and self._control.link is link:
             self._control = None
         self._lost_queues += self._exclusive.link_lost(link)
@@ -370,7 +423,45 @@ class Bridge:
         if publishing:
             self._publishing = None
             self._session.release(Hold.LINK_WRITE)
-        self._handle(ops.LinkLost(link.closed.code, link.closed.text, lost, publishing))
+        self._handle(ops.LinkLost(reason.code, reason.text, lost, publishing))
+
+    def leave(self, link: Link) -> None:
+        """A link drains: move the session's channels elsewhere, if nothing can be lost by it. Asked again and again."""
+        if link not in self._leaving:
+            self._leaving[link] = task = self._spawn(self._leave(link), name=f"stomp-leave {self._client}")
+            task.add_done_callback(lambda _: self._leaving.pop(link))
+
+    async def _leave(self, link: Link) -> None:
+        consuming = [subscription for subscription, channel in self._consuming.items() if channel.link is link]
+        if self._exclusive.has_any(link) or not self._session.can_leave(consuming):
+            return
+        if not self.links.is_replaced(link):
+            # Nobody leaves a link before a broker has accepted the login again.
+            await self.links.replace(link)
+            return
+        if not consuming:
+            # Nothing more is published, so all that was is confirmed soon. A consumer needs its client's ACKs.
+            self._session.hold(Hold.LINK_LOST)
+        try:
+            for _ in range(_LOOKS):
+                if self._session.is_quiet(consuming):
+                    await self._leave_now(link)
+                if self._session.is_recovering:
+                    return
+                await asyncio.sleep(_BETWEEN_LOOKS)
+        finally:
+            if not consuming and not self._session.is_recovering:
+                self._session.release(Hold.LINK_LOST)
+                self._callbacks.advance()
+
+    async def _leave_now(self, link: Link) -> None:
+        """To the session this is the loss of a link. Messages on their way from the broker return to their queue."""
+        channels = [*self._consuming.values(), self._control, self._publishing]
+        left = [channel for channel in channels if channel is not None and channel.link is link]
+        for channel in left:
+            channel.discard(self)
+        self._lose(link, UpstreamError(CONNECTION_FORCED, "CONNECTION_FORCED - the connection is replaced"))
+        await asyncio.gather(*map(self._close_channel, left))
 
     # What `Recovery` asks for.
 
@@ -381,8 +472,11 @@ class Bridge:
     async def restore_queues(self, operation: ops.Recover) -> None:
         """Take the exclusive queues of the session again that were lost, apart from those that subscriptions declare.
 
-        Those have to be on the link of their subscription.
+        Those have to be on the link of their subscription. What the session has left must be closed first: only then
+        are all messages back in their queues, in order.
         """
+        if self._leaving:
+            await asyncio.wait(self._leaving.values())
         declared = {request.queue.name for request in operation.subscriptions if request.queue is not None}
         while self._lost_queues:
             if self._lost_queues[-1].name not in declared:
@@ -418,10 +512,21 @@ class Bridge:
             self._follow(link)
             self._callbacks.advance()
 
+    def window_full(self) -> None:
+        """Too much is on its way over the publishing link: others have their turn."""
+        self._is_window_full = True
+        self._session.hold(Hold.LINK_WRITE)
+
+    def window_open(self) -> None:
+        """There is room again, and it is this session's turn."""
+        self._is_window_full = False
+        if self._publishing is not None:
+            self.link_changed(self._publishing.link)
+
     def _follow(self, link: Link) -> None:
         """Hold or release the client as its publishing link needs."""
         self._session.set_blocked(link.blocked)
-        if link.paused:
+        if link.paused or self._is_window_full:
             self._session.hold(Hold.LINK_WRITE)
         else:
             self._session.release(Hold.LINK_WRITE)
@@ -476,6 +581,8 @@ class Bridge:
             return
         self._is_released = True
         self._recovery.stop()
+        for link_is_lost in self._cancelled.values():
+            link_is_lost.set()
         # At once: the client may connect again before its channels are closed.
         self._login.close()
         self.client_gone()
