@@ -10,7 +10,7 @@ import asyncio
 import secrets
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, cast
@@ -478,8 +478,15 @@ class ClientConnection(StompProtocol):
 
     def _report_end(self) -> None:
         reason = self.session.close_reason
-        self.stats.ended(reason)
+        parts = self.stats.ended(reason)
         self._log.ended(reason)
+        self._write_end(parts)
+
+    def _write_end(self, parts: Iterator[None]) -> None:
+        """Write the first part of the session's end into the journal now, the others when there is time."""
+        for _ in parts:
+            self._context.paced.do(self, partial(self._write_end, parts))
+            return
 
     def _close_output(self) -> None:
         if not self._is_lost:

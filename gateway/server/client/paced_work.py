@@ -49,3 +49,8 @@ class PacedWork:
         self._spent = 0.0
         if self._waiting:
             self._work()
+
+    def finish(self) -> None:
+        """Do everything that waits: the gateway stops."""
+        while self._waiting:
+            guarded(*self._waiting.popleft())

@@ -73,3 +73,11 @@ async def test_a_fault_belongs_to_its_owner_and_the_rest_is_done() -> None:
     work.do(_Owner(), partial(done.append, "next"))
     assert [str(fault) for fault in owner.faults] == ["a fault"]
     assert done == ["next"]
+
+
+async def test_nothing_waits_when_the_gateway_stops() -> None:
+    work, done = PacedWork(_Clock()), list[int]()
+    for number in range(100):
+        work.do(_Owner(), partial(done.append, number))
+    work.finish()
+    assert done == list(range(100))
