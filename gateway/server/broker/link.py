@@ -111,6 +111,9 @@ class LinkUser(FaultOwner, Protocol):
 class _Window(Protocol):
     """Bounds what is on its way to the broker."""
 
+    @property
+    def channels(self) -> int: ...
+
     def published(self, user: LinkUser, size: int) -> None: ...
 
     def leave(self, user: LinkUser) -> None: ...
@@ -230,8 +233,8 @@ class Link:
 
     @property
     def channels(self) -> int:
-        """Number of open channels."""
-        return len(self._channels)
+        """Number of open channels, without the one of the publish window."""
+        return len(self._channels) - (0 if self.window is None else self.window.channels)
 
     @property
     def has_room(self) -> bool:
@@ -241,7 +244,7 @@ class Link:
     @property
     def is_idle(self) -> bool:
         """Whether nobody needs the link any more: an exclusive queue lives as long as its connection."""
-        return not self._channels and not self.exclusive_queues
+        return not self.channels and not self.exclusive_queues
 
     @property
     def _is_full(self) -> bool:
