@@ -26,7 +26,14 @@ from gateway.amqp.codec import CONNECTION_BLOCKED, CONNECTION_CLOSE, CONNECTION_
 from gateway.amqp.splitter import Sink, Splitter
 from gateway.config.scalars import BrokerUrl
 from gateway.errors import CodecError
-from gateway.server.broker.broker_errors import CONNECTION_FORCED, NOT_ALLOWED, LinkDownError, UpstreamError, cause_of
+from gateway.server.broker.broker_errors import (
+    CONNECTION_FORCED,
+    NOT_ALLOWED,
+    LinkDownError,
+    UpstreamError,
+    cause_of,
+    is_cancelled,
+)
 from gateway.server.broker.tap import Tap
 from gateway.server.fault_boundary import FaultOwner, guarded, report
 
@@ -337,9 +344,10 @@ class Link:
         self.resume_reading()
         try:
             await asyncio.wait_for(connection.close(), _CLOSE_TIMEOUT)
-        except (TimeoutError, AMQPError, OSError, RuntimeError):
+        except (TimeoutError, AMQPError, OSError, RuntimeError, asyncio.CancelledError):
             # The broker does not read or answer.
-            pass
+            if is_cancelled():
+                raise
         finally:
             if self._tap is not None:
                 self._tap.transport.abort()
