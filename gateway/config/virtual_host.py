@@ -193,6 +193,10 @@ class VirtualHostSettings(MergeableModel):
     """Whose names and texts are used: the released plugin's (up to 4.3), or those of its next version."""
     hide_server_info: Annotated[bool, Switch()] = False
     """Leave the server header out of CONNECTED."""
+    confirms: Literal["always", "on_receipt"] = "always"
+    """always: everything is published with the broker's confirms, so that nothing is lost with a connection to the
+    broker. on_receipt: from a client's first receipt or transaction on; what was sent before may be lost unnoticed.
+    With ride_through 0 it is on_receipt."""
     confirm_window: ConfirmWindow = Field(default_factory=ConfirmWindow)
     """What one client may have sent without the broker's confirm."""
     auto_ack_window: Annotated[int, Count(most=65535)] = 2000

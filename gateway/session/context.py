@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
+from hashlib import md5
 from typing import Final
 
 from gateway.config.virtual_host import VirtualHost
@@ -16,6 +17,7 @@ from gateway.errors import CloseReason, StompError
 from gateway.session import error_frames, ops
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.destination_rules import NO_DESTINATION_RULES
+from gateway.session.destinations import subscription_queue_name
 from gateway.session.observer import SessionObserver
 from gateway.session.queues import DeclaredQueues, QueueRules, QueueSpec
 from gateway.session.subscription import Subscription, Subscriptions
@@ -98,9 +100,10 @@ class SessionContext:
     """
 
     __slots__ = (
-        "_frame", "_interrupted", "_retries", "_taken", "client_writable", "close_reason", "declared_queues",
-        "destination_rules", "holds", "identity", "login", "observer", "operation", "output", "queue_rules", "settings",
-        "state", "strict", "subscriptions", "traffic", "transactions", "trims_values", "unlogged_errors", "version",
+        "_frame", "_interrupted", "_queues_named", "_retries", "_taken", "client_writable", "close_reason",
+        "declared_queues", "destination_rules", "holds", "identity", "login", "observer", "operation", "output",
+        "queue_rules", "settings", "state", "strict", "subscriptions", "traffic", "transactions", "trims_values",
+        "unlogged_errors", "version",
     )  # fmt: skip
 
     def __init__(self, identity: bytes, *, strict: bool) -> None:
@@ -133,6 +136,7 @@ class SessionContext:
         self._interrupted: ops.Operation | None = None
         self._frame: Frame | None = None
         self._retries = False
+        self._queues_named = 0
 
     # Frames.
 
@@ -196,6 +200,11 @@ class SessionContext:
         operation.subscription.request = replace(operation, queue=queue)
         self.ask(operation, frame, retry=retry)
 
+    def ask_instead(self, operation: ops.Subscribe) -> None:
+        """Ask for another subscription in place of the one that the broker has refused, with the same frame."""
+        operation.subscription.request = operation
+        self.operation = operation
+
     def take_operation(self) -> ops.Operation | None:
         """The operation to carry out, handed out once."""
         if self.operation is self._taken:
@@ -228,7 +237,18 @@ class SessionContext:
         frame, self._frame = self._frame, None
         return frame
 
+    def fresh_queue_name(self) -> bytes:
+        """A name for a queue that no other session reads; unguessable, because the session's identity is."""
+        self._queues_named += 1
+        seed = b"%b %d" % (self.identity, self._queues_named)
+        return subscription_queue_name(md5(seed, usedforsecurity=False).digest())
+
     # The loss of a link.
+
+    @property
+    def confirms_always(self) -> bool:
+        """Whether everything is published with confirms, so that it is known what to publish again after a loss."""
+        return self.rides_through and self.settings.confirms == "always"
 
     @property
     def rides_through(self) -> bool:

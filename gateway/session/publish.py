@@ -6,6 +6,8 @@ A SEND is published at once where everything it needs is there. Otherwise it ask
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gateway.amqp.codec import Publication
 from gateway.amqp.splitter import Return
 from gateway.session import error_frames, ops
@@ -23,8 +25,8 @@ class Publisher:
     """What a session publishes."""
 
     __slots__ = (
-        "_blocked", "_channel", "_channel_key", "_confirmed_before", "_context", "_frame_max", "_output", "confirms",
-        "has_confirms", "is_lost",
+        "_blocked", "_channel", "_channel_key", "_confirmed_before", "_context", "_frame_max", "_has_rejected",
+        "_output", "confirms", "has_confirms", "is_lost",
     )  # fmt: skip
 
     def __init__(self, context: SessionContext) -> None:
@@ -35,6 +37,9 @@ class Publisher:
         self._channel_key = object()
         # Whether the channel is lost, and not back yet.
         self.is_lost = False
+        # Whether the broker has rejected a message. A channel whose first message for a quorum queue comes while the
+        # queue's leader is dead rejects everything for that queue from then on (RabbitMQ 3.10), so it is replaced.
+        self._has_rejected = False
         # How many messages were confirmed when the last recovery left some unconfirmed; None without such.
         self._confirmed_before: int | None = None
         # Whether the broker confirms what is published. The first frame that needs it switches confirms on.
@@ -125,9 +130,9 @@ class Publisher:
         queue = cached.queue if cached.queue is not None and cached.queue.name not in context.declared_queues else None
         needs_confirm = (frame.receipt is not None or cached.mandatory) and cached.transaction is None
         # A session that is to outlive its link publishes with confirms, to know what it has to publish again.
-        confirms = self.has_confirms or needs_confirm or context.rides_through
-        if not self._channel or queue is not None or confirms is not self.has_confirms:
-            context.ask(ops.PreparePublisher(confirms, queue), frame, retry=True)
+        confirms = self.has_confirms or needs_confirm or context.confirms_always
+        if not self._channel or self._has_rejected or queue is not None or confirms is not self.has_confirms:
+            context.ask(ops.PreparePublisher(confirms, queue, self._has_rejected), frame, retry=True)
             return False
         reply_queue = temp_queues.get(cached.temp_queue or b"")
         if cached.channel_key is not self._channel_key or cached.reply_queue != reply_queue:
@@ -138,9 +143,21 @@ class Publisher:
         """Ask for the queue behind ``/temp-queue/<id>`` in a reply-to, and subscribe to it."""
         context = self._context
         subscription = context.new_subscription(b"T_" + identifier, identifier, AckMode.AUTO)
-        queue = temporary_queue(identifier, context.queue_rules)
-        operation = ops.Subscribe(subscription, queue, "", None, context.settings.auto_ack_window)
+        # A queue that the broker has named cannot be declared again under its name.
+        name = context.fresh_queue_name().decode() if context.rides_through else ""
+        queue = temporary_queue(identifier, context.queue_rules, name)
+        operation = ops.Subscribe(subscription, queue, name, None, context.settings.auto_ack_window)
         context.ask_to_subscribe(operation, queue, frame, retry=True)
+
+    def ask_for_name(self, refused: ops.Operation | None) -> bool:
+        """Let the broker name a temporary queue after all, if the user may not declare one of another name."""
+        if not isinstance(refused, ops.Subscribe) or refused.subscription.destination:
+            return False
+        if refused.queue is None or not refused.queue.name:
+            return False
+        operation = replace(refused, queue=replace(refused.queue, name=""), queue_name="")
+        self._context.ask_instead(operation)
+        return True
 
     def publish(self, frame: Frame, cached: CachedPublish, commit: Commit | None = None) -> None:
         """Publish a frame whose publication is built. HOT: once per SEND."""
@@ -172,6 +189,10 @@ class Publisher:
         context = self._context
         operation = context.operation
         self._channel, self._frame_max, self.has_confirms = event.channel, event.frame_max, event.confirms
+        self._has_rejected = False
+        if event.is_new:
+            # Publish sequence numbers begin anew, and nothing waits for a confirm.
+            self.confirms.take_all()
         if isinstance(operation, ops.PreparePublisher) and operation.queue is not None:
             context.declared_queues.add(operation.queue.name, operation.queue)
         context.operation_done()
@@ -194,6 +215,8 @@ class Publisher:
             traffic.confirmed += len(messages)
         else:
             traffic.rejected += len(messages)
+            self._has_rejected = True
+            self._channel_key = object()
         finished: Commit | None = None
         for receipt, cached, _, commit, sent_at, _ in messages:
             if sent_at is not None and cached.counter is not None:
@@ -248,6 +271,7 @@ class Publisher:
         Whatever was encoded for it is worthless now, sent or not; ``restored`` encodes it again.
         """
         self.is_lost = True
+        self._has_rejected = False
         self._channel = 0
         self._channel_key = object()
         self._output.clear()

@@ -181,10 +181,10 @@ def _named_queue(
     return _spec(name, headers, durable is not False, {}, rules, rules.canonical_texts(destination))
 
 
-def temporary_queue(identifier: bytes, rules: QueueRules) -> QueueSpec:
-    """The queue behind ``/temp-queue/<id>`` in a reply-to: the broker names it, and only one session reads it."""
+def temporary_queue(identifier: bytes, rules: QueueRules, name: str = "") -> QueueSpec:
+    """The queue behind ``/temp-queue/<id>`` in a reply-to: only one session reads it. An empty name is the broker's."""
     arguments = with_defaults({}, rules.defaults, (identifier,), may_be_replicated=False)
-    return QueueSpec("", exclusive=True, auto_delete=True, arguments=arguments)
+    return QueueSpec(name, exclusive=True, auto_delete=True, arguments=arguments)
 
 
 def subscription_queue(

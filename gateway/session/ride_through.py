@@ -114,6 +114,9 @@ class RideThrough:
     def recovered(self, event: ops.Recovered) -> None:
         """Everything is back, unless another link was lost meanwhile; then ``advance`` asks again."""
         context = self._context
+        if isinstance(context.operation, ops.Recover):
+            for queue in context.operation.queues:
+                context.declared_queues.add(queue.name, queue)
         context.recovery_done()
         for subscribed in event.subscribed:
             if context.subscriptions.is_current(subscribed.subscription):

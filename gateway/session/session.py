@@ -58,6 +58,8 @@ _FRAMES_PER_CHECK: Final = 16
 
 _TOPIC: Final = b"/topic/"
 
+_ACCESS_REFUSED: Final = 403
+
 
 def _no_time() -> float:
     """The clock of a session whose turns are not bounded by time."""
@@ -341,6 +343,8 @@ class Session:
 
     def _operation_failed(self, event: ops.OperationFailed) -> None:
         context, operation = self._context, self._context.operation
+        if event.code == _ACCESS_REFUSED and self._publisher.ask_for_name(operation):
+            return
         receipt = context.receipt_of(context.operation_failed())
         if event.of_publish:
             receipt = self._publisher.confirms.receipt_of_failure(event.text)

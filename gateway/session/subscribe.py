@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import md5
 from typing import Final
 
 from gateway.config.virtual_host import VirtualHost
@@ -16,7 +15,7 @@ from gateway.session import error_frames, ops
 from gateway.session.context import SessionContext
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.destination_rules import NO_DESTINATION_RULES, DestinationRules
-from gateway.session.destinations import TEMP_QUEUE, Destination, DestinationKind, not_for, subscription_queue_name
+from gateway.session.destinations import TEMP_QUEUE, Destination, DestinationKind, not_for
 from gateway.session.queues import (
     QUEUE_TYPE,
     Argument,
@@ -185,16 +184,15 @@ def _prefetch(text: bytes | None, settings: VirtualHost) -> int:
 class SubscribeHandler:
     """The subscriptions that a session begins and ends."""
 
-    __slots__ = ("_context", "_queues_named")
+    __slots__ = ("_context",)
 
     def __init__(self, context: SessionContext) -> None:
         self._context = context
-        self._queues_named = 0
 
     def subscribe(self, frame: Frame) -> None:
         """SUBSCRIBE."""
         context = self._context
-        headers, fresh = context.headers(frame), self._fresh_queue_name()
+        headers, fresh = context.headers(frame), context.fresh_queue_name()
         request = read_subscribe(headers, fresh, context.settings, context.queue_rules, context.destination_rules)
         if request.tag in context.subscriptions:
             raise error_frames.duplicate_subscription(request.tag)
@@ -211,12 +209,6 @@ class SubscribeHandler:
             is_stream=request.is_stream,
         )
         context.ask_to_subscribe(operation, request.queue, frame)
-
-    def _fresh_queue_name(self) -> bytes:
-        """A name for a queue that no other session reads; unguessable, because the session's identity is."""
-        self._queues_named += 1
-        seed = b"%b %d" % (self._context.identity, self._queues_named)
-        return subscription_queue_name(md5(seed, usedforsecurity=False).digest())
 
     def unsubscribe(self, frame: Frame) -> None:
         """UNSUBSCRIBE."""

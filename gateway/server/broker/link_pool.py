@@ -223,7 +223,9 @@ class _SharedLogin:
         self.passcode_hash = passcode_hash
         self.links = links
         self.accepted_at = -1.0
+        # The check that is under way, and how many sessions wait for it.
         self.check: asyncio.Task[None] | None = None
+        self.waiting = 0
 
 
 class LinkPool:
@@ -291,7 +293,7 @@ class LinkPool:
         if not self._is_cached(shared, virtual_host.login_cache):
             if shared.check is None:
                 shared.check = asyncio.ensure_future(self._check(shared))
-            await asyncio.shield(shared.check)
+            await self._wait_for(shared, shared.check)
         shared.links.sessions += 1
         return shared.links
 
@@ -329,8 +331,21 @@ class LinkPool:
             shared.links.idle_since = -_IDLE_TIMEOUT
             raise
         finally:
-            shared.check = None
+            if shared.check is asyncio.current_task():
+                shared.check = None
             self.close_idle()
+
+    @staticmethod
+    async def _wait_for(shared: _SharedLogin, check: asyncio.Task[None]) -> None:
+        """Wait for a check. With the last session that waits, the check itself is given up."""
+        shared.waiting += 1
+        try:
+            await asyncio.shield(check)
+        finally:
+            shared.waiting -= 1
+            if not shared.waiting and shared.check is check and not check.done():
+                shared.check = None
+                check.cancel()
 
     async def _ask(self, links: LoginLinks) -> None:
         """Let a broker decide on a login. Where sessions ride through, this waits until one answers."""

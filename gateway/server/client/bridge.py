@@ -7,6 +7,7 @@ events of the session here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, Protocol
@@ -14,6 +15,7 @@ from typing import Final, Protocol
 from gateway.amqp.codec import PUBLISH
 from gateway.amqp.splitter import Sink
 from gateway.server.broker.broker_errors import (
+    ACCESS_REFUSED,
     CONNECTION_FORCED,
     NOT_FOUND,
     LinkDownError,
@@ -32,6 +34,9 @@ from gateway.session.context import Hold, State
 from gateway.session.queues import QueueSpec
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
+
+# How long RabbitMQ may take from deleting a virtual host's first queue to closing its connections, in seconds.
+_VHOST_DELETION: Final = 30.0
 
 # How often a session that is to leave a draining link looks for a quiet moment, and the seconds between two looks.
 _LOOKS: Final = 50
@@ -74,6 +79,8 @@ class Bridge:
         # Exclusive queues that were lost with their link, and that no subscription declares again.
         self._lost_queues: list[QueueSpec] = []
         self._recovery = Recovery(self)
+        # Subscriptions that the broker has cancelled, until it is known whether their virtual host goes with them.
+        self._cancelled: dict[Subscription, asyncio.Event] = {}
         # Each moves the session away from a draining link.
         self._leaving: dict[Link, asyncio.Task[None]] = {}
         self._is_dropping = self._is_window_full = False
@@ -194,7 +201,10 @@ class Bridge:
         return ops.UpstreamClosed()
 
     async def _prepare_publisher(self, operation: ops.PreparePublisher) -> ops.PublisherPrepared:
+        if operation.is_fresh:
+            await self._discard_publishing()
         channel = self._publishing
+        is_new = channel is None
         if channel is None:
             channel = await self.links.publishing_channel()
             channel.set_owner(self)
@@ -207,7 +217,17 @@ class Bridge:
             await self._declare(operation.queue, channel)
         if operation.confirms and not channel.has_confirms:
             await channel.select_confirms()
-        return ops.PublisherPrepared(channel.number, channel.link.tuning.frame_max, operation.confirms)
+        return ops.PublisherPrepared(channel.number, channel.link.tuning.frame_max, operation.confirms, is_new)
+
+    async def _discard_publishing(self) -> None:
+        """Close the publishing channel, unless the broker does not soon confirm what was published on it."""
+        for _ in range(_LOOKS):
+            if not self._session.confirms:
+                channel, self._publishing = self._publishing, None
+                if channel is not None:
+                    await self._close_channel(channel)
+                return
+            await asyncio.sleep(_BETWEEN_LOOKS)
 
     async def _declare(
         self, queue: QueueSpec, channel: LinkChannel, declare: Declare | None = None
@@ -356,10 +376,37 @@ class Bridge:
     def _consumer_cancelled(self, subscription: Subscription) -> None:
         channel = self._consuming.pop(subscription, None)
         self._exclusive.consumer_cancelled(subscription)
-        self._handle(ops.ConsumerCancelled(subscription))
-        if channel is not None:
-            channel.discard(self)
-            _ = self._spawn(self._close_channel(channel), name=f"stomp-cancelled {self._client}")
+        if channel is None:
+            self._handle(ops.ConsumerCancelled(subscription))
+            return
+        channel.discard(self)
+        if self._session.settings.upstream.ride_through:
+            self._cancelled[subscription] = asyncio.Event()
+        else:
+            self._handle(ops.ConsumerCancelled(subscription))
+        _ = self._spawn(self._after_cancel(subscription, channel), name=f"stomp-cancelled {self._client}")
+
+    async def _after_cancel(self, subscription: Subscription, channel: LinkChannel) -> None:
+        """The queue is gone. If its virtual host goes with it, the link does, too, and the session rides through."""
+        link_is_lost = self._cancelled.get(subscription)
+        try:
+            if link_is_lost is not None:
+                await self._until_lost(channel.link, subscription, link_is_lost)
+                if self._cancelled.pop(subscription, None) is not None:
+                    self._handle(ops.ConsumerCancelled(subscription))
+        finally:
+            await self._close_channel(channel)
+
+    @staticmethod
+    async def _until_lost(link: Link, subscription: Subscription, link_is_lost: asyncio.Event) -> None:
+        """Wait for the loss of the link if the virtual host goes: permissions go first, connections last."""
+        try:
+            async with LinkChannel.opened(link) as channel:
+                await channel.consume(subscription.queue, 1, {})
+        except UpstreamError as refusal:
+            if refusal.code == ACCESS_REFUSED or isinstance(refusal, LinkDownError):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(link_is_lost.wait(), _VHOST_DELETION)
 
     def _handle(self, event: ops.Event) -> None:
         self._session.handle(event)
@@ -377,6 +424,11 @@ class Bridge:
         for subscription in lost:
             del self._consuming[subscription]
             self._exclusive.consumer_closed(subscription)
+        # They were on this link or on another one of the same virtual host.
+        lost += tuple(self._cancelled)
+        for link_is_lost in self._cancelled.values():
+            link_is_lost.set()
+        self._cancelled.clear()
         if self._control is not None and self._control.link is link:
             self._control = None
         self._lost_queues += self._exclusive.link_lost(link)
@@ -553,6 +605,8 @@ class Bridge:
             return
         self._is_released = True
         self._recovery.stop()
+        for link_is_lost in self._cancelled.values():
+            link_is_lost.set()
         # At once: the client may connect again before its channels are closed.
         self._login.close()
         self.client_gone()

@@ -1,5 +1,7 @@
 """Frames take effect in their order, and what comes of them comes out in the right one."""
 
+import re
+
 import pytest
 
 from gateway.session import ops
@@ -107,7 +109,9 @@ def test_a_temporary_queue_is_there_before_the_message_that_names_it(play: Playb
     play.client("SEND", "destination:/topic/t", "reply-to:/temp-queue/a", "receipt:r1", body="request")
     operation = play.asked()
     assert isinstance(operation, ops.Subscribe)
-    assert operation.queue == QueueSpec("", exclusive=True, auto_delete=True)
+    # A name of the gateway's own, so that it can be declared again when its link is lost.
+    assert operation.queue == QueueSpec(operation.queue_name, exclusive=True, auto_delete=True)
+    assert re.fullmatch("stomp-subscription-[A-Za-z0-9_-]{22}", operation.queue_name)
     assert play.published() == []
     subscription = play.subscribed(operation)
     assert play.said() == []
@@ -116,6 +120,21 @@ def test_a_temporary_queue_is_there_before_the_message_that_names_it(play: Playb
     play.confirm(1)
     deliver(subscription, 1, "reply")
     assert play.said() == ["RECEIPT r1", "MESSAGE /temp-queue/a #1 reply"]
+
+
+def test_the_broker_names_a_temporary_queue_whose_name_it_refuses_or_that_need_not_come_back(
+    play: Playbook, mortal: Playbook
+) -> None:
+    for which in (mortal, play):
+        which.client("SEND", "destination:/topic/t", "reply-to:/temp-queue/a", body="request")
+    play.asked()
+    play.broker(ops.OperationFailed(403, "ACCESS_REFUSED - access to queue refused"))
+    for which in (mortal, play):
+        operation = which.asked()
+        assert isinstance(operation, ops.Subscribe)
+        assert operation.queue == QueueSpec("", exclusive=True, auto_delete=True)
+        which.broker(ops.OperationFailed(403, "ACCESS_REFUSED - access to queue refused"))
+        assert which.said() == ["ERROR access_refused: ACCESS_REFUSED - access to queue refused"]
 
 
 def test_unsubscribe_settles_first_and_delivers_nothing_afterwards(play: Playbook) -> None:
