@@ -353,6 +353,12 @@ def test_a_content_header_cut_inside_its_fields_is_no_amqp(size: int) -> None:
             assert stand.told == []
 
 
+def test_before_the_agreement_a_frame_is_bounded_too(stand: Stand) -> None:
+    assert stand.splitter.receive(b"\x01\0\0" + (500_000).to_bytes(4, "big")) == b""
+    with pytest.raises(CodecError, match="bytes, and 1048576 were agreed on"):
+        Stand().splitter.receive(b"\x01\0\0" + (2_000_000).to_bytes(4, "big") + b"\0")
+
+
 def test_a_frame_longer_than_was_agreed_on_is_not_waited_for(stand: Stand) -> None:
     stand.splitter.frame_max = 4096
     stand.splitter.receive(deliver() + header(4088) + body(b"x" * 4088))

@@ -66,6 +66,14 @@ def test_a_multiple_confirms_all_up_to_it_in_the_order_of_publishing() -> None:
     assert receipts(found, 4, multiple=True) == [b"4"]
 
 
+def test_one_multiple_confirms_as_many_as_the_window_holds() -> None:
+    found = confirm_window(10_000, 20_000)
+    for number in range(10_000):
+        publish(found, b"%d" % number, size=1)
+    assert receipts(found, 10_000, multiple=True) == [b"%d" % number for number in range(10_000)]
+    assert (len(found), found.unconfirmed_bytes) == (0, 0)
+
+
 @pytest.mark.parametrize("multiple", [False, True])
 def test_a_confirm_that_says_nothing_new(multiple: bool) -> None:
     found = confirm_window()
