@@ -24,6 +24,7 @@ help:
 	echo "make mutants put small faults into the core for SECONDS=600, and name those that no test finds"
 	echo "make kills   kill the pipeline's ingest again and again, and check that nothing is lost or counted twice"
 	echo "make chaos   200 runs with faults in broker, gateway and their connections; SEED=123 repeats one; RUNS=, ARGS="
+	echo "make soak    2,000 sessions of mixed behaviour for MINUTES=20, with restarts of the broker; memory and latency stay flat"
 	echo "make bench   compare the speed of gateway and RabbitMQ's STOMP plugin; ARGS='--help' shows its options"
 	echo "make bench-neighbours  measure what one client's work costs another, at gateway and plugin; ROWS=name,name selects"
 	echo "make bench-journal  measure what the traffic journal costs the gateway; ARGS='--help' shows its options"
@@ -114,6 +115,10 @@ chaos: $(STAMP)
 mutants: $(STAMP)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --editable '.[mutants]'
 	$(BIN)/python -m tests.mutants --seconds $(or $(SECONDS),600) $(ARGS)
+
+# Shorter: MINUTES=.
+soak: $(STAMP)
+	$(BIN)/python -m tests.soak $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.bench $(ARGS)

@@ -95,6 +95,15 @@ class JournalError(GatewayError):
         )
 
 
+class JournalKeyError(GatewayError):
+    """The key that the journal hashes logins with cannot be used."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"the key for logins in the journal, {path}, cannot be used: {reason}. Put another file there."
+        )
+
+
 class PipelineError(GatewayError):
     """The pipeline cannot do, or finish, what was asked; the text says what to do."""
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from gateway.config.listener_settings import AdminSettings, Listener, ListenerTls
+from gateway.config.model import GatewayConfig
 from gateway.config.scalars import SocketAddress
 from gateway.errors import ListenError
 from gateway.server.listen.listener import OpenListener
@@ -33,7 +34,9 @@ class AdminListener:
     """Listens while its gateway runs, unless the configuration switches it off."""
 
     def __init__(self, settings: AdminSettings) -> None:
+        # The address is that of the start; everything else follows reloads of the configuration.
         self._settings = settings
+        self._address = settings.address
         self._listener: OpenListener | None = None
         self._http: AdminHttpServer | None = None
 
@@ -44,13 +47,15 @@ class AdminListener:
             ListenError: the address cannot be taken, and the configuration names it. If it is the default address,
                 the gateway starts without an admin listener.
         """
-        address = self._settings.address
+        address = self._address
         if address is None:
             return
         # In a thread, so that clients are served meanwhile.
         module = await asyncio.to_thread(import_module, "gateway.admin.http_server")
         http: AdminHttpServer = module.AdminHttpServer(gateway, self._settings)
-        listener = OpenListener(self._listener_settings(address), http.connection, gateway.tls_contexts)
+        listener = OpenListener(
+            self._listener_settings(address), http.connection, gateway.tls_contexts, speaks_http=True
+        )
         await http.start()
         self._http = http
         try:
@@ -67,6 +72,16 @@ class AdminListener:
         scheme = "http" if self._settings.tls is None else "https"
         for host, port in listener.addresses:
             log.info("admin listening", url=f"{scheme}://{SocketAddress(host, port)}/")
+
+    async def reload(self, config: GatewayConfig) -> dict[str, str]:
+        """Use other users, host names and TLS settings. The address stays."""
+        self._settings = config.admin
+        if self._http is not None:
+            self._http.use(config.admin)
+        if self._listener is None or self._http is None or self._address is None:
+            return {} if config.admin.address == self._address else {"admin.address": "none"}
+        await self._listener.change(self._listener_settings(self._address), self._http.connection)
+        return {} if config.admin.address == self._address else {"admin.address": str(self._address)}
 
     def _listener_settings(self, address: SocketAddress) -> Listener:
         """The settings of a listener for STOMP clients, so that it withstands the same attacks."""

@@ -9,6 +9,7 @@ import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,10 +20,20 @@ from gateway.admin.access import Access
 from gateway.admin.http_timeouts import HttpTimeouts
 from gateway.admin.listing import QueryError
 from gateway.admin.metrics import Metrics
-from gateway.admin.overview import DESTINATIONS, LINKS, VIRTUAL_HOSTS, destinations, overview, virtual_hosts
+from gateway.admin.overview import (
+    DESTINATIONS,
+    LINKS,
+    VIRTUAL_HOSTS,
+    destinations,
+    fail_back,
+    overview,
+    virtual_hosts,
+)
 from gateway.admin.sessions import SESSIONS, detail
+from gateway.errors import ConfigError
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.log_limits import LogRateLimiter
+from gateway.server.process.reload import StoppingError
 
 if TYPE_CHECKING:
     from gateway.config.listener_settings import AdminSettings
@@ -96,8 +107,10 @@ class AdminHttpServer:
                 web.get("/api/sessions", self._get_sessions),
                 web.get("/api/sessions/{id}", self._get_session),
                 web.delete("/api/sessions/{id}", self._delete_session),
+                web.post("/api/reload", self._post_reload),
                 web.get("/api/destinations", self._get_destinations),
                 web.get("/api/links", self._get_links),
+                web.post("/api/links/fail-back", self._post_fail_back),
                 web.get("/api/virtual-hosts", self._get_virtual_hosts),
             ]
         )
@@ -112,6 +125,10 @@ class AdminHttpServer:
             max_field_size=_MAX_LINE,
         )
         self._timeouts = HttpTimeouts(self._protocol)
+
+    def use(self, settings: AdminSettings) -> None:
+        """Let other users and host names in from now on."""
+        self._access = Access(settings)
 
     async def start(self) -> None:
         """Prepare for connections; `connection` may be called afterwards."""
@@ -220,6 +237,25 @@ class AdminHttpServer:
         client.close_by_operator(reason)
         return web.Response(status=204)
 
+    async def _post_reload(self, request: web.Request) -> web.Response:
+        _no_query(request.query)
+        peer, user = _peer(request), self._user(request)
+        if user is None and not peer.is_local:
+            return _error(403, "Only this machine can reload, unless users are configured for admin.")
+        if not _is_own_page(request):
+            return _error(403, "Another web page cannot ask for this.")
+        if self._gateway.reload is None:
+            return _error(409, "This gateway has no configuration file.")
+        try:
+            done = await self._gateway.reload(f"{peer} as {user}" if user else str(peer))
+        except StoppingError:
+            return _error(409, "The gateway is stopping.")
+        except ConfigError as refused:
+            mistakes = [asdict(mistake) for mistake in refused.mistakes]
+            return _json({"error": str(refused), "file": refused.file, "mistakes": mistakes}, 422)
+        restart = [{"key": key, "in_use": value} for key, value in done.restart.items()]
+        return _json({"changes": done.changes, "restart": restart})
+
     def _session(self, request: web.Request) -> ClientConnection:
         identity = request.match_info["id"].encode(errors="replace")
         for client in self._gateway.clients:
@@ -233,6 +269,20 @@ class AdminHttpServer:
 
     async def _get_links(self, request: web.Request) -> web.Response:
         return _json(LINKS.page(self._gateway.pool.links, LINKS.read(request.query)))
+
+    async def _post_fail_back(self, request: web.Request) -> web.Response:
+        _no_query(request.query, "virtual_host")
+        peer, user = _peer(request), self._user(request)
+        if user is None and not peer.is_local:
+            return _error(403, "Only this machine can ask for this, unless users are configured for admin.")
+        if not _is_own_page(request):
+            return _error(403, "Another web page cannot ask for this.")
+        items = await fail_back(self._gateway, request.query.get("virtual_host"))
+        if not items:
+            return _error(404, "The configuration has no such virtual host.")
+        for item in items:
+            log.info("links fail back", operator=str(peer), user=user, **item)
+        return _json({"items": items})
 
     async def _get_virtual_hosts(self, request: web.Request) -> web.Response:
         query = VIRTUAL_HOSTS.read(request.query)
@@ -248,6 +298,12 @@ def _silent_logger() -> logging.Logger:
 
 def _peer(request: web.Request) -> Peer:
     return Peer("", 0) if request.transport is None else Peer.of(request.transport)
+
+
+def _is_own_page(request: web.Request) -> bool:
+    """Whether no foreign web page asks: browsers send a POST at once, with the page's origin."""
+    origin = request.headers.get("Origin")
+    return origin is None or origin.partition("://")[2] == request.headers.get("Host")
 
 
 def _no_query(query: Mapping[str, str], *known: str) -> None:

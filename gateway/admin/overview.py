@@ -11,6 +11,7 @@ from gateway.admin.listing import Listing, contains, is_exactly, moment
 from gateway.admin.stats_snapshot import StatsSnapshot, in_turns
 from gateway.config.scalars import BrokerUrl, SocketAddress
 from gateway.journal.privacy import shown
+from gateway.server.broker.broker_errors import LinkDownError
 from gateway.server.stats import NOT_LOGGED_IN
 from gateway.session.destinations import KIND_NAMES
 from gateway.session.traffic import OTHER, TrafficCounter
@@ -169,6 +170,7 @@ LINKS: Final[Listing[Link]] = Listing(
         "channels": lambda link: link.channels,
         "sessions": lambda link: len(link.users),
         "blocked": lambda link: link.blocked,
+        "draining": lambda link: link.is_draining,
         "write_buffer_bytes": lambda link: link.write_buffer,
         "opened_at": lambda link: moment(link.opened_at),
     },
@@ -180,6 +182,19 @@ LINKS: Final[Listing[Link]] = Listing(
     },
     "name",
 )
+
+
+async def fail_back(gateway: Gateway, virtual_host: str | None) -> list[dict[str, Any]]:
+    """Drain the links of one virtual host, or of all, that are not on their preferred broker; what became of each."""
+    items = []
+    for settings in gateway.config.resolved_virtual_hosts():
+        if virtual_host in (None, settings.name):
+            try:
+                draining, reason = await gateway.pool.fail_back(settings), None
+            except LinkDownError as down:
+                draining, reason = 0, down.detail
+            items.append({"virtual_host": settings.name, "draining": draining, "reason": reason})
+    return items
 
 
 # Destinations.

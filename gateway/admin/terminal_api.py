@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from gateway.admin.listing import MAX_PAGE_SIZE
 from gateway.admin.terminal_columns import Item
 from gateway.admin.terminal_text import clean
-from gateway.errors import GatewayError, UsageError
+from gateway.errors import ConfigError, GatewayError, Mistake, UsageError
 
 DEFAULT_URL: Final = "http://127.0.0.1:15692"
 URL_VARIABLE: Final = "STOMP_GATEWAY_ADMIN_URL"
@@ -64,6 +64,7 @@ class AdminApi:
 
         Raises:
             AdminError: the gateway does not answer, or refuses.
+            ConfigError: it has read a configuration that has mistakes.
         """
         parameters = {name: value for name, value in (query or {}).items() if value not in (None, "")}
         target = f"{self._path}/api/{path}" + (f"?{urlencode(parameters)}" if parameters else "")
@@ -76,6 +77,8 @@ class AdminApi:
         answer = _decoded(body)
         if status == HTTPStatus.OK and answer is not None:
             return answer
+        if status == HTTPStatus.UNPROCESSABLE_ENTITY and isinstance(answer, dict):
+            raise _config_error(answer)
         raise AdminError(self._refusal(status, answer))
 
     def each(self, path: str, query: Mapping[str, object], limit: int = 0) -> Iterator[Item]:
@@ -137,6 +140,19 @@ class AdminApi:
             f"{self.url}: this is not a stomp-gateway's admin listener (HTTP status {status}). RabbitMQ's own metrics "
             f"have the same port, 15692; name the gateway's with --url or {URL_VARIABLE}."
         )
+
+
+def _config_error(answer: Mapping[str, Any]) -> ConfigError:
+    """The mistakes of a configuration, as `stomp-gateway check` reports them."""
+
+    def text(value: object) -> str:
+        return clean(str(value or ""))
+
+    mistakes = [
+        Mistake(text(each["path"]), text(each["sentence"]), text(each["suggestion"]) or None, each["line"])
+        for each in answer["mistakes"]
+    ]
+    return ConfigError(mistakes, text(answer["file"]))
 
 
 def quoted(part: str) -> str:

@@ -99,6 +99,7 @@ LINKS: Final[Mapping[str, Column]] = {
     "channels": _count("channels", "CHANNELS", "open channels"),
     "sessions": _count("sessions", "SESSIONS", "sessions that use the connection"),
     "blocked": _yes_or_no("blocked", "BLOCKED", "whether an alarm of the broker blocks the connection"),
+    "draining": _yes_or_no("draining", "DRAINING", "whether the connection closes when its channels have ended"),
     "write_buffer_bytes": _size("write_buffer_bytes", "WAITING", "bytes that the broker has not taken yet"),
     "opened_at": _since("opened_at", "how long ago the connection was opened"),
 }

@@ -10,7 +10,7 @@ from typing import Final
 
 from rich.cells import cell_len, set_cell_size
 
-from gateway.admin.terminal_api import AdminApi, quoted
+from gateway.admin.terminal_api import AdminApi, AdminError, quoted
 from gateway.admin.terminal_columns import (
     DEFAULT_LINK_COLUMNS,
     DEFAULT_SESSION_COLUMNS,
@@ -85,6 +85,24 @@ def close_session(options: Namespace) -> None:
     """
     AdminApi(options).ask(f"sessions/{quoted(options.id)}", {"reason": options.reason}, method="DELETE")
     print(f"closed: {clean(options.id)}")
+
+
+def fail_back(options: Namespace) -> None:
+    """Have the links of a virtual host, or of all, drained that are not on their preferred broker.
+
+    Raises:
+        AdminError: a preferred broker or the gateway does not answer, or there is no such virtual host.
+    """
+    answer = AdminApi(options).ask("links/fail-back", {"virtual_host": options.virtual_host}, method="POST")
+    failures = []
+    for item in answer["items"]:
+        name = clean(item["virtual_host"])
+        if item["reason"] is None:
+            print(f"{name}: {item['draining']} link{'s'[: item['draining'] != 1]} draining")
+        else:
+            failures.append(f"{name}: nothing has changed, {clean(item['reason'])}")
+    if failures:
+        raise AdminError("\n".join(failures))
 
 
 def table(columns: Sequence[Column], items: Sequence[Item]) -> Iterator[str]:

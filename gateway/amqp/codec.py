@@ -33,7 +33,8 @@ _PUBLISH: Final = 40
 _ACK: Final = 80
 _NACK: Final = 120
 
-# class and method as one number, for dispatch on received frames
+# class and method as one number, for dispatch on received frames, and for what a close refuses
+PUBLISH: Final = 60 << 16 | 40
 DELIVER: Final = 60 << 16 | 60
 ACK: Final = 60 << 16 | 80
 NACK: Final = 60 << 16 | 120

@@ -1,4 +1,4 @@
-"""The command lines of `stomp-gateway sessions`, `links` and `top`."""
+"""The command lines of `stomp-gateway sessions`, `links`, `reload` and `top`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,13 @@ from gateway.errors import ExitCode
 
 if TYPE_CHECKING:
     from gateway.cli.commands import Commands
+
+_ENVIRONMENT = """\
+
+environment:
+  STOMP_GATEWAY_ADMIN_URL       the URL of the admin listener, without --url
+  STOMP_GATEWAY_ADMIN_PASSCODE  the passcode of --user, without --passcode-file
+"""
 
 _SESSIONS_DESCRIPTION = """\
 List, show or close sessions of a running gateway, through its admin listener.
@@ -51,9 +58,35 @@ examples:
   stomp-gateway links
   stomp-gateway links --virtual-host orders --columns name,blocked,write_buffer_bytes
   stomp-gateway links --json
+  stomp-gateway links fail-back --virtual-host orders
 
 columns:
 {columns}
+"""
+
+_FAIL_BACK_DESCRIPTION = """\
+Move the links back to their preferred broker, which is the first of upstream.urls. New channels go to new links there.
+The links to other brokers are drained: they close when their channels have ended. No session ends. With
+upstream.order: shuffle all links are replaced, so that they spread over the brokers again. If the preferred broker does
+not answer, nothing changes.
+"""
+
+_RELOAD_DESCRIPTION = """\
+Make a running gateway read its configuration file and its certificates again, through its admin listener. Nobody is
+disconnected, but for clients of a listener that is gone. If the file has mistakes, they are listed as by
+`stomp-gateway check`, and the gateway goes on with its old configuration. SIGHUP does the same and answers in the log.
+"""
+
+_RELOAD_EPILOG = """\
+examples:
+  stomp-gateway check --offline --config gateway.yaml && stomp-gateway reload
+  stomp-gateway reload --json | jq -r '.restart[].key'
+
+exit codes:
+  0    the new configuration is in use; what needs a restart is listed
+  1    the gateway does not answer, or refuses the request
+  2    the configuration has mistakes and is not used, or the command line is wrong
+  130  interrupted (Ctrl-C)
 """
 
 _TOP_DESCRIPTION = """\
@@ -70,22 +103,21 @@ examples:
   If there are more than 1000 sessions, it shows only those that have sent or received the most messages so far.
 """
 
-_EPILOG = """\
+_EPILOG = (
+    """\
 
 exit codes:
   0    done
   1    the gateway does not answer, refuses the request, or has no such session
   2    the command line is wrong
   130  interrupted (Ctrl-C)
-
-environment:
-  STOMP_GATEWAY_ADMIN_URL       the URL of the admin listener, without --url
-  STOMP_GATEWAY_ADMIN_PASSCODE  the passcode of --user, without --passcode-file
 """
+    + _ENVIRONMENT
+)
 
 
 def add_admin(commands: Commands) -> None:
-    """Add `sessions`, `links` and `top` to the commands of `stomp-gateway`."""
+    """Add `sessions`, `links`, `reload` and `top` to the commands of `stomp-gateway`."""
     _add_sessions(commands)
     links = add_command(
         commands, "links", _run_links, help="list a running gateway's AMQP connections",
@@ -93,6 +125,21 @@ def add_admin(commands: Commands) -> None:
     )  # fmt: skip
     _add_server_options(links)
     _add_list_options(links)
+    actions = links.add_subparsers(title="commands", metavar="COMMAND", dest="action")
+    back = add_command(
+        actions, "fail-back", _run_links, help="move the links back to the preferred broker",
+        description=_FAIL_BACK_DESCRIPTION, epilog=_EPILOG,
+    )  # fmt: skip
+    back.add_argument(
+        "--virtual-host", default=argparse.SUPPRESS, metavar="NAME", help="only links of this virtual host"
+    )
+    _add_server_options(back, default=argparse.SUPPRESS)
+    reload = add_command(
+        commands, "reload", _run_reload, help="make a running gateway read its configuration again",
+        description=_RELOAD_DESCRIPTION, epilog=_RELOAD_EPILOG + _ENVIRONMENT,
+    )  # fmt: skip
+    _add_server_options(reload)
+    reload.add_argument("--json", action="store_true", help="print a JSON object")
     top = add_command(
         commands, "top", _run_top, help="watch a running gateway's totals and busiest sessions",
         description=_TOP_DESCRIPTION, epilog=_TOP_EPILOG + _EPILOG,
@@ -170,9 +217,15 @@ def _run_sessions(options: argparse.Namespace) -> ExitCode:
 
 
 def _run_links(options: argparse.Namespace) -> ExitCode:
-    from gateway.admin.terminal_list import list_links  # noqa: PLC0415
+    from gateway.admin.terminal_list import fail_back, list_links  # noqa: PLC0415
 
-    return _run(list_links, options)
+    return _run({None: list_links, "fail-back": fail_back}[options.action], options)
+
+
+def _run_reload(options: argparse.Namespace) -> ExitCode:
+    from gateway.admin.terminal_reload import reload  # noqa: PLC0415
+
+    return _run(reload, options)
 
 
 def _run_top(options: argparse.Namespace) -> ExitCode:

@@ -37,6 +37,7 @@ examples:
                                                   compare the gateway with RabbitMQ's STOMP plugin
   stomp-gateway migrate rabbitmq.conf -o gateway.yaml
                                                   convert RabbitMQ's configuration of its STOMP plugin
+  stomp-gateway reload                            make a running gateway read its configuration again
   stomp-gateway top                               watch a running gateway; see also sessions, links
   stomp-gateway journal tail --follow DIR         show what clients do at this moment
   stomp-gateway pipeline --help                   make tables and a report from traffic journals
@@ -160,11 +161,11 @@ def _serve(options: argparse.Namespace) -> ExitCode:
     config = load(options.config)
     # Imported here, so that other commands, and mistakes in the file, do not load the server.
     from gateway.admin.admin_listener import AdminListener  # noqa: PLC0415
-    from gateway.server.process.gateway import serve  # noqa: PLC0415
     from gateway.server.process.logs import configure_logs  # noqa: PLC0415
+    from gateway.server.process.serving import serve  # noqa: PLC0415
 
     configure_logs(config.logging)
-    run_coroutine(serve(config, (AdminListener(config.admin),)))
+    run_coroutine(serve(config, (AdminListener(config.admin),), options.config))
     return ExitCode.OK
 
 

@@ -155,6 +155,11 @@ class Listener(ConfigModel):
     """For websocket: value of the header Strict-Transport-Security in the answer to the handshake."""
     max_connections: Annotated[int, Count()] | None = None
     """Connections at once; further ones are closed as soon as they come. null: without limit."""
+    max_unauthenticated_per_address: Annotated[int, Count()] | None = 2000
+    """Connections of one address that have not logged in; further ones are closed as well. null: without limit."""
+    tcp_keepalive: Annotated[float, Duration(most=32767, whole=True)] = 60.0
+    """A silent client is asked after this time, in whole seconds, whether it is still there. One that does not answer
+    is gone after as long again. 0 is never."""
     tls: ListenerTls | None = None
     """Speak TLS on this address. null: in the clear."""
     proxy_protocol: Annotated[bool, Switch()] = False

@@ -10,7 +10,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
 from urllib.parse import SplitResult, urlsplit
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -136,6 +136,10 @@ class Size(Quantity):
         return {"type": "integer", "minimum": 1}
 
 
+# What fits wherever a count may go: the operating system takes a backlog as a C int.
+_LARGEST_COUNT: Final = 2**31 - 1
+
+
 @dataclass(frozen=True)
 class Count(Quantity):
     """A whole number between `least` and `most`."""
@@ -143,21 +147,19 @@ class Count(Quantity):
     TEXT: ClassVar[str] = "[0-9]{1,18}"
 
     least: int = 1
-    most: int | None = None
+    most: int = _LARGEST_COUNT
 
     def _read(self, value: object) -> int:
         if isinstance(value, str) and re.fullmatch(self.TEXT, value):
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool):
             raise mistake("A whole number is needed here.")
-        if value < self.least or (self.most is not None and value > self.most):
-            limit = f"at least {self.least}" if self.most is None else f"from {self.least} to {self.most}"
-            raise mistake(f"This number must be {limit}.")
+        if not self.least <= value <= self.most:
+            raise mistake(f"This number must be from {self.least} to {self.most}.")
         return value
 
     def _json_schema(self) -> JsonSchemaValue:
-        number: JsonSchemaValue = {"type": "integer", "minimum": self.least}
-        return number if self.most is None else number | {"maximum": self.most}
+        return {"type": "integer", "minimum": self.least, "maximum": self.most}
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,9 @@ class Upstream(MergeableModel):
     """How long the broker may take to answer what a session waits for; then the session ends with an ERROR."""
     heartbeat: Annotated[float, Duration(most=65535, whole=True)] = 60.0
     """AMQP heart-beat interval in whole seconds; the broker may ask for less. 0 is none."""
+    ride_through: Annotated[float, Duration()] = 60.0
+    """How long sessions outlive the loss of their connection to the broker: they are held, and everything comes back
+    when a broker answers. 0: they end at once, with an ERROR."""
     tls: UpstreamTls = Field(default_factory=UpstreamTls)
     """TLS for amqps URLs."""
 
@@ -190,6 +193,10 @@ class VirtualHostSettings(MergeableModel):
     """Whose names and texts are used: the released plugin's (up to 4.3), or those of its next version."""
     hide_server_info: Annotated[bool, Switch()] = False
     """Leave the server header out of CONNECTED."""
+    confirms: Literal["always", "on_receipt"] = "always"
+    """always: everything is published with the broker's confirms, so that nothing is lost with a connection to the
+    broker. on_receipt: from a client's first receipt or transaction on; what was sent before may be lost unnoticed.
+    With ride_through 0 it is on_receipt."""
     confirm_window: ConfirmWindow = Field(default_factory=ConfirmWindow)
     """What one client may have sent without the broker's confirm."""
     auto_ack_window: Annotated[int, Count(most=65535)] = 2000

@@ -141,6 +141,11 @@ class DeliveryStats:
             for _, number, at in taken:
                 self._latencies.add(now - at, number)
 
+    def lost(self, _last_tag: int, outstanding: int) -> None:
+        """See `DeliveryCounter`."""
+        self._lines.returned(outstanding)
+        self._times = delivery_times(self._subscription.mode)
+
     def take(self) -> StatLine | None:
         """What was counted since the last call."""
         stats = self._subscription.stats
@@ -229,10 +234,13 @@ class SendLog:
 class DeliveryLog:
     """Writes a line for each message of one subscription, and for each acknowledgement."""
 
-    __slots__ = ("_is_acknowledged", "_lines", "_sampler", "_times", "_writer", "fields")
+    __slots__ = ("_base", "_is_acknowledged", "_lines", "_mode", "_sampler", "_times", "_writer", "fields")
 
     def __init__(self, lines: SessionLines, subscription: Subscription, fields: SubscriptionFields) -> None:
         self.fields = fields
+        # Added to delivery tags, so that those of the next channel are above those of one that was lost.
+        self._base = 0
+        self._mode = subscription.mode
         self._times = delivery_times(subscription.mode)
         self._is_acknowledged = subscription.mode is not AckMode.AUTO
         self._lines = lines
@@ -241,6 +249,7 @@ class DeliveryLog:
 
     def delivered(self, tag: int, redelivered: bool, size: int) -> None:
         """See `DeliveryCounter`."""
+        tag += self._base
         lines = self._lines
         writer = self._writer
         clock = writer.clock
@@ -265,6 +274,7 @@ class DeliveryLog:
 
     def settled(self, tag: int, count: int, requeue: bool | None) -> None:
         """See `DeliveryCounter`. Writes one line for all messages that were delivered together."""
+        tag += self._base
         self._lines.settled(count, requeue)
         now = self._writer.clock.now
         times = self._times
@@ -279,6 +289,13 @@ class DeliveryLog:
             known += number
         if self._sampler is None and count > known:
             self._write(tag, count - known, None, requeue)
+
+    def lost(self, last_tag: int, outstanding: int) -> None:
+        """See `DeliveryCounter`."""
+        if self._is_acknowledged:
+            self._lines.returned(outstanding)
+        self._times = delivery_times(self._mode)
+        self._base += last_tag
 
     def _write(self, tag: int, count: int, latency: int | None, requeue: bool | None) -> None:
         fields, writer = self.fields, self._writer

@@ -206,6 +206,7 @@ class Files:
         self._cleaned = now
         with contextlib.suppress(OSError):
             recover(self.directory, self._node)
+        with contextlib.suppress(OSError):
             delete_old(self.directory, self._node, time.time() - self._retain)
 
 
@@ -255,7 +256,7 @@ def delete_old(directory: Path, node: str, before: float) -> int:
     deleted = 0
     for path in directory.glob("d=*/[!.]*.jsonl"):
         name = SegmentName.read(path.name)
-        with contextlib.suppress(FileNotFoundError):  # another process deleted it
+        with contextlib.suppress(OSError):  # another process deleted it, or it cannot be deleted
             if name is not None and name.node == node and path.stat().st_mtime < before:
                 path.unlink()
                 deleted += 1

@@ -13,8 +13,8 @@ import structlog
 
 from gateway import __version__
 from gateway.config.config_files import default_journal_directory
+from gateway.config.journal_settings import JournalSettings
 from gateway.config.model import PASS_THROUGH, GatewayConfig
-from gateway.config.virtual_host import VirtualHost
 from gateway.errors import JournalError, StompError
 from gateway.journal import schema
 from gateway.journal.privacy import DestinationNames, UserNames, peer_name, users_key
@@ -32,6 +32,13 @@ def node_name(configured: str | None) -> str:
     return configured or _NOT_IN_NAMES.sub("-", socket.gethostname()) or "gateway"
 
 
+# Keys of a directory's writer, which cannot change while it writes.
+_OF_WRITERS: Final = ("node", "rotate_bytes", "rotate_after", "retain")
+
+Journals = dict[str, tuple[JournalSettings, VirtualHostJournal]]
+"""How each virtual host is journalled, with the settings that say so."""
+
+
 class Journal:
     """All journals of a gateway."""
 
@@ -39,7 +46,7 @@ class Journal:
         self.clock = Clock()
         self._config = config
         self._writers: dict[Path, Writer] = {}
-        self._by_host: dict[str, VirtualHostJournal] = {}
+        self._by_host: Journals = {}
 
     @property
     def is_on(self) -> bool:
@@ -57,21 +64,54 @@ class Journal:
         return sum(writer.dropped for writer in self._writers.values())
 
     def start(self) -> None:
-        """Open every virtual host's journal. Raises `JournalError` if a configured directory cannot be used."""
-        for virtual_host in self._config.resolved_virtual_hosts():
-            if virtual_host.journal.level != "off":
-                self._open(virtual_host)
+        """Open every virtual host's journal.
+
+        Raises:
+            JournalError: a configured directory cannot be used.
+            JournalKeyError: the key that logins are hashed with cannot be used.
+        """
+        self._by_host = self.prepare(self._config)
+
+    def prepare(self, config: GatewayConfig) -> Journals:
+        """Open the directories of another configuration, for `use`. Raises as `start` does; nothing else changes."""
+        journals: Journals = {}
+        for virtual_host in config.resolved_virtual_hosts():
+            settings = virtual_host.journal
+            before = self._by_host.get(virtual_host.name)
+            if before is not None and before[0] == settings:
+                # It remembers destinations, and goes on with them.
+                journals[virtual_host.name] = before
+            elif settings.level != "off" and (opened := self._opened(settings)) is not None:
+                journals[virtual_host.name] = settings, opened
+        return journals
+
+    def use(self, config: GatewayConfig, journals: Journals) -> dict[str, str]:
+        """Journal new sessions by another configuration. Sessions, and directories that are open, go on as before.
+
+        Returns:
+            Keys that wait for a restart, each with the value that stays in use.
+        """
+        self._config, self._by_host = config, journals
+        in_use: dict[str, str] = {}
+        for name, (settings, journal) in journals.items():
+            own = config.virtual_hosts[name].journal.model_fields_set
+            for key in _OF_WRITERS:
+                used = getattr(journal.writer.settings, key)
+                wanted = node_name(settings.node) if key == "node" else getattr(settings, key)
+                if used != wanted:
+                    place = f"virtual_hosts.{name}" if key in own else "defaults"
+                    in_use[f"{place}.journal.{key}"] = str(used)
+        return in_use
 
     def announce(self) -> None:
         """Log where the journal is."""
         for directory, writer in self._writers.items():
             log.info("journal opened", directory=str(directory), boot=writer.boot)
 
-    def _open(self, virtual_host: VirtualHost) -> None:
-        settings = virtual_host.journal
+    def _opened(self, settings: JournalSettings) -> VirtualHostJournal | None:
         directory = settings.directory or default_journal_directory()
         try:
-            writer = self._writers.get(directory) or self._writer(virtual_host, directory)
+            writer = self._writers.get(directory) or self._writer(settings, directory)
             key = users_key(directory, settings.users_key_file) if settings.users == "hashed" else None
         except OSError as error:
             if settings.directory is not None:
@@ -81,8 +121,8 @@ class Journal:
                 "no journal", directory=str(directory), reason=error.strerror,
                 hint="name a directory under journal in the configuration, or set its level to off",
             )  # fmt: skip
-            return
-        self._by_host[virtual_host.name] = VirtualHostJournal(
+            return None
+        return VirtualHostJournal(
             writer=writer,
             users=UserNames(key),
             destinations=DestinationNames(settings.destinations, settings.max_destinations),
@@ -92,8 +132,7 @@ class Journal:
             header_values=settings.header_values,
         )
 
-    def _writer(self, virtual_host: VirtualHost, directory: Path) -> Writer:
-        settings = virtual_host.journal
+    def _writer(self, settings: JournalSettings, directory: Path) -> Writer:
         configuration = sha256(self._config.model_dump_json().encode()).hexdigest()[:16]
         writer_settings = WriterSettings(
             directory, node_name(settings.node), settings.rotate_bytes, settings.rotate_after, settings.retain,
@@ -106,7 +145,8 @@ class Journal:
 
     def _of(self, virtual_host: str | None) -> VirtualHostJournal | None:
         name = virtual_host if virtual_host in self._config.virtual_hosts else PASS_THROUGH
-        return self._by_host.get(name or PASS_THROUGH)
+        found = self._by_host.get(name or PASS_THROUGH)
+        return None if found is None else found[1]
 
     def recorder(self, session: Session, connected: int, host: str, *, tls: bool) -> Recorder | None:
         """Begin to journal a session that has logged in; None if its virtual host has no journal.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hmac
 import os
 import re
@@ -15,6 +14,7 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Final
 
+from gateway.errors import JournalKeyError
 from gateway.journal.schema import OTHER
 from gateway.patterns import Pattern
 from gateway.session.destinations import DestinationKind
@@ -108,14 +108,19 @@ class UserNames:
 def users_key(directory: Path, given: Path | None) -> bytes:
     """The key that logins are hashed with: from the given file, else one that is made in the journal's directory.
 
-    Raises `OSError` if the key can neither be read nor made, or is too short to be a secret.
+    Raises:
+        OSError: the key cannot be made.
+        JournalKeyError: it cannot be read, or is too short to be a secret.
     """
     path = directory / _KEY_NAME if given is None else given
     if given is None and not path.exists():
         _make_key(path)
-    key = path.read_bytes()
+    try:
+        key = path.read_bytes()
+    except OSError as error:
+        raise JournalKeyError(str(path), error.strerror or str(error)) from error
     if len(key) < _MIN_KEY_SIZE:
-        raise OSError(errno.EINVAL, f"the key in {path} has fewer than {_MIN_KEY_SIZE} bytes")
+        raise JournalKeyError(str(path), f"it has fewer than {_MIN_KEY_SIZE} bytes")
     return key
 
 

@@ -25,7 +25,9 @@ from gateway.stomp.frame import RECEIPT
 from gateway.stomp.headers import read_boolean
 
 # Holds that show pressure; the others are normal.
-_HOLDS: Final = (Hold.CONFIRM_WINDOW, Hold.LINK_WRITE, Hold.BROKER_BLOCKED, Hold.RATE_LIMIT, Hold.CLIENT_WRITE)
+_HOLDS: Final = (
+    Hold.CONFIRM_WINDOW, Hold.LINK_WRITE, Hold.LINK_LOST, Hold.BROKER_BLOCKED, Hold.RATE_LIMIT, Hold.CLIENT_WRITE,
+)  # fmt: skip
 
 # Microseconds between two lines of counts at level session.
 _STAT_EVERY: Final = 10_000_000

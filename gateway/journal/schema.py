@@ -45,13 +45,14 @@ ERROR_CODES: Final = frozenset(
     (
         # The gateway's own, in the order of a session's life.
         "malformed-frame", "illegal-command", "bad-command", "version-mismatch", "bad-connect", "upstream-unavailable",
-        "session-limit-reached", "too-many-failed-logins", "login-timeout", "missing-destination",
+        "session-limit-reached", "too-many-connections", "too-many-failed-logins",
+        "login-timeout", "missing-destination",
         "invalid-destination", "unknown-destination", "missing-header", "invalid-header", "invalid-id",
         "processing-error", "duplicated-subscription-identifier", "missing-destination-or-id", "no-subscription-found",
         "subscription-not-found", "server-cancelled-subscription", "missing-transaction", "bad-transaction",
-        "transaction-limit-exceeded", "transaction-too-large", "transaction-expired", "message-rejected",
-        "unroutable-message", "heart-beat-timeout", "slow-consumer", "broker-timeout", "token-refused",
-        "token-expired", "closed-by-operator", "shutting-down",
+        "transaction-limit-exceeded", "transaction-too-large", "transaction-expired", "transaction-interrupted",
+        "message-rejected", "unroutable-message", "heart-beat-timeout", "slow-consumer", "broker-timeout",
+        "token-refused", "token-expired", "closed-by-operator", "shutting-down",
         # The broker's: AMQP 0-9-1, section 1.2.
         "broker-error", "content-too-large", "no-route", "no-consumers", "connection-forced", "invalid-path",
         "access-refused", "not-found", "resource-locked", "precondition-failed", "frame-error", "syntax-error",

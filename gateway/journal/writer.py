@@ -95,7 +95,7 @@ class Writer:
         # When the open segment began, on the clock; None without one.
         self._begun: int | None = None
         self._segment_bytes = 0
-        self._settings = settings
+        self.settings = settings
         self._process = process
         self._max_pending = pending
         self._encoder = msgspec.json.Encoder()
@@ -141,7 +141,7 @@ class Writer:
         data = self._encoder.encode_lines(lines)
         files.write(data, len(lines))
         self._segment_bytes += len(data)
-        if self._segment_bytes >= self._settings.rotate_bytes:
+        if self._segment_bytes >= self.settings.rotate_bytes:
             self._finish_segment()
         else:
             self._finish_when_old()
@@ -151,7 +151,7 @@ class Writer:
         if self._begun is None:
             self._begun = self.clock.now
             self._segment_bytes = 0
-            settings = self._settings
+            settings = self.settings
             name = SegmentName("gateway", settings.node, self.boot, self._process, self._segments)
             self._segments += 1
             self._files.begin(name, at)
@@ -164,7 +164,7 @@ class Writer:
             yield schema.DropLine(at, 0, unreported)
 
     def _finish_when_old(self) -> None:
-        if self._begun is not None and self.clock.now - self._begun >= self._settings.rotate_after * _MICROSECONDS:
+        if self._begun is not None and self.clock.now - self._begun >= self.settings.rotate_after * _MICROSECONDS:
             self._finish_segment()
 
     def _finish_segment(self) -> None:

@@ -166,7 +166,15 @@ class GatewayStats:
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(names)
+        self.connections_refused: Counter[str] = Counter({"listener": 0, "address": 0})
+        """Connections that listeners refused, by the limit."""
         self.hosts: dict[str, VirtualHostStats] = {name: VirtualHostStats() for name in (*names, NOT_LOGGED_IN)}
+
+    def add_hosts(self, names: Iterable[str]) -> None:
+        """The configuration has changed. Virtual hosts that are gone stay: counters must not disappear."""
+        self._names |= frozenset(names)
+        for name in self._names:
+            self.hosts.setdefault(name, VirtualHostStats())
 
     def label(self, virtual_host: str) -> str:
         """The label of a virtual host's name."""

@@ -35,8 +35,9 @@ class CachedPublish:
     """
 
     __slots__ = (
-        "_gaps", "_headers", "_trims", "_volatile", "counter", "destination", "exchange", "is_plain", "kind",
-        "mandatory", "publication", "queue", "reply_queue", "routing_key", "temp_queue", "traffic", "transaction",
+        "_gaps", "_headers", "_trims", "_volatile", "channel_key", "counter", "destination", "exchange", "is_plain",
+        "kind", "mandatory", "publication", "queue", "reply_queue", "routing_key", "temp_queue", "traffic",
+        "transaction",
     )  # fmt: skip
 
     def __init__(
@@ -77,8 +78,10 @@ class CachedPublish:
         self.mandatory = read_boolean(headers.get(b"mandatory")) is True or (
             admission.rule is not None and admission.rule.mandatory
         )
-        # Made by ``build`` once the publishing channel is known and everything the message needs is there.
+        # Made by ``build`` once the publishing channel is known and everything the message needs is there. It is good
+        # for this channel alone: the publisher compares ``channel_key`` with its own.
         self.publication: Publication | None = None
+        self.channel_key: object = None
         self.reply_queue: bytes | None = None
         # A transaction may have ended, and a reply queue may be gone; so these are checked for every frame.
         self.is_plain = self.transaction is None and self.temp_queue is None
@@ -96,8 +99,9 @@ class CachedPublish:
         queue_arguments(headers)  # nothing is declared, but a malformed argument is an error
         return None
 
-    def build(self, channel: int, frame_max: int, reply_queue: bytes | None) -> Publication:
+    def build(self, channel: int, frame_max: int, reply_queue: bytes | None, channel_key: object = None) -> Publication:
         """Encode what all messages with this header block share. ``reply_queue``: the queue behind ``temp_queue``."""
+        self.channel_key = channel_key
         self.reply_queue = reply_queue
         properties = properties_of_send(self._headers, reply_queue or self._headers.get(b"reply-to"))
         table, self._gaps = table_of_send(self._headers, self._volatile)

@@ -59,9 +59,13 @@ class TransactionHandler:
         if transaction.sends and not self._publisher.has_confirms:
             self._context.ask(ops.PreparePublisher(confirms=True, queue=None), frame, retry=True)
             return
+        if not all(self._publisher.is_ready(send, frame) for send in transaction.sends):
+            return
         self._context.transactions.end(name)
         for settlement in transaction.settlements:
             self._check(settlement)
+        if _cannot_be_whole(transaction):
+            raise error_frames.commit_interrupted()
         commit = Commit(len(transaction.sends), self._finish)
         self._commit = (commit, transaction, frame)
         for send in transaction.sends:
@@ -71,6 +75,12 @@ class TransactionHandler:
             self._context.holds.add(Hold.COMMIT)
         else:
             self._finish()
+
+    def deliveries_lost(self) -> None:
+        """A link is lost. A COMMIT under way whose acknowledgements went with it gets an ERROR."""
+        if self._commit is not None:
+            commit, transaction, _ = self._commit
+            commit.is_interrupted = commit.is_interrupted or _cannot_be_whole(transaction)
 
     def _name_in(self, frame: Frame) -> bytes:
         name = self._context.headers(frame).get(b"transaction")
@@ -82,7 +92,7 @@ class TransactionHandler:
         context = self._context
         if not context.subscriptions.is_current(settlement.subscription):
             raise error_frames.message_without_subscription(settlement.ack_id)
-        if not settlement.is_outstanding:
+        if not settlement.is_acceptable:
             raise error_frames.unknown_delivery_tag(settlement.number, context.settings)
 
     def _finish(self) -> None:
@@ -95,6 +105,9 @@ class TransactionHandler:
         if context.state is State.CLOSED:
             return
         receipt, subscriptions = context.receipt_of(frame), context.subscriptions
+        if commit.is_interrupted:
+            context.fail(error_frames.commit_interrupted(), receipt)
+            return
         if commit.is_returned:
             context.fail(error_frames.commit_unroutable(), receipt)
             return
@@ -109,3 +122,11 @@ class TransactionHandler:
         for settlement in transaction.settlements:
             subscriptions.settle(settlement)
         context.send_receipt(frame)
+
+
+def _cannot_be_whole(transaction: Transaction) -> bool:
+    """Whether messages would be sent without the acknowledgements that belong to them, which a lost link took away.
+
+    Acknowledgements alone need not be whole: the broker delivers again what they do not settle.
+    """
+    return bool(transaction.sends) and any(settlement.is_lost for settlement in transaction.settlements)

@@ -6,7 +6,7 @@ confirms are switched on (RabbitMQ, "Consumer Acknowledgements and Publisher Con
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from gateway.amqp import properties
@@ -14,6 +14,7 @@ from gateway.amqp.splitter import Return
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CodecError
 from gateway.session.cached_publish import CachedPublish
+from gateway.stomp.frame import Frame
 
 
 @dataclass(slots=True, eq=False)
@@ -24,11 +25,14 @@ class Commit:
     on_confirmed: Callable[[], None]
     is_rejected: bool = False
     is_returned: bool = False
+    # What it acknowledges was delivered on a channel that is lost, so it cannot be carried out as a whole.
+    is_interrupted: bool = False
 
 
-Unconfirmed = tuple[bytes | None, CachedPublish, int, Commit | None, object]
-"""A message that waits for its confirm: receipt, where it went, bytes of its body, the COMMIT that published it, and
-what the observer's counter returned for it (``sent_at``). A plain tuple, since one is made for every message."""
+Unconfirmed = tuple[bytes | None, CachedPublish, int, Commit | None, object, Frame | None]
+"""A message that waits for its confirm: receipt, where it went, bytes of its body, the COMMIT that published it, what
+the observer's counter returned for it (``sent_at``), and the frame, to publish it again if the link is lost; None once
+the broker has returned the message. A plain tuple, since one is made for every message."""
 
 
 class PublisherConfirms:
@@ -72,13 +76,23 @@ class PublisherConfirms:
         """Whether enough is confirmed that a client that filled the window may go on."""
         return 2 * len(self._unconfirmed) <= self._max_messages and 2 * self.unconfirmed_bytes <= self._max_bytes
 
-    def add(
-        self, receipt: bytes | None, cached_publish: CachedPublish, size: int, commit: Commit | None, sent_at: object
-    ) -> None:
+    @property
+    def messages(self) -> Iterable[Unconfirmed]:
+        """What is not confirmed yet, in the order of publishing."""
+        return self._unconfirmed.values()
+
+    def add(self, message: Unconfirmed) -> None:
         """Enter a published message. HOT: once per SEND once confirms are on."""
         self.last_sequence += 1
-        self._unconfirmed[self.last_sequence] = (receipt, cached_publish, size, commit, sent_at)
-        self.unconfirmed_bytes += size
+        self._unconfirmed[self.last_sequence] = message
+        self.unconfirmed_bytes += message[2]
+
+    def take_all(self) -> list[Unconfirmed]:
+        """Take out everything, to publish it on another channel, whose publish sequence numbers begin anew."""
+        messages = list(self._unconfirmed.values())
+        self._unconfirmed.clear()
+        self.last_sequence = self._last_returned = self.unconfirmed_bytes = 0
+        return messages
 
     def confirm(self, sequence: int, *, multiple: bool) -> list[Unconfirmed]:
         """Take out what the broker confirmed or rejected, in the order of publishing. HOT: once per confirm."""
@@ -114,8 +128,8 @@ class PublisherConfirms:
             message = unconfirmed.get(sequence)
             if message is not None and _is_returned(message, returned, receipt):
                 self._last_returned = sequence
-                _, cached_publish, size, commit, _ = message
-                unconfirmed[sequence] = (None, cached_publish, size, commit, None)
+                _, cached_publish, size, commit, _, _ = message
+                unconfirmed[sequence] = (None, cached_publish, size, commit, None, None)
                 return message
         return None
 

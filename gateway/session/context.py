@@ -7,7 +7,9 @@ and events. What all of them do goes through here: answer, hold the frames behin
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import Enum
+from hashlib import md5
 from typing import Final
 
 from gateway.config.virtual_host import VirtualHost
@@ -15,6 +17,7 @@ from gateway.errors import CloseReason, StompError
 from gateway.session import error_frames, ops
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.destination_rules import NO_DESTINATION_RULES
+from gateway.session.destinations import subscription_queue_name
 from gateway.session.observer import SessionObserver
 from gateway.session.queues import DeclaredQueues, QueueRules, QueueSpec
 from gateway.session.subscription import Subscription, Subscriptions
@@ -77,6 +80,8 @@ class Hold(Enum):
     """Too much is published and not confirmed."""
     LINK_WRITE = "link-write"
     """The broker does not take bytes as fast as clients send them."""
+    LINK_LOST = "link-lost"
+    """The connection to the broker is lost, and what went with it is not back yet."""
     BROKER_BLOCKED = "broker-blocked"
     """The broker has a memory or disk alarm, and the client has sent since."""
     RATE_LIMIT = "rate-limit"
@@ -95,9 +100,10 @@ class SessionContext:
     """
 
     __slots__ = (
-        "_frame", "_retries", "_taken", "client_writable", "close_reason", "declared_queues", "destination_rules",
-        "holds", "identity", "login", "observer", "operation", "output", "queue_rules", "settings", "state", "strict",
-        "subscriptions", "traffic", "transactions", "trims_values", "unlogged_errors", "version",
+        "_frame", "_interrupted", "_queues_named", "_retries", "_taken", "client_writable", "close_reason",
+        "declared_queues", "destination_rules", "holds", "identity", "login", "observer", "operation", "output",
+        "queue_rules", "settings", "state", "strict", "subscriptions", "traffic", "transactions", "trims_values",
+        "unlogged_errors", "version",
     )  # fmt: skip
 
     def __init__(self, identity: bytes, *, strict: bool) -> None:
@@ -126,8 +132,11 @@ class SessionContext:
         # The operation under way, and the frame that asked for it.
         self.operation: ops.Operation | None = None
         self._taken: ops.Operation | None = None
+        # The operation that a lost link interrupted; it is asked for again.
+        self._interrupted: ops.Operation | None = None
         self._frame: Frame | None = None
         self._retries = False
+        self._queues_named = 0
 
     # Frames.
 
@@ -185,7 +194,16 @@ class SessionContext:
         """Ask for a subscription whose messages the observer counts; ``queue`` as for `SessionObserver.subscribing`."""
         if self.observer is not None:
             operation.subscription.set_counter(self.observer.subscribing(operation, queue))
+        if queue is not None and operation.queue is None:
+            # The session has declared it before. If the broker loses it, it must be declared as it was then.
+            queue = self.declared_queues.get(queue.name) or queue
+        operation.subscription.request = replace(operation, queue=queue)
         self.ask(operation, frame, retry=retry)
+
+    def ask_instead(self, operation: ops.Subscribe) -> None:
+        """Ask for another subscription in place of the one that the broker has refused, with the same frame."""
+        operation.subscription.request = operation
+        self.operation = operation
 
     def take_operation(self) -> ops.Operation | None:
         """The operation to carry out, handed out once."""
@@ -218,6 +236,50 @@ class SessionContext:
         self._retries = False
         frame, self._frame = self._frame, None
         return frame
+
+    def fresh_queue_name(self) -> bytes:
+        """A name for a queue that no other session reads; unguessable, because the session's identity is."""
+        self._queues_named += 1
+        seed = b"%b %d" % (self.identity, self._queues_named)
+        return subscription_queue_name(md5(seed, usedforsecurity=False).digest())
+
+    # The loss of a link.
+
+    @property
+    def confirms_always(self) -> bool:
+        """Whether everything is published with confirms, so that it is known what to publish again after a loss."""
+        return self.rides_through and self.settings.confirms == "always"
+
+    @property
+    def rides_through(self) -> bool:
+        """Whether the session outlives the loss of a link."""
+        return self.login is not None and self.settings.upstream.ride_through > 0
+
+    def interrupt(self) -> None:
+        """The operation under way was lost with a link. It is asked for again by ``resume``."""
+        self._interrupted, self.operation = self.operation, None
+
+    def recover(self, operation: ops.Recover) -> None:
+        """Ask for a recovery. Unlike ``ask`` it leaves the frame alone that asked for an interrupted operation."""
+        self.operation = operation
+
+    def recovery_done(self) -> None:
+        """The recovery is over, but perhaps not all is back."""
+        self.operation = None
+
+    def resume(self) -> None:
+        """All is back: the interrupted operation is asked for again."""
+        self.operation, self._interrupted = self._interrupted, None
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether a lost link has interrupted an operation, which is to be asked for again."""
+        return self._interrupted is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no operation is under way, apart from a recovery."""
+        return self._interrupted is None and (self.operation is None or isinstance(self.operation, ops.Recover))
 
     # The end.
 

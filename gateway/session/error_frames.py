@@ -92,6 +92,12 @@ commit_rejected: Final = partial(
     "Message rejected",
     "The broker did not accept every message of the transaction; nothing was acknowledged.\n",
 )
+commit_interrupted: Final = partial(
+    StompError,
+    "Transaction interrupted",
+    "The connection to the broker was lost. What the transaction acknowledges will be delivered again; nothing was "
+    "acknowledged.\n",
+)
 commit_unroutable: Final = partial(
     StompError, "Unroutable message", "A message of the transaction reached no queue; nothing was acknowledged.\n"
 )
@@ -154,6 +160,12 @@ def too_many_sessions(whose: str, limit: int) -> StompError:
     """A login beyond a limit; ``whose`` names the user, address or virtual host that has it."""
     body = f"{whose} has {limit} sessions, as many as are allowed; close one, or try again later.\n"
     return StompError("Session limit reached", body, close=CloseReason.SESSION_LIMIT)
+
+
+def too_many_connections(whose: str, limit: int) -> StompError:
+    """A connection beyond a limit; ``whose`` names the listener or address that has it."""
+    body = f"{whose} has {limit} connections, as many as are allowed; try again later.\n"
+    return StompError("Too many connections", body, close=CloseReason.SESSION_LIMIT)
 
 
 def too_many_failed_logins(seconds: int) -> StompError:

@@ -125,7 +125,27 @@ class CloseUpstream:
         return "to close the session's channels"
 
 
-Operation = Login | PreparePublisher | Subscribe | Unsubscribe | RenewToken | CloseUpstream
+@dataclass(frozen=True, slots=True)
+class Recover:
+    """Bring back what went with a lost link, as soon as a broker answers. Answered by Recovered or RecoveryFailed.
+
+    ``subscriptions`` are to consume again, in this order. Then, if ``publishing``, a publishing channel with confirms
+    is opened, and ``queues`` are declared there. All of it may be empty: an operation was interrupted before it began.
+    ``is_again``: nothing has succeeded since the last time, so the time goes on that this may take.
+    """
+
+    subscriptions: tuple[Subscribe, ...] = ()
+    publishing: bool = False
+    queues: tuple[QueueSpec, ...] = ()
+    is_again: bool = False
+
+    @property
+    def purpose(self) -> str:
+        """What the broker is asked for."""
+        return "to bring back what was lost with a link"
+
+
+Operation = Login | PreparePublisher | Subscribe | Unsubscribe | RenewToken | CloseUpstream | Recover
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +224,14 @@ class UpstreamClosed:
 
 @dataclass(frozen=True, slots=True)
 class OperationFailed:
-    """The broker refused the operation under way and closed its channel."""
+    """The broker refused the operation under way and closed its channel.
+
+    ``of_publish``: it refused a message sent before on the same channel, and not the operation.
+    """
 
     code: int
     text: str
+    of_publish: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,14 +252,43 @@ class ConsumerCancelled:
 
 @dataclass(frozen=True, slots=True)
 class LinkLost:
-    """An AMQP connection of the session ended. ``text`` is the broker's or the gateway's, fit for the client."""
+    """An AMQP connection of the session ended. ``text`` is the broker's or the gateway's, fit for the client.
+
+    With it went the channels of these subscriptions, and with ``publishing`` the publishing channel.
+    """
+
+    code: int
+    text: str
+    subscriptions: tuple[Subscription, ...] = ()
+    publishing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OperationInterrupted:
+    """The link was lost, or no broker answered, before the operation under way was answered."""
 
     code: int
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What was lost is back: the subscriptions, and the publishing channel if it was asked for."""
+
+    subscribed: tuple[Subscribed, ...] = ()
+    publisher: PublisherPrepared | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryFailed:
+    """What was lost does not come back. Without ``code``, because it took too long; else the broker refused it."""
+
+    code: int = 0
+    text: str = ""
+
+
 Event = (
     LoggedIn | LoginFailed | BrokerUnreachable | SessionRefused | TooManyFailedLogins | PublisherPrepared | Subscribed
     | Unsubscribed | TokenRenewed | TokenRefused | UpstreamClosed | OperationFailed | ChannelClosed | ConsumerCancelled
-    | LinkLost
+    | LinkLost | OperationInterrupted | Recovered | RecoveryFailed
 )  # fmt: skip

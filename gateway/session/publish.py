@@ -6,13 +6,16 @@ A SEND is published at once where everything it needs is there. Otherwise it ask
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from gateway.amqp.codec import Publication
 from gateway.amqp.splitter import Return
 from gateway.session import error_frames, ops
 from gateway.session.cached_publish import CachedPublish
 from gateway.session.confirms import Commit, PublisherConfirms
 from gateway.session.context import NO_SETTINGS, Hold, SessionContext
 from gateway.session.delivery_ledger import AckMode
-from gateway.session.queues import temporary_queue
+from gateway.session.queues import QueueSpec, temporary_queue
 from gateway.session.transactions import size_of
 from gateway.stomp.encoder import encode_receipt
 from gateway.stomp.frame import Frame
@@ -22,13 +25,20 @@ class Publisher:
     """What a session publishes."""
 
     __slots__ = (
-        "_blocked", "_channel", "_context", "_frame_max", "_output", "confirms", "has_confirms",
+        "_blocked", "_channel", "_channel_key", "_confirmed_before", "_context", "_frame_max", "_output", "confirms",
+        "has_confirms", "is_lost",
     )  # fmt: skip
 
     def __init__(self, context: SessionContext) -> None:
         self._context = context
         # The publishing channel; 0 until the first SEND has asked for it.
         self._channel = self._frame_max = 0
+        # Another object for each channel: what was encoded for one channel must not be sent on another.
+        self._channel_key = object()
+        # Whether the channel is lost, and not back yet.
+        self.is_lost = False
+        # How many messages were confirmed when the last recovery left some unconfirmed; None without such.
+        self._confirmed_before: int | None = None
         # Whether the broker confirms what is published. The first frame that needs it switches confirms on.
         self.has_confirms = False
         self.confirms = PublisherConfirms(NO_SETTINGS)
@@ -55,7 +65,11 @@ class Publisher:
         if not isinstance(cached, CachedPublish):
             cached = self._cache(frame)
         receipt = frame.receipt
-        if cached.publication is None or not cached.is_plain or (receipt is not None and not self.has_confirms):
+        if (
+            cached.channel_key is not self._channel_key
+            or not cached.is_plain
+            or (receipt is not None and not self.has_confirms)
+        ):
             self._send_slowly(frame, cached)
             return
         self.publish(frame, cached)
@@ -93,6 +107,16 @@ class Publisher:
         if self._blocked or self.confirms.is_full:
             self._hold()
 
+    def is_ready(self, send: Frame, commit: Frame) -> bool:
+        """Whether a SEND of a transaction can be published as it was prepared; else this asks for what is missing.
+
+        Only the loss of a link takes anything away again. ``commit`` is then carried out anew.
+        """
+        cached = send.header_block.cached_publish
+        if not isinstance(cached, CachedPublish) or cached.channel_key is self._channel_key:
+            return True
+        return self._is_prepared(commit, cached)
+
     def _is_prepared(self, frame: Frame, cached: CachedPublish) -> bool:
         """Whether everything a SEND needs is there. If not, this asks for the next missing thing."""
         context = self._context
@@ -102,22 +126,35 @@ class Publisher:
             return False
         queue = cached.queue if cached.queue is not None and cached.queue.name not in context.declared_queues else None
         needs_confirm = (frame.receipt is not None or cached.mandatory) and cached.transaction is None
-        confirms = self.has_confirms or needs_confirm
+        # A session that is to outlive its link publishes with confirms, to know what it has to publish again.
+        confirms = self.has_confirms or needs_confirm or context.confirms_always
         if not self._channel or queue is not None or confirms is not self.has_confirms:
             context.ask(ops.PreparePublisher(confirms, queue), frame, retry=True)
             return False
         reply_queue = temp_queues.get(cached.temp_queue or b"")
-        if cached.publication is None or cached.reply_queue != reply_queue:
-            cached.build(self._channel, self._frame_max, reply_queue)
+        if cached.channel_key is not self._channel_key or cached.reply_queue != reply_queue:
+            cached.build(self._channel, self._frame_max, reply_queue, self._channel_key)
         return True
 
     def _ask_for_temp_queue(self, identifier: bytes, frame: Frame) -> None:
         """Ask for the queue behind ``/temp-queue/<id>`` in a reply-to, and subscribe to it."""
         context = self._context
         subscription = context.new_subscription(b"T_" + identifier, identifier, AckMode.AUTO)
-        queue = temporary_queue(identifier, context.queue_rules)
-        operation = ops.Subscribe(subscription, queue, "", None, context.settings.auto_ack_window)
+        # A queue that the broker has named cannot be declared again under its name.
+        name = context.fresh_queue_name().decode() if context.rides_through else ""
+        queue = temporary_queue(identifier, context.queue_rules, name)
+        operation = ops.Subscribe(subscription, queue, name, None, context.settings.auto_ack_window)
         context.ask_to_subscribe(operation, queue, frame, retry=True)
+
+    def ask_for_name(self, refused: ops.Operation | None) -> bool:
+        """Let the broker name a temporary queue after all, if the user may not declare one of another name."""
+        if not isinstance(refused, ops.Subscribe) or refused.subscription.destination:
+            return False
+        if refused.queue is None or not refused.queue.name:
+            return False
+        operation = replace(refused, queue=replace(refused.queue, name=""), queue_name="")
+        self._context.ask_instead(operation)
+        return True
 
     def publish(self, frame: Frame, cached: CachedPublish, commit: Commit | None = None) -> None:
         """Publish a frame whose publication is built. HOT: once per SEND."""
@@ -133,7 +170,7 @@ class Publisher:
         traffic.published_bytes += size
         sent_at = None if counter is None else counter.sent(size, receipt is not None)
         if self.has_confirms:
-            self.confirms.add(receipt, cached, size, commit, sent_at)
+            self.confirms.add((receipt, cached, size, commit, sent_at, frame))
 
     def _hold(self) -> None:
         holds = self._context.holds
@@ -150,7 +187,7 @@ class Publisher:
         operation = context.operation
         self._channel, self._frame_max, self.has_confirms = event.channel, event.frame_max, event.confirms
         if isinstance(operation, ops.PreparePublisher) and operation.queue is not None:
-            context.declared_queues.add(operation.queue.name)
+            context.declared_queues.add(operation.queue.name, operation.queue)
         context.operation_done()
 
     def set_blocked(self, blocked: bool) -> None:
@@ -172,7 +209,7 @@ class Publisher:
         else:
             traffic.rejected += len(messages)
         finished: Commit | None = None
-        for receipt, cached, _, commit, sent_at in messages:
+        for receipt, cached, _, commit, sent_at, _ in messages:
             if sent_at is not None and cached.counter is not None:
                 cached.counter.confirmed(sent_at, accepted)
             if commit is not None:
@@ -185,20 +222,75 @@ class Publisher:
             elif receipt is not None:
                 output.append(encode_receipt(receipt))
                 traffic.receipts_sent += 1
-        if Hold.CONFIRM_WINDOW in context.holds and self.confirms.is_half_empty:
-            context.holds.discard(Hold.CONFIRM_WINDOW)
+        self._release_window()
         if finished is not None:
             finished.on_confirmed()
+
+    def _release_window(self) -> None:
+        if Hold.CONFIRM_WINDOW in self._context.holds and self.confirms.is_half_empty:
+            self._context.holds.discard(Hold.CONFIRM_WINDOW)
 
     def message_returned(self, returned: Return) -> None:
         """Take a mandatory message that reached no queue. Its confirm still follows."""
         message = self.confirms.take_returned(returned)
         if message is None:
             return
-        receipt, cached, _, commit, sent_at = message
+        receipt, cached, _, commit, sent_at, _ = message
         self._context.traffic.returned += 1
         if sent_at is not None and cached.counter is not None:
             cached.counter.confirmed(sent_at, False)
         if commit is not None:
             commit.is_returned = True
         self._context.fail(error_frames.unroutable(cached.destination, returned.text), receipt)
+
+    # The loss of the link.
+
+    @property
+    def queues_of_unconfirmed(self) -> tuple[QueueSpec, ...]:
+        """The queues that the unconfirmed messages are for, as their SENDs declared them."""
+        queues = {cached.queue.name: cached.queue for _, cached, *_ in self.confirms.messages if cached.queue}
+        return tuple(queues.values())
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether nothing of what the last recovery published again was confirmed."""
+        return self._confirmed_before == self._context.traffic.confirmed and bool(self.confirms)
+
+    def lost(self) -> None:
+        """The channel is gone. All that was published on it and is not confirmed is in ``confirms``, with its frame.
+
+        Whatever was encoded for it is worthless now, sent or not; ``restored`` encodes it again.
+        """
+        self.is_lost = True
+        self._channel = 0
+        self._channel_key = object()
+        self._output.clear()
+        self.set_blocked(False)
+
+    def restored(self, event: ops.PublisherPrepared) -> None:
+        """There is a channel again: publish in the old order what is not confirmed. Nothing new comes before it.
+
+        Not again: what the broker returned, and what belongs to a COMMIT that is answered with an ERROR.
+        """
+        self.is_lost = False
+        self._channel, self._frame_max, self.has_confirms = event.channel, event.frame_max, event.confirms
+        given_up: list[Commit] = []
+        for message in self.confirms.take_all():
+            receipt, cached, _, commit, _, frame = message
+            if frame is None or (commit is not None and commit.is_interrupted):
+                if commit is not None:
+                    commit.unconfirmed -= 1
+                    given_up.append(commit)
+                continue
+            self._output.append(self._built(cached).encode(frame.body, cached.values(receipt, frame)))
+            self.confirms.add(message)
+        self._confirmed_before = self._context.traffic.confirmed if self.confirms else None
+        self._release_window()
+        if given_up and not given_up[-1].unconfirmed:
+            given_up[-1].on_confirmed()
+
+    def _built(self, cached: CachedPublish) -> Publication:
+        if cached.publication is not None and cached.channel_key is self._channel_key:
+            return cached.publication
+        reply_queue = self._context.subscriptions.temp_queues.get(cached.temp_queue or b"", cached.reply_queue)
+        return cached.build(self._channel, self._frame_max, reply_queue, self._channel_key)

@@ -103,19 +103,27 @@ class QueueRules:
 class DeclaredQueues:
     """The queues that a session has declared and need not declare again: the last 10,000 of them."""
 
-    __slots__ = ("_names",)
+    __slots__ = ("_by_name",)
 
     def __init__(self) -> None:
-        self._names: dict[str, None] = {}
+        self._by_name: dict[str, QueueSpec] = {}
 
     def __contains__(self, name: str) -> bool:
-        return name in self._names
+        return name in self._by_name
 
-    def add(self, name: str) -> None:
-        """Remember a queue."""
-        if len(self._names) >= _REMEMBERED_QUEUES:
-            del self._names[next(iter(self._names))]
-        self._names[name] = None
+    def get(self, name: str) -> QueueSpec | None:
+        """A queue as it was declared."""
+        return self._by_name.get(name)
+
+    def add(self, name: str, queue: QueueSpec) -> None:
+        """Remember a queue; its name may be the broker's choice."""
+        if len(self._by_name) >= _REMEMBERED_QUEUES:
+            del self._by_name[next(iter(self._by_name))]
+        self._by_name[name] = queue
+
+    def clear(self) -> None:
+        """Forget them: the broker may have lost those that are not durable."""
+        self._by_name.clear()
 
 
 def name_for_broker(header: bytes, name: bytes) -> str:
@@ -173,10 +181,10 @@ def _named_queue(
     return _spec(name, headers, durable is not False, {}, rules, rules.canonical_texts(destination))
 
 
-def temporary_queue(identifier: bytes, rules: QueueRules) -> QueueSpec:
-    """The queue behind ``/temp-queue/<id>`` in a reply-to: the broker names it, and only one session reads it."""
+def temporary_queue(identifier: bytes, rules: QueueRules, name: str = "") -> QueueSpec:
+    """The queue behind ``/temp-queue/<id>`` in a reply-to: only one session reads it. An empty name is the broker's."""
     arguments = with_defaults({}, rules.defaults, (identifier,), may_be_replicated=False)
-    return QueueSpec("", exclusive=True, auto_delete=True, arguments=arguments)
+    return QueueSpec(name, exclusive=True, auto_delete=True, arguments=arguments)
 
 
 def subscription_queue(

@@ -8,6 +8,7 @@
              ├─ TransactionHandler  BEGIN, COMMIT, ABORT ── the Publisher
              ├─ SubscribeHandler    SUBSCRIBE, UNSUBSCRIBE
              ├─ AckHandler          ACK, NACK
+             ├─ RideThrough         the loss of a link
              ├─ DisconnectHandler   DISCONNECT ── the PublisherConfirms and TransactionHandler that it waits for
              └─ SessionContext      of all handlers ─┬─ Subscriptions ── Subscription ── DeliveryLedger
                                                      └─ OpenTransactions
@@ -29,7 +30,7 @@ not to read, so ``holds`` explains why a client stalls.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from gateway.amqp.splitter import Return
@@ -42,6 +43,7 @@ from gateway.session.context import READING, Hold, SessionContext, State
 from gateway.session.disconnect import DisconnectHandler
 from gateway.session.observer import SessionObserver
 from gateway.session.publish import Publisher
+from gateway.session.ride_through import RideThrough
 from gateway.session.subscribe import AckHandler, SubscribeHandler
 from gateway.session.subscription import Subscription
 from gateway.stomp.decoder import Decoder, FrameLimits
@@ -55,6 +57,8 @@ NO_TURN_LIMIT: Final = 1 << 62
 _FRAMES_PER_CHECK: Final = 16
 
 _TOPIC: Final = b"/topic/"
+
+_ACCESS_REFUSED: Final = 403
 
 
 def _no_time() -> float:
@@ -71,9 +75,9 @@ class Session:
     """
 
     __slots__ = (
-        "_acknowledgements", "_clock", "_connect", "_context", "_disconnect", "_limits", "_publisher", "_subscriber",
-        "_tokens", "_transactions", "_turn_time", "confirms", "holds", "identity", "max_frames_per_turn", "output",
-        "reached_turn_limit", "subscriptions", "traffic",
+        "_acknowledgements", "_clock", "_connect", "_context", "_disconnect", "_limits", "_publisher", "_ride_through",
+        "_subscriber", "_tokens", "_transactions", "_turn_time", "confirms", "holds", "identity", "max_frames_per_turn",
+        "output", "reached_turn_limit", "subscriptions", "traffic",
     )  # fmt: skip
 
     def __init__(
@@ -100,12 +104,36 @@ class Session:
         self._publisher = Publisher(context)
         self.confirms = self._publisher.confirms
         self._transactions = TransactionHandler(context, self._publisher, now)
+        self._ride_through = RideThrough(context, self._publisher, self._transactions)
         self._subscriber = SubscribeHandler(context)
         self._acknowledgements = AckHandler(context)
         self._tokens = TokenHandler(context)
         self._disconnect = DisconnectHandler(context, self.confirms, self._transactions)
 
     # Questions.
+
+    def can_leave(self, subscriptions: Iterable[Subscription]) -> bool:
+        """Whether these subscriptions, or the publishing channel, could move to another link at a quiet moment.
+
+        The session must be able to bring them back, and their queues must outlive their last consumer.
+        """
+        return self._context.rides_through and all(map(_outlives_consumers, subscriptions))
+
+    def is_quiet(self, subscriptions: Iterable[Subscription]) -> bool:
+        """Whether nothing is under way: no operation, no message without its confirm, no delivery unsettled."""
+        context = self._context
+        return (
+            context.state is State.CONNECTED
+            and context.operation is None
+            and not self.is_recovering
+            and not self.confirms
+            and all(subscription.ledger.outstanding == 0 for subscription in subscriptions)
+        )
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether something that was lost with a link is not back yet."""
+        return self._ride_through.is_under_way
 
     @property
     def state(self) -> State:
@@ -301,6 +329,7 @@ class Session:
             return
         _EVENTS[type(event)](self, event)
         self._disconnect.advance()
+        self._ride_through.advance()
 
     def _logged_in(self, event: ops.LoggedIn) -> None:
         operation = self._context.operation
@@ -314,10 +343,11 @@ class Session:
 
     def _operation_failed(self, event: ops.OperationFailed) -> None:
         context, operation = self._context, self._context.operation
+        if event.code == _ACCESS_REFUSED and self._publisher.ask_for_name(operation):
+            return
         receipt = context.receipt_of(context.operation_failed())
-        if isinstance(operation, ops.PreparePublisher) and "exchange '" in event.text:
-            # Perhaps an earlier message closed the channel, and not this operation.
-            receipt = self._publisher.confirms.receipt_of_failure(event.text) or receipt
+        if event.of_publish:
+            receipt = self._publisher.confirms.receipt_of_failure(event.text)
         is_topic = isinstance(operation, ops.Subscribe) and operation.subscription.destination.startswith(_TOPIC)
         refusal = error_frames.topic_refused if is_topic else error_frames.broker_error
         context.fail(refusal(event.code, event.text, self.settings), receipt)
@@ -330,8 +360,12 @@ class Session:
             receipt = self._publisher.confirms.receipt_of_failure(event.text)
         context.fail(error_frames.broker_error(event.code, event.text, self.settings), receipt)
 
-    def _link_lost(self, event: ops.LinkLost) -> None:
-        self._context.fail(error_frames.broker_error(event.code, event.text, self.settings, CloseReason.LINK_LOST))
+    def _interrupted(self, event: ops.OperationInterrupted) -> None:
+        if isinstance(self._context.operation, ops.CloseUpstream) and self._context.rides_through:
+            # Everything was confirmed before, and the broker itself has closed the channels that were left.
+            self._disconnect.upstream_closed(ops.UpstreamClosed())
+        else:
+            self._ride_through.interrupted(event)
 
     # What the server carries out.
 
@@ -422,7 +456,17 @@ _EVENTS: Final[dict[type[ops.Event], Callable[[Session, Any], None]]] = {
     ops.TokenRefused: lambda session, event: session._tokens.refused(event),
     ops.OperationFailed: lambda session, event: session._operation_failed(event),
     ops.ChannelClosed: lambda session, event: session._channel_closed(event),
-    ops.LinkLost: lambda session, event: session._link_lost(event),
+    ops.LinkLost: lambda session, event: session._ride_through.link_lost(event),
+    ops.OperationInterrupted: lambda session, event: session._interrupted(event),
+    ops.Recovered: lambda session, event: session._ride_through.recovered(event),
+    ops.RecoveryFailed: lambda session, event: session._ride_through.failed(event),
     ops.UpstreamClosed: lambda session, event: session._disconnect.upstream_closed(event),
 }
 """What takes each event of the broker."""
+
+
+def _outlives_consumers(subscription: Subscription) -> bool:
+    """Whether the queue of a subscription surely lives on without a consumer."""
+    request = subscription.request
+    queue = request.queue if isinstance(request, ops.Subscribe) else None
+    return queue is not None and not queue.auto_delete and not queue.exclusive

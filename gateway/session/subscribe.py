@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import md5
 from typing import Final
 
 from gateway.config.virtual_host import VirtualHost
@@ -16,7 +15,7 @@ from gateway.session import error_frames, ops
 from gateway.session.context import SessionContext
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.destination_rules import NO_DESTINATION_RULES, DestinationRules
-from gateway.session.destinations import TEMP_QUEUE, Destination, DestinationKind, not_for, subscription_queue_name
+from gateway.session.destinations import TEMP_QUEUE, Destination, DestinationKind, not_for
 from gateway.session.queues import (
     QUEUE_TYPE,
     Argument,
@@ -185,16 +184,15 @@ def _prefetch(text: bytes | None, settings: VirtualHost) -> int:
 class SubscribeHandler:
     """The subscriptions that a session begins and ends."""
 
-    __slots__ = ("_context", "_queues_named")
+    __slots__ = ("_context",)
 
     def __init__(self, context: SessionContext) -> None:
         self._context = context
-        self._queues_named = 0
 
     def subscribe(self, frame: Frame) -> None:
         """SUBSCRIBE."""
         context = self._context
-        headers, fresh = context.headers(frame), self._fresh_queue_name()
+        headers, fresh = context.headers(frame), context.fresh_queue_name()
         request = read_subscribe(headers, fresh, context.settings, context.queue_rules, context.destination_rules)
         if request.tag in context.subscriptions:
             raise error_frames.duplicate_subscription(request.tag)
@@ -211,12 +209,6 @@ class SubscribeHandler:
             is_stream=request.is_stream,
         )
         context.ask_to_subscribe(operation, request.queue, frame)
-
-    def _fresh_queue_name(self) -> bytes:
-        """A name for a queue that no other session reads; unguessable, because the session's identity is."""
-        self._queues_named += 1
-        seed = b"%b %d" % (self._context.identity, self._queues_named)
-        return subscription_queue_name(md5(seed, usedforsecurity=False).digest())
 
     def unsubscribe(self, frame: Frame) -> None:
         """UNSUBSCRIBE."""
@@ -240,7 +232,7 @@ class SubscribeHandler:
         context, subscription = self._context, event.subscription
         operation = context.operation
         if isinstance(operation, ops.Subscribe) and operation.queue is not None and operation.binding is None:
-            context.declared_queues.add(event.queue_name)
+            context.declared_queues.add(event.queue_name, operation.queue)
         context.subscriptions.add(subscription, event.queue_name)
         if context.observer is not None and isinstance(operation, ops.Subscribe):
             context.observer.subscribed(operation, event.queue_name)
@@ -296,7 +288,7 @@ class AckHandler:
         transaction = headers.get(b"transaction")
         if transaction is not None:
             context.transactions.enlist(transaction, size_of(frame)).settlements.append(settlement)
-        elif settlement.is_outstanding:
+        elif settlement.is_acceptable:
             context.subscriptions.settle(settlement)
         else:
             # RECEIPT before ERROR, as with RabbitMQ's adapter, where the broker finds the mistake afterwards.
@@ -327,8 +319,8 @@ class AckHandler:
             raise error_frames.message_without_subscription(ack_id)
         if requeue is not None and subscription.is_stream and not context.queue_rules.streams_take_nack:
             raise error_frames.stream_takes_nothing_back(subscription.destination)
-        number, base = int(digits), subscription.base
-        if 0 < number <= base:
+        number = int(digits)
+        if 0 < number <= subscription.first_base:
             # Delivered to an earlier subscription with the same id. No message has the number 0.
             raise error_frames.message_without_subscription(ack_id)
-        return Settlement(subscription, max(0, number - base), ack_id, requeue)
+        return Settlement(subscription, number, ack_id, requeue)

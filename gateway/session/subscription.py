@@ -56,13 +56,14 @@ class Subscription:
         shows_ack: whether MESSAGE carries an ack header, as it does in STOMP 1.2 unless the mode is auto.
         window: the prefetch of a subscription with ack:auto. Settling is urgent after a quarter of it.
         base: the number in a message-id is the delivery tag plus this, so that the numbers of an earlier subscription
-            with the same tag do not come again.
+            with the same tag, or of a channel that was lost, do not come again.
     """
 
     __slots__ = (
-        "_auto_acks", "_body_bytes", "_counter", "_header_cache", "_is_pending", "_notify_above", "_prefixes",
-        "_redelivered", "_stopped_at", "_urgent_after", "base", "destination", "identifier", "is_stream", "kind",
-        "ledger", "mode", "output", "queue", "tag",
+        "_auto_acks", "_body_bytes", "_counter", "_header_cache", "_is_pending", "_is_started", "_notify_above",
+        "_prefixes", "_redelivered", "_stats_before", "_stopped_at", "_urgent_after", "base", "destination",
+        "first_base", "identifier", "is_lost", "is_stream", "kind", "ledger", "mode", "next_offset", "output", "queue",
+        "request", "tag",
     )  # fmt: skip
 
     def __init__(
@@ -80,7 +81,8 @@ class Subscription:
         self.tag = tag
         self.identifier = identifier
         self.mode = mode
-        self.base = base
+        # ``first_base`` stays; ``base`` grows with each channel that is lost.
+        self.base = self.first_base = base
         self.destination = destination
         self.kind = parse(destination).kind if destination else DestinationKind.TEMP_QUEUE
         # The name of the queue that it consumes, once the broker has answered.
@@ -89,11 +91,19 @@ class Subscription:
         # closing the whole link, with other sessions' channels. Only the headers of the messages show it. The first
         # message decides, because any later one may have passed through a stream before and kept that header.
         self.is_stream: bool | None = None
+        # Of a stream: the offset behind the last message that came.
+        self.next_offset: int | None = None
+        # The operation (`ops.Subscribe`) that brings it back when its channel is lost, and whether that is so now.
+        self.request: object = None
+        self.is_lost = False
         self.ledger = DeliveryLedger(mode)
         # Where MESSAGE frames go, in pieces. Until ``start`` they collect here.
         self.output: list[bytes] = []
         self._counter: DeliveryCounter | None = None
         self._body_bytes = self._redelivered = 0
+        # What is counted by delivery tags: of the channels that were lost. And whether messages go to the client.
+        self._stats_before = TrafficCounter()
+        self._is_started = False
         # The stats when deliveries stopped, and what the client had settled by then.
         self._stopped_at: tuple[TrafficCounter, int] | None = None
         # With ack:auto it enters itself here when a tag above ``_notify_above`` is delivered, and asks for urgency at
@@ -120,34 +130,71 @@ class Subscription:
         return self.destination or self.tag[2:]
 
     @property
+    def must_return(self) -> bool:
+        """Whether its channel is lost, and its messages are wanted."""
+        return self.is_lost and self._stopped_at is None
+
+    @property
     def stats(self) -> TrafficCounter:
         """What went to the client so far."""
         ledger = self.ledger
+        before = self._stats_before
         if self._stopped_at is not None:
             stats, settled_before = self._stopped_at
             settled = 0 if self.mode is AckMode.AUTO else ledger.settled_by_client - settled_before
-            refused = ledger.requeued - stats.requeued + ledger.discarded - stats.discarded
+            requeued, discarded = before.requeued + ledger.requeued, before.discarded + ledger.discarded
+            refused = requeued - stats.requeued + discarded - stats.discarded
             return replace(
                 stats,
                 outstanding=max(0, stats.outstanding - settled),
                 acknowledged=stats.acknowledged + settled - refused,
-                requeued=ledger.requeued,
-                discarded=ledger.discarded,
+                requeued=requeued,
+                discarded=discarded,
             )
-        settled = self.ledger.settled_by_client
+        settled = ledger.settled_by_client
         return TrafficCounter(
-            delivered=ledger.last_tag - ledger.dropped,
+            delivered=before.delivered + ledger.last_tag - ledger.dropped,
             delivered_bytes=self._body_bytes,
             redelivered=self._redelivered,
             outstanding=ledger.outstanding,
-            acknowledged=settled - ledger.requeued - ledger.discarded,
-            requeued=ledger.requeued,
-            discarded=ledger.discarded,
+            acknowledged=before.acknowledged + settled - ledger.requeued - ledger.discarded,
+            requeued=before.requeued + ledger.requeued,
+            discarded=before.discarded + ledger.discarded,
         )
 
     def set_channel(self, number: int) -> None:
-        """Note the channel on which its deliveries are settled."""
+        """Note the channel on which its deliveries are settled from now on; what another one delivered is lost."""
+        if self.ledger.channel:
+            self.lost()
         self.ledger.channel = number
+        self.is_lost = False
+
+    def lost(self) -> None:
+        """Its channel is gone, and with it what the client has not settled: the broker delivers that again.
+
+        Delivery tags begin anew on the next channel. So the numbers go on above those that the client knows, and tell
+        for ever which deliveries are of a lost channel (`Settlement.is_lost`). The new ledger knows nothing of them.
+        """
+        self.is_lost = True
+        if not self._is_started:
+            # The client has seen nothing of it.
+            self.output.clear()
+            self._auto_acks = PendingAutoAcks()
+            self._body_bytes = self._redelivered = 0
+        else:
+            stats = replace(self.stats, outstanding=0)
+            self._stats_before = stats
+            if self._stopped_at is not None:
+                self._stopped_at = (stats, 0)
+            self.base = self.last_number
+            if self in self._auto_acks.subscriptions:
+                self._auto_acks.subscriptions.remove(self)
+        if self._counter is not None:
+            self._counter.lost(self.ledger.last_tag, self.ledger.outstanding)
+        self.ledger = DeliveryLedger(self.mode)
+        self.ledger.counter = self._counter
+        self._is_pending = False
+        self._notify_above = 0 if self.mode is AckMode.AUTO else _NEVER
 
     def set_counter(self, counter: DeliveryCounter | None) -> None:
         """Let a counter see every message and every settlement."""
@@ -157,6 +204,7 @@ class Subscription:
         """Let messages go to the client, first those that arrived before the RECEIPT of its SUBSCRIBE."""
         output += self.output
         self.output = output
+        self._is_started = True
         auto_acks.subscriptions += self._auto_acks.subscriptions
         auto_acks.is_urgent |= self._auto_acks.is_urgent
         self._auto_acks = auto_acks
@@ -211,8 +259,13 @@ class Subscription:
         destination = message_destination(route[1:split], route[split + 1 :])
         start, message_id, ack = self._prefixes
         before = b"%bdestination:%b\n%b" % (start, escape(destination), message_id)
-        if self.is_stream is None:
-            self.is_stream = _is_from_stream(properties)
+        if self.is_stream is not False:
+            offset = _stream_offset(properties)
+            if self.is_stream is None:
+                self.is_stream = offset is not None
+            if self.is_stream and offset is not None:
+                # No message of a stream is found in the cache, because each has another offset among its properties.
+                self.next_offset = offset + 1
         headers = (before, ack, b"\n" + translate.message_headers(amqp.decode(properties)))
         if len(key) <= _LARGEST_CACHED_BLOCK:
             if len(self._header_cache) >= _CACHED_BLOCKS:
@@ -228,7 +281,7 @@ class Subscription:
         given back, so it is delivered all the same.
         """
         if self.is_stream is None:
-            self.is_stream = _is_from_stream(properties)
+            self.is_stream = _stream_offset(properties) is not None
         if self.is_stream:
             self.deliver(tag, redelivered, route, properties, body)
         else:
@@ -255,10 +308,13 @@ class Subscription:
         return True
 
 
-def _is_from_stream(properties: bytes) -> bool:
-    """Whether a stream delivered a message. No STOMP client can send such an entry: theirs are all texts."""
+def _stream_offset(properties: bytes) -> int | None:
+    """The place of a message in its stream; None if no stream delivered it.
+
+    No STOMP client can send such an entry: theirs are all texts.
+    """
     headers = amqp.decode(properties).headers or ()
-    return any(name == _STREAM_OFFSET and isinstance(value, int) for name, value in headers)
+    return next((value for name, value in headers if name == _STREAM_OFFSET and isinstance(value, int)), None)
 
 
 def split_frames(pieces: list[bytes]) -> list[bytes]:
@@ -286,26 +342,40 @@ def split_frames(pieces: list[bytes]) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """One ACK or NACK: the delivery that it names, and whether a NACK requeues; ``requeue`` is None for an ACK."""
+    """One ACK or NACK: the delivery that it names, and whether a NACK requeues; ``requeue`` is None for an ACK.
+
+    ``number`` is the delivery as the client names it; 0 means everything delivered so far.
+    """
 
     subscription: Subscription
-    tag: int
+    number: int
     ack_id: bytes
     requeue: bool | None = None
 
     @property
-    def number(self) -> int:
-        """The delivery as the client names it."""
-        return self.subscription.base + self.tag
+    def is_lost(self) -> bool:
+        """Whether the delivery came on a channel that was lost. The broker delivers it again, under another number."""
+        return 0 < self.number <= self.subscription.base
 
     @property
-    def is_outstanding(self) -> bool:
-        """Whether there is something to settle. Under ack:auto the client has nothing to settle."""
-        return self.subscription.mode is not AckMode.AUTO and self.subscription.ledger.is_outstanding(self.tag)
+    def tag(self) -> int:
+        """The delivery tag, on the subscription's present channel."""
+        return max(0, self.number - self.subscription.base)
+
+    @property
+    def is_acceptable(self) -> bool:
+        """Whether a client may send it: there is something to settle, or was until a channel was lost.
+
+        Under ack:auto the client has nothing to settle.
+        """
+        subscription = self.subscription
+        if subscription.mode is AckMode.AUTO:
+            return False
+        return self.is_lost or subscription.ledger.is_outstanding(self.tag)
 
     def carry_out(self) -> None:
-        """Settle the delivery, unless an acknowledgement before this one did."""
-        if not self.is_outstanding:
+        """Settle the delivery, unless an acknowledgement before this one did, or its channel is lost."""
+        if self.is_lost or not self.is_acceptable:
             return
         if self.requeue is None:
             self.subscription.ledger.acknowledge(self.tag)

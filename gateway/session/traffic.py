@@ -99,6 +99,12 @@ class DeliveryCounter(Protocol):
         a NACK, whether they return to their queue.
         """
 
+    def lost(self, last_tag: int, outstanding: int, /) -> None:
+        """Note that the channel is lost: so many messages return to their queue, and tags begin anew.
+
+        ``last_tag`` is that of the last message.
+        """
+
 
 class SessionTraffic:
     """What one session received, sent and had confirmed.

@@ -16,7 +16,7 @@ from tests.chaos.run import RunReport, perform
 from tests.chaos.schedule import Schedule
 from tests.chaos.servers import Servers
 
-RIDE_THROUGH: Final = "none"
+RIDE_THROUGH: Final = "60s"
 """The value of ``upstream.ride_through``; ``none`` leaves the key out."""
 
 

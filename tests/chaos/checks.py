@@ -26,6 +26,9 @@ _SHOWN: Final = 3
 _GRACE: Final = 1.0
 """Seconds by which a client may see an effect after the fault, and a process act before it was recorded."""
 
+_UNKNOWN: Final = 5.0
+"""Seconds in which a message without a receipt is thought to be confirmed, whatever stalls."""
+
 _LOGIN_TIMEOUT: Final = 12.0
 """Without riding through, logins fail so long after the link has gone: while the broker is sought."""
 
@@ -102,10 +105,9 @@ def come_again(recording: Recording) -> Iterable[Finding]:
     gateway publishes again what was not confirmed when a link was lost.
     """
     losses = _losses(recording)
-    confirmed = {event.copy: event.at for event in recording.of(Confirmed)}
-    sent = {event.copy: event.at for event in recording.of(Sent)}
     first: dict[tuple[str, Copy], float] = {}
     settled: dict[tuple[str, Copy], float] = {}
+    publishing = _publishing_spans(recording)
     for event in recording.events:
         if isinstance(event, Settled):
             _ = settled.setdefault((event.queue, event.copy), event.at)
@@ -113,11 +115,9 @@ def come_again(recording: Recording) -> Iterable[Finding]:
             continue
         key = (event.queue, event.copy)
         began = first.setdefault(key, event.at)
-        if key not in settled:
+        if key not in settled or event.copy not in publishing:
             continue
-        acknowledging = _overlap(losses, began, settled[key] + _GRACE)
-        publishing = _overlap(losses, sent[event.copy], confirmed.get(event.copy, event.at) + _GRACE)
-        if not acknowledging and not publishing:
+        if not _overlap(losses, began, settled[key] + _GRACE) and not _overlap(losses, *publishing[event.copy]):
             yield (
                 f"came again: {event.copy} at {event.at:.3f} from {event.queue} to {event.consumer}, "
                 f"after the receipt of its ACK at {settled[key]:.3f}"
@@ -125,15 +125,30 @@ def come_again(recording: Recording) -> Iterable[Finding]:
 
 
 def doubled(recording: Recording) -> Iterable[Finding]:
-    """Without a lost link a copy is in a queue once: if it comes twice, the second says ``redelivered``."""
-    if recording.faults(_LOSSES):
+    """A copy is in a queue once: if it comes twice, the second says ``redelivered``.
+
+    Documented: the gateway publishes again what was not confirmed when a link was lost. A broker that ends forgets what
+    it has delivered, and a reply may be given twice.
+    """
+    if recording.faults(BROKER_ENDS):
         return
+    losses = _losses(recording)
+    publishing = _publishing_spans(recording)
     seen: set[tuple[str, Copy]] = set()
     for event in recording.of(Delivered):
         key = (event.queue, event.copy)
-        if key in seen and not event.redelivered and not event.queue.startswith(REPLIES):
-            yield f"twice: {event.copy} at {event.at:.3f} to {event.consumer} is not marked as redelivered"
+        is_double = key in seen and not event.redelivered and not event.queue.startswith(REPLIES)
         seen.add(key)
+        if is_double and not _overlap(losses, *publishing.get(event.copy, (event.at, event.at))):
+            yield f"twice: {event.copy} at {event.at:.3f} to {event.consumer} is not marked as redelivered"
+
+
+def _publishing_spans(recording: Recording) -> dict[Copy, tuple[float, float]]:
+    """From when until when each copy may have been without a confirm."""
+    confirmed: dict[Copy, float] = {}
+    for event in recording.of(Confirmed):
+        _ = confirmed.setdefault(event.copy, event.at)
+    return {event.copy: (event.at, confirmed.get(event.copy, event.at + _UNKNOWN)) for event in recording.of(Sent)}
 
 
 def _losses(recording: Recording) -> list[tuple[float, float]]:
@@ -170,9 +185,10 @@ def out_of_order(schedule: Schedule, recording: Recording) -> Iterable[Finding]:
         place = f"{event.queue} for {event.consumer}"
         if event.queue.startswith(REPLIES):
             continue  # several consumers may reply, and to a message that comes again once more
-        if event.redelivered or (event.queue, producer, number, connection) in seen:
-            continue
+        known = (event.queue, producer, number, connection) in seen
         seen.add((event.queue, producer, number, connection))
+        if event.redelivered or known:
+            continue
         before = last[place, producer, connection]
         if number < before:
             yield f"out of order: {event.copy} at {event.at:.3f} comes after number {before} from {place}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import random
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
@@ -59,11 +61,29 @@ class FaultInjector:
         self._scene.recording.add(Fault(at, self._scene.clock(), plan.harm, plan.client))
 
 
+async def _flap(proxy: ChaosProxy, plan: FaultPlan) -> None:
+    """Reset connections, or cut them in the middle of what they say first, before they can do much."""
+    chance = random.Random(plan.size)  # noqa: S311 - to be repeated
+    until = time.monotonic() + plan.lasts
+    while time.monotonic() < until:
+        if chance.random() < 0.5:
+            proxy.reset()
+        else:
+            proxy.cut_after(chance.randint(1, 3_000), chance.choice(tuple(Direction)))
+        await asyncio.sleep(chance.uniform(0.01, 0.15))
+    proxy.heal()
+
+
 async def _disturb(proxy: ChaosProxy, plan: FaultPlan) -> None:
     match plan.harm:
+        case Harm.LINK_FLAP:
+            await _flap(proxy, plan)
+            return
         case Harm.LINK_STALL | Harm.CLIENT_STALL:
             proxy.stall(plan.direction)
-        case Harm.LINK_FREEZE:
+        case Harm.LINK_FREEZE | Harm.LINK_SILENCE:
+            if plan.harm is Harm.LINK_SILENCE:
+                proxy.reset()
             for direction in Direction:
                 proxy.stall(direction)
         case Harm.LINK_DELAY | Harm.CLIENT_DELAY:

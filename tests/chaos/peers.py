@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 import stomp
 from stomp.exception import StompException
+from websockets.exceptions import InvalidState
 
 from tests.chaos.schedule import Transport
 from tests.support.stomp_client import Address, ConnectionOverError, Frame, StompClient
@@ -20,7 +21,9 @@ logging.getLogger("stomp.py").setLevel(logging.CRITICAL)  # it complains of ever
 
 LOGIN: Final = {"login": "guest", "passcode": "guest", "host": "/"}
 
-GONE: Final = (ConnectionOverError, RefusedError, OSError, asyncio.IncompleteReadError, StompException)
+GONE: Final = (
+    ConnectionOverError, RefusedError, InvalidState, OSError, asyncio.IncompleteReadError, StompException
+)  # fmt: skip
 """What using a peer raises when its connection is gone."""
 
 

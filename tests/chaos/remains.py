@@ -16,7 +16,7 @@ from tests.chaos.checks import Finding
 from tests.chaos.client import Scene
 from tests.chaos.messages import content, label_of
 from tests.chaos.recording import REMAINS, STRANGER, Delivered
-from tests.chaos.schedule import DURABLES, PROBE, QUEUES, SUBSCRIPTIONS
+from tests.chaos.schedule import DURABLES, PROBE, QUEUES, QUORUMS, SUBSCRIPTIONS
 from tests.chaos.servers import ChaosGateway, Servers
 from tests.support.management import Management
 
@@ -28,7 +28,7 @@ _NOTHING: Final = ("connections", "channels", "subscriptions", "unconfirmed", "u
 _MEMORY_GROWTH: Final = 48 << 20
 """Bytes by which a gateway may exceed what it had after its first run: what its allocator keeps for the next run."""
 
-_EVERY_QUEUE: Final = (*QUEUES, *(queue for place in DURABLES for queue in SUBSCRIPTIONS[place]))
+_EVERY_QUEUE: Final = (*QUEUES, *QUORUMS, *(queue for place in DURABLES for queue in SUBSCRIPTIONS[place]))
 
 
 @asynccontextmanager
@@ -41,7 +41,8 @@ async def prepare(servers: Servers) -> None:
     """Declare all queues. RabbitMQ would forget one that is declared two seconds before it is killed."""
     async with _channel(servers) as channel:
         for queue in _EVERY_QUEUE:
-            _ = await channel.declare_queue(queue, durable=True)
+            arguments: dict[str, Any] = {"x-queue-type": "quorum"} if queue in QUORUMS else {}
+            _ = await channel.declare_queue(queue, durable=True, arguments=arguments)
         for place, queues in SUBSCRIPTIONS.items():
             for queue in queues:
                 _ = await (await channel.get_queue(queue)).bind("amq.topic", place)

@@ -36,9 +36,10 @@ class Ack(Enum):
 
 
 class Kind(Enum):
-    """What a destination is: a queue, a topic with durable subscriptions, or a topic with transient ones."""
+    """What a destination is: a queue, classic or quorum; a topic with durable subscriptions, or with transient ones."""
 
     QUEUE = "queue"
+    QUORUM = "quorum"
     DURABLE = "durable"
     TOPIC = "topic"
 
@@ -54,7 +55,8 @@ class Place:
     @property
     def destination(self) -> str:
         """As a STOMP header."""
-        return f"/queue/{self.name}" if self.kind is Kind.QUEUE else f"/topic/{self.name}"
+        prefix = {Kind.QUEUE: "/queue/", Kind.QUORUM: "/amq/queue/"}.get(self.kind, "/topic/")
+        return prefix + self.name
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,8 @@ class Harm(Enum):
     LINK_HALF_CLOSE = "link is half closed"
     LINK_RESET = "link is reset"
     LINK_FREEZE = "link freezes"
+    LINK_SILENCE = "broker accepts and is silent"
+    LINK_FLAP = "link breaks again and again"
     CLOSE_CONNECTIONS = "operator closes the links"
     BROKER_KILL = "broker is killed"
     BROKER_RESTART = "broker is restarted"
@@ -124,7 +128,15 @@ class Harm(Enum):
 
 
 LINK_LOSSES: Final = frozenset(
-    {Harm.LINK_CUT, Harm.LINK_HALF_CLOSE, Harm.LINK_RESET, Harm.LINK_FREEZE, Harm.CLOSE_CONNECTIONS}
+    {
+        Harm.LINK_CUT,
+        Harm.LINK_HALF_CLOSE,
+        Harm.LINK_RESET,
+        Harm.LINK_FREEZE,
+        Harm.LINK_SILENCE,
+        Harm.LINK_FLAP,
+        Harm.CLOSE_CONNECTIONS,
+    }
 )
 """After these the gateway has lost links, and the broker runs on."""
 
@@ -171,7 +183,7 @@ class Schedule:
     def queues(self, place: str) -> set[str]:
         """The queues that get a copy of each message for a place, and that outlive their consumers."""
         match self.place(place).kind:
-            case Kind.QUEUE:
+            case Kind.QUEUE | Kind.QUORUM:
                 return {place}
             case Kind.DURABLE:
                 return set(SUBSCRIPTIONS[place])
@@ -186,6 +198,7 @@ PROBE: Final = ProducerPlan(
 """The client that shows at the end that every consumer is still served."""
 
 QUEUES: Final = ("chaos-queue-0", "chaos-queue-1", "chaos-queue-2")
+QUORUMS: Final = ("chaos-quorum-0",)
 DURABLES: Final = ("chaos.durable.0", "chaos.durable.1")
 TOPICS: Final = ("chaos.topic.0", "chaos.topic.1")
 SUBSCRIPTIONS: Final = {place: tuple(f"chaos-sub-{place[-1]}-{each}" for each in "ab") for place in DURABLES}
@@ -194,13 +207,21 @@ SUBSCRIPTIONS: Final = {place: tuple(f"chaos-sub-{place[-1]}-{each}" for each in
 _LASTS: Final = 1.6
 """Seconds in which faults begin; the producers send a little longer."""
 
-_LINK_HARMS: Final = (Harm.LINK_STALL, Harm.LINK_DELAY, *sorted(LINK_LOSSES - {Harm.LINK_FREEZE}, key=lambda h: h.name))
+_LINK_HARMS: Final = (
+    Harm.LINK_STALL,
+    Harm.LINK_DELAY,
+    Harm.LINK_CUT,
+    Harm.LINK_HALF_CLOSE,
+    Harm.LINK_RESET,
+    Harm.LINK_FLAP,
+    Harm.CLOSE_CONNECTIONS,
+)
 _CLIENT_HARMS: Final = (
     Harm.CLIENT_STALL, Harm.CLIENT_DELAY, Harm.CLIENT_CUT, Harm.CLIENT_HALF_CLOSE, Harm.CLIENT_RESET,
 )  # fmt: skip
 _HEAVY: Final = {
     Harm.BROKER_KILL: 0.08, Harm.BROKER_RESTART: 0.04, Harm.GATEWAY_KILL: 0.14, Harm.GATEWAY_RESTART: 0.08,
-    Harm.LINK_FREEZE: 0.05,
+    Harm.LINK_FREEZE: 0.05, Harm.LINK_SILENCE: 0.07,
 }  # fmt: skip
 """Faults that take seconds, and in which share of the runs they come."""
 
@@ -229,8 +250,8 @@ def _places(chance: random.Random) -> tuple[Place, ...]:
     acks = (Ack.AUTO, Ack.CLIENT, Ack.INDIVIDUAL)
     queues = chance.sample(QUEUES, chance.randint(1, 3))
     places = [Place(name, Kind.QUEUE, chance.choice(acks)) for name in queues]
-    for names, kind in ((DURABLES, Kind.DURABLE), (TOPICS, Kind.TOPIC)):
-        if chance.random() < 0.6:
+    for names, kind in ((DURABLES, Kind.DURABLE), (TOPICS, Kind.TOPIC), (QUORUMS, Kind.QUORUM)):
+        if chance.random() < (0.3 if kind is Kind.QUORUM else 0.6):
             places.append(Place(chance.choice(names), kind, chance.choice(acks)))
     return tuple(places)
 
@@ -239,6 +260,7 @@ def _consumers(chance: random.Random, place: Place) -> list[ConsumerPlan]:
     count = chance.randint(1, 2)
     queues = {
         Kind.QUEUE: [place.name] * count,
+        Kind.QUORUM: [place.name] * count,
         Kind.DURABLE: list(SUBSCRIPTIONS.get(place.name, ())[:count]),
         Kind.TOPIC: [f"{place.name} for {number}" for number in range(count)],
     }[place.kind]
@@ -308,11 +330,15 @@ def _faults(chance: random.Random, heavy: Sequence[Harm], clients: Sequence[str]
     return sorted(faults, key=lambda fault: fault.at)
 
 
+_LONG: Final = {Harm.LINK_FREEZE: 6.0, Harm.LINK_SILENCE: 3.0}
+"""Seconds, where the gateway has to notice by itself."""
+
+
 def _fault(chance: random.Random, harm: Harm, clients: Sequence[str]) -> FaultPlan:
     return FaultPlan(
         at=round(chance.uniform(0.1, _LASTS), 3),
         harm=harm,
-        lasts=6.0 if harm is Harm.LINK_FREEZE else round(chance.uniform(0.05, 0.8), 3),
+        lasts=_LONG.get(harm) or round(chance.uniform(0.05, 0.8), 3),
         direction=chance.choice(tuple(Direction)),
         size=chance.choice((0, 1, 7, 100, 4_096, 50_000)) + chance.randint(1, 50),
         client=chance.choice(clients) if harm in _CLIENT_HARMS else "",

@@ -128,7 +128,7 @@ class TestComesAgain:
         assert not told(*self.EVENTS, delivered(20, 0, redelivered=True), stall, Fault(12, 12, Harm.LINK_RESET))
 
     def test_but_not_if_it_was_published_again(self) -> None:
-        events = (sent(1, 0), Confirmed(4, copy(0)), delivered(5, 0), settled(6, 0), delivered(9, 0))
+        events = (sent(1, 0), Confirmed(4, copy(0)), delivered(5.5, 0), settled(6, 0), delivered(9, 0))
         assert not told(*events, Fault(2, 2, Harm.LINK_RESET))
 
     def test_what_was_not_settled_may_come_again(self) -> None:
@@ -140,7 +140,10 @@ class TestDoubled:
         assert told(sent(1, 0), delivered(2, 0), delivered(3, 0, to="d")) == ["twice"]
 
     def test_a_lost_link_explains_it(self) -> None:
-        assert not told(sent(1, 0), delivered(2, 0), delivered(3, 0), Fault(1, 1, Harm.LINK_CUT))
+        events = (sent(1, 0), Confirmed(1.5, copy(0)), delivered(2, 0), delivered(3, 0))
+        assert not told(*events, Fault(1, 1, Harm.LINK_CUT))
+        assert told(*events, Fault(4, 4, Harm.LINK_CUT)) == ["twice"]
+        assert not told(*events, Fault(4, 4, Harm.BROKER_KILL))
 
     def test_a_reply_may_be_given_twice(self) -> None:
         reply = Delivered(2, "p", 1, REPLIES + "p", copy(0), False, True)
@@ -158,6 +161,8 @@ class TestOrder:
         events = (sent(1, 0), sent(1, 1), delivered(2, 0, to="d"), delivered(2, 1))
         assert not told(*events, delivered(3, 0, redelivered=True))
         assert not told(*events, delivered(3, 0), Fault(1, 1, Harm.LINK_RESET))
+        back = (delivered(2, 0, redelivered=True), delivered(3, 1), delivered(4, 0, 2))
+        assert not told(*events[:2], sent(2, 0, 2), *back, Fault(1, 1, Harm.LINK_RESET))
 
     def test_holds_over_connections_if_all_receipts_are_asked_for(self) -> None:
         events = (sent(1, 0), sent(2, 1, 2), delivered(3, 1, 2), delivered(4, 0, 1))

@@ -1,4 +1,4 @@
-"""The connection to the broker is lost: sessions end with an ERROR, and the gateway reconnects."""
+"""The link is lost: with `ride_through: 0` sessions end with an ERROR, and the gateway connects again."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import structlog
@@ -31,6 +32,11 @@ def mortal() -> Iterator[Broker]:
         yield broker
 
 
+def ending(broker: Broker) -> dict[str, Any]:
+    """The configuration of a gateway whose sessions end with their link."""
+    return configuration(broker.amqp_url, upstream=upstream((broker.host, broker.amqp_port), ride_through=0))
+
+
 async def end_of(client: StompClient) -> str:
     """The message of the ERROR that ends a session."""
     frame = await client.expect("ERROR")
@@ -48,7 +54,7 @@ async def comes_back(process: GatewayProcess) -> None:
 
 
 async def test_a_killed_broker_ends_sessions_and_not_the_gateway(mortal: Broker) -> None:
-    with gateway_process(configuration(mortal.amqp_url)) as process:
+    with gateway_process(ending(mortal)) as process:
         async with (
             StompClient.logged_in(process.address) as sender,
             StompClient.logged_in(process.address) as reader,
@@ -83,7 +89,7 @@ async def test_a_killed_broker_ends_sessions_and_not_the_gateway(mortal: Broker)
 
 
 async def test_an_administrator_closes_the_connections(own_broker: Broker) -> None:
-    with gateway_process(configuration(own_broker.amqp_url)) as process:
+    with gateway_process(ending(own_broker)) as process:
         async with StompClient.logged_in(process.address) as client, within(60):
             await client.ask("SUBSCRIBE", id="a", destination="/topic/maintained")
             await asyncio.to_thread(own_broker.ctl, "close_all_connections", "maintenance at noon")
@@ -99,7 +105,7 @@ async def test_a_reset_link_ends_a_session_in_every_state(
     broker: Broker, proxy: ChaosProxy, queue: str, what: str
 ) -> None:
     destination = f"/queue/{queue}"
-    config = parsed(broker.amqp_url, upstream=upstream(proxy.address))
+    config = parsed(broker.amqp_url, upstream=upstream(proxy.address, ride_through=0))
     async with gateway_here(config) as gateway, StompClient.logged_in(gateway.addresses[0]) as client, within():
         if what == "subscribed":
             await client.ask("SUBSCRIBE", id="a", destination=destination)
@@ -127,7 +133,7 @@ async def test_disconnect_has_no_receipt_when_messages_before_it_are_lost(
 ) -> None:
     """The receipt of DISCONNECT says that everything before it was carried out."""
     destination = f"/queue/{queue}"
-    config = parsed(broker.amqp_url, upstream=upstream(proxy.address))
+    config = parsed(broker.amqp_url, upstream=upstream(proxy.address, ride_through=0))
     async with gateway_here(config) as gateway, StompClient.logged_in(gateway.addresses[0]) as client, within():
         client.write("SEND", b"first", destination=destination, **({"receipt": "r"} if confirmed else {}))
         await until(lambda: amqp.count(queue), lambda count: count == 1)
@@ -149,7 +155,7 @@ async def states(gateway: Gateway) -> set[str]:
 
 @pytest.mark.parametrize("cut", [0, 5, 100, 400])
 async def test_a_broker_that_fails_during_the_login(broker: Broker, proxy: ChaosProxy, cut: int) -> None:
-    config = parsed(broker.amqp_url, upstream=upstream(proxy.address, connect_timeout=3))
+    config = parsed(broker.amqp_url, upstream=upstream(proxy.address, connect_timeout=3, ride_through=0))
     async with gateway_here(config) as gateway, within():
         async with StompClient.dialled(gateway.addresses[0]) as client:
             proxy.cut_after(cut, Direction.DOWN) if cut else proxy.stall(Direction.DOWN)
@@ -208,7 +214,7 @@ async def test_a_client_that_disconnects_in_the_middle_of_a_frame(broker: Broker
 
 
 async def test_the_log_tells_of_every_link_when_and_why(broker: Broker, proxy: ChaosProxy) -> None:
-    config = parsed(broker.amqp_url, upstream=upstream(proxy.address))
+    config = parsed(broker.amqp_url, upstream=upstream(proxy.address, ride_through=0))
     with structlog.testing.capture_logs() as log:
         async with gateway_here(config) as gateway, within():
             async with StompClient.logged_in(gateway.addresses[0]) as lost:

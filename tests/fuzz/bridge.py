@@ -15,13 +15,15 @@ from tests.support.model_broker import ModelBroker, RefusalError
 from tests.support.model_channel import Channel
 from tests.support.session_peer import ModelBridge
 
-_FAILURES: Final[tuple[Callable[[ops.Operation], ops.Event], ...]] = (
-    lambda operation: _refused(operation, close=False),
-    lambda operation: _refused(operation, close=True),
-    lambda _: ops.LinkLost(320, "CONNECTION_FORCED - gone"),
-)
-
 _SYNTAX_ERROR: Final = 502
+
+
+def _interrupted(operation: ops.Operation) -> ops.Event:
+    if isinstance(operation, ops.Login):
+        return ops.BrokerUnreachable()
+    if isinstance(operation, ops.Recover):
+        return ops.RecoveryFailed()
+    return ops.OperationInterrupted(320, "CONNECTION_FORCED - gone")
 
 
 def _refused(operation: ops.Operation, *, close: bool) -> ops.Event:
@@ -29,7 +31,16 @@ def _refused(operation: ops.Operation, *, close: bool) -> ops.Event:
         return ops.BrokerUnreachable() if close else ops.LoginFailed(403, "ACCESS_REFUSED - Login was refused")
     if isinstance(operation, ops.CloseUpstream):  # which has no other answer
         return ops.UpstreamClosed()
+    if isinstance(operation, ops.Recover):
+        return ops.RecoveryFailed(403, "ACCESS_REFUSED - access to exchange 'amq.default' refused")
     return ops.OperationFailed(403, "ACCESS_REFUSED - access to exchange 'amq.default' refused")
+
+
+_FAILURES: Final[tuple[Callable[[ops.Operation], ops.Event], ...]] = (
+    lambda operation: _refused(operation, close=False),
+    lambda operation: _refused(operation, close=True),
+    _interrupted,
+)
 
 
 class SteppedBridge(ModelBridge):
@@ -103,8 +114,6 @@ class SteppedBridge(ModelBridge):
         return self._consuming
 
     def _perform(self, operation: ops.Operation) -> ops.Event:
-        if isinstance(operation, ops.Unsubscribe) and operation.subscription not in self._consuming:
-            return ops.Unsubscribed()  # the broker has cancelled it meanwhile
         if isinstance(operation, ops.Subscribe):
             event = self._subscribe(operation)
             self._make_lenient(self._consuming[operation.subscription])
@@ -113,6 +122,22 @@ class SteppedBridge(ModelBridge):
         if self._publishing is not None:
             self._make_lenient(self._publishing)
         return prepared
+
+    def _recover(self, operation: ops.Recover) -> ops.Recovered:
+        recovered = super()._recover(operation)
+        for channel in (*self._consuming.values(), *([self._publishing] if self._publishing else [])):
+            self._make_lenient(channel)
+        return recovered
+
+    def lose_link(self, code: int = 320, text: str = "CONNECTION_FORCED - gone") -> None:
+        """As in the model; the operation under way gets no other answer."""
+        operation, self._asked = self._asked, None
+        super().lose_link(code, text)
+        if isinstance(operation, ops.Recover):
+            # It goes on with what is lost by now.
+            self._asked = operation
+        elif operation is not None:
+            self._session.handle(_interrupted(operation))
 
     def _make_lenient(self, channel: Channel) -> None:
         """Pamqp reads text and dates. What is none is refused, though RabbitMQ takes any bytes and numbers there."""

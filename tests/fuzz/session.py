@@ -184,7 +184,9 @@ class _Stage:
         self._client().session.handle(ops.ChannelClosed(404 + argument // 4 % 4, text, bool(argument & 1)))
 
     def lose_link(self, _: int) -> None:
-        self._client().session.handle(ops.LinkLost(541, "INTERNAL_ERROR"))
+        client = self._client()
+        if client.session.login is not None:
+            client.bridge.lose_link(541, "INTERNAL_ERROR")
 
     def stall(self, argument: int) -> None:
         client = self._client()

@@ -89,8 +89,8 @@ class Ledger(RuleBasedStateMachine):
         """What ACK and NACK do; the client counts for itself what it means."""
         settlement = self.acknowledgements.find_settlement(b"ACK", b"id", b"T_1@@%b@@%d" % (SESSION, tag), requeue)
         meant = self._meant(tag)
-        assert settlement.is_outstanding is (bool(meant) or tag == 0)
-        if settlement.is_outstanding:
+        assert settlement.is_acceptable is (bool(meant) or tag == 0)
+        if settlement.is_acceptable:
             self.subscriptions.settle(settlement)
         where = self.acked if requeue is None else self.given_back if requeue else self.discarded
         where |= meant

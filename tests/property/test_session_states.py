@@ -78,10 +78,18 @@ def test_what_arrives_in_a_state_that_does_not_read_changes_nothing(state: State
 # Whole lives.
 
 
-def _answers(play: Playbook, operation: ops.Operation) -> list[ops.Event]:
+def _answers(operation: ops.Operation) -> list[ops.Event]:
     """What the broker may answer, the good answer first."""
+    if isinstance(operation, ops.Recover):
+        publisher = ops.PublisherPrepared(PUBLISHING, FRAME_MAX, confirms=True) if operation.publishing else None
+        back = tuple(ops.Subscribed(each.subscription, each.queue_name or "q") for each in operation.subscriptions)
+        return [ops.Recovered(back, publisher), ops.RecoveryFailed(403, "ACCESS_REFUSED - no"), ops.RecoveryFailed()]
+    return _answers_to_client(operation)
+
+
+def _answers_to_client(operation: ops.Operation) -> list[ops.Event]:
     refusal = ops.OperationFailed(403, "ACCESS_REFUSED - no")
-    lost = ops.LinkLost(320, "CONNECTION_FORCED - gone")
+    lost = ops.OperationInterrupted(320, "CONNECTION_FORCED - gone")
     if isinstance(operation, ops.Login):
         failures: list[ops.Event] = [
             ops.LoginFailed(403, "no"),
@@ -89,7 +97,7 @@ def _answers(play: Playbook, operation: ops.Operation) -> list[ops.Event]:
             ops.SessionRefused("The user 'a'", 1),
             ops.TooManyFailedLogins(60),
         ]
-        return [ops.LoggedIn(), *failures, ops.BrokerUnreachable(), lost]
+        return [ops.LoggedIn(), *failures, ops.BrokerUnreachable()]
     if isinstance(operation, ops.RenewToken):
         return [ops.TokenRenewed(), ops.TokenRefused("no"), lost]
     if isinstance(operation, ops.PreparePublisher):
@@ -112,7 +120,7 @@ def _answer(choice: int) -> Step:
     def step(play: Playbook, subscribed: list[ops.Subscribe]) -> None:
         operation = play.asked()
         if operation is not None:
-            possible = _answers(play, operation)
+            possible = _answers(operation)
             if isinstance(operation, ops.Subscribe):
                 subscribed.append(operation)
             # Mostly the good one, or no life would be long.
@@ -169,7 +177,13 @@ _rarely = (
             lambda play, _: play.broker(ops.ChannelClosed(404, "NOT_FOUND - no exchange 'e'", publishing))
         )
     )
-    | st.just(lambda play, _: play.broker(ops.LinkLost(541, "INTERNAL_ERROR")))
+    | st.booleans().map(
+        lambda publishing: (
+            lambda play, _: play.broker(
+                ops.LinkLost(541, "INTERNAL_ERROR", tuple(play.session.subscriptions.all), publishing)
+            )
+        )
+    )
     | st.just(lambda play, _: play.session.shut_down())
     | st.just(lambda play, _: play.session.client_gone())
     | st.just(lambda play, _: play.data(b"no colon\nhere\n\n\0"))

@@ -44,7 +44,7 @@ def a_link(name: str, **changes: object) -> Item:
     """A link as the interface shows it."""
     item: Item = {
         "name": name, "virtual_host": "/", "login": "guest", "purpose": "publish", "broker": "127.0.0.1:5672",
-        "broker_version": "3.10.8", "tls": False, "channels": 1, "sessions": 1, "blocked": False,
+        "broker_version": "3.10.8", "tls": False, "channels": 1, "sessions": 1, "blocked": False, "draining": False,
         "write_buffer_bytes": 0, "opened_at": "2026-11-21T10:00:00Z",
     }  # fmt: skip
     return item | changes

@@ -62,6 +62,10 @@ class Authority:
         _write(Identity(made.certificate, made.key), builder.sign(key, hashes.SHA256()), key)
         return made
 
+    def client(self) -> ssl.SSLContext:
+        """The TLS context of a client that trusts this authority alone."""
+        return ssl.create_default_context(cafile=str(self.certificate))
+
     def sign(self, directory: Path, name: str) -> tuple[Path, Path]:
         """Make a certificate for ``localhost`` and 127.0.0.1, for either end of a connection.
 

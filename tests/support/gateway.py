@@ -89,16 +89,20 @@ class GatewayProcess:
         self._directory = tempfile.TemporaryDirectory(prefix="stomp-gateway-test-")
         folder = Path(self._directory.name)
         self.log = folder / "gateway.log"
-        config = folder / "gateway.yaml"
-        config.write_text(yaml.safe_dump(dict(document)))
+        self.config = folder / "gateway.yaml"
+        self.rewrite(document)
         with self.log.open("wb") as log:
             self.child = subprocess.Popen(
-                [sys.executable, "-m", "gateway", "serve", "--config", str(config)],
+                [sys.executable, "-m", "gateway", "serve", "--config", str(self.config)],
                 cwd=ROOT,
                 stderr=log,
                 env={**os.environ, **(environment or {})},
             )
         self.address = self._wait()
+
+    def rewrite(self, document: Mapping[str, Any]) -> None:
+        """Replace its configuration file, which it reads again only when it is asked to."""
+        self.config.write_text(yaml.safe_dump(dict(document)))
 
     @property
     def pid(self) -> int:
@@ -163,6 +167,21 @@ class GatewayProcess:
     def terminate(self) -> None:
         """Ask it to drain and stop."""
         self.child.send_signal(signal.SIGTERM)
+
+    async def reload(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Replace its configuration file and send SIGHUP; the log line that answers."""
+        before = len(self._reloads())
+        self.rewrite(document)
+        self.child.send_signal(signal.SIGHUP)
+
+        async def reloads() -> list[dict[str, Any]]:
+            return self._reloads()
+
+        return (await until(reloads, lambda found: len(found) > before))[-1]
+
+    def _reloads(self) -> list[dict[str, Any]]:
+        lines = [line for event in ("configuration reloaded", "reload refused") for line in self.logged(event)]
+        return sorted(lines, key=lambda line: str(line["timestamp"]))
 
     async def exit_code(self, seconds: float) -> int:
         """Wait until it has ended.

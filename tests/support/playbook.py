@@ -13,7 +13,7 @@ from typing import Any
 from pamqp import body, commands, frame, header
 
 from gateway.amqp.splitter import Return
-from gateway.config.virtual_host import VirtualHost
+from gateway.config.virtual_host import Upstream, VirtualHost
 from gateway.errors import FrameError
 from gateway.parity import FrameReader, ServerFrame
 from gateway.session import ops
@@ -23,6 +23,8 @@ from gateway.session.subscription import Subscription
 from gateway.stomp.decoder import Decoder, FrameLimits
 
 IDENTITY = b"session-of-the-playbook"
+ENDS_WITH_ITS_LINK = VirtualHost(name="/", upstream=Upstream(ride_through=0))
+"""Settings of a session that does not outlive its link, and so has confirms only where a client asks for them."""
 PUBLISHING = 1
 FRAME_MAX = 131_072
 
@@ -91,6 +93,8 @@ class Playbook:
         self._decoder = Decoder(limits)
         self._reader = FrameReader()
         self._channels = iter(range(PUBLISHING + 1, 0x10000))
+        # The number of the publishing channel.
+        self.publishing = PUBLISHING
 
     # What goes in.
 
@@ -150,7 +154,7 @@ class Playbook:
         """The messages for the broker since the last look."""
         words = []
         for channel, found in amqp_frames(self.session.take_publishes()):
-            assert channel == PUBLISHING
+            assert channel == self.publishing
             if isinstance(found, commands.Basic.Publish):
                 mandatory = "mandatory " if found.mandatory else ""
                 words.append(f"{mandatory}{found.exchange or '-'} {found.routing_key} ")
@@ -184,8 +188,27 @@ class Playbook:
         """Let the broker prepare publishing as it was just asked to."""
         operation = self.asked()
         assert isinstance(operation, ops.PreparePublisher), operation
-        self.broker(ops.PublisherPrepared(PUBLISHING, FRAME_MAX, operation.confirms))
+        self.broker(ops.PublisherPrepared(self.publishing, FRAME_MAX, operation.confirms))
         return operation
+
+    def lose(self, *subscriptions: Subscription, publishing: bool = False) -> ops.Recover:
+        """Lose a link with these channels; what is asked for then."""
+        self.broker(ops.LinkLost(320, "CONNECTION_FORCED - gone", subscriptions, publishing))
+        operation = self.asked()
+        assert isinstance(operation, ops.Recover), operation
+        return operation
+
+    def recover(self, operation: ops.Recover) -> None:
+        """Let everything come back, on channels with other numbers."""
+        subscribed = []
+        for request in operation.subscriptions:
+            request.subscription.set_channel(next(self._channels))
+            subscribed.append(ops.Subscribed(request.subscription, request.queue_name or "amq.gen-2"))
+        publisher = None
+        if operation.publishing:
+            self.publishing = next(self._channels)
+            publisher = ops.PublisherPrepared(self.publishing, FRAME_MAX, confirms=True)
+        self.broker(ops.Recovered(tuple(subscribed), publisher))
 
     def subscribe(self, identifier: str = "1", destination: str = "/queue/q", *headers: str) -> Subscription:
         """Subscribe, and let the broker agree."""

@@ -104,6 +104,15 @@ class ModelBridge:
             self._heard.popleft()()
         return busy
 
+    def lose_link(self, code: int = 320, text: str = "CONNECTION_FORCED - gone") -> None:
+        """The connection is gone, with its channels and exclusive queues, and whatever the broker had yet to say."""
+        lost, publishing = tuple(self._consuming), self._publishing is not None
+        self._heard.clear()
+        self._close_channels()
+        self._heard.clear()
+        self._broker.drop_owner(self)
+        self._session.handle(ops.LinkLost(code, text, lost, publishing))
+
     def release(self) -> None:
         """The session is over."""
         self._close_channels()
@@ -113,8 +122,10 @@ class ModelBridge:
 
     def _carried_out(self, operation: ops.Operation) -> ops.Event:
         try:
-            return self._perform(operation)
+            return self._recover(operation) if isinstance(operation, ops.Recover) else self._perform(operation)
         except RefusalError as refusal:
+            if isinstance(operation, ops.Recover):
+                return ops.RecoveryFailed(refusal.code, refusal.text)
             return ops.OperationFailed(refusal.code, refusal.text)
 
     def _perform(self, operation: ops.Operation) -> ops.Event:
@@ -129,12 +140,23 @@ class ModelBridge:
         if isinstance(operation, ops.Subscribe):
             return self._subscribe(operation)
         if isinstance(operation, ops.Unsubscribe):
-            self._consuming.pop(operation.subscription).close()
+            channel = self._consuming.pop(operation.subscription, None)
+            if channel is not None:
+                channel.close()
             if operation.delete_queue is not None:
                 self._broker.delete(operation.delete_queue)
             return ops.Unsubscribed()
         self._close_channels()
         return ops.UpstreamClosed()
+
+    def _recover(self, operation: ops.Recover) -> ops.Recovered:
+        subscribed = tuple(self._subscribe(request) for request in operation.subscriptions)
+        if not operation.publishing:
+            return ops.Recovered(subscribed)
+        prepared = self._prepare_publisher(ops.PreparePublisher(confirms=True, queue=None))
+        for queue in operation.queues:
+            self._declare(queue)
+        return ops.Recovered(subscribed, prepared)
 
     def _prepare_publisher(self, operation: ops.PreparePublisher) -> ops.PublisherPrepared:
         if self._publishing is None:

@@ -484,7 +484,7 @@ async def test_a_gateway_that_drains_is_alive_and_not_ready(broker_url: str) -> 
             broker_url,
             {"confirm_window": {"messages": 1}},
             admin="127.0.0.1:0",
-            upstream=upstream(proxy.address),
+            upstream=upstream(proxy.address, ride_through=0),
         )
         with gateway_process(document) as process:
             admin = AdminClient(process.admin)

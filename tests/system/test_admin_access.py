@@ -151,6 +151,7 @@ async def test_without_users_only_this_machine_closes_sessions(unguarded: Gatewa
     async with StompClient.logged_in(unguarded.address) as client:
         path = f"/api/sessions/{client.connected['session']}"
         assert (await elsewhere.ask(path)).status == 200
+        assert (await elsewhere.ask("/api/links/fail-back", "POST")).status == 403
         refused = await elsewhere.ask(path, "DELETE")
         assert refused.status == 403
         assert "users" in refused.json["error"]
@@ -229,10 +230,17 @@ async def test_connections_are_bounded(unguarded: GatewayProcess) -> None:
     async with within():
         with contextlib.ExitStack() as stack:
             idle = [stack.enter_context(socket.create_connection(address)) for _ in range(80)]
-            await until(lambda: _asked(admin), lambda status: status is None)
+            await until(lambda: _asked(admin), lambda status: status == 503)
             # Those beyond the bound are closed at once.
-            assert idle[-1].recv(1) == b""
+            assert await asyncio.to_thread(_read, idle[-1]) == (
+                b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            )
         await until(lambda: _asked(admin), lambda status: status == 200)
+
+
+def _read(connection: socket.socket) -> bytes:
+    with connection.makefile("rb") as reader:
+        return reader.read()
 
 
 async def test_connections_without_a_tls_handshake_are_bounded_too(

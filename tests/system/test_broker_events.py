@@ -13,7 +13,7 @@ import pytest_asyncio
 from deploy.local.broker import Broker
 from gateway.parity import AmqpBroker
 from tests.support.deadline import within
-from tests.support.gateway import Address, GatewayProcess, configuration, gateway_process
+from tests.support.gateway import Address, GatewayProcess, configuration, gateway_process, upstream
 from tests.support.management import PASSCODE, Management
 from tests.support.stomp_client import StompClient, error_text, final_error
 
@@ -25,7 +25,9 @@ CANCELLED = 'The server has canceled a subscription.\nNo more messages will be d
 @pytest.fixture(scope="module")
 def process(laboratory: Broker) -> Iterator[GatewayProcess]:
     hosts: dict[str, Any] = {"/": {}, "*": {}}
-    with gateway_process(configuration(laboratory.amqp_url, virtual_hosts=hosts)) as process:
+    # The same happens to the sessions as with the plugin; tests/fault/test_ride_through.py is about the other way.
+    ending = upstream((laboratory.host, laboratory.amqp_port), ride_through=0)
+    with gateway_process(configuration(laboratory.amqp_url, virtual_hosts=hosts, upstream=ending)) as process:
         yield process
         process.assert_no_internal_errors()
 
@@ -304,3 +306,14 @@ async def test_a_limit_of_channels_ends_all_sessions_of_the_link(
             assert f"number of channels opened for user '{user}' has reached the maximum" in error.body
         await guest.ask("SEND", b"", destination="/topic/all")
         await guest.disconnect()
+
+
+async def test_the_error_names_the_send_that_was_refused_and_not_the_one_behind_it(
+    gateway: Address, queue: str
+) -> None:
+    """The second SEND waits for its queue when the broker refuses the first, and says that it refused a publish."""
+    async with StompClient.logged_in(gateway) as client, within():
+        await client.ask("SEND", b"", destination="/topic/nobody")
+        client.write("SEND", b"", destination="/exchange/there-is-none/a", receipt="refused")
+        client.write("SEND", b"", destination=f"/queue/{queue}", receipt="behind")
+        await client.expect("ERROR", message="not_found", receipt_id="refused")

@@ -52,11 +52,6 @@ class MountedSecret:
                 (self.directory / name).symlink_to(f"..data/{name}")
         return {"cert_file": str(self.directory / "tls.crt"), "key_file": str(self.directory / "tls.key")}
 
-    @property
-    def client(self) -> ssl.SSLContext:
-        """A client's side."""
-        return ssl.create_default_context(cafile=str(self.authority.certificate))
-
 
 @pytest.fixture
 def secret(tmp_path: Path) -> MountedSecret:
@@ -82,12 +77,12 @@ def serial_number(client: StompClient) -> int:
 async def test_a_swapped_link_shows_new_clients_the_new_certificate_and_disturbs_no_other(
     process: GatewayProcess, secret: MountedSecret
 ) -> None:
-    async with StompClient.logged_in(process.address, tls=secret.client) as early, within():
+    async with StompClient.logged_in(process.address, tls=secret.authority.client()) as early, within():
         serial = secret.write("second")
         assert serial != serial_number(early)
         await process.until_logged("certificate changed")
         for address in listening(process, 2):
-            async with StompClient.dialled(address, tls=secret.client) as late:
+            async with StompClient.dialled(address, tls=secret.authority.client()) as late:
                 assert serial_number(late) == serial
         await early.ask("SEND", b"x", destination="/topic/renewed")
         await early.disconnect()
@@ -99,7 +94,7 @@ async def test_a_pair_that_does_not_fit_changes_nothing_until_it_does_and_is_log
     await process.until_logged("admin listening")
     admin = AdminClient(process.admin)
     stale = ("stomp_gateway_certificate_stale", frozenset({("file", secret.tls["cert_file"])}))
-    async with StompClient.dialled(process.address, tls=secret.client) as client:
+    async with StompClient.dialled(process.address, tls=secret.authority.client()) as client:
         first = serial_number(client)
     assert (await admin.samples())[stale] == 0
 
@@ -113,12 +108,12 @@ async def test_a_pair_that_does_not_fit_changes_nothing_until_it_does_and_is_log
     assert "mismatch" in line["reason"].lower()
     assert line["file"] == secret.tls["cert_file"]
     assert (await admin.samples())[stale] == 1
-    async with StompClient.dialled(process.address, tls=secret.client) as client:
+    async with StompClient.dialled(process.address, tls=secret.authority.client()) as client:
         assert serial_number(client) == first
 
     shutil.copy(key, half / "tls.key")
     await process.until_logged("certificate changed")
-    async with StompClient.dialled(process.address, tls=secret.client) as client:
+    async with StompClient.dialled(process.address, tls=secret.authority.client()) as client:
         assert serial_number(client) != first
     assert (await admin.samples())[stale] == 0
     assert len(process.logged("certificate unusable")) == 1

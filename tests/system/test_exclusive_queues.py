@@ -142,7 +142,7 @@ async def test_a_temporary_queue_ends_with_its_session(gateway_address: Address,
         await answerer.ask("SUBSCRIBE", id="q", destination=f"/topic/questions {how}")
         asker.write("SEND", b"why?", destination=f"/topic/questions {how}", reply_to="/temp-queue/answers")
         question = await answerer.expect("MESSAGE", b"why?")
-        found = re.fullmatch("/reply-queue/(amq.gen-.+)", question["reply-to"])
+        found = re.fullmatch("/reply-queue/(stomp-subscription-.+)", question["reply-to"])
         assert found is not None
         await answerer.ask("SEND", b"because", destination=question["reply-to"])
         await asker.expect("MESSAGE", b"because", subscription="/temp-queue/answers")

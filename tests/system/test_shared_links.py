@@ -8,8 +8,8 @@ import pytest
 
 from gateway.parity import AmqpBroker
 from tests.support.deadline import within
-from tests.support.gateway import Address, gateway_here, parsed
-from tests.support.stomp_client import StompClient
+from tests.support.gateway import Address, configuration, gateway_here, gateway_process, parsed
+from tests.support.stomp_client import StompClient, answers_during, encoded
 
 pytestmark = pytest.mark.system
 
@@ -56,3 +56,31 @@ async def test_of_many_sessions_that_want_an_exclusive_queue_at_once_one_gets_it
                 clients = [await stack.enter_async_context(each) for each in logged_in]
                 taken = await asyncio.gather(*(_takes(client, queue) for client in clients))
                 assert taken.count(True) == 1
+
+
+async def test_a_neighbour_goes_on_while_another_session_of_its_login_floods(broker_url: str, queue: str) -> None:
+    """The flood does not lie in front of the neighbour's messages in the link's buffers."""
+    flood = encoded("SEND", b"", destination=f"/topic/{queue}") * 150_000
+    with gateway_process(configuration(broker_url)) as process:
+        async with (
+            StompClient.logged_in(process.address) as flooder,
+            StompClient.logged_in(process.address) as neighbour,
+            within(60),
+        ):
+            for client in (flooder, neighbour):
+                await client.ask("SEND", destination=f"/topic/{queue}.own")
+            flooder.writer.write(flood)
+            busy = flooder.ask("SEND", destination=f"/topic/{queue}.own")
+            assert await answers_during(busy, _Sender(neighbour, f"/topic/{queue}.own")) > 30
+        process.assert_no_internal_errors()
+
+
+class _Sender:
+    """Sends a message where another would begin a transaction."""
+
+    def __init__(self, client: StompClient, destination: str) -> None:
+        self._client = client
+        self._destination = destination
+
+    async def ask(self, command: str, body: bytes = b"", /, **headers: str) -> None:
+        await self._client.ask("SEND", body, destination=self._destination)

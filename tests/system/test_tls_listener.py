@@ -16,7 +16,7 @@ import pytest
 from gateway.errors import ExitCode
 from gateway.parity import AmqpBroker
 from tests.support.certificates import Authority, Identity
-from tests.support.deadline import PATIENCE, within
+from tests.support.deadline import PATIENCE, until, within
 from tests.support.gateway import (
     Address,
     GatewayProcess,
@@ -27,6 +27,7 @@ from tests.support.gateway import (
     parsed,
 )
 from tests.support.stomp_client import ConnectionOverError, StompClient, encoded
+from tests.support.websocket_client import WebSocketClient
 
 pytestmark = pytest.mark.system
 
@@ -136,6 +137,39 @@ async def test_what_was_sent_before_the_client_closed_is_published(gateway: Gate
             assert [frame.body for frame in await reader.messages(100)] == [b"%d" % number for number in range(100)]
         await reader.disconnect()
     assert "returning true from eof_received" not in gateway.log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("transport", "between"),
+    [("tcp", b""), ("tcp", encoded("SEND", b"", destination="/queue/{}", receipt="held")), ("websocket", b"")],
+)
+async def test_nothing_is_lost_when_a_client_that_is_not_read_closes(
+    files: Files, broker_url: str, amqp: AmqpBroker, queue: str, between: bytes, transport: str
+) -> None:
+    """The client gives others their turn, or is held for the broker's answer; its close is on its way meanwhile."""
+    count = 30_000
+    sends = encoded("SEND", b"", destination=f"/amq/queue/{queue}") * (count // 2)
+    data = sends + between.replace(b"{}", queue.encode()) + sends
+    listeners = [files.listener() if transport == "tcp" else {"websocket": "127.0.0.1:0", **_tls_of(files)}]
+    await amqp.declare_queue(queue, durable=True, auto_delete=False, arguments={})
+    with gateway_process(configuration(broker_url, listeners=listeners)) as process:
+        async with within():
+            if transport == "tcp":
+                async with StompClient.logged_in(process.address, tls=files.client()) as client:
+                    client.writer.write(data)
+                    await client.writer.drain()
+                    client.hang_up()
+            else:
+                async with WebSocketClient.logged_in(process.address, tls=files.client()) as web:
+                    web.send(data, binary=True)
+                    await web.writer.drain()
+                    web.writer.close()
+            expected = count + bool(between)
+            assert await until(lambda: amqp.count(queue), lambda found: found == expected) == expected
+
+
+def _tls_of(files: Files) -> dict[str, Any]:
+    return {"tls": files.listener()["tls"]}
 
 
 async def test_a_stop_sends_the_error_and_does_not_wait_for_handshakes(files: Files, broker_url: str) -> None:

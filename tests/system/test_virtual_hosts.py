@@ -208,7 +208,7 @@ async def two_brokers(laboratory: Broker, second_broker: Broker, user: str) -> A
             "first": {"amqp_vhost": "/", "default_user": {"login": user, "passcode": PASSCODE}},
             "second": {"amqp_vhost": "/", "upstream": upstream((second_broker.host, second_broker.amqp_port))},
         },
-        upstream=upstream((laboratory.host, laboratory.amqp_port)),
+        upstream=upstream((laboratory.host, laboratory.amqp_port), ride_through=0),
     )
     async with gateway_here(config) as gateway:
         yield gateway.addresses[0]

@@ -19,14 +19,27 @@ NOT_ALLOWED: Final = 530
 CONNECTION_FORCED: Final = 320
 """Reply code of a connection that the broker closed for its own reasons, or for an unknown reason."""
 
+NOT_FOUND: Final = 404
+"""Reply code for a queue or an exchange that does not exist, or whose node is down."""
+
+RESOURCE_LOCKED: Final = 405
+"""Reply code for an exclusive queue of another connection."""
+
+INTERNAL_ERROR: Final = 541
+"""Reply code for a fault of the broker."""
+
 
 class UpstreamError(GatewayError):
-    """The broker closed a channel or a connection; ``code`` and ``text`` are the broker's."""
+    """The broker closed a channel or a connection; ``code`` and ``text`` are the broker's.
 
-    def __init__(self, code: int, text: str) -> None:
+    ``method`` is what it refused, class and method as one number; 0 if it does not say.
+    """
+
+    def __init__(self, code: int, text: str, method: int = 0) -> None:
         super().__init__(text)
         self.code = code
         self.text = text
+        self.method = method
 
 
 class LinkDownError(UpstreamError):

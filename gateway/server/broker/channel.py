@@ -42,6 +42,8 @@ class LinkChannel:
         self.closed: UpstreamError | None = None
         self.on_closed: Callable[[UpstreamError], None] | None = None
         self.on_cancelled: Callable[[], None] | None = None
+        # Whether the broker was asked to confirm what is published here.
+        self.has_confirms = False
         self._owner: LinkUser | None = None
         self._consumer_tag = f"s{self.number}"
         # The methods that the broker has not answered, in their order, and how their answers are read.
@@ -148,7 +150,12 @@ class LinkChannel:
 
     def select_confirms(self) -> Awaitable[object]:
         """Ask the broker to confirm publishes from now on (confirm.select)."""
+        self.has_confirms = True
         return self._call(commands.Confirm.Select())
+
+    def ask(self) -> asyncio.Future[object]:
+        """Ask for an answer and for nothing else (basic.qos): it comes when the broker has read all that was sent."""
+        return self._call(commands.Basic.Qos())
 
     def delete_queue(self, queue: str, *, if_idle: bool = False) -> Awaitable[object]:
         """Delete a queue (queue.delete); one that does not exist is no error.
@@ -193,7 +200,8 @@ class LinkChannel:
     def receive(self, method: Frame) -> None:
         """The broker sent a method on the channel."""
         if isinstance(method, commands.Channel.Close):
-            self._broker_closed(UpstreamError(int(method.reply_code or 0), str(method.reply_text or "")))
+            refused = (method.class_id or 0) << 16 | (method.method_id or 0)
+            self._broker_closed(UpstreamError(int(method.reply_code or 0), str(method.reply_text or ""), refused))
         elif isinstance(method, commands.Basic.Cancel):
             if self.link.tuning.wants_cancel_ok:
                 self.link.write(pamqp.frame.marshal(commands.Basic.CancelOk(self._consumer_tag), self.number))

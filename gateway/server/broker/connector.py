@@ -21,6 +21,7 @@ from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.broker_errors import (
     ACCESS_REFUSED,
     CONNECTION_FORCED,
+    INTERNAL_ERROR,
     LinkDownError,
     UpstreamError,
     is_cancelled,
@@ -41,8 +42,7 @@ _SHORT_LOGIN: Final = 3000
 _NO_CHANNEL_LIMIT: Final = 0xFFFF
 
 # Reply codes with which a broker says that the fault is its own, and not that of the login: it stops, or it starts.
-_INTERNAL_ERROR: Final = 541
-_BROKER_FAULTS: Final = (CONNECTION_FORCED, _INTERNAL_ERROR)
+_BROKER_FAULTS: Final = (CONNECTION_FORCED, INTERNAL_ERROR)
 
 
 @dataclass(frozen=True, slots=True)

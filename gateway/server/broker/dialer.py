@@ -22,6 +22,7 @@ from gateway.server.broker.circuit import Circuit
 from gateway.server.broker.connector import Credentials, connect_link
 from gateway.server.broker.host_resolver import HostResolver
 from gateway.server.broker.link import ClientProperties, Link
+from gateway.server.broker.probe import greets
 from gateway.server.tls_contexts import TlsContexts
 
 log = structlog.get_logger("gateway.broker")
@@ -50,6 +51,20 @@ class Dialer:
             self._circuits.setdefault((broker, upstream.tls), Circuit(broker))
             for broker in dict.fromkeys(upstream.urls)
         ]
+
+    async def greeted(self, broker: BrokerUrl, upstream: Upstream) -> None:
+        """Try a broker that is to be dialled first from now on.
+
+        Raises:
+            LinkDownError: it does not answer.
+        """
+        circuit = next(circuit for circuit in self.circuits(upstream) if circuit.broker == broker)
+        is_trial = circuit.begin(self._clock())
+        reason = await greets(broker, upstream.tls, upstream.connect_timeout, self.resolver)
+        if reason:
+            circuit.failed(reason, self._clock(), is_trial=is_trial)
+            raise LinkDownError(CONNECTION_FORCED, "the broker does not answer", f"{broker}: {reason}")
+        circuit.answered(self._clock())
 
     async def open_link(
         self,

@@ -98,6 +98,23 @@ class LinkUser(FaultOwner, Protocol):
     def link_lost(self, link: Link) -> None:
         """The link is closed."""
 
+    def leave(self, link: Link) -> None:
+        """The link drains."""
+
+    def window_full(self) -> None:
+        """Publish no more for now."""
+
+    def window_open(self) -> None:
+        """It is this session's turn again."""
+
+
+class _Window(Protocol):
+    """Bounds what is on its way to the broker."""
+
+    def published(self, user: LinkUser, size: int) -> None: ...
+
+    def leave(self, user: LinkUser) -> None: ...
+
 
 class _ChannelCallbacks(FaultOwner, Protocol):
     """A channel that was opened on a link; a fault in it is its session's."""
@@ -145,6 +162,8 @@ class Link:
         self.on_closed: Callable[[Link], None] | None = None
         # False for a link that was lost.
         self.is_closing = False
+        # Whether new channels go to other links, and this one closes when it has none any more.
+        self.is_draining = False
         # The reason, once it is closed.
         self.closed: LinkDownError | None = None
         self.tuning = Tuning()
@@ -152,6 +171,8 @@ class Link:
         # Whether the broker has an alarm, and whether the link's write buffer is full.
         self.blocked = False
         self.paused = False
+        # Only on a link that several sessions publish on.
+        self.window: _Window | None = None
         # How many channels each session has here.
         self.users: Counter[LinkUser] = Counter()
         # In AMQP an exclusive queue belongs to the connection; here each belongs to one session.
@@ -204,6 +225,8 @@ class Link:
         self.users[user] -= 1
         if self.users[user] <= 0:
             del self.users[user]
+            if self.window is not None:
+                self.window.leave(user)
 
     @property
     def channels(self) -> int:
@@ -212,8 +235,17 @@ class Link:
 
     @property
     def has_room(self) -> bool:
-        """Whether another channel can be opened."""
-        return self.closed is None and len(self._channels) < self.tuning.channel_max
+        """Whether another session may have a channel here."""
+        return self.closed is None and not self.is_draining and not self._is_full
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody needs the link any more: an exclusive queue lives as long as its connection."""
+        return not self._channels and not self.exclusive_queues
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._channels) >= self.tuning.channel_max
 
     def add_channel(self, channel: _ChannelCallbacks) -> int:
         """Take a number for a channel that is to be opened.
@@ -223,7 +255,7 @@ class Link:
             UpstreamError: when the broker allows no further channel.
         """
         self._open_connection()
-        if not self.has_room:
+        if self._is_full:
             most = self.tuning.channel_max
             text = f"NOT_ALLOWED - number of channels opened ({most}) has reached the negotiated channel_max ({most})"
             raise UpstreamError(NOT_ALLOWED, text)
@@ -346,7 +378,7 @@ class Link:
             update.cancel()
         closed = self._lost(cause)
         for channel in tuple(self._channels.values()):
-            channel.link_lost(closed)
+            guarded(channel, channel.link_lost, closed)
         users = tuple(self.users)
         if self._tap is not None and self.closed is not None:
             # Or it was never open, and the dialer logs why.

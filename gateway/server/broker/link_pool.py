@@ -19,17 +19,23 @@ from typing import Final
 
 from gateway.config.virtual_host import VirtualHost
 from gateway.journal.journal import Journal
-from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError
+from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError, UpstreamError
 from gateway.server.broker.channel import LinkChannel
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.dialer import Dialer
 from gateway.server.broker.link import ClientProperties, Link
+from gateway.server.broker.publish_window import PublishWindow
 from gateway.server.broker.queue_declare import QueueConflictLog
+from gateway.server.broker.redial import Redial, dial_slots
+from gateway.server.fault_boundary import guarded
 from gateway.server.stats import GatewayStats
 from gateway.server.tls_contexts import TlsContexts
 
 # An unused shared link is kept this long, in seconds: clients that connect, send and leave come back.
 _IDLE_TIMEOUT: Final = 60.0
+
+# How many sessions of one login have their channels restored at the same time after a loss.
+_RESTORING: Final = 32
 
 _PUBLISH: Final = "publish"
 _CONSUME: Final = "consume"
@@ -48,6 +54,7 @@ class LoginLinks:
         open_link: OpenLink,
         client: str = "",
         session: str = "",
+        slots: asyncio.Semaphore | None = None,
     ) -> None:
         self.virtual_host = virtual_host
         self.is_dedicated = bool(session)
@@ -62,6 +69,11 @@ class LoginLinks:
         # A link that was opened to check the login and has no purpose yet.
         self._unused: Link | None = None
         self._opening: dict[str, asyncio.Future[Link]] = {}
+        # Whether a broker refused the login when a draining link was to be replaced.
+        self._is_refused = False
+        self._redial = Redial(self.check_login, slots or dial_slots(), virtual_host.name)
+        # How many of its sessions have their channels restored at the same time.
+        self.restoring = asyncio.Semaphore(_RESTORING)
 
     @property
     def broker_version(self) -> tuple[int, ...]:
@@ -84,10 +96,23 @@ class LoginLinks:
             LinkDownError: no broker can be reached.
         """
         link = await self._open("login", self._client, self._session)
-        if self.all:
+        if any(open_link.has_room for open_link in self.all):
             await link.close()
         else:
             self._unused = link
+
+    async def come_back(self) -> None:
+        """Wait until a link is open. All sessions that wait share one dial.
+
+        Raises:
+            UpstreamError: the broker refuses the login or the virtual host.
+        """
+        if not self.all:
+            await self._redial.answered()
+
+    async def wait_for_login(self) -> None:
+        """Ask the broker about the login as ``check_login`` does, and wait until there is a broker to ask."""
+        await self._redial.answered()
 
     async def check_passcode(self, passcode: str) -> None:
         """Ask the broker about another passcode, over a new connection, with the errors of ``check_login``."""
@@ -106,11 +131,18 @@ class LoginLinks:
 
     async def publishing_channel(self) -> LinkChannel:
         """A channel on a link that serves publishers."""
-        return await LinkChannel.open(await self._link_with_room(_PUBLISH))
+        link = await self._link_with_room(_PUBLISH)
+        if link.window is None and not self.is_dedicated:
+            link.window = PublishWindow(link, asyncio.get_running_loop().time)
+        return await LinkChannel.open(link)
 
     async def consuming_channel(self) -> LinkChannel:
         """A channel on a link that serves subscriptions; the broker has not answered its opening."""
-        return LinkChannel.begun(await self._link_with_room(_CONSUME))
+        return LinkChannel.begun(await self.consuming_link())
+
+    async def consuming_link(self) -> Link:
+        """A link that serves subscriptions, with room for a channel."""
+        return await self._link_with_room(_CONSUME)
 
     async def open_pausable(self, client: str, session: str) -> Link:
         """A link for one session only."""
@@ -128,7 +160,7 @@ class LoginLinks:
             await asyncio.shield(opening)
             return await self._link_with_room(purpose)
         unused, self._unused = self._unused, None
-        if unused is not None and unused.closed is None:
+        if unused is not None and unused.has_room:
             unused.purpose = purpose
             links.append(unused)
             return unused
@@ -138,8 +170,7 @@ class LoginLinks:
             links.append(link)
             opening.set_result(link)
         except BaseException as error:
-            is_down = isinstance(error, LinkDownError)
-            opening.set_exception(error if is_down else LinkDownError(CONNECTION_FORCED, "the broker refused a link"))
+            opening.set_exception(_for_others(error))
             # If no other session waits, asyncio would log that the exception was never retrieved.
             opening.exception()
             raise
@@ -150,11 +181,39 @@ class LoginLinks:
     async def _open(self, purpose: str, client: str, session: str) -> Link:
         return await self._open_link(self.virtual_host, self._credentials, purpose, client, session)
 
+    def is_replaced(self, draining: Link) -> bool:
+        """Whether another link has room for the channels of one that drains."""
+        return any(link.has_room for link in self._links[self._purpose_of(draining)])
+
+    async def replace(self, draining: Link) -> None:
+        """Open a link that takes the place of one that drains, unless a broker has refused the login before."""
+        purpose = self._purpose_of(draining)
+        if purpose in self._opening or self._is_refused:
+            return
+        try:
+            await self._link_with_room(purpose)
+        except UpstreamError as error:
+            # A broker that does not answer is asked again.
+            self._is_refused = not isinstance(error, LinkDownError)
+
+    @staticmethod
+    def _purpose_of(link: Link) -> str:
+        return _PUBLISH if link.purpose == _PUBLISH else _CONSUME
+
     async def close(self) -> None:
         """Close every link, also an unused one that has ended: its socket may still be open."""
         links = [*self.all, *([] if self._unused is None or self._unused in self.all else [self._unused])]
         self._links, self._unused = {_PUBLISH: [], _CONSUME: []}, None
         await asyncio.gather(*(link.close() for link in links))
+
+
+def _for_others(error: BaseException) -> UpstreamError:
+    """What a failed dial means to the sessions that waited for it, too."""
+    if isinstance(error, LinkDownError):
+        return LinkDownError(error.code, error.text, error.detail)
+    if isinstance(error, UpstreamError):
+        return UpstreamError(error.code, error.text)
+    return LinkDownError(CONNECTION_FORCED, "the link was not opened")
 
 
 class _SharedLogin:
@@ -164,7 +223,9 @@ class _SharedLogin:
         self.passcode_hash = passcode_hash
         self.links = links
         self.accepted_at = -1.0
+        # The check that is under way, and how many sessions wait for it.
         self.check: asyncio.Task[None] | None = None
+        self.waiting = 0
 
 
 class LinkPool:
@@ -186,6 +247,7 @@ class LinkPool:
         # Every open link.
         self.links: set[Link] = set()
         self.dialer = Dialer(clock, contexts)
+        self._slots = dial_slots()
         self.queue_conflicts = QueueConflictLog()
         self._clock = clock
         self._spawn = spawn
@@ -224,14 +286,14 @@ class LinkPool:
             LinkDownError: no broker can be reached.
         """
         if virtual_host.links == "dedicated":
-            links = LoginLinks(virtual_host, credentials, self._open, client, session)
-            await links.check_login()
+            links = LoginLinks(virtual_host, credentials, self._open, client, session, self._slots)
+            await self._ask(links)
             return links
         shared = self._shared_login(virtual_host, credentials)
-        if not self._is_cached(shared):
+        if not self._is_cached(shared, virtual_host.login_cache):
             if shared.check is None:
                 shared.check = asyncio.ensure_future(self._check(shared))
-            await asyncio.shield(shared.check)
+            await self._wait_for(shared, shared.check)
         shared.links.sessions += 1
         return shared.links
 
@@ -247,19 +309,21 @@ class LinkPool:
         passcode_hash = hmac.digest(self._key, credentials.passcode.encode(), "sha256")
         candidates = self._shared.setdefault((virtual_host.name, credentials.login), [])
         for candidate in candidates:
-            if hmac.compare_digest(candidate.passcode_hash, passcode_hash):
+            is_same_broker = _way_to_broker(candidate.links.virtual_host) == _way_to_broker(virtual_host)
+            if hmac.compare_digest(candidate.passcode_hash, passcode_hash) and is_same_broker:
                 return candidate
-        candidates.append(created := _SharedLogin(passcode_hash, LoginLinks(virtual_host, credentials, self._open)))
+        links = LoginLinks(virtual_host, credentials, self._open, slots=self._slots)
+        candidates.append(created := _SharedLogin(passcode_hash, links))
         return created
 
-    def _is_cached(self, shared: _SharedLogin) -> bool:
+    def _is_cached(self, shared: _SharedLogin, seconds: float) -> bool:
         age = self._clock() - shared.accepted_at
-        return shared.accepted_at >= 0 and age < shared.links.virtual_host.login_cache and bool(shared.links.all)
+        return shared.accepted_at >= 0 and age < seconds and bool(shared.links.all)
 
     async def _check(self, shared: _SharedLogin) -> None:
         """Ask the broker, once for all sessions that log in with the same credentials at the same moment."""
         try:
-            await shared.links.check_login()
+            await self._ask(shared.links)
             shared.accepted_at = shared.links.idle_since = self._clock()
         except BaseException:
             # Wrong passcodes must not accumulate; sessions that logged in before keep their links.
@@ -267,8 +331,66 @@ class LinkPool:
             shared.links.idle_since = -_IDLE_TIMEOUT
             raise
         finally:
-            shared.check = None
+            if shared.check is asyncio.current_task():
+                shared.check = None
             self.close_idle()
+
+    @staticmethod
+    async def _wait_for(shared: _SharedLogin, check: asyncio.Task[None]) -> None:
+        """Wait for a check. With the last session that waits, the check itself is given up."""
+        shared.waiting += 1
+        try:
+            await asyncio.shield(check)
+        finally:
+            shared.waiting -= 1
+            if not shared.waiting and shared.check is check and not check.done():
+                shared.check = None
+                check.cancel()
+
+    async def _ask(self, links: LoginLinks) -> None:
+        """Let a broker decide on a login. Where sessions ride through, this waits until one answers."""
+        try:
+            await links.check_login()
+        except LinkDownError:
+            ride_through = links.virtual_host.upstream.ride_through
+            if not ride_through:
+                raise
+            try:
+                async with asyncio.timeout(ride_through):
+                    await links.wait_for_login()
+            except TimeoutError:
+                raise LinkDownError(CONNECTION_FORCED, "no broker answers") from None
+
+    async def fail_back(self, virtual_host: VirtualHost) -> int:
+        """Drain the links of a virtual host that are not on its preferred broker; how many there are.
+
+        New channels go to new links, and those are dialled as always: to the first broker, or to any if the order is
+        ``shuffle``. Then all links are drained, so that they spread over the brokers again.
+
+        Raises:
+            LinkDownError: the preferred broker does not answer; nothing has changed.
+        """
+        upstream, preferred = virtual_host.upstream, None
+        if upstream.order == "as-written":
+            preferred = upstream.urls[0]
+            await self.dialer.greeted(preferred, upstream)
+        label = self._stats.label(virtual_host.name)
+        draining = [
+            link
+            for link in self.links
+            if self._stats.label(link.virtual_host) == label and not link.is_draining and link.broker != preferred
+        ]
+        for link in draining:
+            link.is_draining = True
+        return len(draining)
+
+    def drain_links(self) -> None:
+        """Let sessions leave the links that drain, and close those that are drained. Called about once a second."""
+        for link in [link for link in self.links if link.is_draining and not link.is_closing]:
+            for user in tuple(link.users):
+                guarded(user, user.leave, link)
+            if link.is_idle:
+                self._spawn(link.close())
 
     def close_idle(self) -> None:
         """Close the shared links that no session has used for a while."""
@@ -289,3 +411,8 @@ class LinkPool:
         logins = [login for logins in self._shared.values() for login in logins]
         self._shared.clear()
         await asyncio.gather(*(login.links.close() for login in logins), self.dialer.close())
+
+
+def _way_to_broker(virtual_host: VirtualHost) -> tuple[object, ...]:
+    """What leads to one broker and virtual host; a reload of the configuration may change it."""
+    return virtual_host.amqp_vhost, virtual_host.upstream

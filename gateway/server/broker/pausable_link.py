@@ -25,7 +25,7 @@ class PausableLink:
 
     async def opened(self, links: LoginLinks) -> Link:
         """The link, opened anew if it is closed. Reading resumes, so that the broker's answers arrive."""
-        if self._link is None or self._link.closed is not None:
+        if self._link is None or self._link.closed is not None or (self._link.is_draining and self._link.is_idle):
             self._link = await links.open_pausable(self._client, self._session)
         self._link.resume_reading()
         return self._link

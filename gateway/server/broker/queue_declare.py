@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
+from gateway.server.broker.broker_errors import NOT_FOUND, RESOURCE_LOCKED, LinkDownError, UpstreamError
 from gateway.server.broker.channel import LinkChannel
 from gateway.server.broker.link import Link
 from gateway.session.queues import QueueSpec
@@ -21,10 +21,7 @@ from gateway.session.subscription import Subscription
 
 log = structlog.get_logger("gateway.session")
 
-_NOT_FOUND: Final = 404
-_RESOURCE_LOCKED: Final = 405
 _PRECONDITION_FAILED: Final = 406
-_CONFLICT: Final = "inequivalent arg"
 
 # The names that the broker chooses begin with this; clients may not declare such a queue.
 _CHOSEN_BY_BROKER: Final = "amq."
@@ -54,6 +51,10 @@ class ExclusiveQueues:
         link, _ = self._queues.get(queue, (None, None))
         return link
 
+    def has_any(self, link: Link) -> bool:
+        """Whether a queue of the session lives and dies with a link."""
+        return any(owner is link for owner, _ in self._queues.values())
+
     async def check(self, queue: str, link: Link, vhost: str) -> None:
         """Refuse a queue that belongs to another session of the link.
 
@@ -65,7 +66,7 @@ class ExclusiveQueues:
                 continue
             if await _exists(queue, link):
                 raise UpstreamError(
-                    _RESOURCE_LOCKED,
+                    RESOURCE_LOCKED,
                     f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{queue}' in vhost '{vhost}'. "
                     "It could be originally declared on another connection or the exclusive property value does not "
                     "match that of the original declaration.",
@@ -119,6 +120,13 @@ class ExclusiveQueues:
         if link is not None and link.exclusive_queues.get(queue) is self:
             del link.exclusive_queues[queue]
 
+    def link_lost(self, link: Link) -> list[QueueSpec]:
+        """A link is gone, and the queues that it owned for the broker; those that have a name may be declared again."""
+        lost = [(name, queue) for name, (owner, queue) in self._queues.items() if owner is link]
+        for name, _ in lost:
+            self.forget(name)
+        return [queue for _, queue in lost if queue.name]
+
     def consumed(self, subscription: Subscription, queue: str) -> None:
         """A subscription consumes a queue; it need not be the session's."""
         if queue in self._queues:
@@ -170,7 +178,7 @@ async def _exists(queue: str, link: Link) -> bool:
     except LinkDownError:
         raise
     except UpstreamError as refusal:
-        if refusal.code == _NOT_FOUND:
+        if refusal.code == NOT_FOUND:
             return False
     return True
 
@@ -210,10 +218,9 @@ async def declare_or_accept(
         async with LinkChannel.opened(link) as channel:
             await declare(channel)
     except UpstreamError as refusal:
-        if refusal.code != _PRECONDITION_FAILED or _CONFLICT not in refusal.text:
+        # The broker has the same code for an argument that no queue may have: then there is no queue.
+        if refusal.code != _PRECONDITION_FAILED or not await _exists(queue.name, link):
             raise
-        async with LinkChannel.opened(link) as channel:
-            await channel.declare_passive(queue.name)
         return refusal
     return None
 

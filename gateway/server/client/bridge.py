@@ -7,25 +7,40 @@ events of the session here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, Protocol
 
+from gateway.amqp.codec import PUBLISH
 from gateway.amqp.splitter import Sink
-from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError, UpstreamError, is_cancelled
+from gateway.server.broker.broker_errors import (
+    ACCESS_REFUSED,
+    CONNECTION_FORCED,
+    NOT_FOUND,
+    LinkDownError,
+    UpstreamError,
+    is_cancelled,
+)
 from gateway.server.broker.channel import LinkChannel, ignore_confirm, ignore_delivery
 from gateway.server.broker.link import Link
 from gateway.server.broker.link_pool import LinkPool, LoginLinks
 from gateway.server.broker.pausable_link import PausableLink
 from gateway.server.broker.queue_declare import Declare, ExclusiveQueues, declare_or_accept
 from gateway.server.client.login_handler import LoginHandler
+from gateway.server.client.recovery import Recovery
 from gateway.session import ops
 from gateway.session.context import Hold, State
 from gateway.session.queues import QueueSpec
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
 
-_NOT_FOUND: Final = 404
+# How long RabbitMQ may take from deleting a virtual host's first queue to closing its connections, in seconds.
+_VHOST_DELETION: Final = 30.0
+
+# How often a session that is to leave a draining link looks for a quiet moment, and the seconds between two looks.
+_LOOKS: Final = 50
+_BETWEEN_LOOKS: Final = 0.01
 
 
 class _BridgeCallbacks(Protocol):
@@ -61,7 +76,14 @@ class Bridge:
         self._control: LinkChannel | None = None
         self._pausable = PausableLink(client, session.identity.decode(), self._consuming.values())
         self._exclusive = ExclusiveQueues()
-        self._is_dropping = False
+        # Exclusive queues that were lost with their link, and that no subscription declares again.
+        self._lost_queues: list[QueueSpec] = []
+        self._recovery = Recovery(self)
+        # Subscriptions that the broker has cancelled, until it is known whether their virtual host goes with them.
+        self._cancelled: dict[Subscription, asyncio.Event] = {}
+        # Each moves the session away from a draining link.
+        self._leaving: dict[Link, asyncio.Task[None]] = {}
+        self._is_dropping = self._is_window_full = False
         self._is_released = False
 
     # Bytes.
@@ -74,6 +96,9 @@ class Bridge:
             publishes = session.take_publishes()
             if publishes:
                 self._publishing.write(publishes)
+                window = self._publishing.link.window
+                if window is not None:
+                    window.published(self, len(publishes))
         # All taken before the first write: only the publishing link leads back here when it is full.
         for subscription, settlements in session.take_settlements():
             channel = self._consuming.get(subscription)
@@ -81,7 +106,10 @@ class Bridge:
                 channel.write(settlements)
         operation = session.take_operation()
         if operation is not None:
-            self._task = self._spawn(self._carry_out(operation), name=f"stomp-operation {self._client}")
+            if isinstance(operation, ops.CloseUpstream):
+                # Perhaps it replaces a recovery.
+                self._recovery.stop()
+            self._task = self._spawn(self._carry_out(operation, self._task), name=f"stomp-operation {self._client}")
 
     def flush_batch(self) -> None:
         """The session got the data of one read from the broker."""
@@ -107,7 +135,7 @@ class Bridge:
         """Whether the broker, or the client itself, rightly keeps an operation waiting for as long as it wants."""
         if isinstance(operation, ops.PreparePublisher):
             # During an alarm the broker does not read a link that publishes.
-            return any(link.blocked for link in self._links.all)
+            return any(link.blocked for link in self.links.all)
         # On a paused link the broker's answer waits behind messages that the client does not take.
         return isinstance(operation, ops.RenewToken) and not self._session.client_writable
 
@@ -129,9 +157,14 @@ class Bridge:
 
     # Operations.
 
-    async def _carry_out(self, operation: ops.Operation) -> None:
+    async def _carry_out(self, operation: ops.Operation, earlier: asyncio.Task[None] | None) -> None:
         try:
-            self._session.handle(await self._outcome(operation))
+            if isinstance(operation, ops.CloseUpstream) and earlier is not None and not earlier.done():
+                await asyncio.wait([earlier])
+            event = await self._outcome(operation)
+            if event is None:
+                return
+            self._session.handle(event)
             if self._session.state is State.CONNECTING:
                 self._login.log_out()
         except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
@@ -139,17 +172,19 @@ class Bridge:
             return
         self._callbacks.advance()
 
-    async def _outcome(self, operation: ops.Operation) -> ops.Event:
+    async def _outcome(self, operation: ops.Operation) -> ops.Event | None:
         try:
+            if isinstance(operation, ops.Recover):
+                return await self._recovery.run(operation, self._session.settings.upstream.ride_through)
             return await self._perform(operation)
         except LinkDownError as down:
-            return ops.LinkLost(down.code, down.text)
+            return ops.OperationInterrupted(down.code, down.text)
         except UpstreamError as refusal:
-            return ops.OperationFailed(refusal.code, refusal.text)
+            return ops.OperationFailed(refusal.code, refusal.text, of_publish=refusal.method == PUBLISH)
         except asyncio.CancelledError:
             if is_cancelled():
                 raise
-            return ops.LinkLost(CONNECTION_FORCED, "CONNECTION_FORCED - the broker did not answer")
+            return ops.OperationInterrupted(CONNECTION_FORCED, "CONNECTION_FORCED - the broker did not answer")
 
     async def _perform(self, operation: ops.Operation) -> ops.Event:
         if isinstance(operation, ops.Login):
@@ -165,18 +200,19 @@ class Bridge:
         await self._close_channels()
         return ops.UpstreamClosed()
 
-    async def _prepare_publisher(self, operation: ops.PreparePublisher) -> ops.Event:
+    async def _prepare_publisher(self, operation: ops.PreparePublisher) -> ops.PublisherPrepared:
         channel = self._publishing
         if channel is None:
-            channel = await self._links.publishing_channel()
+            channel = await self.links.publishing_channel()
             channel.set_owner(self)
             channel.set_sink(Sink(ignore_delivery, self._session.confirm, self, self._session.message_returned))
             channel.on_closed = partial(self._channel_closed, publishing=True)
             self._publishing = channel
+            self._is_window_full = False
             self._follow(channel.link)
         if operation.queue is not None:
             await self._declare(operation.queue, channel)
-        if operation.confirms and not self._session.has_confirms:
+        if operation.confirms and not channel.has_confirms:
             await channel.select_confirms()
         return ops.PublisherPrepared(channel.number, channel.link.tuning.frame_max, operation.confirms)
 
@@ -211,12 +247,12 @@ class Bridge:
 
     async def _control_channel(self) -> LinkChannel:
         if self._control is None:
-            self._control = await self._links.consuming_channel()
+            self._control = await self.links.consuming_channel()
             self._control.set_owner(self)
             self._control.on_closed = partial(self._channel_closed, publishing=False)
         return self._control
 
-    async def _subscribe(self, operation: ops.Subscribe) -> ops.Event:
+    async def _subscribe(self, operation: ops.Subscribe) -> ops.Subscribed:
         subscription = operation.subscription
         channel = await self._consuming_channel(operation)
         channel.set_owner(self)
@@ -248,7 +284,7 @@ class Bridge:
             if channel.closed is not None:
                 raise channel.closed
             if cancelled:
-                raise UpstreamError(_NOT_FOUND, f"NOT_FOUND - queue '{queue_name}' was deleted")
+                raise UpstreamError(NOT_FOUND, f"NOT_FOUND - queue '{queue_name}' was deleted")
         except UpstreamError as refusal:
             self._consuming.pop(subscription, None)
             await self._undo_subscribe(channel, declared, refusal)
@@ -264,7 +300,7 @@ class Bridge:
         await self._close_channel(channel)
         if declared is None or isinstance(refusal, LinkDownError) or declared.durable or not declared.auto_delete:
             return
-        cleaner = await self._links.consuming_channel()
+        cleaner = await self.links.consuming_channel()
         try:
             await cleaner.delete_queue(declared.name, if_idle=True)
         except UpstreamError:
@@ -277,8 +313,8 @@ class Bridge:
         if owner is not None and owner.closed is None:
             return LinkChannel.begun(owner)
         if operation.needs_pausable_link:
-            return LinkChannel.begun(await self._pausable.opened(self._links))
-        return await self._links.consuming_channel()
+            return LinkChannel.begun(await self._pausable.opened(self.links))
+        return await self.links.consuming_channel()
 
     async def _unsubscribe(self, operation: ops.Unsubscribe) -> ops.Event:
         channel = self._consuming.pop(operation.subscription, None)
@@ -294,6 +330,11 @@ class Bridge:
                     self._exclusive.forget(operation.delete_queue)
             finally:
                 await self._close_channel(channel)
+        elif operation.delete_queue is not None:
+            # The channel went with its link, and the consumer with the channel.
+            async with LinkChannel.opened(await self.links.consuming_link()) as channel:
+                await self._exclusive.check(operation.delete_queue, channel.link, self._vhost)
+                await channel.delete_queue(operation.delete_queue)
         self._exclusive.consumer_closed(operation.subscription)
         return ops.Unsubscribed()
 
@@ -304,14 +345,14 @@ class Bridge:
         """
         try:
             token = operation.token.decode()
-            await self._links.check_passcode(token)
+            await self.links.check_passcode(token)
         except UnicodeDecodeError:
             return ops.TokenRefused("it is no text")
         except LinkDownError:
             return ops.TokenRefused("the broker cannot be reached")
         except UpstreamError as refusal:
             return ops.TokenRefused(refusal.text)
-        await asyncio.gather(self._links.update_secret(token), self._pausable.update_secret(token))
+        await asyncio.gather(self.links.update_secret(token), self._pausable.update_secret(token))
         return ops.TokenRenewed()
 
     # Events of the broker.
@@ -322,19 +363,144 @@ class Bridge:
     def _consumer_cancelled(self, subscription: Subscription) -> None:
         channel = self._consuming.pop(subscription, None)
         self._exclusive.consumer_cancelled(subscription)
-        self._handle(ops.ConsumerCancelled(subscription))
-        if channel is not None:
-            channel.discard(self)
-            _ = self._spawn(self._close_channel(channel), name=f"stomp-cancelled {self._client}")
+        if channel is None:
+            self._handle(ops.ConsumerCancelled(subscription))
+            return
+        channel.discard(self)
+        if self._session.settings.upstream.ride_through:
+            self._cancelled[subscription] = asyncio.Event()
+        else:
+            self._handle(ops.ConsumerCancelled(subscription))
+        _ = self._spawn(self._after_cancel(subscription, channel), name=f"stomp-cancelled {self._client}")
+
+    async def _after_cancel(self, subscription: Subscription, channel: LinkChannel) -> None:
+        """The queue is gone. If its virtual host goes with it, the link does, too, and the session rides through."""
+        link_is_lost = self._cancelled.get(subscription)
+        try:
+            if link_is_lost is not None:
+                await self._until_lost(channel.link, subscription, link_is_lost)
+                if self._cancelled.pop(subscription, None) is not None:
+                    self._handle(ops.ConsumerCancelled(subscription))
+        finally:
+            await self._close_channel(channel)
+
+    @staticmethod
+    async def _until_lost(link: Link, subscription: Subscription, link_is_lost: asyncio.Event) -> None:
+        """Wait for the loss of the link if the virtual host goes: permissions go first, connections last."""
+        try:
+            async with LinkChannel.opened(link) as channel:
+                await channel.consume(subscription.queue, 1, {})
+        except UpstreamError as refusal:
+            if refusal.code == ACCESS_REFUSED or isinstance(refusal, LinkDownError):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(link_is_lost.wait(), _VHOST_DELETION)
 
     def _handle(self, event: ops.Event) -> None:
         self._session.handle(event)
         self._callbacks.advance()
 
     def link_lost(self, link: Link) -> None:
-        """A link of the session is closed."""
-        if link.closed is not None:
-            self._handle(ops.LinkLost(link.closed.code, link.closed.text))
+        """A link of the session is closed, and all the session's channels on it. Those on other links live on."""
+        if link.closed is None:
+            return
+        self._lose(link, link.closed)
+
+    def _lose(self, link: Link, reason: UpstreamError) -> None:
+        """The session's channels on a link are gone."""
+        lost = tuple(subscription for subscription, channel in self._consuming.items() if channel.link is link)
+        for subscription in lost:
+            del self._consuming[subscription]
+            self._exclusive.consumer_closed(subscription)
+        # They were on this link or on another one of the same virtual host.
+        lost += tuple(self._cancelled)
+        for link_is_lost in self._cancelled.values():
+            link_is_lost.set()
+        self._cancelled.clear()
+        if self._control is not None and self._control.link is link:
+            self._control = None
+        self._lost_queues += self._exclusive.link_lost(link)
+        publishing = self._publishing is not None and self._publishing.link is link
+        if publishing:
+            self._publishing = None
+            self._session.release(Hold.LINK_WRITE)
+        self._handle(ops.LinkLost(reason.code, reason.text, lost, publishing))
+
+    def leave(self, link: Link) -> None:
+        """A link drains: move the session's channels elsewhere, if nothing can be lost by it. Asked again and again."""
+        if link not in self._leaving:
+            self._leaving[link] = task = self._spawn(self._leave(link), name=f"stomp-leave {self._client}")
+            task.add_done_callback(lambda _: self._leaving.pop(link))
+
+    async def _leave(self, link: Link) -> None:
+        consuming = [subscription for subscription, channel in self._consuming.items() if channel.link is link]
+        if self._exclusive.has_any(link) or not self._session.can_leave(consuming):
+            return
+        if not self.links.is_replaced(link):
+            # Nobody leaves a link before a broker has accepted the login again.
+            await self.links.replace(link)
+            return
+        if not consuming:
+            # Nothing more is published, so all that was is confirmed soon. A consumer needs its client's ACKs.
+            self._session.hold(Hold.LINK_LOST)
+        try:
+            for _ in range(_LOOKS):
+                if self._session.is_quiet(consuming):
+                    await self._leave_now(link)
+                if self._session.is_recovering:
+                    return
+                await asyncio.sleep(_BETWEEN_LOOKS)
+        finally:
+            if not consuming and not self._session.is_recovering:
+                self._session.release(Hold.LINK_LOST)
+                self._callbacks.advance()
+
+    async def _leave_now(self, link: Link) -> None:
+        """To the session this is the loss of a link. Messages on their way from the broker return to their queue."""
+        channels = [*self._consuming.values(), self._control, self._publishing]
+        left = [channel for channel in channels if channel is not None and channel.link is link]
+        for channel in left:
+            channel.discard(self)
+        self._lose(link, UpstreamError(CONNECTION_FORCED, "CONNECTION_FORCED - the connection is replaced"))
+        await asyncio.gather(*map(self._close_channel, left))
+
+    # What `Recovery` asks for.
+
+    def lacks_consumer(self, subscription: Subscription) -> bool:
+        """Whether a subscription has no channel, and has not ended meanwhile."""
+        return subscription not in self._consuming and self._session.subscriptions.is_current(subscription)
+
+    async def restore_queues(self, operation: ops.Recover) -> None:
+        """Take the exclusive queues of the session again that were lost, apart from those that subscriptions declare.
+
+        Those have to be on the link of their subscription. What the session has left must be closed first: only then
+        are all messages back in their queues, in order.
+        """
+        if self._leaving:
+            await asyncio.wait(self._leaving.values())
+        declared = {request.queue.name for request in operation.subscriptions if request.queue is not None}
+        while self._lost_queues:
+            if self._lost_queues[-1].name not in declared:
+                channel = await self._control_channel()
+                await self._declare_on(channel, self._lost_queues[-1])
+            self._lost_queues.pop()
+
+    async def restore_consumer(self, operation: ops.Subscribe) -> ops.Subscribed:
+        """Subscribe again."""
+        return await self._subscribe(operation)
+
+    async def restore_publisher(self, operation: ops.Recover) -> ops.PublisherPrepared:
+        """Open a publishing channel, and declare the queues of the messages that will be published again."""
+        try:
+            prepared = await self._prepare_publisher(ops.PreparePublisher(confirms=True, queue=None))
+            for queue in operation.queues:
+                prepared = await self._prepare_publisher(ops.PreparePublisher(confirms=True, queue=queue))
+        except UpstreamError:
+            # The broker has closed the channel, or will close it.
+            channel, self._publishing = self._publishing, None
+            if channel is not None:
+                await self._close_channel(channel)
+            raise
+        return prepared
 
     def failed(self, error: Exception) -> None:
         """A fault of the gateway in what the link has called of this session."""
@@ -346,10 +512,21 @@ class Bridge:
             self._follow(link)
             self._callbacks.advance()
 
+    def window_full(self) -> None:
+        """Too much is on its way over the publishing link: others have their turn."""
+        self._is_window_full = True
+        self._session.hold(Hold.LINK_WRITE)
+
+    def window_open(self) -> None:
+        """There is room again, and it is this session's turn."""
+        self._is_window_full = False
+        if self._publishing is not None:
+            self.link_changed(self._publishing.link)
+
     def _follow(self, link: Link) -> None:
         """Hold or release the client as its publishing link needs."""
         self._session.set_blocked(link.blocked)
-        if link.paused:
+        if link.paused or self._is_window_full:
             self._session.hold(Hold.LINK_WRITE)
         else:
             self._session.release(Hold.LINK_WRITE)
@@ -357,12 +534,13 @@ class Bridge:
     # Links and the end.
 
     @property
-    def _links(self) -> LoginLinks:
+    def links(self) -> LoginLinks:
+        """The session's links."""
         return self._login.links
 
     @property
     def _vhost(self) -> str:
-        return self._links.virtual_host.amqp_vhost
+        return self.links.virtual_host.amqp_vhost
 
     async def _close_channel(self, channel: LinkChannel) -> None:
         channel.leave_owner()
@@ -402,6 +580,9 @@ class Bridge:
         if self._is_released:
             return
         self._is_released = True
+        self._recovery.stop()
+        for link_is_lost in self._cancelled.values():
+            link_is_lost.set()
         # At once: the client may connect again before its channels are closed.
         self._login.close()
         self.client_gone()

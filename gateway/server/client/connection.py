@@ -29,8 +29,8 @@ from gateway.server.client.operation_deadline import OperationDeadline
 from gateway.server.client.output import AutoAckFlusher, ClientOutput
 from gateway.server.client.session_limits import RateLimiter, SessionLimits
 from gateway.server.fault_boundary import guarded
-from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
-from gateway.server.listen.tls import login_name
+from gateway.server.listen.accepted_connection import AcceptedConnection
+from gateway.server.listen.tls import keep_what_is_not_read, login_name
 from gateway.server.listen.websocket import StompProtocol
 from gateway.server.log_limits import LogLimits
 from gateway.server.stats import GatewayStats
@@ -104,7 +104,7 @@ class ClientConnection(StompProtocol):
         self._rate_limiter = RateLimiter(self.session, self.advance)
         # Whether the socket is read.
         self._reading = True
-        self._waits_for_turn = self._gives_turns = False
+        self._waits_for_turn = False
         # The last read took as much as a read can.
         self._read_fully = False
         # Result of `ClientOutput.unsent_bytes` in the last round of automatic acknowledgements.
@@ -125,6 +125,11 @@ class ClientConnection(StompProtocol):
         if self.session.login is None:
             return self._listener.max_frame_size_unauthenticated
         return self.session.settings.max_frame_size
+
+    @property
+    def listener(self) -> Listener:
+        """The listener's settings when the client connected."""
+        return self._listener
 
     @property
     def is_closed(self) -> bool:
@@ -151,17 +156,16 @@ class ClientConnection(StompProtocol):
 
     def _meet(self, transport: asyncio.BaseTransport, output: ClientOutput) -> None:
         """Learn who the client is."""
-        peer = self._accepted.peer or Peer.of(transport)
-        if not peer.host:
-            # The client reset the connection before it was accepted: there is no address to answer or to log.
+        peer = self._accepted.peer
+        if transport.get_extra_info("peername") is None:
+            # The client has reset the connection: nobody waits for an answer.
             self._is_closed = True
             output.transport.abort()
             return
-        if transport.get_extra_info("sslcontext") is None:
-            # Not with TLS: when a client closes, uvloop loses the bytes that were not read at once.
-            self.session.set_max_frames_per_turn(_MAX_FRAMES_PER_TURN)
-            self.session.set_turn_time(time.monotonic, _TURN_TIME)
-            self._gives_turns = True
+        if output.websocket is None:
+            keep_what_is_not_read(transport)
+        self.session.set_max_frames_per_turn(_MAX_FRAMES_PER_TURN)
+        self.session.set_turn_time(time.monotonic, _TURN_TIME)
         self.stats.arrived(peer)
         name, is_broken = None, False
         try:
@@ -178,7 +182,10 @@ class ClientConnection(StompProtocol):
         self.session.set_client(facts, observe=self.stats.started)
         context, client = self._context, str(peer)
         identity = self.session.identity.decode()
-        self._login = LoginHandler(context.pool, context.limits, context.log_limits, peer.host, client, identity)
+        login_until = self._accepted.accepted_at + self._listener.login_timeout
+        self._login = LoginHandler(
+            context.pool, context.limits, context.log_limits, peer.host, client, identity, login_until
+        )
         self._bridge = Bridge(self.session, self, context.pool, self._login, client, context.spawn)
         self._operation_deadline = OperationDeadline(self.session, self._bridge.must_wait)
         context.clients.add(self)
@@ -189,7 +196,7 @@ class ClientConnection(StompProtocol):
             return
         self._heartbeats.has_received = True
         self.stats.bytes_in += len(data)
-        self._read_fully = len(data) >= _FULL_READ and self._gives_turns
+        self._read_fully = len(data) >= _FULL_READ
         try:
             self._decoder.feed(data)
         except FrameError as error:
@@ -345,6 +352,7 @@ class ClientConnection(StompProtocol):
         """The client has logged in."""
         session = self.session
         self._is_started = True
+        self._accepted.on_login()
         self._output.start(session.settings)
         details = {"heart_beat": session.heartbeats.header.decode()}
         if session.certificate_name is not None:

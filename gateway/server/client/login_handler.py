@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 import structlog
@@ -25,10 +26,18 @@ class LoginHandler:
     """Logs one client in, and owns the links and the rates of its session.
 
     ``host`` is the client's IP address; ``client`` and ``session`` name it in the broker's list of connections.
+    ``deadline`` is when the login must be over, on the event loop's clock.
     """
 
     def __init__(
-        self, pool: LinkPool, limits: SessionLimits, log_limits: LogLimits, host: str, client: str, session: str
+        self,
+        pool: LinkPool,
+        limits: SessionLimits,
+        log_limits: LogLimits,
+        host: str,
+        client: str,
+        session: str,
+        deadline: float,
     ) -> None:
         # Set while the session is counted.
         self.rates: SessionRates | None = None
@@ -39,6 +48,9 @@ class LoginHandler:
         self._client = client
         self._session = session
         self._links: LoginLinks | None = None
+        self._deadline = deadline
+        # Bounds a login that is under way.
+        self._patience: asyncio.Timeout | None = None
         self._is_closed = False
 
     @property
@@ -87,13 +99,25 @@ class LoginHandler:
     async def _accept(self, virtual_host: VirtualHost, credentials: Credentials) -> tuple[int, ...]:
         """Get the links and count the session; the broker's version."""
         self._limits.check(virtual_host, self._host)
-        self._links = await self._pool.log_in(virtual_host, credentials, self._client, self._session)
+        self._links = await self._wait_for_login(virtual_host, credentials)
         version = self._links.broker_version
         if self._is_closed:
             self.release_links()
         else:
             self.rates = self._limits.enter(virtual_host, credentials.login, self._host)
         return version
+
+    async def _wait_for_login(self, virtual_host: VirtualHost, credentials: Credentials) -> LoginLinks:
+        """The links, once a broker has accepted the login; while there is no broker, until the client's time is up."""
+        if not virtual_host.upstream.ride_through:
+            return await self._pool.log_in(virtual_host, credentials, self._client, self._session)
+        try:
+            async with asyncio.timeout_at(self._deadline) as self._patience:
+                return await self._pool.log_in(virtual_host, credentials, self._client, self._session)
+        except TimeoutError:
+            raise LinkDownError(CONNECTION_FORCED, "no broker answers", "no broker answered in time") from None
+        finally:
+            self._patience = None
 
     def _log_refusal(self, virtual_host: VirtualHost, credentials: Credentials, reason: str) -> None:
         login, left_out = credentials.login[:_LONGEST_LOGIN], self._log_limits.for_address(self._host)
@@ -112,6 +136,8 @@ class LoginHandler:
     def close(self) -> None:
         """The session is over. A login that is still under way must not be counted; ``release_links`` follows."""
         self._is_closed = True
+        if self._patience is not None:
+            self._patience.reschedule(asyncio.get_running_loop().time())
         self.log_out()
 
     def release_links(self) -> None:

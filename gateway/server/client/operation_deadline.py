@@ -30,11 +30,16 @@ class OperationDeadline:
         session = self._session
         is_draining, operation = session.state is State.DRAINING, session.operation
         waits_for: object = State.DRAINING if is_draining else operation
+        if isinstance(operation, ops.Recover):
+            # It has a deadline of its own, and what waited before it waits anew afterwards.
+            self._seen = None
+            return None
         if waits_for is not self._seen or (operation and not is_draining and self._must_wait(operation)):
             self._seen, self._since = waits_for, now
             return None
         timeout = session.settings.upstream.operation_timeout
         if waits_for is None or now - self._since <= timeout:
             return None
-        purpose = f"to confirm {len(session.confirms)} messages" if operation is None else operation.purpose
+        messages = f"{count} messages" if (count := len(session.confirms)) > 1 else "a message"
+        purpose = f"to confirm {messages}" if operation is None else operation.purpose
         return error_frames.operation_timeout(purpose, timeout)

@@ -70,13 +70,21 @@ class Bucket:
 class _RateScope:
     """All sessions of one user, or from one address, in one virtual host."""
 
-    __slots__ = ("_bytes", "messages", "sessions")
+    __slots__ = ("_bytes", "limit", "messages", "sessions")
 
     def __init__(self, limit: Limit, now: float) -> None:
+        self.sessions = 0
+        self.messages: Bucket | None
+        self._bytes: Bucket | None
+        self.change(limit, now)
+
+    def change(self, limit: Limit, now: float) -> None:
+        """Begin with another limit, without debts."""
+
         def bucket(rate: int | None) -> Bucket | None:
             return None if rate is None else Bucket(rate, limit.burst, now)
 
-        self.sessions = 0
+        self.limit = limit
         self.messages = bucket(limit.messages_per_second)
         self._bytes = bucket(limit.bytes_per_second)
 
@@ -186,6 +194,9 @@ class SessionLimits:
         scope = self._scopes.get(key)
         if scope is None:
             scope = self._scopes[key] = _RateScope(limit, self._clock())
+        elif scope.limit != limit:
+            # The configuration was reloaded: all sessions share a rate, so the new one holds for those of before too.
+            scope.change(limit, self._clock())
         return scope
 
     def leave(self, virtual_host: str, scopes: tuple[_RateScope, ...]) -> None:

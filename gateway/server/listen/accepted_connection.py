@@ -60,11 +60,14 @@ class Peer:
 class AcceptedConnection:
     """A connection that a listener has accepted.
 
-    Without a ``peer`` the transport knows it. ``accepted_at`` is in seconds on the event loop's clock. ``log_limiter``
-    is the listener's. ``on_closed`` must be called when the connection is closed, and may be called again.
+    ``accepted_at`` is in seconds on the event loop's clock. ``log_limiter`` is the listener's. ``on_closed`` must be
+    called when the connection is closed, ``on_login`` when the client has logged in; both may be called again.
+    ``connection`` stands for it in the listener's counts.
     """
 
-    peer: Peer | None
+    peer: Peer
     accepted_at: float
     log_limiter: LogRateLimiter
     on_closed: Callable[[], None] = lambda: None
+    on_login: Callable[[], None] = lambda: None
+    connection: object = None

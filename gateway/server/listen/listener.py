@@ -1,8 +1,7 @@
 """An open listener: accepts connections, and prepares them with the PROXY protocol and TLS if the listener has them.
 
-On a plain listener the event loop accepts connections. On any other, the gateway accepts them itself and prepares each
-in a task of its own: it can stop reading at the end of the PROXY header, and log why a handshake failed. The number of
-those tasks is bounded.
+Few are accepted in a turn, so a flood of them keeps nobody waiting, and each is prepared in a task of its own: it can
+stop reading at the end of the PROXY header, and log why a handshake failed. The number of those tasks is bounded.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ import asyncio
 import contextlib
 import errno
 import socket
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 import structlog
@@ -21,10 +20,12 @@ import structlog
 from gateway.config.listener_settings import Listener
 from gateway.config.scalars import SocketAddress
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
+from gateway.server.listen.connection_limits import ConnectionLimits, TooManyConnectionsError
 from gateway.server.listen.proxy_protocol import ProxyHeaderError, bytes_missing, parse_header
 from gateway.server.listen.tls import handshake_failure
 from gateway.server.log_limits import LogRateLimiter
 from gateway.server.tls_contexts import TlsContext, TlsContexts
+from gateway.session import error_frames
 
 log = structlog.get_logger("gateway.listening")
 
@@ -35,9 +36,17 @@ MakeProtocol = Callable[[AcceptedConnection], asyncio.Protocol]
 _PAUSE: Final = 1.0
 _EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
+# Connections that are accepted before others have their turn. Each takes about a tenth of a millisecond.
+_MAX_ACCEPTED_PER_TURN: Final = 8
+
 # Connections of a listener that wait for their PROXY header or TLS handshake. They have no login yet, and each costs a
 # task.
 _MAX_PREPARING: Final = 1000
+
+# How often a client that does not answer is asked whether it is still there.
+_PROBES: Final = 4
+
+_UNAVAILABLE: Final = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 # A host name may resolve to addresses that this machine does not have, such as the IPv6 one of localhost.
 _NOT_HERE: Final = frozenset((errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL))
@@ -50,11 +59,6 @@ class _Treatment:
     settings: Listener
     make_protocol: MakeProtocol
     tls: TlsContext | None
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether a connection needs no preparation."""
-        return self.tls is None and not self.settings.proxy_protocol
 
 
 class OpenListener:
@@ -69,25 +73,33 @@ class OpenListener:
         make_protocol: MakeProtocol,
         contexts: TlsContexts,
         log_limiter: LogRateLimiter | None = None,
+        refused: Counter[str] | None = None,
+        *,
+        speaks_http: bool = False,
     ) -> None:
         # Host and port of every socket.
         self.addresses: list[tuple[str, int]] = []
         self._treatment = _Treatment(listener, make_protocol, None)
         self._contexts = contexts
         self._address = str(listener.address)
+        self._speaks_http = speaks_http or listener.websocket is not None
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
-        self._servers: list[asyncio.Server] = []
         self._accepting: set[asyncio.Task[None]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._log_limiter = log_limiter or LogRateLimiter(self._loop.time)
         self._preparing = asyncio.Semaphore(_MAX_PREPARING)
-        self._connections: set[object] = set()
+        self._limits = ConnectionLimits(self._address, self._log_limiter, Counter() if refused is None else refused)
 
     @property
     def settings(self) -> Listener:
         """The settings for new connections."""
         return self._treatment.settings
+
+    @property
+    def connections(self) -> int:
+        """Connections that are open, or in preparation."""
+        return self._limits.open
 
     async def open(self) -> None:
         """Bind the address, or each address that the host name resolves to, and accept connections.
@@ -99,7 +111,10 @@ class OpenListener:
         self._treatment = self._treat(listener, self._treatment.make_protocol)
         sockets = await bound(listener.address, listener.backlog)
         self.addresses = [each.getsockname()[:2] for each in sockets]
-        await self._accept_from(sockets)
+        self._sockets = sockets
+        for each in sockets:
+            _listen(each, listener)
+            self._spawn(self._accept_all(each), self._accepting)
 
     async def change(self, listener: Listener, make_protocol: MakeProtocol) -> None:
         """Use other settings, for the same address, for new connections. No connection is lost.
@@ -107,72 +122,35 @@ class OpenListener:
         Raises:
             OSError: a TLS file cannot be used, or there is no file descriptor left; nothing has changed.
         """
-        before, treatment = self._treatment, self._treat(listener, make_protocol)
-        if treatment.is_plain is before.is_plain:
-            self._treatment = treatment
-            for each in self._sockets:
-                each.listen(listener.backlog)
-            return
-        # Another way of accepting, on the same sockets: what waits in their backlog stays there.
-        sockets = [each.dup() for each in self._sockets]
-        self._stop_accepting()
-        self._treatment = treatment
-        await self._accept_from(sockets)
+        self._treatment = self._treat(listener, make_protocol)
+        for each in self._sockets:
+            _listen(each, listener)
 
     def _treat(self, listener: Listener, make_protocol: MakeProtocol) -> _Treatment:
         return _Treatment(listener, make_protocol, None if listener.tls is None else self._contexts.of(listener.tls))
 
-    async def _accept_from(self, sockets: list[socket.socket]) -> None:
-        self._sockets = sockets
-        for each in sockets:
-            if self._treatment.is_plain:
-                backlog = self.settings.backlog
-                self._servers.append(await self._loop.create_server(self._accepted, sock=each, backlog=backlog))
-            else:
-                each.listen(self.settings.backlog)
-                self._spawn(self._accept_all(each), self._accepting)
-
-    def _stop_accepting(self) -> None:
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
-        for task in tuple(self._accepting):
-            task.cancel()
-
     def close(self) -> None:
         """Accept no more connections, and drop those in preparation."""
-        self._stop_accepting()
-        for task in tuple(self._tasks):
+        for task in (*self._accepting, *self._tasks):
             task.cancel()
+        for each in self._sockets:
+            # Once their tasks have noticed.
+            self._loop.call_soon(each.close)
 
     def _spawn(self, work: Coroutine[None, None, None], tasks: set[asyncio.Task[None]]) -> None:
         task = self._loop.create_task(work, name=f"listener {self._address}")
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    def _accepted(self) -> asyncio.Protocol:
-        """Make the protocol of a connection that the event loop has accepted."""
-        accepted = self._counted(None)
-        return _Refused() if accepted is None else self._treatment.make_protocol(accepted)
-
-    def _counted(self, peer: Peer | None) -> AcceptedConnection | None:
-        """Count a connection until it is closed; None if it is beyond `max_connections`."""
-        most = self.settings.max_connections
-        if most is not None and len(self._connections) >= most:
-            self._log_limiter.warning("too many connections", address=self._address, most=most)
-            return None
-        connection = object()
-        self._connections.add(connection)
-        on_closed = partial(self._connections.discard, connection)
-        return AcceptedConnection(peer, self._loop.time(), self._log_limiter, on_closed)
-
     async def _accept_all(self, listening: socket.socket) -> None:
-        with listening:
-            while True:
+        while True:
+            for _ in range(_MAX_ACCEPTED_PER_TURN):
                 if self._preparing.locked():
                     self._log_limiter.warning("too many not let in yet", address=self._address)
                 await self._preparing.acquire()
                 self._spawn(self._prepare(*await self._accept(listening), self._treatment), self._tasks)
+            # asyncio's own loop accepts without a pause as long as connections wait; uvloop gives turns.
+            await asyncio.sleep(0)
 
     async def _accept(self, listening: socket.socket) -> tuple[socket.socket, AcceptedConnection]:
         """The next connection that could be accepted."""
@@ -186,10 +164,10 @@ class OpenListener:
                 # A pause of 0 still lets other tasks run.
                 await asyncio.sleep(_PAUSE if is_exhausted else 0)
             else:
-                accepted = self._counted(Peer.named(name))
-                if accepted is not None:
-                    return connection, accepted
-                connection.close()
+                try:
+                    return connection, self._limits.accept(self.settings, Peer.named(name), self._loop.time())
+                except TooManyConnectionsError as error:
+                    self._refuse(connection, self._treatment, error)
 
     async def _prepare(self, connection: socket.socket, accepted: AcceptedConnection, treatment: _Treatment) -> None:
         """Read the PROXY header and do the TLS handshake; a failure ends this connection only."""
@@ -197,7 +175,11 @@ class OpenListener:
         try:
             client = await self._read_proxy_header(connection, accepted, treatment, deadline)
             if client is not None:
+                self._limits.admit(treatment.settings, client)
                 await self._make_transport(connection, client, treatment, deadline)
+        except TooManyConnectionsError as error:
+            accepted.on_closed()
+            self._refuse(connection, treatment, error)
         finally:
             self._preparing.release()
 
@@ -210,9 +192,7 @@ class OpenListener:
             if treatment.settings.proxy_protocol:
                 async with asyncio.timeout_at(deadline):
                     peer = await self._peer_behind_proxy(connection)
-                if peer is None and accepted.peer is not None:
-                    peer = replace(accepted.peer, is_proxy=True)
-                accepted = replace(accepted, peer=peer)
+                accepted = replace(accepted, peer=peer or replace(accepted.peer, is_proxy=True))
         except (ProxyHeaderError, _NothingSentError, TimeoutError, OSError) as error:
             connection.close()
             accepted.on_closed()
@@ -248,19 +228,30 @@ class OpenListener:
             accepted.on_closed()
             self._log("tls handshake failed", accepted, handshake_failure(error))
 
+    def _refuse(self, connection: socket.socket, treatment: _Treatment, reason: TooManyConnectionsError) -> None:
+        """Close, and say why if the client does not expect TLS."""
+        error = error_frames.too_many_connections(reason.whose, reason.most)
+        answer = _UNAVAILABLE if self._speaks_http else error_frames.encode_error(error, None)
+        with connection, contextlib.suppress(OSError):
+            connection.send(answer if treatment.tls is None else b"")
+
     def _log(self, event: str, accepted: AcceptedConnection, reason: str) -> None:
         self._log_limiter.info(event, address=self._address, peer=str(accepted.peer), reason=reason)
 
 
-class _Refused(asyncio.Protocol):
-    """A connection beyond `max_connections`."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
-
-
 class _NothingSentError(Exception):
     """The other end connected and closed, probably a proxy's health check: this is not logged."""
+
+
+def _listen(listening: socket.socket, settings: Listener) -> None:
+    """Let a socket listen, as the settings say. Connections inherit the options of their listening socket."""
+    listening.listen(settings.backlog)
+    idle = int(settings.tcp_keepalive)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, bool(idle))
+    if idle:
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, idle // _PROBES))
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
 
 
 async def bound(address: SocketAddress, backlog: int) -> list[socket.socket]:

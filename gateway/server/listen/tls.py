@@ -9,6 +9,17 @@ from typing import Final
 from gateway.config.listener_settings import Listener
 
 
+def keep_what_is_not_read(transport: BaseTransport) -> None:
+    """Let a client that is not read close without losing what it sent.
+
+    When the connection ends, uvloop throws away what it has read and not decrypted, and while decrypted bytes are not
+    wanted it reads on, up to 256 KiB. With these limits it stops reading the socket at once, so it does not learn of
+    the end before the rest is decrypted.
+    """
+    if transport.get_extra_info("sslcontext") is not None:
+        transport.set_read_buffer_limits(high=1, low=0)  # type: ignore[attr-defined]  # only TLS transports have it
+
+
 def login_name(transport: BaseTransport, listener: Listener) -> str | None:
     """The name in a client's certificate that serves as login.
 

@@ -20,7 +20,8 @@ from websockets.server import ServerProtocol
 from websockets.typing import BytesLike
 
 from gateway.config.listener_settings import Listener
-from gateway.server.listen.accepted_connection import TLS_HINT, AcceptedConnection, Peer
+from gateway.server.listen.accepted_connection import TLS_HINT, AcceptedConnection
+from gateway.server.listen.tls import keep_what_is_not_read
 from gateway.server.listen.websocket_handshake import Handshake, HandshakeResult, message_limit, select_subprotocol
 from gateway.server.listen.websocket_transport import WebSocketTransport
 
@@ -42,7 +43,6 @@ _COMPRESSED_SLICE: Final = 4 << 10
 # hold forty thousand frames, and the event loop may read from one client many times in a row.
 _MAX_PER_TURN: Final = 64 << 10
 _COST_OF_FRAME: Final = 128
-_NO_TURN_LIMIT: Final = 1 << 62
 
 _Utf8Decoder: Final = codecs.getincrementaldecoder("utf-8")
 
@@ -90,9 +90,6 @@ class WebSocketConnection(asyncio.Protocol):
         # For a text that comes in fragments.
         self._utf8_decoder: codecs.IncrementalDecoder | None = None
         self._violation = ""
-        # Over TLS nothing is postponed: if the client closes without close_notify, the event loop loses the bytes that
-        # it has not decrypted.
-        self._max_per_turn = _MAX_PER_TURN if listener.tls is None else _NO_TURN_LIMIT
         # Input for later, because the session is held or other clients have their turn. Nothing is read meanwhile.
         self._postponed = b""
 
@@ -102,6 +99,7 @@ class WebSocketConnection(asyncio.Protocol):
         """A client has connected."""
         accepted_at = self._accepted.accepted_at
         self._transport = cast(asyncio.Transport, transport)
+        keep_what_is_not_read(transport)
         self._websocket = WebSocketTransport(
             self._transport, self._protocol, self._listener, accepted_at, self._reading_resumed
         )
@@ -199,7 +197,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._timer.cancel()
 
     def _log(self, event: str, **details: object) -> None:
-        address, peer = str(self._listener.address), str(self._accepted.peer or Peer.of(self._transport))
+        address, peer = str(self._listener.address), str(self._accepted.peer)
         self._accepted.log_limiter.info(event, address=address, peer=peer, **details)
 
     # Messages.
@@ -209,11 +207,11 @@ class WebSocketConnection(asyncio.Protocol):
         websocket = self._websocket
         size = _COMPRESSED_SLICE if self._protocol.extensions else _SLICE
         position = taken = 0
-        while position < len(data) and taken < self._max_per_turn and not websocket.is_paused:
+        while position < len(data) and taken < _MAX_PER_TURN and not websocket.is_paused:
             taken += self._take(client, data[position : position + size])
             position += size
         self._postponed = data[position:]
-        if (self._postponed or taken >= self._max_per_turn) and not self._transport.is_closing():
+        if (self._postponed or taken >= _MAX_PER_TURN) and not self._transport.is_closing():
             self._transport.pause_reading()
             if not websocket.is_paused:
                 asyncio.get_running_loop().call_soon(self._continue)

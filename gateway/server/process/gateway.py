@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import signal
 from collections import deque
-from collections.abc import Coroutine, Sequence
-from functools import partial
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
 
 import structlog
 
 from gateway import __version__
-from gateway.config.listener_settings import Listener
 from gateway.config.model import GatewayConfig
-from gateway.config.scalars import SocketAddress
+from gateway.config.virtual_host import VirtualHost
 from gateway.errors import ListenError
 from gateway.journal.journal import Journal, node_name
 from gateway.server.broker.link_pool import LinkPool
-from gateway.server.client.connection import ClientConnection, ServerContext
+from gateway.server.client.connection import ServerContext
 from gateway.server.client.session_limits import SessionLimits
 from gateway.server.fault_boundary import guarded
-from gateway.server.listen.accepted_connection import AcceptedConnection
-from gateway.server.listen.listener import OpenListener
-from gateway.server.listen.websocket import WebSocketConnection
 from gateway.server.log_limits import LogLimits
 from gateway.server.periodic_timer import PeriodicTimer
 from gateway.server.process.drain import drain_clients
+from gateway.server.process.listeners import ListenerChanges, Listeners
+from gateway.server.process.logs import configure_logs
 from gateway.server.process.readiness import Readiness, ReadinessProbe
-from gateway.server.process.systemd_notify import SystemdNotifier
+from gateway.server.process.reload import Reload
 from gateway.server.stats import GatewayStats, ReloadStats
 from gateway.server.tls_contexts import TlsContext, TlsContexts
 
@@ -76,10 +71,7 @@ class Gateway:
         self._tasks: set[asyncio.Task[None]] = set()
         self._deadline_timer: PeriodicTimer | None = None
         self._journal_timer: PeriodicTimer | None = None
-        self._listeners: list[OpenListener] = []
-        # WebSocket connections that have no client yet.
-        self._handshakes: set[asyncio.Transport] = set()
-        self._is_stopping = False
+        self.is_stopping = False
         self.journal = Journal(config)
         self.started_at = self.journal.clock.time
         self.stats = GatewayStats(config.virtual_hosts)
@@ -100,7 +92,7 @@ class Gateway:
         self.log_limits = LogLimits(config.logging, self._loop.time)
         self._context = ServerContext(
             server=b"stomp-gateway/" + __version__.encode(),
-            find_virtual_host=config.virtual_host,
+            find_virtual_host=self._find_virtual_host,
             pool=self.pool,
             clock=self._loop.time,
             spawn=self._spawn,
@@ -111,19 +103,26 @@ class Gateway:
         )
         # Connections with a session.
         self.clients = self._context.clients
+        self._listeners = Listeners(self._context, self.tls_contexts)
+        # Reads the configuration again, for whom it names; None if it came from no file. `serve` sets it.
+        self.reload: Callable[[str], Awaitable[Reload]] | None = None
 
     @property
     def closing(self) -> int:
         """Number of connections that are not closed yet though their session is over."""
         return len(self._context.closing)
 
+    def _find_virtual_host(self, host: str | None) -> VirtualHost | None:
+        # Not a method of the configuration, which may be replaced.
+        return self.config.virtual_host(host)
+
     async def readiness(self) -> Readiness:
         """Whether clients can be served, and why not."""
         virtual_hosts = await self._readiness.states()
         readiness = Readiness((), virtual_hosts)
-        if self._is_stopping:
+        if self.is_stopping:
             reasons = ["draining"]
-        elif not self._listeners:
+        elif not self.addresses:
             reasons = ["no listener is open"]
         elif len(readiness.down) < len(virtual_hosts):
             reasons = []
@@ -135,7 +134,7 @@ class Gateway:
     @property
     def addresses(self) -> list[tuple[str, int]]:
         """Host and port of every open listener."""
-        return [address for listener in self._listeners for address in listener.addresses]
+        return self._listeners.addresses
 
     def _spawn(self, work: Coroutine[Any, Any, None], *, name: str | None = None) -> asyncio.Task[None]:
         task = self._loop.create_task(work, name=name)
@@ -153,40 +152,61 @@ class Gateway:
 
         Raises:
             JournalError: a directory that the configuration names for the journal cannot be used.
+            JournalKeyError: the key that logins are hashed with there cannot be used.
             ListenError: a listener cannot be opened; journal and other listeners are closed again.
         """
         self.journal.start()
-        for listener in self.config.listeners:
-            try:
-                await self._listen(listener)
-            except OSError as error:
-                if error.errno == errno.EAFNOSUPPORT and self._is_served_by_ipv4(listener.address):
-                    log.warning("no ipv6", address=str(listener.address))
-                    continue
-                self._stop_listening()
-                self.journal.close()
-                raise ListenError(str(listener.address), error) from error
+        try:
+            await self._listeners.open(self.config.listeners)
+        except ListenError:
+            self.journal.close()
+            raise
         self._upstream_contexts = self._make_upstream_contexts()
         self._following = self._loop.create_task(self.tls_contexts.follow_files(), name="certificates")
         self._deadline_timer = PeriodicTimer(_CHECK_INTERVAL, self._check_deadlines)
         self.lag.start(self._loop.time())
-        if self.journal.is_on:
-            self.journal.flush()
-            self._journal_timer = PeriodicTimer(_JOURNAL_INTERVAL, self.journal.flush)
-        for host, port in self.addresses:
-            log.info("listening", address=f"{host}:{port}", version=__version__)
+        self._flush_journal()
         self.journal.announce()
 
-    async def _listen(self, listener: Listener) -> None:
-        make_client = partial(ClientConnection, self._context, listener)
+    def _flush_journal(self) -> None:
+        """Write the journal from now on, if there is one."""
+        if self.journal.is_on and self._journal_timer is None:
+            self.journal.flush()
+            self._journal_timer = PeriodicTimer(_JOURNAL_INTERVAL, self.journal.flush)
 
-        def make_websocket(accepted: AcceptedConnection) -> WebSocketConnection:
-            return WebSocketConnection(listener, accepted, make_client, self._handshakes)
+    async def apply(self, config: GatewayConfig) -> tuple[ListenerChanges, dict[str, str]]:
+        """Use another configuration for what comes: sessions keep the settings that they logged in with.
 
-        make_protocol = make_client if listener.websocket is None else make_websocket
-        opened = OpenListener(listener, make_protocol, self.tls_contexts, self.log_limits.of_listener())
-        await opened.open()
-        self._listeners.append(opened)
+        Returns:
+            What happened to listeners, and the keys that need a restart, with the values that stay in use.
+
+        Raises:
+            GatewayError: it cannot be used; nothing has changed.
+        """
+        journal = self.journal.prepare(config)
+        changes = await self._listeners.change(config.listeners)
+        if config.logging != self.config.logging:
+            configure_logs(config.logging)
+        self.config = config
+        restart = self.journal.use(config, journal)
+        self._flush_journal()
+        self.stats.add_hosts(config.virtual_hosts)
+        self.log_limits.configure(config.logging)
+        self.limits.failed_logins.configure(config.failed_logins)
+        self._upstream_contexts = self._make_upstream_contexts()
+        gone = [client for client in self.clients if client.listener.address in changes.closed]
+        if gone:
+            log.info("draining", sessions=len(gone), listeners=list(map(str, changes.closed)))
+            _ = self._spawn(drain_clients(gone, config.drain_spread), name="drain of closed listeners")
+        if self.is_stopping:
+            # The signal came meanwhile.
+            self._listeners.close()
+        return changes, restart
+
+    def count_reload(self, *, successful: bool) -> None:
+        """The configuration was read again."""
+        self.journal.clock.tick()
+        self.reloads.count(self.journal.clock.time, successful=successful)
 
     def _make_upstream_contexts(self) -> list[TlsContext]:
         """The TLS contexts toward brokers, kept so that their files are followed before the first link and after it."""
@@ -202,11 +222,6 @@ class Gateway:
                     log.error("certificate unusable", file=str(file), reason=reason)
         return contexts
 
-    def _is_served_by_ipv4(self, address: SocketAddress) -> bool:
-        """Whether the address is ``::``, and a listener on the same port has 0.0.0.0."""
-        ipv4 = SocketAddress("0.0.0.0", address.port)  # noqa: S104 - nothing is listened on here
-        return address.host == "::" and any(listener.address == ipv4 for listener in self.config.listeners)
-
     def _check_deadlines(self) -> None:
         now = self._loop.time()
         self.lag.tick(now)
@@ -215,20 +230,16 @@ class Gateway:
         for client in tuple(self.clients):
             guarded(client, client.time_passed, now)
         guarded(self, self.limits.forget_idle)
+        guarded(self, self.pool.drain_links)
         guarded(self, self.pool.close_idle)
 
     def failed(self, error: Exception) -> None:
         """A fault in work that belongs to no session: it is logged, and done again the next time."""
         log.error("internal error", exc_info=error)
 
-    def _stop_listening(self) -> None:
-        for listener in self._listeners:
-            listener.close()
-        self._listeners.clear()
-
     async def announce_stop(self) -> None:
         """Say that the gateway is not ready, and go on as before for ``drain_delay``, until proxies have noticed."""
-        self._is_stopping = True
+        self.is_stopping = True
         delay = self.config.drain_delay
         if delay:
             log.info("drain announced", seconds=delay)
@@ -236,11 +247,9 @@ class Gateway:
 
     async def stop(self) -> None:
         """Accept no clients, let sessions finish for at most ``drain_timeout``, and close the links."""
-        self._is_stopping = True
-        self._stop_listening()
+        self.is_stopping = True
+        self._listeners.close()
         log.info("draining", sessions=len(self.clients))
-        for transport in tuple(self._handshakes):
-            transport.abort()
         timeout = self.config.drain_timeout
         deadline = self._loop.time() + timeout
         # The last sessions need time to finish, too.
@@ -266,46 +275,3 @@ class Gateway:
                 timer.stop()
         self.journal.close()
         log.info("stopped")
-
-
-class Service(Protocol):
-    """Runs beside a gateway and reads its state, such as the admin listener."""
-
-    async def start(self, gateway: Gateway) -> None:
-        """The gateway's listeners are open.
-
-        Raises:
-            GatewayError: the service cannot start; this stops the gateway.
-        """
-
-    async def stop(self) -> None:
-        """The gateway has stopped. Also called if the service never started."""
-
-
-async def serve(config: GatewayConfig, services: Sequence[Service] = ()) -> None:
-    """Run a gateway until SIGTERM or SIGINT, then drain it. Services start after it, and stop after it.
-
-    Raises:
-        GatewayError: the gateway or a service cannot start.
-    """
-    loop = asyncio.get_running_loop()
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    gateway, notifier = Gateway(config), SystemdNotifier()
-    await gateway.start()
-    try:
-        for service in services:
-            await service.start(gateway)
-        notifier.ready()
-        await stopping.wait()
-        # A second signal ends the process at once.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
-        notifier.stopping(len(gateway.clients))
-        await gateway.announce_stop()
-    finally:
-        await gateway.stop()
-        for service in services:
-            await service.stop()
-        notifier.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Mapping
 from functools import partial
 from typing import Final
@@ -37,6 +38,15 @@ class SystemdNotifier:
             send_alive = partial(self._send, "WATCHDOG=1")
             send_alive()
             self._timer = PeriodicTimer(self._interval, send_alive)
+
+    def reloading(self) -> None:
+        """The configuration is being read again."""
+        # systemd wants to know which reload the READY belongs to that follows (Type=notify-reload).
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+    def reloaded(self) -> None:
+        """The reload is over, refused or not."""
+        self._send("READY=1")
 
     def stopping(self, sessions: int) -> None:
         """The gateway is draining; ``sessions`` is a count."""

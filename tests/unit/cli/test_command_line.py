@@ -46,7 +46,7 @@ def test_help_tells_commands_examples_exit_codes_and_environment() -> None:
     assert codes == sorted(ExitCode)
 
 
-@pytest.mark.parametrize("arguments", [(), ("serve",), ("check",), ("serve", "--confg", "x"), ("reload",)])
+@pytest.mark.parametrize("arguments", [(), ("serve",), ("check",), ("serve", "--confg", "x"), ("restart",)])
 def test_a_wrong_command_line_ends_with_2(arguments: tuple[str, ...]) -> None:
     ended = run(*arguments)
     assert ended.returncode == ExitCode.CONFIGURATION
@@ -111,14 +111,14 @@ def test_the_schema_is_printed_as_json() -> None:
 def serving(monkeypatch: pytest.MonkeyPatch, error: BaseException | None) -> None:
     """Let `serve` end at once, as the server would: drained, or with an error."""
 
-    async def serve(config: GatewayConfig, services: Sequence[object]) -> None:
+    async def serve(config: GatewayConfig, services: Sequence[object], file: str) -> None:
         assert config == GatewayConfig()
         if error is not None:
             raise error
 
-    module = types.ModuleType("gateway.server.process.gateway")
+    module = types.ModuleType("gateway.server.process.serving")
     module.serve = serve  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "gateway.server.process.gateway", module)
+    monkeypatch.setitem(sys.modules, "gateway.server.process.serving", module)
     # Logging is the process's; a test must not set it up for all others.
     monkeypatch.setattr("gateway.server.process.logs.configure_logs", lambda settings: None)
 
@@ -153,11 +153,11 @@ def test_serving_runs_on_uvloop_where_it_is_installed(config_file: Path, monkeyp
 
     seen: list[str] = []
 
-    async def serve(config: GatewayConfig, services: Sequence[object]) -> None:
+    async def serve(config: GatewayConfig, services: Sequence[object], file: str) -> None:
         seen.append(type(asyncio.get_running_loop()).__module__)
 
     serving(monkeypatch, None)
-    monkeypatch.setattr(sys.modules["gateway.server.process.gateway"], "serve", serve)
+    monkeypatch.setattr(sys.modules["gateway.server.process.serving"], "serve", serve)
     assert main(["serve", "--config", str(config_file)]) == ExitCode.OK
     assert seen == ["uvloop"]
 

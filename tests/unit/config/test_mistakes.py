@@ -119,6 +119,7 @@ def test_a_mistake_comes_with_what_to_write_instead(text: str, path: str, sugges
         ("listeners: [null]", "listeners[0]", "A mapping belongs here"),
         ("defaults: {client_buffer: 0}", "defaults.client_buffer", "at least 1 byte"),
         ("defaults: {client_buffer: 0.3KiB}", "defaults.client_buffer", "whole number of bytes"),
+        ("defaults: {transactions: {max_open: 2147483648}}", "defaults.transactions.max_open", "1 to 2147483647"),
         ("defaults: {auto_ack_window: 65536}", "defaults.auto_ack_window", "from 1 to 65535"),
         ("defaults: {auto_ack_window: many}", "defaults.auto_ack_window", "whole number"),
         ("defaults: {default_user: guest}", "defaults.default_user", "A mapping belongs here"),

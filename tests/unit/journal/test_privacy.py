@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.errors import JournalKeyError
 from gateway.journal.privacy import DestinationNames, UserNames, peer_name, shown, users_key
 
 
@@ -49,7 +50,7 @@ def test_a_key_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
 def test_a_key_that_keeps_nothing_secret_is_refused(tmp_path: Path, key: bytes) -> None:
     for path, given in ((tmp_path / ".users.key", None), (tmp_path / "given", tmp_path / "given")):
         path.write_bytes(key)
-        with pytest.raises(OSError, match="fewer than 16 bytes"):
+        with pytest.raises(JournalKeyError, match=f"{path}, cannot be used: it has fewer than 16 bytes"):
             users_key(tmp_path, given)
 
 

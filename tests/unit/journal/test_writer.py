@@ -278,8 +278,13 @@ def test_old_segments_of_the_node_are_deleted_and_no_others(tmp_path: Path) -> N
         age = 100 if name.number == 1 else 2_000_000_000
         os.utime(folder / str(name), (age, age))
     (folder / "notes.txt").write_text("mine")
+    # What cannot be deleted keeps nothing else from being deleted.
+    stuck = [SegmentName("gateway", "a", boot * 16, 1, 1) for boot in ("0", "f")]
+    for name in stuck:
+        (folder / str(name)).mkdir()
+        os.utime(folder / str(name), (100, 100))
     assert delete_old(tmp_path, "a", before=1000) == 1
-    assert sorted(path.name for path in folder.iterdir()) == sorted([*map(str, names[1:]), "notes.txt"])
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*map(str, names[1:] + stuck), "notes.txt"])
 
 
 def test_a_directory_that_cannot_be_written_is_an_error_at_once(tmp_path: Path, clock: ManualClock) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.playbook import Playbook
+from tests.support.playbook import ENDS_WITH_ITS_LINK, Playbook
 
 
 @pytest.fixture
@@ -20,3 +20,12 @@ def play(fresh: Playbook) -> Playbook:
     """A session that has logged in with STOMP 1.2."""
     fresh.connect()
     return fresh
+
+
+@pytest.fixture
+def mortal() -> Iterator[Playbook]:
+    """A session that has logged in with STOMP 1.2, and does not outlive its link."""
+    playbook = Playbook(ENDS_WITH_ITS_LINK)
+    playbook.connect()
+    yield playbook
+    playbook.finish()

@@ -64,17 +64,17 @@ def test_a_commit_of_nothing_is_at_once(play: Playbook) -> None:
     assert play.said() == ["RECEIPT c"]
 
 
-def test_a_commit_switches_confirms_on_even_if_no_receipt_asked_for_any(play: Playbook) -> None:
-    play.client("BEGIN", "transaction:t")
-    play.client("SEND", "destination:/topic/a", "transaction:t", body="one")
-    assert play.prepare() == ops.PreparePublisher(confirms=False, queue=None)
-    play.client("COMMIT", "transaction:t")
-    assert play.published() == []
-    assert play.prepare() == ops.PreparePublisher(confirms=True, queue=None)
-    assert play.published() == ["amq.topic a one"]
-    assert play.session.holds == {Hold.COMMIT}
-    play.confirm(1)
-    assert play.session.wants_read
+def test_a_commit_switches_confirms_on_even_if_no_receipt_asked_for_any(mortal: Playbook) -> None:
+    mortal.client("BEGIN", "transaction:t")
+    mortal.client("SEND", "destination:/topic/a", "transaction:t", body="one")
+    assert mortal.prepare() == ops.PreparePublisher(confirms=False, queue=None)
+    mortal.client("COMMIT", "transaction:t")
+    assert mortal.published() == []
+    assert mortal.prepare() == ops.PreparePublisher(confirms=True, queue=None)
+    assert mortal.published() == ["amq.topic a one"]
+    assert mortal.session.holds == {Hold.COMMIT}
+    mortal.confirm(1)
+    assert mortal.session.wants_read
 
 
 def test_a_queue_is_declared_when_its_send_joins_the_transaction(play: Playbook) -> None:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from gateway.config.virtual_host import ConfirmWindow, VirtualHost
+from gateway.config.virtual_host import ConfirmWindow, Upstream, VirtualHost
 from gateway.session.cached_publish import CachedPublish
 from gateway.session.confirms import PublisherConfirms
-from tests.support.playbook import Playbook
+from tests.support.playbook import ENDS_WITH_ITS_LINK, Playbook
 
 
 def route(destination: str = "/topic/t") -> CachedPublish:
@@ -17,7 +17,7 @@ def confirm_window(messages: int = 10, size: int = 1000) -> PublisherConfirms:
 
 
 def publish(to: PublisherConfirms, receipt: bytes | None = None, size: int = 0, destination: str = "/topic/t") -> None:
-    to.add(receipt, route(destination), size, None, None)
+    to.add((receipt, route(destination), size, None, None, None))
 
 
 def receipts(of: PublisherConfirms, sequence: int, *, multiple: bool) -> list[bytes | None]:
@@ -25,18 +25,19 @@ def receipts(of: PublisherConfirms, sequence: int, *, multiple: bool) -> list[by
 
 
 def test_without_confirms_nothing_is_kept() -> None:
-    play = Playbook(VirtualHost(name="/", confirm_window=ConfirmWindow(messages=1, bytes=1000)))
+    window = ConfirmWindow(messages=1, bytes=1000)
+    play = Playbook(VirtualHost(name="/", upstream=Upstream(ride_through=0), confirm_window=window))
     play.connect()
     play.client("SEND", "destination:/topic/t", body=b"x" * 5000)
     play.prepare()
     assert len(play.published()) == 1
-    window = play.session.confirms
-    assert (len(play.session.confirms), window.unconfirmed_bytes, window.is_full) == (0, 0, False)
+    confirms = play.session.confirms
+    assert (len(confirms), confirms.unconfirmed_bytes, confirms.is_full) == (0, 0, False)
     assert not play.session.holds
 
 
 def test_sequence_numbers_count_from_when_confirms_are_on() -> None:
-    play = Playbook()
+    play = Playbook(ENDS_WITH_ITS_LINK)
     play.connect()
     play.client("SEND", "destination:/topic/t")
     play.prepare()

@@ -5,7 +5,7 @@ import pytest
 from gateway.errors import CloseReason
 from gateway.session import ops
 from gateway.session.context import State
-from tests.support.playbook import Playbook, ack_id, deliver, stomp
+from tests.support.playbook import ENDS_WITH_ITS_LINK, Playbook, ack_id, deliver, stomp
 
 MISSING = "NOT_FOUND - no exchange 'e' in vhost '/'"
 
@@ -78,7 +78,7 @@ def test_a_message_that_closed_the_channel_under_a_frame_that_waited_is_the_one_
     _sent(play, ("/exchange/e/k", "r1"), ("/topic/a", "r2"))
     play.client("SEND", "destination:/queue/q", "receipt:r3")
     assert isinstance(play.asked(), ops.PreparePublisher)
-    play.broker(ops.OperationFailed(404, MISSING))
+    play.broker(ops.OperationFailed(404, MISSING, of_publish=True))
     assert play.said() == [f"ERROR for r1 not_found: {MISSING}"]
 
 
@@ -172,7 +172,7 @@ LOST = ops.LinkLost(320, "CONNECTION_FORCED - broker forced connection closure")
 
 @pytest.mark.parametrize("state", [state for state in State if state is not State.CLOSED])
 def test_a_lost_link_ends_the_session_in_every_state(state: State) -> None:
-    play = Playbook()
+    play = Playbook(ENDS_WITH_ITS_LINK)
     if state is State.AUTHENTICATING:
         play.client("CONNECT")
         assert play.asked() is not None

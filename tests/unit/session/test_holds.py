@@ -142,7 +142,7 @@ def test_a_frame_that_waited_for_its_operation_also_waits_for_the_link(play: Pla
     operation = play.asked()
     assert isinstance(operation, ops.PreparePublisher)
     play.session.hold(Hold.LINK_WRITE)
-    play.broker(ops.PublisherPrepared(1, 4096, confirms=False))
+    play.broker(ops.PublisherPrepared(1, 4096, confirms=True))
     assert play.published() == []
     play.session.release(Hold.LINK_WRITE)
     play.go_on()

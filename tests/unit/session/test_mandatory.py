@@ -55,21 +55,21 @@ def test_without_a_receipt_the_error_names_the_destination_alone() -> None:
 
 
 @pytest.mark.parametrize("value", ["false", "no", "TRUE", ""])
-def test_only_true_is_mandatory(play: Playbook, value: str) -> None:
-    play.client("SEND", "destination:/topic/t", f"mandatory:{value}")
-    assert not play.prepare().confirms
-    assert play.published() == ["amq.topic t "]
+def test_only_true_is_mandatory(mortal: Playbook, value: str) -> None:
+    mortal.client("SEND", "destination:/topic/t", f"mandatory:{value}")
+    assert not mortal.prepare().confirms
+    assert mortal.published() == ["amq.topic t "]
 
 
-def test_a_client_that_had_no_confirms_gets_them_with_its_first_mandatory_message(play: Playbook) -> None:
-    play.client("SEND", "destination:/topic/t")
-    assert not play.prepare().confirms
-    play.data(mandatory("/topic/t"))
-    assert play.prepare().confirms
-    assert play.published() == ["amq.topic t ", "mandatory amq.topic t "]
-    play.return_message("amq.topic", "t")
-    play.confirm(1)
-    assert play.said() == [refusal("/topic/t")]
+def test_a_client_that_had_no_confirms_gets_them_with_its_first_mandatory_message(mortal: Playbook) -> None:
+    mortal.client("SEND", "destination:/topic/t")
+    assert not mortal.prepare().confirms
+    mortal.data(mandatory("/topic/t"))
+    assert mortal.prepare().confirms
+    assert mortal.published() == ["amq.topic t ", "mandatory amq.topic t "]
+    mortal.return_message("amq.topic", "t")
+    mortal.confirm(1)
+    assert mortal.said() == [refusal("/topic/t")]
 
 
 def test_of_messages_that_went_the_same_way_the_one_that_bears_its_receipt_came_back() -> None:
@@ -150,13 +150,13 @@ def test_a_transaction_with_a_message_that_comes_back_acknowledges_nothing() -> 
     assert play.session.holds == set()
 
 
-def test_confirms_of_a_transaction_are_switched_on_by_its_commit(play: Playbook) -> None:
-    play.client("BEGIN", "transaction:t")
-    play.client("SEND", "destination:/topic/t", "transaction:t", "mandatory:true")
-    assert not play.prepare().confirms
-    play.client("COMMIT", "transaction:t")
-    assert play.prepare().confirms
-    assert play.published() == ["mandatory amq.topic t "]
+def test_confirms_of_a_transaction_are_switched_on_by_its_commit(mortal: Playbook) -> None:
+    mortal.client("BEGIN", "transaction:t")
+    mortal.client("SEND", "destination:/topic/t", "transaction:t", "mandatory:true")
+    assert not mortal.prepare().confirms
+    mortal.client("COMMIT", "transaction:t")
+    assert mortal.prepare().confirms
+    assert mortal.published() == ["mandatory amq.topic t "]
 
 
 def test_strict_closes_with_it() -> None:

@@ -1,5 +1,7 @@
 """Frames take effect in their order, and what comes of them comes out in the right one."""
 
+import re
+
 import pytest
 
 from gateway.session import ops
@@ -52,19 +54,19 @@ def test_frames_behind_an_operation_wait_and_keep_their_order(play: Playbook) ->
     play.subscribed(operation)
     assert play.said() == ["RECEIPT r1"]
     # The queue was declared by the SUBSCRIBE; what is missing is the channel.
-    assert play.prepare() == ops.PreparePublisher(confirms=False, queue=None)
+    assert play.prepare() == ops.PreparePublisher(confirms=True, queue=None)
     assert play.said() == ["RECEIPT r2"]
     assert play.published() == ["- q one", "amq.topic t two", "- q three"]
     assert play.session.wants_read
 
 
-def test_a_queue_is_declared_before_the_first_message_for_it_and_only_then(play: Playbook) -> None:
-    play.client("SEND", "destination:/queue/q", body="one")
-    assert play.published() == []
-    assert play.prepare() == ops.PreparePublisher(confirms=False, queue=QueueSpec("q", durable=True))
-    assert play.published() == ["- q one"]
-    play.client("SEND", "destination:q", "color:red", body="two")
-    assert play.published() == ["- q two"]
+def test_a_queue_is_declared_before_the_first_message_for_it_and_only_then(mortal: Playbook) -> None:
+    mortal.client("SEND", "destination:/queue/q", body="one")
+    assert mortal.published() == []
+    assert mortal.prepare() == ops.PreparePublisher(confirms=False, queue=QueueSpec("q", durable=True))
+    assert mortal.published() == ["- q one"]
+    mortal.client("SEND", "destination:q", "color:red", body="two")
+    assert mortal.published() == ["- q two"]
 
 
 def test_bytes_that_come_while_an_operation_is_under_way_wait(play: Playbook) -> None:
@@ -73,7 +75,7 @@ def test_bytes_that_come_while_an_operation_is_under_way_wait(play: Playbook) ->
     play.client("SEND", "destination:/topic/t", body="two")
     assert play.asked() is None
     assert play.published() == []
-    play.broker(ops.PublisherPrepared(PUBLISHING, FRAME_MAX, confirms=False))
+    play.broker(ops.PublisherPrepared(PUBLISHING, FRAME_MAX, confirms=True))
     assert play.published() == ["- a one", "amq.topic t two"]
 
 
@@ -84,30 +86,32 @@ def test_an_operation_is_asked_for_once(play: Playbook) -> None:
     assert play.asked() is None
 
 
-def test_confirms_are_switched_on_by_the_first_receipt(play: Playbook) -> None:
-    play.client("SEND", "destination:/topic/t", body="one")
-    assert play.prepare() == ops.PreparePublisher(confirms=False, queue=None)
-    play.client("SEND", "destination:/topic/t", "receipt:r1", body="two")
-    assert play.published() == ["amq.topic t one"]
-    assert play.prepare() == ops.PreparePublisher(confirms=True, queue=None)
-    assert play.published() == ["amq.topic t two"]
-    play.client("SEND", "destination:/topic/t", body="three")
-    play.client("SEND", "destination:/topic/t", "receipt:r2", body="four")
-    assert play.published() == ["amq.topic t three", "amq.topic t four"]
+def test_confirms_are_switched_on_by_the_first_receipt(mortal: Playbook) -> None:
+    mortal.client("SEND", "destination:/topic/t", body="one")
+    assert mortal.prepare() == ops.PreparePublisher(confirms=False, queue=None)
+    mortal.client("SEND", "destination:/topic/t", "receipt:r1", body="two")
+    assert mortal.published() == ["amq.topic t one"]
+    assert mortal.prepare() == ops.PreparePublisher(confirms=True, queue=None)
+    assert mortal.published() == ["amq.topic t two"]
+    mortal.client("SEND", "destination:/topic/t", body="three")
+    mortal.client("SEND", "destination:/topic/t", "receipt:r2", body="four")
+    assert mortal.published() == ["amq.topic t three", "amq.topic t four"]
     # Publish sequence numbers count from the moment that confirms were switched on.
-    play.confirm(3)
-    assert play.said() == ["RECEIPT r2"]
-    play.confirm(1)
-    assert play.said() == ["RECEIPT r1"]
-    play.confirm(2)
-    assert play.said() == []
+    mortal.confirm(3)
+    assert mortal.said() == ["RECEIPT r2"]
+    mortal.confirm(1)
+    assert mortal.said() == ["RECEIPT r1"]
+    mortal.confirm(2)
+    assert mortal.said() == []
 
 
 def test_a_temporary_queue_is_there_before_the_message_that_names_it(play: Playbook) -> None:
     play.client("SEND", "destination:/topic/t", "reply-to:/temp-queue/a", "receipt:r1", body="request")
     operation = play.asked()
     assert isinstance(operation, ops.Subscribe)
-    assert operation.queue == QueueSpec("", exclusive=True, auto_delete=True)
+    # A name of the gateway's own, so that it can be declared again when its link is lost.
+    assert operation.queue == QueueSpec(operation.queue_name, exclusive=True, auto_delete=True)
+    assert re.fullmatch("stomp-subscription-[A-Za-z0-9_-]{22}", operation.queue_name)
     assert play.published() == []
     subscription = play.subscribed(operation)
     assert play.said() == []
@@ -116,6 +120,21 @@ def test_a_temporary_queue_is_there_before_the_message_that_names_it(play: Playb
     play.confirm(1)
     deliver(subscription, 1, "reply")
     assert play.said() == ["RECEIPT r1", "MESSAGE /temp-queue/a #1 reply"]
+
+
+def test_the_broker_names_a_temporary_queue_whose_name_it_refuses_or_that_need_not_come_back(
+    play: Playbook, mortal: Playbook
+) -> None:
+    for which in (mortal, play):
+        which.client("SEND", "destination:/topic/t", "reply-to:/temp-queue/a", body="request")
+    play.asked()
+    play.broker(ops.OperationFailed(403, "ACCESS_REFUSED - access to queue refused"))
+    for which in (mortal, play):
+        operation = which.asked()
+        assert isinstance(operation, ops.Subscribe)
+        assert operation.queue == QueueSpec("", exclusive=True, auto_delete=True)
+        which.broker(ops.OperationFailed(403, "ACCESS_REFUSED - access to queue refused"))
+        assert which.said() == ["ERROR access_refused: ACCESS_REFUSED - access to queue refused"]
 
 
 def test_unsubscribe_settles_first_and_delivers_nothing_afterwards(play: Playbook) -> None:

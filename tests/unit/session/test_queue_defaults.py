@@ -111,7 +111,8 @@ def test_temporary_queues() -> None:
     play.client("SEND", "destination:/topic/t", "reply-to:/temp-queue/a")
     operation = play.asked()
     assert isinstance(operation, ops.Subscribe)
-    assert operation.queue == QueueSpec("", exclusive=True, auto_delete=True, arguments={"x-max-length": 100})
+    wanted = {"x-max-length": 100}
+    assert operation.queue == QueueSpec(operation.queue_name, exclusive=True, auto_delete=True, arguments=wanted)
 
 
 def test_a_stream_is_known_as_one_also_where_a_send_declared_it() -> None:

@@ -52,6 +52,9 @@ class _FaultyCounter:
     def settled(self, tag: int, count: int, requeue: bool | None, /) -> None:
         pass
 
+    def lost(self, last_tag: int, outstanding: int, /) -> None:
+        pass
+
 
 def test_a_counter_that_fails_leaves_no_half_of_a_message() -> None:
     """The ERROR that follows must be a frame of its own."""

@@ -115,7 +115,7 @@ def test_a_settlement_that_is_no_longer_outstanding_is_carried_out_as_nothing() 
 
 def test_auto_is_none_of_the_clients_business() -> None:
     known = Acknowledgements(subscription(mode=AckMode.AUTO, delivered=1))
-    assert not known.find_settlement(b"ACK", b"id", b"T_1@@session-x@@1", None).is_outstanding
+    assert not known.find_settlement(b"ACK", b"id", b"T_1@@session-x@@1", None).is_acceptable
 
 
 def test_auto_is_settled_together() -> None:

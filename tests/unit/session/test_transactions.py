@@ -118,7 +118,7 @@ def test_a_settlement_is_carried_out_once(mode: AckMode, requeue: bool | None, w
     subscription = Subscription(b"T_1", b"1", mode, b"s")
     deliver(subscription, 1)
     settlement = Settlement(subscription, 1, b"id", requeue)
-    assert settlement.is_outstanding is bool(words)
+    assert settlement.is_acceptable is bool(words)
     settlement.carry_out()
     settlement.carry_out()
     assert settlements_in_words(subscription.ledger.take_frames()) == words

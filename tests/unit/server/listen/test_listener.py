@@ -8,6 +8,7 @@ import errno
 import json
 import socket
 import struct
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
@@ -40,6 +41,35 @@ class WelcomeFactory:
         return _Welcome()
 
 
+class SilentFactory:
+    """Makes protocols that keep their connections open, and keeps what they were made for."""
+
+    def __init__(self) -> None:
+        self.accepted: list[AcceptedConnection] = []
+        self.transports: list[asyncio.BaseTransport] = []
+
+    def connect(self, accepted: AcceptedConnection) -> asyncio.Protocol:
+        self.accepted.append(accepted)
+        return _Silent(self.transports, accepted)
+
+    def close(self) -> None:
+        for transport in self.transports:
+            assert isinstance(transport, asyncio.Transport)
+            transport.abort()
+
+
+class _Silent(asyncio.Protocol):
+    def __init__(self, transports: list[asyncio.BaseTransport], accepted: AcceptedConnection) -> None:
+        self._transports = transports
+        self._accepted = accepted
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transports.append(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._accepted.on_closed()
+
+
 class _Welcome(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.WriteTransport)
@@ -49,11 +79,18 @@ class _Welcome(asyncio.Protocol):
 
 @contextlib.asynccontextmanager
 async def opened(
-    factory: WelcomeFactory, *, host: str = "127.0.0.1", proxied: bool = True
+    factory: WelcomeFactory | SilentFactory,
+    *,
+    host: str = "127.0.0.1",
+    proxied: bool = True,
+    more: str = "",
+    refused: Counter[str] | None = None,
+    kind: str = "tcp",
 ) -> AsyncIterator[OpenListener]:
-    """A listener of a configuration, open."""
-    text = f"listeners: [{{tcp: '{host}:0', proxy_protocol: {str(proxied).lower()}, login_timeout: 1h}}]"
-    listener = OpenListener(parse(text, environment={}).listeners[0], factory.connect, TlsContexts())
+    """A listener of a configuration, open; ``more`` are further settings, each with a comma before it."""
+    text = f"listeners: [{{{kind}: '{host}:0', proxy_protocol: {str(proxied).lower()}, login_timeout: 1h{more}}}]"
+    settings = parse(text, environment={}).listeners[0]
+    listener = OpenListener(settings, factory.connect, TlsContexts(), refused=refused)
     await listener.open()
     try:
         yield listener
@@ -165,6 +202,123 @@ def _failing(monkeypatch: pytest.MonkeyPatch, errors: list[OSError]) -> None:
         return await accept(door)
 
     monkeypatch.setattr(loop, "sock_accept", fail_first)
+
+
+# Limits.
+
+
+async def _accepted(factory: SilentFactory, count: int) -> None:
+    while len(factory.transports) < count:  # noqa: ASYNC110 - there is no event to wait for
+        await asyncio.sleep(0)
+
+
+async def _answer(client: socket.socket) -> bytes:
+    answer = b""
+    with contextlib.suppress(ConnectionResetError):
+        while data := await asyncio.get_running_loop().sock_recv(client, 1000):
+            answer += data
+    return answer
+
+
+async def test_connections_of_an_address_that_have_not_logged_in_are_bounded() -> None:
+    factory, refused, loop = SilentFactory(), Counter[str](), asyncio.get_running_loop()
+    async with (
+        opened(factory, more=", max_unauthenticated_per_address: 2", refused=refused) as listener,
+        contextlib.AsyncExitStack() as opened_here,
+        within(),
+    ):
+
+        async def dial(host: str) -> socket.socket:
+            client = await opened_here.enter_async_context(dialled(listener.addresses[0]))
+            await loop.sock_sendall(client, f"PROXY TCP4 {host} 10.2.2.2 1000 2000\r\n".encode())
+            return client
+
+        first = await dial("192.0.2.1")
+        await _accepted(factory, 1)
+        await dial("192.0.2.1")
+        await _accepted(factory, 2)
+        with structlog.testing.capture_logs() as lines:
+            answer = await _answer(await dial("192.0.2.1"))
+        assert answer.startswith(b"ERROR\nmessage:Too many connections\n")
+        assert b"\n\nThe address 192.0.2.1 has 2 connections, as many as are allowed; try again later.\n\0" in answer
+        assert [(line["event"], line["whose"], line["most"]) for line in lines] == [
+            ("too many connections", "The address 192.0.2.1", 2)
+        ]
+        # Another address has its own, and who logs in makes room for one more.
+        await dial("192.0.2.2")
+        await _accepted(factory, 3)
+        factory.accepted[1].on_login()
+        factory.accepted[1].on_login()
+        await dial("192.0.2.1")
+        await _accepted(factory, 4)
+        assert await _answer(await dial("192.0.2.1"))
+        # So does who leaves; and one that had logged in does not count again.
+        first.close()
+        factory.accepted[1].on_closed()
+        while listener.connections > 2:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
+        await dial("192.0.2.1")
+        await _accepted(factory, 5)
+        assert await _answer(await dial("192.0.2.1"))
+        assert refused == {"address": 3}
+        factory.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer"),
+    [
+        ("tcp", b"\n\nThe listener has 1 connections, as many as are allowed; try again later.\n\0\n"),
+        ("websocket", b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"),
+    ],
+)
+async def test_the_connections_of_a_listener_are_bounded(kind: str, answer: bytes) -> None:
+    factory, refused = SilentFactory(), Counter[str]()
+    async with (
+        opened(factory, proxied=False, more=", max_connections: 1", refused=refused, kind=kind) as listener,
+        within(),
+    ):
+        async with dialled(listener.addresses[0]):
+            await _accepted(factory, 1)
+            factory.accepted[0].on_login()
+            async with dialled(listener.addresses[0]) as second:
+                assert (await _answer(second)).endswith(answer)
+        while listener.connections:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
+        async with dialled(listener.addresses[0]):
+            await _accepted(factory, 2)
+        assert refused == {"listener": 1}
+        factory.close()
+
+
+async def test_a_flood_of_connections_leaves_others_their_turns() -> None:
+    factory = SilentFactory()
+    async with opened(factory, proxied=False) as listener, within():
+        with contextlib.ExitStack() as clients:
+            # Blocking: all of them wait before the loop, which is this one, accepts the first.
+            for _ in range(60):
+                clients.enter_context(socket.create_connection(listener.addresses[0], PATIENCE))
+            before, most = 0, 0
+            while len(factory.accepted) < 60:
+                await asyncio.sleep(0)
+                most, before = max(most, len(factory.accepted) - before), len(factory.accepted)
+            assert most <= 8
+            await _accepted(factory, 60)
+            factory.close()
+
+
+@pytest.mark.parametrize(("seconds", "options"), [("60s", (1, 60, 15, 4)), ("2s", (1, 2, 1, 4)), ("0", (0,))])
+async def test_a_client_that_vanishes_is_noticed_by_tcp_keep_alive(seconds: str, options: tuple[int, ...]) -> None:
+    factory = SilentFactory()
+    async with opened(factory, proxied=False, more=f", tcp_keepalive: {seconds}") as listener, within():
+        async with dialled(listener.addresses[0]):
+            await _accepted(factory, 1)
+            connection = factory.transports[0].get_extra_info("socket")
+            found = [connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)]
+            if found[0]:
+                names = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+                found += [connection.getsockopt(socket.IPPROTO_TCP, name) for name in names]
+            assert tuple(found) == options
+            factory.close()
 
 
 # Names that stand for several addresses. 192.0.2.1 is nobody's (RFC 5737); no socket has the family of AppleTalk.

@@ -1,0 +1,121 @@
+"""Brings back what a session lost with a link: when to try, how often, and what ends it.
+
+The session says what is to come back (`ops.Recover`), the bridge restores it, piece by piece. What is back stays back:
+if an attempt fails half-way, the next one goes on with the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol
+
+from gateway.server.broker.broker_errors import (
+    CONNECTION_FORCED,
+    INTERNAL_ERROR,
+    NOT_ALLOWED,
+    NOT_FOUND,
+    RESOURCE_LOCKED,
+    LinkDownError,
+    UpstreamError,
+    is_cancelled,
+)
+from gateway.server.broker.link_pool import LoginLinks
+from gateway.server.broker.redial import Backoff
+from gateway.session import ops
+from gateway.session.subscription import Subscription
+
+# What a broker refuses for a while after a fault: it still starts, it has not noticed yet that the old connection is
+# dead (405), the node of a queue is down (404), a virtual host is being made (530). All other refusals are meant.
+_PASSING: Final = frozenset((CONNECTION_FORCED, INTERNAL_ERROR, NOT_ALLOWED, NOT_FOUND, RESOURCE_LOCKED))
+
+
+class _Restorer(Protocol):
+    """The bridge."""
+
+    @property
+    def links(self) -> LoginLinks: ...
+
+    def lacks_consumer(self, subscription: Subscription) -> bool: ...
+
+    async def restore_queues(self, operation: ops.Recover) -> None: ...
+
+    async def restore_consumer(self, operation: ops.Subscribe) -> ops.Subscribed: ...
+
+    async def restore_publisher(self, operation: ops.Recover) -> ops.PublisherPrepared: ...
+
+
+class Recovery:
+    """The recoveries of one session; at most one is under way."""
+
+    def __init__(self, restorer: _Restorer) -> None:
+        self._restorer = restorer
+        self._backoff = Backoff()
+        # When the link was lost whose loss is not overcome yet, on the event loop's clock.
+        self._lost_at: float | None = None
+        # Bounds the recovery under way.
+        self._bound: asyncio.Timeout | None = None
+        self._stopped = asyncio.Event()
+
+    def stop(self) -> None:
+        """What is lost is not needed any more. A recovery under way ends soon, and without an outcome."""
+        self._stopped.set()
+        if self._bound is not None:
+            self._bound.reschedule(asyncio.get_running_loop().time())
+
+    async def run(self, operation: ops.Recover, ride_through: float) -> ops.Event | None:
+        """Bring everything back; None if it was stopped. The time for it runs from the loss of the link."""
+        now = asyncio.get_running_loop().time()
+        pause = 0.0
+        if operation.is_again and self._lost_at is not None:
+            # The same was brought back a moment ago, and it led to nothing.
+            pause = self._backoff.next()
+        else:
+            self._backoff = Backoff()
+            self._lost_at = now
+        if self._stopped.is_set():
+            return None
+        try:
+            async with asyncio.timeout_at(self._lost_at + ride_through) as self._bound:
+                return await self._until_back(operation, pause)
+        except TimeoutError:
+            return None if self._stopped.is_set() else ops.RecoveryFailed()
+        finally:
+            self._bound = None
+
+    async def _until_back(self, operation: ops.Recover, pause: float) -> ops.Event:
+        subscribed: dict[Subscription, ops.Subscribed] = {}
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                await self._restorer.links.come_back()
+                async with self._restorer.links.restoring:
+                    publisher = await self._restore(operation, subscribed)
+            except LinkDownError:
+                pass
+            except asyncio.CancelledError:
+                # The AMQP library cancels a call when its answer can no longer come.
+                if is_cancelled():
+                    raise
+            except UpstreamError as refusal:
+                if refusal.code not in _PASSING:
+                    return ops.RecoveryFailed(refusal.code, refusal.text)
+            else:
+                return ops.Recovered(tuple(subscribed.values()), publisher)
+            pause = self._backoff.next()
+
+    async def _restore(
+        self, operation: ops.Recover, subscribed: dict[Subscription, ops.Subscribed]
+    ) -> ops.PublisherPrepared | None:
+        """Restore what is not there. When this returns, everything is, even if a link was lost in the middle.
+
+        The subscriptions come first: what is published again may be for them.
+        """
+        restorer = self._restorer
+        while True:
+            await restorer.restore_queues(operation)
+            for request in operation.subscriptions:
+                if restorer.lacks_consumer(request.subscription):
+                    subscribed[request.subscription] = await restorer.restore_consumer(request)
+            publisher = await restorer.restore_publisher(operation) if operation.publishing else None
+            if not any(restorer.lacks_consumer(each.subscription) for each in operation.subscriptions):
+                return publisher

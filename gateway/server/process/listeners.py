@@ -1,0 +1,146 @@
+"""The listeners of a gateway: open from the start, and changed when the configuration is reloaded."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from gateway import __version__
+from gateway.config.listener_settings import Listener
+from gateway.config.scalars import SocketAddress
+from gateway.errors import GatewayError, ListenError
+from gateway.server.client.connection import ClientConnection, ServerContext
+from gateway.server.listen.accepted_connection import AcceptedConnection
+from gateway.server.listen.listener import MakeProtocol, OpenListener
+from gateway.server.listen.websocket import WebSocketConnection
+from gateway.server.tls_contexts import TlsContexts
+
+log = structlog.get_logger("gateway")
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerChanges:
+    """What `Listeners.change` did, by the configured addresses."""
+
+    opened: tuple[SocketAddress, ...]
+    changed: tuple[SocketAddress, ...]
+    closed: tuple[SocketAddress, ...]
+
+
+class Listeners:
+    """All listeners of one gateway. Their connections become clients of ``context``."""
+
+    def __init__(self, context: ServerContext, contexts: TlsContexts) -> None:
+        self._context = context
+        self._contexts = contexts
+        # Each with its WebSocket connections that have no client yet.
+        self._open: dict[OpenListener, set[asyncio.Transport]] = {}
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Host and port of every open listener."""
+        return [address for listener in self._open for address in listener.addresses]
+
+    async def open(self, listeners: Sequence[Listener]) -> list[SocketAddress]:
+        """Open all of these, and return the configured addresses of those that this machine can have.
+
+        Raises:
+            ListenError: one cannot be opened; the others are closed again.
+        """
+        opened: dict[OpenListener, set[asyncio.Transport]] = {}
+        for listener in listeners:
+            handshakes: set[asyncio.Transport] = set()
+            one = OpenListener(
+                listener,
+                self._maker(listener, handshakes),
+                self._contexts,
+                self._context.log_limits.of_listener(),
+                self._context.stats.connections_refused,
+            )
+            try:
+                await one.open()
+            except OSError as error:
+                if error.errno == errno.EAFNOSUPPORT and _is_served_by_ipv4(listener.address, listeners):
+                    log.warning("no ipv6", address=str(listener.address))
+                    continue
+                for each in opened:
+                    each.close()
+                raise ListenError(str(listener.address), error) from error
+            opened[one] = handshakes
+        self._open |= opened
+        for one in opened:
+            for host, port in one.addresses:
+                log.info("listening", address=f"{host}:{port}", version=__version__)
+        return [one.settings.address for one in opened]
+
+    async def change(self, listeners: Sequence[Listener]) -> ListenerChanges:
+        """Open those of new addresses, close those whose address is gone, and use the settings of all others.
+
+        Settings are for new connections. Those of a listener that is closed go on, but for WebSocket handshakes.
+
+        Raises:
+            GatewayError: a new listener cannot be opened, or a TLS file cannot be used; nothing has changed.
+        """
+        left, kept, new = list(self._open), [], []
+        for listener in listeners:
+            found = next((each for each in left if each.settings.address == listener.address), None)
+            if found is None:
+                new.append(listener)
+            else:
+                left.remove(found)
+                kept.append((found, listener))
+        _refuse_moves(new, left)
+        try:
+            # Held until the listeners use them, so that no file has to be read below.
+            _held = [self._contexts.of(listener.tls) for listener in listeners if listener.tls is not None]
+        except OSError as error:
+            raise GatewayError(f"the TLS files cannot be used: {error.strerror or error}") from error
+        opened = await self.open(new)
+        changed = [(one, listener) for one, listener in kept if listener != one.settings]
+        for one, listener in changed:
+            await one.change(listener, self._maker(listener, self._open[one]))
+        for one in left:
+            self._close(one)
+        return ListenerChanges(
+            tuple(opened),
+            tuple(listener.address for _, listener in changed),
+            tuple(one.settings.address for one in left),
+        )
+
+    def _maker(self, listener: Listener, handshakes: set[asyncio.Transport]) -> MakeProtocol:
+        make_client = partial(ClientConnection, self._context, listener)
+
+        def make_websocket(accepted: AcceptedConnection) -> WebSocketConnection:
+            return WebSocketConnection(listener, accepted, make_client, handshakes)
+
+        return make_client if listener.websocket is None else make_websocket
+
+    def _close(self, one: OpenListener) -> None:
+        one.close()
+        for transport in tuple(self._open.pop(one)):
+            transport.abort()
+
+    def close(self) -> None:
+        """Accept nothing more. Connections go on, but for WebSocket handshakes."""
+        for one in tuple(self._open):
+            self._close(one)
+
+
+def _is_served_by_ipv4(address: SocketAddress, listeners: Sequence[Listener]) -> bool:
+    """Whether the address is ``::``, and a listener on the same port has 0.0.0.0."""
+    ipv4 = SocketAddress("0.0.0.0", address.port)  # noqa: S104 - nothing is listened on here
+    return address.host == "::" and any(listener.address == ipv4 for listener in listeners)
+
+
+def _refuse_moves(new: Sequence[Listener], gone: Sequence[OpenListener]) -> None:
+    """A port cannot go from one address to another: the old one has to be closed before the new one can be opened."""
+    ports = {one.settings.address.port: one.settings.address for one in gone if one.settings.address.port}
+    for listener in new:
+        old = ports.get(listener.address.port)
+        if old is not None:
+            raise GatewayError(f"the port of {old} can move to {listener.address} only by a restart")

@@ -1,0 +1,104 @@
+"""Reading the configuration again while the gateway runs: all of it counts, or none of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+
+from gateway.config.loader import load
+from gateway.config.model import GatewayConfig
+from gateway.errors import ConfigError, GatewayError, Mistake
+from gateway.server.process.gateway import Gateway
+from gateway.server.process.reload import (
+    TAKING_EFFECT,
+    Reload,
+    Reloadable,
+    StoppingError,
+    differences,
+    listener_changes,
+)
+from gateway.server.process.systemd_notify import SystemdNotifier
+
+log = structlog.get_logger("gateway")
+
+
+class Reloader:
+    """Reads a gateway's configuration file again. One reload is carried out after the other."""
+
+    def __init__(self, gateway: Gateway, file: str, services: Sequence[Reloadable], notifier: SystemdNotifier) -> None:
+        self._gateway = gateway
+        self._file = file
+        self._services = services
+        self._notifier = notifier
+        self._lock = asyncio.Lock()
+
+    async def reload(self, asked_by: str) -> Reload:
+        """Read the configuration and the certificates again, and use them.
+
+        Raises:
+            ConfigError: with every mistake; nothing has changed.
+            StoppingError: the gateway is stopping.
+        """
+        async with self._lock:
+            if self._gateway.is_stopping:
+                raise StoppingError("the gateway is stopping")
+            self._notifier.reloading()
+            is_done = False
+            try:
+                result = await self._reload()
+                is_done = True
+            except ConfigError as error:
+                mistakes = [str(mistake) for mistake in error.mistakes]
+                log.error("reload refused", asked_by=asked_by, file=self._file, mistakes=mistakes)
+                raise
+            finally:
+                self._gateway.count_reload(successful=is_done)
+                self._notifier.reloaded()
+        log.info(
+            "configuration reloaded",
+            asked_by=asked_by, file=self._file, changes=list(result.changes), needs_restart=list(result.restart),
+        )  # fmt: skip
+        return result
+
+    async def _reload(self) -> Reload:
+        before = self._gateway.config
+        # In a thread, since a large file takes longer than clients should wait.
+        config = await asyncio.to_thread(load, self._file)
+        if self._gateway.is_stopping:
+            raise StoppingError("the gateway is stopping")
+        try:
+            listeners, restart = await self._gateway.apply(config)
+        except ConfigError:
+            raise
+        except GatewayError as error:
+            # It was found only when it was tried, and is a mistake like any other.
+            raise ConfigError([Mistake("", _sentence(str(error)))], self._file) from error
+        for service in self._services:
+            restart |= await service.reload(config)
+        restart |= {
+            key: str(getattr(before, key))
+            for key in GatewayConfig.model_fields.keys() - TAKING_EFFECT
+            if getattr(before, key) != getattr(config, key)
+        }
+        files = await self._gateway.tls_contexts.look()
+        changes = (
+            *listener_changes(listeners),
+            *differences(before, config),
+            *(f"certificate {file}: read again" for file in files),
+        )
+        return Reload(changes, restart)
+
+    async def reload_logged(self, asked_by: str) -> None:
+        """The same for somebody who looks only at the log."""
+        try:
+            await self.reload(asked_by)
+        except (ConfigError, StoppingError):
+            pass  # already in the log, or about to be of no interest
+        except Exception as error:
+            log.error("internal error", exc_info=error)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].removesuffix('.')}."

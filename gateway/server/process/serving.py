@@ -1,0 +1,76 @@
+"""The process: a gateway with the services beside it, from its start to the end that a signal brings."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Sequence
+from typing import Protocol
+
+from gateway.config.model import GatewayConfig
+from gateway.server.process.gateway import Gateway
+from gateway.server.process.reload import Reloadable
+from gateway.server.process.reloader import Reloader
+from gateway.server.process.systemd_notify import SystemdNotifier
+
+
+class Service(Reloadable, Protocol):
+    """Runs beside a gateway and reads its state, such as the admin listener."""
+
+    async def start(self, gateway: Gateway) -> None:
+        """The gateway's listeners are open.
+
+        Raises:
+            GatewayError: the service cannot start; this stops the gateway.
+        """
+
+    async def stop(self) -> None:
+        """The gateway has stopped. Also called if the service never started."""
+
+
+async def serve(config: GatewayConfig, services: Sequence[Service] = (), file: str | None = None) -> None:
+    """Run a gateway until SIGTERM or SIGINT, then drain it. Services start after it, and stop after it.
+
+    SIGHUP reads the configuration again, if it came from a file.
+
+    Raises:
+        GatewayError: the gateway or a service cannot start.
+    """
+    loop = asyncio.get_running_loop()
+    stopping, hanging_up = asyncio.Event(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    loop.add_signal_handler(signal.SIGHUP, hanging_up.set)
+    gateway, notifier = Gateway(config), SystemdNotifier()
+    reloading: asyncio.Task[None] | None = None
+    await gateway.start()
+    try:
+        if file is not None:
+            reloader = Reloader(gateway, file, services, notifier)
+            gateway.reload = reloader.reload
+            reloading = loop.create_task(_reload_on(hanging_up, reloader), name="reload on SIGHUP")
+        for service in services:
+            await service.start(gateway)
+        notifier.ready()
+        await stopping.wait()
+        # A second signal ends the process at once.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+        notifier.stopping(len(gateway.clients))
+        await gateway.announce_stop()
+    finally:
+        if reloading is not None:
+            reloading.cancel()
+            await asyncio.wait([reloading])
+        await gateway.stop()
+        for service in services:
+            await service.stop()
+        notifier.close()
+
+
+async def _reload_on(event: asyncio.Event, reloader: Reloader) -> None:
+    """Reload each time when the event is set. Signals that come during a reload lead to one more."""
+    while True:
+        await event.wait()
+        event.clear()
+        await reloader.reload_logged("SIGHUP")

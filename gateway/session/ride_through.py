@@ -1,0 +1,154 @@
+"""What a session does when a link is lost: it is held, has everything brought back, and goes on.
+
+Theory of operation. A link that is lost takes channels with it: the publishing channel, those of subscriptions, or
+both. Each part of the session forgets at once what was true of its channel, and keeps what is true of the session:
+
+* `Publisher` keeps the unconfirmed messages and publishes them again, in order and before anything new, because the
+  client is held until then. So a message is published at least once, and each receipt is sent once.
+* `Subscription` keeps its place in the numbers of message-ids. The broker delivers again what was not settled. An
+  acknowledgement of a delivery of the lost channel is accepted and does nothing.
+* `DeclaredQueues` forgets everything, because the broker may have.
+* An operation that was under way is asked for again, with the frame that waits for it.
+
+Two channels are never mixed: what was encoded for the lost one is thrown away, and the link delivers nothing any more
+once it has reported its end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from gateway.errors import CloseReason, CodecError
+from gateway.session import error_frames, ops
+from gateway.session.commit import TransactionHandler
+from gateway.session.context import Hold, SessionContext, State
+from gateway.session.publish import Publisher
+from gateway.session.subscription import Subscription
+
+# Reply codes of connection.close with which a broker ends a link for its own reasons: an operator closes it, or it
+# fails. With others it blames something that was sent on the link, and who may have sent it does not try it for ever.
+_BLAMES_NOBODY: Final = frozenset((320, 541))
+
+_STREAM_OFFSET: Final = "x-stream-offset"
+
+
+class RideThrough:
+    """Takes a session through the loss of a link, if its virtual host wants that; else the session ends."""
+
+    __slots__ = ("_cause", "_context", "_is_again", "_publisher", "_transactions")
+
+    def __init__(self, context: SessionContext, publisher: Publisher, transactions: TransactionHandler) -> None:
+        self._context = context
+        self._publisher = publisher
+        self._transactions = transactions
+        # The first loss, until everything is back.
+        self._cause: tuple[int, str] | None = None
+        # Whether an operation was interrupted since the last recovery, before another one succeeded.
+        self._is_again = False
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether something is lost and not back yet."""
+        return self._cause is not None
+
+    def link_lost(self, event: ops.LinkLost) -> None:
+        """A link is lost."""
+        context = self._context
+        error = error_frames.broker_error(event.code, event.text, context.settings, CloseReason.LINK_LOST)
+        is_to_blame = event.code not in _BLAMES_NOBODY and event.publishing and self._publisher.is_stuck
+        if not context.rides_through or is_to_blame or error.close is CloseReason.TOKEN_EXPIRED:
+            context.fail(error)
+            return
+        self._hold(event.code, event.text)
+        context.declared_queues.clear()
+        if event.publishing:
+            self._publisher.lost()
+        for subscription in event.subscriptions:
+            subscription.lost()
+        self._transactions.deliveries_lost()
+
+    def interrupted(self, event: ops.OperationInterrupted) -> None:
+        """The operation under way failed with its link, or because no broker answers."""
+        context = self._context
+        if not context.rides_through:
+            self._fail(event.code, event.text)
+            return
+        if self._is_again and event.code not in _BLAMES_NOBODY:
+            # The operation itself makes the broker close the link, with the channels of other sessions.
+            self._fail(event.code, event.text)
+            return
+        self._hold(event.code, event.text)
+        if isinstance(context.operation, ops.Subscribe):
+            context.operation.subscription.lost()
+        context.interrupt()
+
+    def _hold(self, code: int, text: str) -> None:
+        self._cause = self._cause or (code, text)
+        self._context.holds.add(Hold.LINK_LOST)
+
+    def advance(self) -> None:
+        """Ask for a recovery once nothing else is under way. Called after every event."""
+        context = self._context
+        if context.operation is not None or context.state is State.CLOSED:
+            return
+        if self._cause is None:
+            # Whatever was interrupted has succeeded since.
+            self._is_again = False
+            return
+        publishing = self._publisher.is_lost
+        lost = [each for each in context.subscriptions.all if each.must_return]
+        if context.state is State.DRAINING:
+            # A publishing channel is needed only for what is not confirmed yet, and nobody needs a subscription.
+            publishing, lost = publishing and bool(self._publisher.confirms), []
+        if not (lost or publishing or context.is_interrupted):
+            self._cause = None
+            context.holds.discard(Hold.LINK_LOST)
+            return
+        requests = [_request(each) for each in lost]
+        queues = self._publisher.queues_of_unconfirmed if publishing else ()
+        is_again = self._publisher.is_stuck or (self._is_again and context.is_interrupted)
+        self._is_again = context.is_interrupted
+        context.recover(ops.Recover(tuple(filter(None, requests)), publishing, queues, is_again))
+
+    def recovered(self, event: ops.Recovered) -> None:
+        """Everything is back, unless another link was lost meanwhile; then ``advance`` asks again."""
+        context = self._context
+        if isinstance(context.operation, ops.Recover):
+            for queue in context.operation.queues:
+                context.declared_queues.add(queue.name, queue)
+        context.recovery_done()
+        for subscribed in event.subscribed:
+            if context.subscriptions.is_current(subscribed.subscription):
+                context.subscriptions.add(subscribed.subscription, subscribed.queue_name)
+        if event.publisher is not None:
+            try:
+                self._publisher.restored(event.publisher)
+            except CodecError as error:
+                # The broker that answers now takes shorter frames than the one before.
+                refusal = error_frames.not_for_amqp(str(error))
+                context.fail(error_frames.closed_for(refusal, CloseReason.LINK_LOST))
+                return
+        if not any(each.must_return for each in context.subscriptions.all) and not self._publisher.is_lost:
+            self._cause = None
+            context.holds.discard(Hold.LINK_LOST)
+            context.resume()
+
+    def failed(self, event: ops.RecoveryFailed) -> None:
+        """It took too long, or the broker refuses something."""
+        code, text = (event.code, event.text) if event.code else self._cause or (event.code, event.text)
+        self._fail(code, text)
+
+    def _fail(self, code: int, text: str) -> None:
+        context = self._context
+        context.fail(error_frames.broker_error(code, text, context.settings, CloseReason.LINK_LOST))
+
+
+def _request(subscription: Subscription) -> ops.Subscribe | None:
+    """The operation that brings a subscription back; of a stream, from the first message that the client has not."""
+    request = subscription.request
+    if not isinstance(request, ops.Subscribe):
+        return None
+    if subscription.next_offset is None:
+        return request
+    return replace(request, arguments={**request.arguments, _STREAM_OFFSET: subscription.next_offset})

@@ -1,0 +1,132 @@
+"""The publish window: who floods waits for its turn, who sends little does not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import cast
+
+import pytest
+
+from gateway.server.broker.link import Link
+from gateway.server.broker.publish_window import PublishWindow
+
+LARGE, SMALL = 200 << 10, 100
+
+
+class FakeChannel:
+    """Answers a marker when the test says so."""
+
+    asked: list[asyncio.Future[object]]
+
+    @classmethod
+    def begun(cls, link: object) -> FakeChannel:
+        cls.asked = []
+        return cls()
+
+    def ask(self) -> asyncio.Future[object]:
+        self.asked.append(asyncio.get_running_loop().create_future())
+        return self.asked[-1]
+
+
+class User:
+    """A session that publishes."""
+
+    def __init__(self, name: str, turns: list[str]) -> None:
+        self.name = name
+        self.turns = turns
+        self.is_held = False
+
+    def window_full(self) -> None:
+        self.is_held = True
+
+    def window_open(self) -> None:
+        self.is_held = False
+        self.turns.append(self.name)
+
+    def failed(self, error: Exception) -> None:
+        raise error
+
+
+class FakeLink:
+    """A link with some users."""
+
+    def __init__(self, *users: User) -> None:
+        self.users = Counter(users)
+
+
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr("gateway.server.broker.publish_window.LinkChannel", FakeChannel)
+    return []
+
+
+def _window(*users: User) -> PublishWindow:
+    return PublishWindow(cast(Link, FakeLink(*users)), lambda: 0.0)
+
+
+async def _answer(number: int = 0) -> None:
+    FakeChannel.asked.pop(number).set_result(None)
+    await asyncio.sleep(0)
+
+
+async def test_a_session_that_floods_waits_for_the_broker_and_one_that_sends_little_does_not(turns: list[str]) -> None:
+    flooder, neighbour = User("flooder", turns), User("neighbour", turns)
+    window = _window(flooder, neighbour)
+    window.published(flooder, LARGE)
+    window.published(neighbour, SMALL)
+    assert (flooder.is_held, neighbour.is_held) == (True, False)
+    await _answer()
+    assert not flooder.is_held
+
+
+async def test_sessions_that_flood_take_turns_in_their_order(turns: list[str]) -> None:
+    users = [User(name, turns) for name in "abc"]
+    window = _window(*users)
+    for user in users:
+        window.published(user, LARGE)
+    for _ in users:
+        await _answer()
+    assert turns == ["a", "b", "c"]
+
+
+async def test_many_small_messages_together_wait_too(turns: list[str]) -> None:
+    users = [User("a", turns), User("b", turns)]
+    window = _window(*users)
+    for _ in range(10_000):
+        if not users[0].is_held:
+            window.published(users[0], SMALL)
+    assert users[0].is_held
+
+
+async def test_a_session_that_is_gone_gets_no_turn(turns: list[str]) -> None:
+    users = [User("a", turns), User("b", turns)]
+    window = _window(*users)
+    for user in users:
+        window.published(user, LARGE)
+    window.leave(users[0])
+    await _answer()
+    await _answer()
+    assert turns == ["b"]
+
+
+async def test_a_session_alone_on_its_link_may_have_more_on_its_way(turns: list[str]) -> None:
+    user = User("a", turns)
+    window = _window(user)
+    window.published(user, LARGE)
+    assert not user.is_held
+    for _ in range(10):
+        window.published(user, LARGE)
+    assert user.is_held
+
+
+async def test_a_lost_link_holds_nobody(turns: list[str]) -> None:
+    users = [User("a", turns), User("b", turns)]
+    window = _window(*users)
+    for user in users:
+        window.published(user, LARGE)
+    for asked in FakeChannel.asked:
+        asked.set_exception(OSError("lost"))
+        asked.exception()
+    await asyncio.sleep(0)
+    assert not [user for user in users if user.is_held]

@@ -1,0 +1,575 @@
+"""A session outlives the loss of a link: what it asks for, what it sends again, and what its client hears."""
+
+import pytest
+
+from gateway.config.virtual_host import ConfirmWindow, VirtualHost
+from gateway.errors import CloseReason
+from gateway.session import ops
+from gateway.session.context import Hold, State
+from gateway.session.queues import QueueSpec
+from gateway.session.subscription import Subscription
+from tests.support.playbook import (
+    FRAME_MAX,
+    OF_STREAM,
+    TO_QUEUE,
+    Playbook,
+    ack_id,
+    amqp_frames,
+    deliver,
+    stomp,
+)
+
+LOST = "ERROR connection_forced: CONNECTION_FORCED - gone"
+INTERRUPTED = (
+    "ERROR for c Transaction interrupted: The connection to the broker was lost. What the transaction acknowledges "
+    "will be delivered again; nothing was acknowledged."
+)
+
+
+def sending(play: Playbook, *frames: tuple[str, str, str]) -> None:
+    """SENDs, of which nothing is confirmed: destination, receipt and body."""
+    for number, (destination, receipt, body) in enumerate(frames):
+        play.client("SEND", f"destination:{destination}", *([f"receipt:{receipt}"] if receipt else []), body=body)
+        if not number:
+            play.prepare()
+    assert len(play.published()) == len(frames)
+
+
+def last_channel(play: Playbook, subscription: Subscription) -> list[int]:
+    """The channels that settlements are written to."""
+    return [
+        channel
+        for each, data in play.session.take_settlements()
+        if each is subscription
+        for channel, _ in amqp_frames(data)
+    ]
+
+
+# The hold, and what is asked for.
+
+
+def test_a_lost_link_holds_the_session_and_the_client_hears_nothing(play: Playbook) -> None:
+    subscription = play.subscribe()
+    operation = play.lose(subscription)
+    assert play.session.holds == {Hold.LINK_LOST}
+    play.client("SEND", "destination:/topic/t", "receipt:r", body="behind")
+    assert (play.said(), play.published(), play.asked()) == ([], [], None)
+    play.recover(operation)
+    assert Hold.LINK_LOST not in play.session.holds
+    assert play.prepare().confirms
+    assert play.published() == ["amq.topic t behind"]
+    assert not play.session.holds
+
+
+def test_subscriptions_come_back_in_their_order_and_as_they_were(play: Playbook) -> None:
+    third = play.subscribe("c", "/topic/t", "ack:client", "prefetch-count:7")
+    first = play.subscribe("a", "/queue/q", "durable:false", "exclusive:true", "x-priority:3")
+    second = play.subscribe("b", "/amq/queue/other")
+    operation = play.lose(first, second, third)
+    requests = operation.subscriptions
+    assert [each.subscription for each in requests] == [third, first, second]
+    assert [each.queue_name for each in requests] == [third.queue, "q", "other"]
+    assert [each.prefetch for each in requests] == [7, 2000, 2000]
+    assert [each.binding for each in requests] == [("amq.topic", "t"), None, None]
+    assert requests[1].arguments == {"x-priority": 3}
+    assert requests[1].queue == QueueSpec("q", exclusive=True, auto_delete=True)
+    assert requests[2].queue is None
+    assert not operation.publishing
+
+
+def test_only_what_was_on_the_lost_link_comes_back(play: Playbook) -> None:
+    kept, lost = play.subscribe("1"), play.subscribe("2")
+    sending(play, ("/topic/t", "r", "x"))
+    operation = play.lose(lost)
+    assert [each.subscription for each in operation.subscriptions] == [lost]
+    assert not operation.publishing
+    deliver(kept, 1, "goes on")
+    play.confirm(1)
+    assert play.said() == ["MESSAGE 1 #1 goes on", "RECEIPT r"]
+    play.recover(operation)
+    operation = play.lose(publishing=True)
+    assert (operation.subscriptions, operation.publishing) == ((), True)
+
+
+def test_a_queue_comes_back_as_the_session_first_declared_it(play: Playbook) -> None:
+    play.client("SEND", "destination:/queue/q", "x-max-length:5")
+    play.prepare()
+    play.published()
+    subscription = play.subscribe("1", "/queue/q", "auto-delete:true")
+    operation = play.lose(subscription)
+    assert operation.subscriptions[0].queue == QueueSpec("q", durable=True, arguments={"x-max-length": 5})
+
+
+def test_another_loss_meanwhile_is_recovered_too(play: Playbook) -> None:
+    one, other = play.subscribe("1"), play.subscribe("2")
+    operation = play.lose(one)
+    play.broker(ops.LinkLost(320, "CONNECTION_FORCED - again", (other,)))
+    assert play.asked() is None
+    play.recover(operation)
+    assert play.session.holds == {Hold.LINK_LOST}
+    again = play.asked()
+    assert isinstance(again, ops.Recover)
+    assert [each.subscription for each in again.subscriptions] == [other]
+    play.recover(again)
+    assert not play.session.holds
+
+
+# Publishing.
+
+
+def test_what_is_not_confirmed_is_published_again_in_order_before_anything_new(play: Playbook) -> None:
+    sending(play, ("/topic/a", "r1", "1"), ("/topic/b", "", "2"), ("/topic/a", "r3", "3"), ("/topic/c", "r4", "4"))
+    play.confirm(2)
+    play.confirm(3)
+    assert play.said() == ["RECEIPT r3"]
+    operation = play.lose(publishing=True)
+    play.client("SEND", "destination:/topic/a", "receipt:r5", body="5")
+    play.recover(operation)
+    assert play.published() == ["amq.topic a 1", "amq.topic c 4", "amq.topic a 5"]
+    # Publish sequence numbers begin anew with the channel.
+    play.confirm(2)
+    play.confirm(1)
+    play.confirm(3)
+    assert play.said() == ["RECEIPT r4", "RECEIPT r1", "RECEIPT r5"]
+    play.confirm(4)
+    assert play.said() == []
+
+
+def test_what_was_not_written_yet_is_not_written_twice(play: Playbook) -> None:
+    sending(play, ("/topic/a", "r1", "1"))
+    play.client("SEND", "destination:/topic/a", "receipt:r2", body="2")
+    play.recover(play.lose(publishing=True))
+    assert play.published() == ["amq.topic a 1", "amq.topic a 2"]
+
+
+def test_the_window_stays_as_full_as_it_was() -> None:
+    play = Playbook(VirtualHost(name="/", confirm_window=ConfirmWindow(messages=2)))
+    play.connect()
+    sending(play, ("/topic/a", "r1", "xx"), ("/topic/a", "r2", "yyy"))
+    play.recover(play.lose(publishing=True))
+    assert play.session.holds == {Hold.CONFIRM_WINDOW}
+    assert (len(play.session.confirms), play.session.confirms.unconfirmed_bytes) == (2, 5)
+    play.published()
+    play.confirm(2, multiple=True)
+    assert not play.session.holds
+    assert play.said() == ["RECEIPT r1", "RECEIPT r2"]
+
+
+def test_a_returned_message_is_not_published_again(play: Playbook) -> None:
+    play.client("SEND", "destination:/topic/t", "mandatory:true", "receipt:r1", body="1")
+    play.prepare()
+    play.client("SEND", "destination:/topic/t", "mandatory:true", "receipt:r2", body="2")
+    play.published()
+    play.return_message("amq.topic", "t", size=1, receipt="r1")
+    assert len(play.said()) == 1
+    play.recover(play.lose(publishing=True))
+    assert play.published() == ["mandatory amq.topic t 2"]
+    play.confirm(1)
+    assert play.said() == ["RECEIPT r2"]
+
+
+def test_the_queues_of_old_messages_are_declared_again_before_them(play: Playbook) -> None:
+    sending(play, ("/queue/q", "", "1"))
+    operation = play.lose(publishing=True)
+    assert operation.queues == (QueueSpec("q", durable=True),)
+    play.recover(operation)
+    assert play.published() == ["- q 1"]
+    play.client("SEND", "destination:/queue/q", "color:red", body="2")
+    assert play.published() == ["- q 2"]
+
+
+def test_a_queue_without_unconfirmed_messages_is_declared_again_for_the_next_one(play: Playbook) -> None:
+    sending(play, ("/queue/q", "", "1"))
+    play.confirm(1)
+    operation = play.lose(publishing=True)
+    assert operation.queues == ()
+    play.recover(operation)
+    play.client("SEND", "destination:/queue/q", body="2")
+    assert play.prepare().queue == QueueSpec("q", durable=True)
+    assert play.published() == ["- q 2"]
+
+
+def test_an_alarm_of_the_lost_broker_holds_nobody(play: Playbook) -> None:
+    sending(play, ("/topic/t", "", "1"))
+    play.session.set_blocked(True)
+    play.client("SEND", "destination:/topic/t", body="2")
+    assert play.session.holds == {Hold.BROKER_BLOCKED}
+    play.recover(play.lose(publishing=True))
+    assert not play.session.holds
+    assert play.published() == ["amq.topic t 1", "amq.topic t 2"]
+
+
+def test_on_receipt_messages_before_the_first_receipt_are_not_kept() -> None:
+    play = Playbook(VirtualHost(name="/", confirms="on_receipt"))
+    play.connect()
+    play.client("SEND", "destination:/topic/t", body="1")
+    assert not play.prepare().confirms
+    play.published()
+    play.recover(play.lose(publishing=True))
+    assert play.published() == []
+    play.client("SEND", "destination:/topic/t", "receipt:r", body="2")
+    assert play.published() == ["amq.topic t 2"]
+    play.confirm(1)
+    assert play.said() == ["RECEIPT r"]
+
+
+def test_a_reply_queue_that_gets_another_name_is_named_by_what_is_published_again(play: Playbook) -> None:
+    play.client("SEND", "destination:/topic/t", "reply-to:/temp-queue/a")
+    operation = play.asked()
+    assert isinstance(operation, ops.Subscribe)
+    play.broker(ops.OperationFailed(403, "ACCESS_REFUSED"))
+    operation = play.asked()
+    assert isinstance(operation, ops.Subscribe)
+    subscription = play.subscribed(operation)
+    play.prepare()
+    assert b"amq.gen-1" in play.session.take_publishes()
+    play.recover(play.lose(subscription, publishing=True))
+    assert b"amq.gen-2" in play.session.take_publishes()
+
+
+# Deliveries.
+
+
+def test_an_acknowledgement_of_a_lost_delivery_is_accepted_and_does_nothing(play: Playbook) -> None:
+    subscription = play.subscribe("1", "/queue/q", "ack:client-individual")
+    deliver(subscription, 1, "one")
+    deliver(subscription, 2, "two")
+    old = [ack_id(subscription, 1), ack_id(subscription, 2)]
+    play.said()
+    play.recover(play.lose(subscription))
+    deliver(subscription, 1, "one", redelivered=True)
+    play.client("ACK", f"id:{old[0]}", "receipt:r1")
+    play.client("NACK", f"id:{old[1]}", "receipt:r2")
+    assert play.said() == ["MESSAGE 1 #3 again one", "RECEIPT r1", "RECEIPT r2"]
+    assert play.settled() == []
+    play.client("ACK", f"id:{ack_id(subscription, 1)}", "receipt:r3")
+    assert play.said() == ["RECEIPT r3"]
+    assert play.settled() == ["ack 1 multiple"]
+
+
+def test_a_cumulative_acknowledgement_of_a_lost_delivery_does_not_reach_the_new_ones(play: Playbook) -> None:
+    subscription = play.subscribe("1", "/queue/q", "ack:client")
+    for tag in (1, 2, 3):
+        deliver(subscription, tag)
+    old = ack_id(subscription, 3)
+    play.recover(play.lose(subscription))
+    for tag in (1, 2):
+        deliver(subscription, tag)
+    play.client("ACK", f"id:{old}")
+    assert play.settled() == []
+    play.client("ACK", f"id:{ack_id(subscription, 1)}")
+    assert play.settled() == ["ack 1 multiple"]
+    assert [word for word in play.said() if word.startswith("ERROR")] == []
+
+
+def test_a_number_that_was_never_delivered_is_an_error_as_before(play: Playbook) -> None:
+    subscription = play.subscribe("1", "/queue/q", "ack:client")
+    deliver(subscription, 1)
+    play.recover(play.lose(subscription))
+    play.said()
+    play.client("ACK", f"id:{ack_id(subscription, 1)}")
+    assert play.said() == ["ERROR precondition_failed: PRECONDITION_FAILED - unknown delivery tag 2"]
+
+
+def test_what_was_settled_and_not_written_is_not_written_to_another_channel(play: Playbook) -> None:
+    subscription = play.subscribe("1", "/queue/q", "ack:client-individual")
+    deliver(subscription, 1)
+    deliver(subscription, 2)
+    play.client("ACK", f"id:{ack_id(subscription, 2)}")
+    play.recover(play.lose(subscription))
+    assert play.settled() == []
+    deliver(subscription, 1)
+    play.client("ACK", f"id:{ack_id(subscription, 1)}")
+    assert last_channel(play, subscription) == [subscription.ledger.channel]
+    play.said()
+
+
+def test_automatic_acknowledgement_goes_on_with_the_new_channel(play: Playbook) -> None:
+    subscription = play.subscribe()
+    deliver(subscription, 1)
+    deliver(subscription, 2)
+    operation = play.lose(subscription)
+    play.session.settle_auto_acks()
+    assert play.settled() == []
+    play.recover(operation)
+    deliver(subscription, 1)
+    assert play.session.has_auto_acks
+    play.session.settle_auto_acks()
+    assert play.settled() == ["ack 1 multiple"]
+    play.said()
+
+
+def test_the_counters_go_on(play: Playbook) -> None:
+    subscription = play.subscribe("1", "/queue/q", "ack:client-individual")
+    for tag in (1, 2, 3):
+        deliver(subscription, tag, "xx")
+    play.client("ACK", f"id:{ack_id(subscription, 1)}")
+    play.client("NACK", f"id:{ack_id(subscription, 2)}")
+    play.recover(play.lose(subscription))
+    stats = subscription.stats
+    assert (stats.delivered, stats.acknowledged, stats.requeued, stats.outstanding) == (3, 1, 1, 0)
+    deliver(subscription, 1, "xx", redelivered=True)
+    play.client("ACK", f"id:{ack_id(subscription, 1)}")
+    play.client("UNSUBSCRIBE", "id:1")
+    assert isinstance(play.asked(), ops.Unsubscribe)
+    stats = subscription.stats
+    assert (stats.delivered, stats.delivered_bytes, stats.redelivered) == (4, 8, 1)
+    assert (stats.acknowledged, stats.requeued, stats.outstanding) == (2, 1, 0)
+    play.said()
+    play.settled()
+
+
+def test_a_stream_goes_on_behind_the_last_message_that_came(play: Playbook) -> None:
+    subscription = play.subscribe("1", "/queue/q", "ack:client", "prefetch-count:10", "x-stream-offset:first")
+    operation = play.lose(subscription)
+    assert operation.subscriptions[0].arguments["x-stream-offset"] == "first"
+    play.recover(operation)
+    subscription.deliver(1, False, TO_QUEUE, OF_STREAM, b"")
+    assert play.lose(subscription).subscriptions[0].arguments["x-stream-offset"] == 8
+    play.said()
+
+
+def test_the_identifier_of_an_earlier_subscription_is_still_not_this_ones(play: Playbook) -> None:
+    earlier = play.subscribe("1", "/queue/q", "ack:client")
+    deliver(earlier, 1)
+    old = ack_id(earlier, 1)
+    play.client("UNSUBSCRIBE", "id:1")
+    play.asked()
+    play.broker(ops.Unsubscribed())
+    play.recover(play.lose(play.subscribe("1", "/queue/q", "ack:client")))
+    play.said()
+    play.client("ACK", f"id:{old}")
+    assert play.said()[0].startswith("ERROR Subscription not found")
+
+
+# Transactions.
+
+
+def _transaction(play: Playbook, *frames: bytes) -> None:
+    play.data(stomp("BEGIN", "transaction:t") + b"".join(frames))
+
+
+def test_a_commit_under_way_is_finished(play: Playbook) -> None:
+    sending(play, ("/topic/t", "", "0"))
+    play.confirm(1)
+    _transaction(play, *(stomp("SEND", "destination:/topic/t", "transaction:t", body=body) for body in "ab"))
+    play.client("COMMIT", "transaction:t", "receipt:c")
+    assert play.published() == ["amq.topic t a", "amq.topic t b"]
+    play.confirm(2)
+    play.recover(play.lose(publishing=True))
+    assert play.published() == ["amq.topic t b"]
+    assert play.said() == []
+    play.confirm(1)
+    assert play.said() == ["RECEIPT c"]
+    assert not play.session.holds
+
+
+@pytest.mark.parametrize("publishing", [True, False], ids=["all links", "that of the delivery"])
+def test_a_commit_under_way_that_acknowledges_a_lost_delivery_is_an_error(play: Playbook, publishing: bool) -> None:
+    subscription = play.subscribe("1", "/queue/q", "ack:client-individual")
+    deliver(subscription, 1)
+    play.said()
+    sending(play, ("/topic/t", "", "0"))
+    play.confirm(1)
+    ack = stomp("ACK", f"id:{ack_id(subscription, 1)}", "transaction:t")
+    _transaction(play, stomp("SEND", "destination:/topic/t", "transaction:t", body="a"), ack)
+    play.client("COMMIT", "transaction:t", "receipt:c")
+    play.client("SEND", "destination:/topic/t", body="behind")
+    assert play.published() == ["amq.topic t a"]
+    play.recover(play.lose(subscription, publishing=publishing))
+    if not publishing:
+        assert play.said() == []
+        play.confirm(2)
+    assert play.said() == [INTERRUPTED]
+    assert play.published() == ["amq.topic t behind"]
+    assert play.settled() == []
+    assert not play.session.holds
+
+
+def test_a_transaction_that_was_open_and_acknowledges_a_lost_delivery_is_not_sent_by_half(play: Playbook) -> None:
+    subscription = play.subscribe("1", "/queue/q", "ack:client-individual")
+    deliver(subscription, 1)
+    sending(play, ("/topic/t", "", "0"))
+    ack = stomp("ACK", f"id:{ack_id(subscription, 1)}", "transaction:t", "receipt:a")
+    _transaction(play, stomp("SEND", "destination:/topic/t", "transaction:t", body="a"))
+    play.recover(play.lose(subscription, publishing=True))
+    play.published()
+    play.said()
+    play.data(ack)
+    assert play.said() == ["RECEIPT a"]
+    play.client("COMMIT", "transaction:t", "receipt:c")
+    assert play.said() == [INTERRUPTED]
+    assert (play.published(), play.settled()) == ([], [])
+
+
+def test_a_transaction_of_acknowledgements_alone_is_accepted(play: Playbook) -> None:
+    subscription = play.subscribe("1", "/queue/q", "ack:client-individual")
+    deliver(subscription, 1)
+    old = stomp("ACK", f"id:{ack_id(subscription, 1)}", "transaction:t")
+    play.recover(play.lose(subscription))
+    deliver(subscription, 1)
+    _transaction(play, old, stomp("ACK", f"id:{ack_id(subscription, 1)}", "transaction:t"))
+    play.said()
+    play.client("COMMIT", "transaction:t", "receipt:c")
+    assert play.said() == ["RECEIPT c"]
+    assert play.settled() == ["ack 1 multiple"]
+
+
+def test_the_queue_of_a_transactions_message_is_declared_again_before_it_is_published(play: Playbook) -> None:
+    _transaction(play, stomp("SEND", "destination:/queue/q", "transaction:t", body="a"))
+    play.prepare()
+    play.recover(play.lose(publishing=True))
+    play.client("COMMIT", "transaction:t", "receipt:c")
+    assert play.prepare().queue == QueueSpec("q", durable=True)
+    assert play.published() == ["- q a"]
+    play.confirm(1)
+    assert play.said() == ["RECEIPT c"]
+
+
+# Operations that the loss interrupts.
+
+
+def test_an_interrupted_operation_is_asked_for_again(play: Playbook) -> None:
+    play.client("SUBSCRIBE", "id:1", "destination:/queue/q", "receipt:r")
+    asked = play.asked()
+    assert isinstance(asked, ops.Subscribe)
+    asked.subscription.set_channel(9)
+    deliver(asked.subscription, 1, "of the lost channel")
+    play.broker(ops.OperationInterrupted(320, "CONNECTION_FORCED - gone"))
+    recover = play.asked()
+    assert recover == ops.Recover()
+    assert play.session.holds == {Hold.OPERATION, Hold.LINK_LOST}
+    assert isinstance(recover, ops.Recover)
+    play.recover(recover)
+    assert play.asked() is asked
+    play.subscribed(asked)
+    deliver(asked.subscription, 1, "of the new one")
+    assert play.said() == ["RECEIPT r", "MESSAGE 1 #1 of the new one"]
+
+
+def test_a_frame_that_waits_for_an_interrupted_operation_is_carried_out_once(play: Playbook) -> None:
+    play.client("SEND", "destination:/queue/q", "receipt:r", body="x")
+    asked = play.asked()
+    play.broker(ops.LinkLost(320, "CONNECTION_FORCED - gone", (), publishing=True))
+    assert play.asked() is None
+    play.broker(ops.OperationInterrupted(320, "CONNECTION_FORCED - gone"))
+    recover = play.asked()
+    assert isinstance(recover, ops.Recover)
+    play.recover(recover)
+    assert play.asked() is asked
+    play.broker(ops.PublisherPrepared(play.publishing, FRAME_MAX, confirms=True))
+    assert play.published() == ["- q x"]
+    play.confirm(1)
+    assert play.said() == ["RECEIPT r"]
+
+
+def test_what_is_interrupted_again_has_no_more_time_than_at_first(play: Playbook) -> None:
+    play.client("SUBSCRIBE", "id:1", "destination:/queue/q")
+    play.asked()
+    for is_again in (False, True, True):
+        play.broker(ops.OperationInterrupted(320, "CONNECTION_FORCED - gone"))
+        recover = play.asked()
+        assert isinstance(recover, ops.Recover)
+        assert recover.is_again is is_again
+        play.recover(recover)
+        operation = play.asked()
+    assert isinstance(operation, ops.Subscribe)
+    play.subscribed(operation)
+    play.client("UNSUBSCRIBE", "id:1")
+    play.asked()
+    play.broker(ops.OperationInterrupted(320, "CONNECTION_FORCED - gone"))
+    recover = play.asked()
+    assert isinstance(recover, ops.Recover)
+    assert not recover.is_again
+
+
+def test_messages_of_which_none_is_confirmed_after_a_recovery_have_no_more_time_either(play: Playbook) -> None:
+    sending(play, ("/topic/t", "r1", "1"), ("/topic/t", "r2", "2"))
+    first = play.lose(publishing=True)
+    play.recover(first)
+    second = play.lose(publishing=True)
+    play.recover(second)
+    play.confirm(1)
+    third = play.lose(publishing=True)
+    assert [first.is_again, second.is_again, third.is_again] == [False, True, False]
+    play.recover(third)
+    play.published()
+    play.said()
+
+
+@pytest.mark.parametrize(("code", "ends"), [(320, False), (541, False), (530, True), (501, True)])
+def test_what_makes_the_broker_close_the_link_again_is_not_tried_for_ever(
+    play: Playbook, code: int, ends: bool
+) -> None:
+    play.client("SUBSCRIBE", "id:1", "destination:/queue/q")
+    play.asked()
+    play.broker(ops.OperationInterrupted(code, "NOT_ALLOWED - no"))
+    recover = play.asked()
+    assert isinstance(recover, ops.Recover)
+    play.recover(recover)
+    play.asked()
+    play.broker(ops.OperationInterrupted(code, "NOT_ALLOWED - no"))
+    assert (play.state() is State.CLOSED) is ends
+    assert bool(play.said()) is ends
+    play.asked()
+
+
+# The end.
+
+
+def test_when_it_takes_too_long_the_client_gets_the_error_of_the_loss(play: Playbook) -> None:
+    play.lose(play.subscribe())
+    play.broker(ops.RecoveryFailed())
+    assert play.said() == [LOST]
+    assert play.session.close_reason is CloseReason.LINK_LOST
+
+
+def test_a_refusal_is_the_error_that_the_broker_gives(play: Playbook) -> None:
+    play.lose(play.subscribe())
+    play.broker(ops.RecoveryFailed(406, "PRECONDITION_FAILED - inequivalent arg"))
+    assert play.said() == ["ERROR precondition_failed: PRECONDITION_FAILED - inequivalent arg"]
+    assert play.session.close_reason is CloseReason.LINK_LOST
+
+
+def test_a_disconnect_waits_for_what_is_published_again_and_for_no_subscription(play: Playbook) -> None:
+    subscription = play.subscribe()
+    sending(play, ("/topic/t", "r", "x"))
+    play.client("DISCONNECT", "receipt:bye")
+    operation = play.lose(subscription, publishing=True)
+    assert (operation.subscriptions, operation.publishing) == ((), True)
+    play.recover(operation)
+    assert play.published() == ["amq.topic t x"]
+    play.confirm(1)
+    assert isinstance(play.asked(), ops.CloseUpstream)
+    play.broker(ops.UpstreamClosed())
+    assert play.said() == ["RECEIPT r", "RECEIPT bye"]
+
+
+def test_a_link_that_is_lost_while_the_session_closes_its_channels_changes_nothing(play: Playbook) -> None:
+    sending(play, ("/topic/t", "", "x"))
+    play.client("DISCONNECT", "receipt:bye")
+    play.confirm(1)
+    assert isinstance(play.asked(), ops.CloseUpstream)
+    play.broker(ops.OperationInterrupted(320, "CONNECTION_FORCED - gone"))
+    assert play.said() == ["RECEIPT bye"]
+    assert play.session.close_reason is CloseReason.DISCONNECT
+
+
+def test_a_gateway_that_stops_does_not_wait_for_a_session_with_nothing_to_finish(play: Playbook) -> None:
+    play.lose(play.subscribe())
+    play.session.shut_down()
+    assert isinstance(play.asked(), ops.CloseUpstream)
+    play.broker(ops.UpstreamClosed())
+    assert play.said() == ["ERROR Shutting down: The gateway is stopping; connect again."]
+
+
+def test_a_gateway_that_stops_waits_for_what_is_published_again(play: Playbook) -> None:
+    sending(play, ("/topic/t", "r", "x"))
+    operation = play.lose(publishing=True)
+    play.session.shut_down()
+    assert play.asked() is None
+    play.recover(operation)
+    play.published()
+    play.confirm(1)
+    assert isinstance(play.asked(), ops.CloseUpstream)
+    assert play.said() == ["RECEIPT r"]
