@@ -47,6 +47,20 @@ def test_sequence_numbers_count_from_when_confirms_are_on() -> None:
     assert play.said() == ["RECEIPT first"]
 
 
+def test_confirms_rejections_and_receipts_are_counted_once_each() -> None:
+    play = Playbook()
+    play.connect()
+    play.client("SEND", "destination:/topic/t", "receipt:0")
+    play.prepare()
+    for number in range(1, 4):
+        play.client("SEND", "destination:/topic/t", f"receipt:{number}")
+    play.confirm(2, multiple=True)
+    play.confirm(3, accepted=False)
+    play.confirm(4, accepted=False)
+    traffic = play.session.traffic
+    assert (traffic.confirmed, traffic.rejected, traffic.receipts_sent) == (2, 2, 2)
+
+
 def test_single_confirms_come_in_any_order() -> None:
     found = confirm_window()
     for name in (b"1", b"2", b"3"):
