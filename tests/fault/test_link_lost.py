@@ -167,6 +167,22 @@ async def test_a_broker_that_fails_during_the_login(broker: Broker, proxy: Chaos
             await client.disconnect()
 
 
+async def test_a_half_closed_link_is_a_lost_link(broker: Broker, proxy: ChaosProxy, queue: str) -> None:
+    """Sessions write while the link closes."""
+    with gateway_process(configuration(broker.amqp_url, upstream=upstream(proxy.address))) as process:
+        async with StompClient.logged_in(process.address) as client, within():
+            for number in range(10):
+                await client.ask("SEND", b"x", destination=f"/queue/{queue}")
+                proxy.half_close(Direction.DOWN)
+                for _ in range(200):
+                    client.write("SEND", b"y", destination=f"/queue/{queue}")
+                    await asyncio.sleep(0)
+                client.write("SEND", b"z", destination=f"/queue/{queue}", receipt=str(number))
+                await client.expect("RECEIPT", receipt_id=str(number))
+            await client.disconnect()
+        process.assert_no_internal_errors()
+
+
 async def test_a_broker_that_accepts_and_closes(broker: Broker) -> None:
     async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
