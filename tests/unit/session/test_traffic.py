@@ -63,7 +63,7 @@ class _Told:
     def settled(self, tag: int, count: int, requeue: bool | None, /) -> None:
         self.settlements.append((tag, count, requeue))
 
-    def lost(self) -> None:
+    def lost(self, last_tag: int, outstanding: int, /) -> None:
         pass
 
 
