@@ -6,6 +6,7 @@ from gateway.config.virtual_host import VirtualHost
 from gateway.errors import StompError
 from gateway.session.destinations import parse
 from gateway.session.queues import (
+    DeclaredQueues,
     QueueRules,
     QueueSpec,
     consumer_arguments,
@@ -259,3 +260,12 @@ def test_a_destination_that_amqp_cannot_carry_is_named() -> None:
         with pytest.raises(StompError) as caught:
             sent_queue(parse(b"/queue/" + name), {}, RULES)
         assert b"destination" in caught.value.body
+
+
+def test_a_session_remembers_a_bounded_number_of_queues() -> None:
+    queues = DeclaredQueues()
+    for number in range(10_001):
+        queues.add(f"q{number}", QueueSpec(f"q{number}"))
+    assert "q0" not in queues
+    assert "q1" in queues
+    assert "q10000" in queues
