@@ -7,7 +7,8 @@ A link serves many sessions, and so do the sweeps of the gateway. Whatever of a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import ParamSpec, Protocol
 
 import structlog
@@ -32,6 +33,13 @@ def guarded(
         call(*arguments, **named)
     except Exception as error:  # noqa: BLE001 - the caller serves others, too
         report(owner, error)
+
+
+async def all_done(owner: FaultOwner, *work: Awaitable[object]) -> None:
+    """Wait until all of an owner's work is done, whatever of it fails."""
+    for outcome in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(outcome, Exception):
+            report(owner, outcome)
 
 
 def report(owner: FaultOwner, error: Exception) -> None:

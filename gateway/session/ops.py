@@ -39,11 +39,13 @@ class Login:
 class PreparePublisher:
     """Open the session's publishing channel if there is none yet, switch on confirms, declare a queue.
 
-    Answered by PublisherPrepared or OperationFailed.
+    With ``is_fresh`` the channel is replaced first, once nothing on it waits for a confirm. Answered by
+    PublisherPrepared or OperationFailed.
     """
 
     confirms: bool
     queue: QueueSpec | None
+    is_fresh: bool = False
 
     @property
     def purpose(self) -> str:
@@ -185,11 +187,12 @@ class TooManyFailedLogins:
 
 @dataclass(frozen=True, slots=True)
 class PublisherPrepared:
-    """The publishing channel: its number, the largest frame in bytes, and whether it confirms."""
+    """The publishing channel: its number, the largest frame in bytes, whether it confirms, and whether it is new."""
 
     channel: int
     frame_max: int
     confirms: bool
+    is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True)

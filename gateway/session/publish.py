@@ -25,8 +25,8 @@ class Publisher:
     """What a session publishes."""
 
     __slots__ = (
-        "_blocked", "_channel", "_channel_key", "_confirmed_before", "_context", "_frame_max", "_output", "confirms",
-        "has_confirms", "is_lost",
+        "_blocked", "_channel", "_channel_key", "_confirmed_before", "_context", "_frame_max", "_has_rejected",
+        "_output", "confirms", "has_confirms", "is_lost",
     )  # fmt: skip
 
     def __init__(self, context: SessionContext) -> None:
@@ -37,6 +37,9 @@ class Publisher:
         self._channel_key = object()
         # Whether the channel is lost, and not back yet.
         self.is_lost = False
+        # Whether the broker has rejected a message. A channel whose first message for a quorum queue comes while the
+        # queue's leader is dead rejects everything for that queue from then on (RabbitMQ 3.10), so it is replaced.
+        self._has_rejected = False
         # How many messages were confirmed when the last recovery left some unconfirmed; None without such.
         self._confirmed_before: int | None = None
         # Whether the broker confirms what is published. The first frame that needs it switches confirms on.
@@ -128,8 +131,8 @@ class Publisher:
         needs_confirm = (frame.receipt is not None or cached.mandatory) and cached.transaction is None
         # A session that is to outlive its link publishes with confirms, to know what it has to publish again.
         confirms = self.has_confirms or needs_confirm or context.confirms_always
-        if not self._channel or queue is not None or confirms is not self.has_confirms:
-            context.ask(ops.PreparePublisher(confirms, queue), frame, retry=True)
+        if not self._channel or self._has_rejected or queue is not None or confirms is not self.has_confirms:
+            context.ask(ops.PreparePublisher(confirms, queue, self._has_rejected), frame, retry=True)
             return False
         reply_queue = temp_queues.get(cached.temp_queue or b"")
         if cached.channel_key is not self._channel_key or cached.reply_queue != reply_queue:
@@ -186,6 +189,10 @@ class Publisher:
         context = self._context
         operation = context.operation
         self._channel, self._frame_max, self.has_confirms = event.channel, event.frame_max, event.confirms
+        self._has_rejected = False
+        if event.is_new:
+            # Publish sequence numbers begin anew, and nothing waits for a confirm.
+            self.confirms.take_all()
         if isinstance(operation, ops.PreparePublisher) and operation.queue is not None:
             context.declared_queues.add(operation.queue.name, operation.queue)
         context.operation_done()
@@ -208,6 +215,8 @@ class Publisher:
             traffic.confirmed += len(messages)
         else:
             traffic.rejected += len(messages)
+            self._has_rejected = True
+            self._channel_key = object()
         finished: Commit | None = None
         for receipt, cached, _, commit, sent_at, _ in messages:
             if sent_at is not None and cached.counter is not None:
@@ -262,6 +271,7 @@ class Publisher:
         Whatever was encoded for it is worthless now, sent or not; ``restored`` encodes it again.
         """
         self.is_lost = True
+        self._has_rejected = False
         self._channel = 0
         self._channel_key = object()
         self._output.clear()

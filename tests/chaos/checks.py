@@ -32,6 +32,9 @@ _UNKNOWN: Final = 5.0
 _LOGIN_TIMEOUT: Final = 12.0
 """Without riding through, logins fail so long after the link has gone: while the broker is sought."""
 
+_LOGIN_WAITS: Final = 8.0
+"""With riding through, logins fail if the broker was away for so long."""
+
 _SLOW: Final = frozenset({Harm.LINK_STALL, Harm.LINK_DELAY})
 _LOSSES: Final = LINK_LOSSES | BROKER_ENDS | GATEWAY_ENDS
 
@@ -240,8 +243,14 @@ def ended_sessions(recording: Recording, promise: Promise) -> Iterable[Finding]:
 def _is_excused(recording: Recording, promise: Promise, event: Ended) -> bool:
     own = [fault for fault in recording.faults(CLIENT_LOSSES) if fault.client == event.client]
     spans = [(fault.at, fault.until + _GRACE) for fault in (*own, *recording.faults(GATEWAY_ENDS))]
+    logged_in = any(
+        began.client == event.client and began.connection == event.connection for began in recording.of(Began)
+    )
     if not promise.ride_through:
         spans += [(at, until + _LOGIN_TIMEOUT) for at, until in _losses(recording)]
+    elif not logged_in:
+        # A client that connects meanwhile waits for the broker as long as it may take to log in.
+        spans += [(at, until + _GRACE) for at, until in _losses(recording) if until - at >= _LOGIN_WAITS]
     return _overlap(spans, event.at, event.at)
 
 

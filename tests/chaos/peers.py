@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol
@@ -146,6 +147,12 @@ async def _stomp_py(address: Address) -> AsyncIterator[_StompPyPeer]:
     writing = ThreadPoolExecutor(1)
     try:
         await asyncio.get_running_loop().run_in_executor(writing, connection.transport.start)
+        plain = connection.transport.socket
+        if plain is None:
+            raise ConnectionOverError
+        # Otherwise each frame of several waits for the answer to the one before.
+        with contextlib.suppress(OSError):
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield _StompPyPeer(connection, listener, writing)
     finally:
         # A write that hangs ends with the socket.

@@ -204,6 +204,9 @@ TOPICS: Final = ("chaos.topic.0", "chaos.topic.1")
 SUBSCRIPTIONS: Final = {place: tuple(f"chaos-sub-{place[-1]}-{each}" for each in "ab") for place in DURABLES}
 """The queues of the durable subscriptions, by topic."""
 
+_TOGETHER: Final = 0.25
+"""The share of the heavy faults of the broker in which the gateway ends, too."""
+
 _LASTS: Final = 1.6
 """Seconds in which faults begin; the producers send a little longer."""
 
@@ -316,7 +319,8 @@ def _heavy(chance: random.Random) -> list[Harm]:
     draw = chance.random()
     for harm, share in _HEAVY.items():
         if draw < share:
-            return [harm]
+            both = harm not in GATEWAY_ENDS and chance.random() < _TOGETHER
+            return [harm, chance.choice((Harm.GATEWAY_KILL, Harm.GATEWAY_RESTART))] if both else [harm]
         draw -= share
     return []
 

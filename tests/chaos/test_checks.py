@@ -206,6 +206,12 @@ class TestSessions:
         assert told(*events) == ["ended"]
         assert not told(*events, promise=ENDING)
 
+    def test_a_login_waits_for_the_broker_but_not_for_ever(self) -> None:
+        refused = Ended(12, "c", 1, "Upstream unavailable", False)
+        assert told(refused, Fault(9, 13, Harm.BROKER_KILL)) == ["ended"]
+        assert not told(refused, Fault(1, 13, Harm.BROKER_KILL))
+        assert told(Began(0, "c", 1), refused, Fault(1, 13, Harm.BROKER_KILL)) == ["ended"]
+
 
 def test_a_consumer_that_gets_no_probe_is_named() -> None:
     probe = Delivered(1, "c", 1, QUEUE, Copy(PROBE.name, 0, 1), False, True)

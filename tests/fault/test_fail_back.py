@@ -69,7 +69,8 @@ async def test_new_channels_go_to_the_preferred_broker_and_old_links_end_with_th
     topic = f"/topic/{secrets.token_hex(6)}"
     async with within(), StompClient.logged_in(setup.process.address) as old:
         await old.ask("SUBSCRIBE", id="a", destination=topic)
-        await old.ask("SEND", b"one", destination="/topic/elsewhere")
+        # So much that the shared link has a channel of its own, for markers.
+        await old.ask("SEND", b"1" * (1 << 20), destination="/topic/elsewhere")
         assert await setup.brokers() == {setup.other}
         async with chaos(setup.broker, port=setup.port):
             code, printed = await setup.fail_back()

@@ -169,7 +169,7 @@ async def test_a_lost_link_is_told_to_every_session(
     broker: Broker, proxy: ChaosProxy, queue: str, sabotage: Sabotage
 ) -> None:
     sabotage.breaks(Session, "handle", IndexError("fault"), when=ops.LinkLost)
-    async with pair_of(broker.amqp_url, queue, sabotage, upstream=upstream(proxy.address)) as pair:
+    async with pair_of(broker.amqp_url, queue, sabotage, upstream=upstream(proxy.address, ride_through=0)) as pair:
         proxy.reset()
         await pair.victim.expect("ERROR", message="Processing error")
         await pair.neighbour.expect("ERROR", message="connection_forced")

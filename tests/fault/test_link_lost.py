@@ -167,6 +167,22 @@ async def test_a_broker_that_fails_during_the_login(broker: Broker, proxy: Chaos
             await client.disconnect()
 
 
+async def test_a_half_closed_link_is_a_lost_link(broker: Broker, proxy: ChaosProxy, queue: str) -> None:
+    """Sessions write while the link closes."""
+    with gateway_process(configuration(broker.amqp_url, upstream=upstream(proxy.address))) as process:
+        async with StompClient.logged_in(process.address) as client, within():
+            for number in range(10):
+                await client.ask("SEND", b"x", destination=f"/queue/{queue}")
+                proxy.half_close(Direction.DOWN)
+                for _ in range(200):
+                    client.write("SEND", b"y", destination=f"/queue/{queue}")
+                    await asyncio.sleep(0)
+                client.write("SEND", b"z", destination=f"/queue/{queue}", receipt=str(number))
+                await client.expect("RECEIPT", receipt_id=str(number))
+            await client.disconnect()
+        process.assert_no_internal_errors()
+
+
 async def test_a_broker_that_accepts_and_closes(broker: Broker) -> None:
     async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
@@ -214,7 +230,7 @@ async def test_a_client_that_disconnects_in_the_middle_of_a_frame(broker: Broker
 
 
 async def test_the_log_tells_of_every_link_when_and_why(broker: Broker, proxy: ChaosProxy) -> None:
-    config = parsed(broker.amqp_url, upstream=upstream(proxy.address))
+    config = parsed(broker.amqp_url, upstream=upstream(proxy.address, ride_through=0))
     with structlog.testing.capture_logs() as log:
         async with gateway_here(config) as gateway, within():
             async with StompClient.logged_in(gateway.addresses[0]) as lost:

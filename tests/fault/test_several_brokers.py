@@ -209,8 +209,8 @@ async def test_shuffled_brokers_all_get_links(broker: Broker) -> None:
 async def test_when_all_brokers_are_dead_the_next_client_still_asks_them(broker: Broker, proxy: ChaosProxy) -> None:
     """No client is refused because of what is remembered."""
     proxy.cut_after(5, Direction.DOWN)
-    document = parsed(broker.amqp_url, upstream={"urls": [url(proxy.address)], "connect_timeout": _NEVER})
-    async with gateway_here(document) as gateway, within():
+    upstream = {"urls": [url(proxy.address)], "connect_timeout": _NEVER, "ride_through": 0}
+    async with gateway_here(parsed(broker.amqp_url, upstream=upstream)) as gateway, within():
         async with StompClient.dialled(gateway.addresses[0]) as client:
             client.write("CONNECT", accept_version="1.2")
             await client.expect("ERROR", message="Upstream unavailable")

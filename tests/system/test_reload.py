@@ -28,6 +28,7 @@ from tests.support.gateway import (
     upstream,
 )
 from tests.support.stomp_client import StompClient
+from tests.support.websocket_client import WebSocketClient
 
 pytestmark = pytest.mark.system
 
@@ -218,7 +219,7 @@ async def test_listeners_are_opened_and_closed_and_only_clients_of_a_closed_one_
         await early.disconnect()
 
 
-async def test_a_listener_that_begins_to_speak_tls_loses_no_client(
+async def test_a_listener_that_begins_to_speak_tls_or_websocket_loses_no_client(
     process: GatewayProcess, document: dict[str, Any], tmp_path: Path
 ) -> None:
     authority = Authority.make(tmp_path, "authority")
@@ -231,6 +232,10 @@ async def test_a_listener_that_begins_to_speak_tls_loses_no_client(
             document["listeners"] = [TCP | {"login_timeout": "5s"}]
             assert (await process.reload(document))["changes"] == ["listener 127.0.0.1:0: changed"]
             async with StompClient.logged_in(process.address) as plain:
+                document["listeners"] = [{"websocket": "127.0.0.1:0"}]
+                assert (await process.reload(document))["changes"] == ["listener 127.0.0.1:0: changed"]
+                async with WebSocketClient.logged_in(process.address) as browser:
+                    await browser.ask("SEND", b"x", destination="/topic/reloaded")
                 for client in (early, encrypted, plain):
                     await client.ask("SEND", b"x", destination="/topic/reloaded")
                     await client.disconnect()
@@ -334,8 +339,8 @@ async def test_what_needs_a_restart_is_named_with_the_value_in_use_until_it_is_c
     assert (await asked(process, document)).json == {"changes": [], "restart": []}
 
 
-async def test_users_of_the_admin_listener_change_and_only_they_may_reload(
-    process: GatewayProcess, document: dict[str, Any]
+async def test_users_and_tls_of_the_admin_listener_change_and_only_its_users_may_reload(
+    process: GatewayProcess, document: dict[str, Any], tmp_path: Path
 ) -> None:
     document["admin"] = {"address": "127.0.0.1:0", "users": [{"login": "operator", "passcode": "correct-horse"}]}
     assert (await asked(process, document)).json["changes"] == ["admin"]
@@ -344,6 +349,14 @@ async def test_users_of_the_admin_listener_change_and_only_they_may_reload(
     operator = AdminClient(process.admin, ("operator", "correct-horse"))
     assert (await operator.ask("/api/reload", "POST")).status == 200
     assert process.logged("configuration reloaded")[-1]["asked_by"].endswith(" as operator")
+
+    authority = Authority.make(tmp_path, "authority")
+    server = Identity(*authority.sign(tmp_path, "server"))
+    document["admin"] |= {"tls": {"cert_file": str(server.certificate), "key_file": str(server.key)}}
+    process.rewrite(document)
+    assert (await operator.ask("/api/reload", "POST")).json["changes"] == ["admin"]
+    over_tls = AdminClient(process.admin, ("operator", "correct-horse"), authority.client())
+    assert (await over_tls.ask("/api/overview")).status == 200
 
 
 async def test_a_foreign_web_page_cannot_reload(process: GatewayProcess) -> None:

@@ -11,7 +11,7 @@ from tests.support.gateway import configuration, gateway_process
 _WITHIN = 30.0
 
 
-def test_systemd_is_notified_when_the_gateway_is_ready_and_when_it_stops(tmp_path: Path) -> None:
+def test_systemd_is_notified_when_the_gateway_is_ready_when_it_reloads_and_when_it_stops(tmp_path: Path) -> None:
     """Without a broker: the gateway listens before it is connected to one."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
@@ -20,6 +20,14 @@ def test_systemd_is_notified_when_the_gateway_is_ready_and_when_it_stops(tmp_pat
         with gateway_process(configuration("amqp://guest:guest@127.0.0.1:1"), environment=environment) as process:
             assert manager.recv(4096) == b"READY=1"
             socket.create_connection(process.address, timeout=_WITHIN).close()
+
+            process.child.send_signal(signal.SIGHUP)
+            assert manager.recv(4096).startswith(b"RELOADING=1\nMONOTONIC_USEC=")
+            assert manager.recv(4096) == b"READY=1"
+            process.rewrite({"a mistake": True})
+            process.child.send_signal(signal.SIGHUP)
+            assert manager.recv(4096).startswith(b"RELOADING=1\n")
+            assert manager.recv(4096) == b"READY=1"
 
             process.child.send_signal(signal.SIGTERM)
             assert manager.recv(4096).startswith(b"STOPPING=1\n")

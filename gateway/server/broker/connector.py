@@ -29,7 +29,7 @@ from gateway.server.broker.broker_errors import (
 )
 from gateway.server.broker.host_resolver import HostResolver
 from gateway.server.broker.link import Link, Tuning
-from gateway.server.broker.tap import Tap
+from gateway.server.broker.tap import LinkWriter, Tap
 from gateway.server.tls_contexts import TlsContexts
 
 # Above so many bytes that wait for the broker, the clients of a link are held. The kernel's buffers are not counted.
@@ -129,7 +129,7 @@ class _TapFactory(TransportFactory):
             raise AMQPConnectionError(*error.args) from error
         transport.set_write_buffer_limits(high=_HIGH_WATER)
         self.tap = tap
-        return reader, asyncio.StreamWriter(transport, tap, reader, loop)
+        return reader, LinkWriter(transport, tap, reader, loop)
 
     async def _open(
         self, url: URL, context: ssl.SSLContext | None, make_tap: Callable[[], Tap]

@@ -26,7 +26,14 @@ from gateway.amqp.codec import CONNECTION_BLOCKED, CONNECTION_CLOSE, CONNECTION_
 from gateway.amqp.splitter import Sink, Splitter
 from gateway.config.scalars import BrokerUrl
 from gateway.errors import CodecError
-from gateway.server.broker.broker_errors import CONNECTION_FORCED, NOT_ALLOWED, LinkDownError, UpstreamError, cause_of
+from gateway.server.broker.broker_errors import (
+    CONNECTION_FORCED,
+    NOT_ALLOWED,
+    LinkDownError,
+    UpstreamError,
+    cause_of,
+    is_cancelled,
+)
 from gateway.server.broker.tap import Tap
 from gateway.server.fault_boundary import FaultOwner, guarded, report
 
@@ -110,6 +117,9 @@ class LinkUser(FaultOwner, Protocol):
 
 class _Window(Protocol):
     """Bounds what is on its way to the broker."""
+
+    @property
+    def channels(self) -> int: ...
 
     def published(self, user: LinkUser, size: int) -> None: ...
 
@@ -230,8 +240,8 @@ class Link:
 
     @property
     def channels(self) -> int:
-        """Number of open channels."""
-        return len(self._channels)
+        """Number of open channels, without the one of the publish window."""
+        return len(self._channels) - (0 if self.window is None else self.window.channels)
 
     @property
     def has_room(self) -> bool:
@@ -241,7 +251,7 @@ class Link:
     @property
     def is_idle(self) -> bool:
         """Whether nobody needs the link any more: an exclusive queue lives as long as its connection."""
-        return not self._channels and not self.exclusive_queues
+        return not self.channels and not self.exclusive_queues
 
     @property
     def _is_full(self) -> bool:
@@ -334,9 +344,10 @@ class Link:
         self.resume_reading()
         try:
             await asyncio.wait_for(connection.close(), _CLOSE_TIMEOUT)
-        except (TimeoutError, AMQPError, OSError, RuntimeError):
+        except (TimeoutError, AMQPError, OSError, RuntimeError, asyncio.CancelledError):
             # The broker does not read or answer.
-            pass
+            if is_cancelled():
+                raise
         finally:
             if self._tap is not None:
                 self._tap.transport.abort()

@@ -57,6 +57,11 @@ class PublishWindow:
         self._waiting: deque[WindowUser] = deque()
 
     @property
+    def channels(self) -> int:
+        """How many channels of the link are the window's own."""
+        return 0 if self._channel is None else 1
+
+    @property
     def _window(self) -> int:
         return self._size if len(self._link.users) > 1 else max(self._size, _ALONE)
 

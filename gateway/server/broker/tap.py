@@ -38,6 +38,17 @@ class _TapCallbacks(Protocol):
     def connection_lost(self, exc: Exception | None, *, by_broker: bool) -> None: ...
 
 
+class LinkWriter(asyncio.StreamWriter):
+    """The library's end for writing. It closes a link as a whole, as with TLS.
+
+    The library would end its half first, and only then close. A session that writes in between would get an error.
+    """
+
+    def can_write_eof(self) -> bool:
+        """Never."""
+        return False
+
+
 class Tap(asyncio.StreamReaderProtocol):
     """The protocol of an AMQP connection's socket; ``reader`` is the library's end of the stream."""
 

@@ -201,7 +201,10 @@ class Bridge:
         return ops.UpstreamClosed()
 
     async def _prepare_publisher(self, operation: ops.PreparePublisher) -> ops.PublisherPrepared:
+        if operation.is_fresh:
+            await self._discard_publishing()
         channel = self._publishing
+        is_new = channel is None
         if channel is None:
             channel = await self.links.publishing_channel()
             channel.set_owner(self)
@@ -214,7 +217,17 @@ class Bridge:
             await self._declare(operation.queue, channel)
         if operation.confirms and not channel.has_confirms:
             await channel.select_confirms()
-        return ops.PublisherPrepared(channel.number, channel.link.tuning.frame_max, operation.confirms)
+        return ops.PublisherPrepared(channel.number, channel.link.tuning.frame_max, operation.confirms, is_new)
+
+    async def _discard_publishing(self) -> None:
+        """Close the publishing channel, unless the broker does not soon confirm what was published on it."""
+        for _ in range(_LOOKS):
+            if not self._session.confirms:
+                channel, self._publishing = self._publishing, None
+                if channel is not None:
+                    await self._close_channel(channel)
+                return
+            await asyncio.sleep(_BETWEEN_LOOKS)
 
     async def _declare(
         self, queue: QueueSpec, channel: LinkChannel, declare: Declare | None = None

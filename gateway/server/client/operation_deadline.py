@@ -40,5 +40,6 @@ class OperationDeadline:
         timeout = session.settings.upstream.operation_timeout
         if waits_for is None or now - self._since <= timeout:
             return None
-        purpose = f"to confirm {len(session.confirms)} messages" if operation is None else operation.purpose
+        messages = f"{count} messages" if (count := len(session.confirms)) > 1 else "a message"
+        purpose = f"to confirm {messages}" if operation is None else operation.purpose
         return error_frames.operation_timeout(purpose, timeout)

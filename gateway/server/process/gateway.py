@@ -17,7 +17,7 @@ from gateway.journal.journal import Journal, node_name
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.client.connection import ServerContext
 from gateway.server.client.session_limits import SessionLimits
-from gateway.server.fault_boundary import guarded
+from gateway.server.fault_boundary import all_done, guarded
 from gateway.server.log_limits import LogLimits
 from gateway.server.periodic_timer import PeriodicTimer
 from gateway.server.process.drain import drain_clients
@@ -265,8 +265,7 @@ class Gateway:
         # These now include the clients from before.
         for client in tuple(self._context.closing):
             guarded(client, client.abort)
-        await self.pool.close()
-        await self._readiness.close()
+        await all_done(self, self.pool.close(), self._readiness.close())
         if self._following is not None:
             self._following.cancel()
             await asyncio.wait([self._following])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -139,6 +140,15 @@ def test_a_pod_that_ends_has_time_for_the_drain(variant: str, tmp_path: Path) ->
     patience, config = _pod(variant)["terminationGracePeriodSeconds"], _config(variant, tmp_path)
 
     assert config.drain_delay + config.drain_spread + config.drain_timeout + _RESERVE <= patience
+
+
+def test_rabbitmq_waits_as_long_as_the_drain_of_the_gateway_beside_it_may_take(tmp_path: Path) -> None:
+    [rabbitmq] = [each for each in _pod("sidecar")["containers"] if each["name"] == "rabbitmq"]
+    [seconds] = re.findall(r"in \{1\.\.(\d+)\}", rabbitmq["lifecycle"]["preStop"]["exec"]["command"][-1])
+    config = _config("sidecar", tmp_path)
+
+    assert int(seconds) >= config.drain_delay + config.drain_timeout + _RESERVE
+    assert int(seconds) + _RESERVE <= _pod("sidecar")["terminationGracePeriodSeconds"]
 
 
 @every_variant

@@ -79,6 +79,15 @@ def test_stopping_waits_longer_than_the_drain(tmp_path: Path) -> None:
     assert config.drain_delay + config.drain_timeout < float(_settings()["TimeoutStopSec"].removesuffix("s"))
 
 
+def test_a_reload_lists_mistakes_before_it_sends_the_signal() -> None:
+    service = (_FILES / "stomp-gateway.service").read_text()
+    checked, signalled = re.findall(r"^ExecReload=(.*)$", service, re.MULTILINE)
+    serving = _settings()["ExecStart"]
+
+    assert checked == serving.replace(" serve ", " check --offline ")
+    assert signalled == "/bin/kill -HUP $MAINPID"
+
+
 def test_a_wrong_configuration_is_not_tried_again_and_again() -> None:
     settings = _settings()
 

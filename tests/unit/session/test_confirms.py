@@ -3,9 +3,10 @@
 import pytest
 
 from gateway.config.virtual_host import ConfirmWindow, Upstream, VirtualHost
+from gateway.session import ops
 from gateway.session.cached_publish import CachedPublish
 from gateway.session.confirms import PublisherConfirms
-from tests.support.playbook import ENDS_WITH_ITS_LINK, Playbook
+from tests.support.playbook import ENDS_WITH_ITS_LINK, FRAME_MAX, Playbook
 
 
 def route(destination: str = "/topic/t") -> CachedPublish:
@@ -147,3 +148,27 @@ def test_a_single_candidate_is_the_one() -> None:
     publish(found, b"r2")
     found.confirm(1, multiple=False)
     assert found.receipt_of_failure("PRECONDITION_FAILED - invalid expiration 'soon': no_integer") == b"r2"
+
+
+def test_after_a_rejected_message_the_next_one_goes_out_on_a_fresh_channel() -> None:
+    """A channel that rejected one message for a quorum queue may reject all that follow (see `Publisher`)."""
+    play = Playbook(ENDS_WITH_ITS_LINK)
+    play.connect()
+    for name in ("first", "second"):
+        play.client("SEND", "destination:/topic/t", f"receipt:{name}")
+        if name == "first":
+            play.prepare()
+    play.confirm(1, accepted=False)
+    play.confirm(2)
+    assert play.said()[-1] == "RECEIPT second"
+    play.published()
+    play.client("SEND", "destination:/topic/t", "receipt:third")
+    assert play.published() == []
+    asked = play.asked()
+    assert asked == ops.PreparePublisher(confirms=True, queue=None, is_fresh=True)
+    play.broker(ops.PublisherPrepared(7, FRAME_MAX, confirms=True, is_new=True))
+    assert play.session.take_publishes()[1:3] == b"\x00\x07"
+    play.confirm(1)
+    assert play.said() == ["RECEIPT third"]
+    play.client("SEND", "destination:/topic/t", "receipt:fourth")
+    assert play.asked() is None

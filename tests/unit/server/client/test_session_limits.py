@@ -193,6 +193,21 @@ def test_a_debt_outlives_the_session() -> None:
     assert limits.scopes == 0
 
 
+def test_after_a_reload_all_sessions_of_a_user_have_the_new_rate_as_soon_as_one_has_logged_in() -> None:
+    limits = SessionLimits(Clock())
+    before, after = (virtual_host(f"{{user: {{messages_per_second: {rate}, burst: 1}}}}") for rate in (1, 100))
+    first = limits.enter(before, "a", "10.0.0.1")
+    assert first.charge(11, 0) == 10.0
+    second = limits.enter(after, "a", "10.0.0.1")
+    assert (second.charge(50, 0), first.charge(50, 0)) == (0, 0)
+    assert first.charge(100, 0) == 1.0
+    # The same limit again changes nothing.
+    assert limits.enter(after, "a", "10.0.0.1").charge(0, 0) == 1.0
+    # Without a rate from now on; one that was limited must not fail.
+    limits.enter(virtual_host(), "a", "10.0.0.1")
+    assert first.charge(1000, 0) == 0
+
+
 # The rate_limiter of one client.
 
 

@@ -34,3 +34,28 @@ async def test_a_fault_at_a_deadline_ends_one_session_and_not_the_deadlines_of_o
         async with StompClient.dialled(address) as one, StompClient.dialled(address) as other:
             errors = await asyncio.gather(one.expect("ERROR"), other.expect("ERROR"))
     assert sorted(error.headers["message"] for error in errors) == ["Login timeout", "Processing error"]
+
+
+async def test_deadlines_hold_while_sessions_wait_for_their_turn_in_a_drain_of_half_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spreads: list[float] = []
+    checked = asyncio.Event()
+
+    async def wait_for_a_check(clients: object, spread: float) -> None:
+        spreads.append(spread)
+        if len(spreads) == 1:
+            checked.clear()
+            await checked.wait()
+
+    monkeypatch.setattr("gateway.server.process.gateway.drain_clients", wait_for_a_check)
+    monkeypatch.setattr(ClientConnection, "time_passed", lambda client, now: checked.set())
+    config = parse(
+        "{listeners: [{tcp: '127.0.0.1:0'}], defaults: {journal: {level: off}}, drain_timeout: 4s}", environment={}
+    )
+    async with within(), gateway_here(config) as gateway:
+        (address,) = gateway.addresses
+        async with StompClient.dialled(address):
+            await checked.wait()
+            await gateway.stop()
+    assert spreads[0] == 2.0

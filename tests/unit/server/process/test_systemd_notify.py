@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,6 +36,18 @@ async def test_ready_and_stopping_are_sent(manager: socket.socket) -> None:
     notifier.stopping(3)
     assert _heard(manager) == ["STOPPING=1", "STATUS=Draining 3 sessions"]
     notifier.close()
+
+
+async def test_a_reload_is_announced_with_its_time_and_ended_by_ready(manager: socket.socket) -> None:
+    """As Type=notify-reload wants it: the time tells systemd which READY belongs to the reload that it asked for."""
+    before = time.monotonic_ns() // 1000
+    notifier = SystemdNotifier({"NOTIFY_SOCKET": manager.getsockname()})
+    notifier.reloading()
+    state, moment = _heard(manager)
+    assert state == "RELOADING=1"
+    assert before <= int(moment.removeprefix("MONOTONIC_USEC=")) <= time.monotonic_ns() // 1000
+    notifier.reloaded()
+    assert _heard(manager) == ["READY=1"]
 
 
 async def test_the_socket_may_have_an_abstract_name() -> None:
