@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import structlog
@@ -51,6 +51,11 @@ class Dialer:
             self._circuits.setdefault((broker, upstream.tls), Circuit(broker))
             for broker in dict.fromkeys(upstream.urls)
         ]
+
+    def keep(self, upstreams: Iterable[Upstream]) -> None:
+        """Forget the brokers of a configuration that is not in use any more."""
+        wanted = {(broker, upstream.tls) for upstream in upstreams for broker in upstream.urls}
+        self._circuits = {key: circuit for key, circuit in self._circuits.items() if key in wanted}
 
     async def greeted(self, broker: BrokerUrl, upstream: Upstream) -> None:
         """Try a broker that is to be dialled first from now on.

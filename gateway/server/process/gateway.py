@@ -191,6 +191,7 @@ class Gateway:
         restart = self.journal.use(config, journal)
         self._flush_journal()
         self.stats.add_hosts(config.virtual_hosts)
+        self.pool.dialer.keep(virtual_host.upstream for virtual_host in config.resolved_virtual_hosts())
         self.log_limits.configure(config.logging)
         self.limits.failed_logins.configure(config.failed_logins)
         self._upstream_contexts = self._make_upstream_contexts()
@@ -269,6 +270,7 @@ class Gateway:
         if self._following is not None:
             self._following.cancel()
             await asyncio.wait([self._following])
+        self._context.paced.finish()
         for timer in (self._deadline_timer, self._journal_timer):
             if timer is not None:
                 timer.stop()

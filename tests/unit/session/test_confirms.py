@@ -150,6 +150,28 @@ def test_a_single_candidate_is_the_one() -> None:
     assert found.receipt_of_failure("PRECONDITION_FAILED - invalid expiration 'soon': no_integer") == b"r2"
 
 
+@pytest.mark.parametrize("order", ["at once", "one by one", "the last ones first", "in two parts"])
+def test_however_many_are_confirmed_at_once_each_has_its_receipt(order: str) -> None:
+    play, many = Playbook(), 9_000
+    play.connect()
+    play.client("SEND", "destination:/topic/t", "receipt:0")
+    play.prepare()
+    for number in range(1, many):
+        play.client("SEND", "destination:/topic/t", f"receipt:{number}")
+    assert len(play.published()) == many
+    if order == "at once":
+        play.confirm(many, multiple=True)
+    elif order == "in two parts":
+        play.confirm(5_001, multiple=True)
+        play.confirm(many, multiple=True)
+    else:
+        for sequence in range(1, many + 1) if order == "one by one" else range(many, 0, -1):
+            play.confirm(sequence)
+    assert sorted(play.said()) == sorted(f"RECEIPT {number}" for number in range(many))
+    assert len(play.session.confirms) == play.session.confirms.unconfirmed_bytes == 0
+    play.finish()
+
+
 def test_after_a_rejected_message_the_next_one_goes_out_on_a_fresh_channel() -> None:
     """A channel that rejected one message for a quorum queue may reject all that follow (see `Publisher`)."""
     play = Playbook(ENDS_WITH_ITS_LINK)

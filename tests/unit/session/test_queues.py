@@ -6,6 +6,7 @@ from gateway.config.virtual_host import VirtualHost
 from gateway.errors import StompError
 from gateway.session.destinations import parse
 from gateway.session.queues import (
+    DeclaredQueues,
     QueueRules,
     QueueSpec,
     is_durable,
@@ -229,3 +230,12 @@ def test_a_name_that_is_too_long_is_found_before_the_broker_is_asked(destination
     given = headers("id:1") | {b"x-queue-name": b"y" * 256}
     with pytest.raises(StompError, match="Invalid header"):
         subscribed_queue(parse(destination), given, FALLBACK, SETTINGS, RULES)
+
+
+def test_a_session_remembers_a_bounded_number_of_queues() -> None:
+    queues = DeclaredQueues()
+    for number in range(10_001):
+        queues.add(f"q{number}", QueueSpec(f"q{number}"))
+    assert "q0" not in queues
+    assert "q1" in queues
+    assert "q10000" in queues

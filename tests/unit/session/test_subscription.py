@@ -141,6 +141,21 @@ def test_a_head_too_long_to_remember_is_encoded_every_time() -> None:
         assert b"\nlong:" + b"x" * 5000 + b"\nn:%d\n" % tag in data
 
 
+@pytest.mark.parametrize(("size", "count"), [(1500, 3000), (60_000, 100)], ids=["many", "large"])
+def test_heads_that_never_repeat_cost_a_bounded_memory(size: int, count: int) -> None:
+    found = subscription(AckMode.AUTO)
+    before, behind = encode_around_table(Properties())
+    tracemalloc.start()
+    for tag in range(1, count + 1):
+        entries = table_entries([(b"long", b"%0*d" % (size, tag))])
+        message(found, properties=before + len(entries).to_bytes(4, "big") + entries + behind, tag=tag)
+        found.ledger.acknowledge(tag)
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # 128 heads of at most 2 KiB, with their keys; all of them would be several megabytes.
+    assert grown < 800_000
+
+
 # The account.
 
 
