@@ -249,6 +249,7 @@ async def test_a_listener_has_other_limits_for_new_connections(
         await process.reload(document)
         async with StompClient.logged_in(process.address):
             async with StompClient.dialled(process.address) as beyond:
+                await beyond.expect("ERROR", message="Too many connections")
                 await beyond.closed()
     [line] = process.logged("too many connections")
     assert line["most"] == 2
