@@ -489,6 +489,10 @@ class Bridge:
 
     # What `Recovery` asks for.
 
+    def what_is_lost(self) -> ops.Recover:
+        """What is to be brought back now."""
+        return self._session.what_is_lost()
+
     def lacks_consumer(self, subscription: Subscription) -> bool:
         """Whether a subscription has no channel, and has not ended meanwhile."""
         return subscription not in self._consuming and self._session.subscriptions.is_current(subscription)
@@ -510,7 +514,12 @@ class Bridge:
 
     async def restore_consumer(self, operation: ops.Subscribe) -> ops.Subscribed:
         """Subscribe again."""
-        return await self._subscribe(operation)
+        try:
+            return await self._subscribe(operation)
+        except UpstreamError:
+            # It has no channel again, and what one delivered that was not good enough will be delivered again.
+            operation.subscription.lost()
+            raise
 
     async def restore_publisher(self, operation: ops.Recover) -> ops.PublisherPrepared:
         """Open a publishing channel, and declare the queues of the messages that will be published again."""
