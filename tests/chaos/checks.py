@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -261,6 +262,8 @@ def ended_sessions(recording: Recording, promise: Promise) -> Iterable[Finding]:
 def _is_excused(recording: Recording, promise: Promise, event: Ended) -> bool:
     own = [fault for fault in recording.faults(CLIENT_LOSSES) if fault.client == event.client]
     spans = [(fault.at, fault.until + _GRACE) for fault in (*own, *recording.faults(GATEWAY_ENDS))]
+    # What a half-closed client sent is carried out first, however long the broker is away.
+    spans += [(fault.at, math.inf) for fault in own if fault.harm is Harm.CLIENT_HALF_CLOSE]
     logged_in = any(
         began.client == event.client and began.connection == event.connection for began in recording.of(Began)
     )

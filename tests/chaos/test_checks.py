@@ -207,6 +207,8 @@ class TestSessions:
         assert not told(ended, Fault(1.5, 2, Harm.CLIENT_CUT, "c"))
         assert told(ended, Fault(1.5, 2, Harm.CLIENT_CUT, "d")) == ["ended"]
         assert told(ended, Fault(1.5, 2, Harm.CLIENT_STALL, "c")) == ["ended"]
+        assert not told(Ended(9, "c", 1, "", False), Fault(1.5, 2, Harm.CLIENT_HALF_CLOSE, "c"))
+        assert told(Ended(9, "c", 1, "", False), Fault(1.5, 2, Harm.CLIENT_RESET, "c")) == ["ended"]
 
     def test_a_gateway_is_killed(self) -> None:
         assert not told(Ended(2, "c", 1, "", False), Fault(1.9, 3, Harm.GATEWAY_KILL))
