@@ -7,7 +7,7 @@ PIPELINE := $(VENV)/pipeline
 PACKAGES := gateway deploy tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint style types law docs tests kills clients fuzz audit bench bench-journal bench-ingest
+.PHONY: help setup run test lint style types law docs tests kills clients fuzz audit mutants bench bench-journal bench-ingest
 .PHONY: bench-neighbours demo-pipeline chaos soak clean
 .SILENT:
 
@@ -21,6 +21,7 @@ help:
 	echo "make clients run client libraries in four languages against plugin and gateway, and compare"
 	echo "make fuzz    look for bytes that break what reads them, for SECONDS=300; ARGS='--help' shows its options"
 	echo "make audit   look for insecure code (bandit), and for known vulnerabilities of all requirements (pip-audit)"
+	echo "make mutants put small faults into the core for SECONDS=600, and name those that no test finds"
 	echo "make kills   kill the pipeline's ingest again and again, and check that nothing is lost or counted twice"
 	echo "make chaos   200 runs with faults in broker, gateway and their connections; SEED=123 repeats one; RUNS=, ARGS="
 	echo "make soak    2,000 sessions of mixed behaviour for MINUTES=20, with restarts of the broker; memory and latency stay flat"
@@ -110,6 +111,11 @@ audit: $(STAMP)
 chaos: $(STAMP)
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) $(ARGS)
 
+# What mutmut makes lies in mutants/.
+mutants: $(STAMP)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --editable '.[mutants]'
+	$(BIN)/python -m tests.mutants --seconds $(or $(SECONDS),600) $(ARGS)
+
 # Shorter: MINUTES=.
 soak: $(STAMP)
 	$(BIN)/python -m tests.soak $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
@@ -130,5 +136,5 @@ demo-pipeline: $(PIPELINE)
 	$(BIN)/python -m deploy.demo $(ARGS)
 
 clean:
-	rm -rf $(VENV) var build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) var build dist mutants .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find $(PACKAGES) -name __pycache__ -type d -prune -exec rm -rf {} +

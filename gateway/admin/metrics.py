@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import platform
 import re
 from collections import Counter
@@ -216,6 +217,7 @@ class GatewayCollector(Collector):
         yield _gauge("ready", "Whether /readyz says so.", (), {(): int(self.readiness.is_ready)})
         text = "How late the event loop was at the most, in the last 15 seconds."
         yield _gauge("event_loop_lag_seconds", text, (), {(): gateway.lag.seconds})
+        yield _gauge("tasks", "Tasks of the event loop.", (), {(): len(asyncio.all_tasks())})
         yield _counter("journal_lines", "Lines of the traffic journal.", (), {(): gateway.journal.lines})
         text = "Events that are missing in the journal, because the disk did not take them."
         yield _counter("journal_dropped", text, (), {(): gateway.journal.dropped})

@@ -57,6 +57,7 @@ _CONTENT_START: Final = 19  # of a header frame, up to the property flags
 
 # Bytes between a frame's header and its end: at least of a method, of a confirm, and at least of a content header.
 _METHOD_SIZE: Final = 4
+_METHOD_FRAME: Final = FRAME_OVERHEAD + _METHOD_SIZE
 _CONFIRM_SIZE: Final = 13
 _CONTENT_SIZE: Final = 14
 
@@ -67,7 +68,7 @@ _ENDS_EARLY: Final = "an AMQP frame ends within its fields"
 _WRONG_ORDER: Final = "the frames of a message came in the wrong order"
 
 _frame_header = FRAME_HEADER.unpack_from
-_method_number = struct.Struct(">I").unpack_from
+_method_header = struct.Struct(">BHII").unpack_from
 _tag_and_flag = struct.Struct(">QB").unpack_from
 _tag_flag_and_size = struct.Struct(">QBB").unpack_from
 _content_start = struct.Struct(">BHIHHQ").unpack_from
@@ -190,7 +191,9 @@ class Splitter:
         others: list[bytes] = []
         find_sink, touched, deliver = self.sinks.get, self.touched, self._deliver
         while at + FRAME_OVERHEAD <= size:
-            kind, channel, length = _frame_header(data, at)
+            # In one go where there is room for a method, as in all frames but the last one of a read.
+            has_room = at + _METHOD_FRAME <= size
+            kind, channel, length, method = _method_header(data, at) if has_room else (*_frame_header(data, at), 0)
             end = at + FRAME_OVERHEAD + length
             if end > size:
                 self._check_size(kind, end - at)
@@ -198,8 +201,8 @@ class Splitter:
                 break
             if data[end - 1] != _FRAME_END:
                 raise CodecError("an AMQP frame does not end with its end octet")
-            has_method = kind == METHOD and length >= _METHOD_SIZE
-            method = _method_number(data, at + 7)[0] if has_method else _no_method(kind)
+            if kind != METHOD or length < _METHOD_SIZE:
+                method = _no_method(kind)
             sink = find_sink(channel)
             if sink is None:
                 taken = 0
@@ -219,8 +222,7 @@ class Splitter:
             at = end
         else:
             self._missing = FRAME_OVERHEAD - (size - at)
-        if passed < at:
-            others.append(data[passed:at])
+        others.append(data[passed:at])
         return at, others
 
     def _check_size(self, kind: int, size: int) -> None:

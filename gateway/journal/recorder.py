@@ -32,6 +32,9 @@ _HOLDS: Final = (
 # Microseconds between two lines of counts at level session.
 _STAT_EVERY: Final = 10_000_000
 
+# Subscriptions whose end is written in one go. That takes a few milliseconds.
+_ENDS_AT_ONCE: Final = 100
+
 # Destinations of one session whose counts are kept for later SENDs.
 _MAX_SEND_STATS: Final = 1024
 
@@ -213,6 +216,12 @@ class Recorder:
             self._write_stats()
 
     def _write_stats(self) -> None:
+        self._write_sends()
+        for counter in self._deliveries.values():
+            if isinstance(counter, DeliveryStats):
+                self._lines.put(counter.take())
+
+    def _write_sends(self) -> None:
         self.writer.clock.tick()
         self._stat_at = self.writer.clock.now + _STAT_EVERY
         active = self.active.copy()
@@ -220,22 +229,23 @@ class Recorder:
         self.active.clear()
         for sends in active:
             self._lines.put(sends.take())
-        for counter in self._deliveries.values():
-            if isinstance(counter, DeliveryStats):
-                self._lines.put(counter.take())
 
-    def ended(self, reason: CloseReason | None, bytes_in: int, bytes_out: int) -> None:
-        """Write the session's end: its last counts, its subscriptions and its totals."""
-        self._write_stats()
-        self.writer.clock.tick()
+    def ended(self, reason: CloseReason | None, bytes_in: int, bytes_out: int) -> Iterator[None]:
+        """Write the session's end: its last counts, its subscriptions and its totals.
+
+        A part of it with each step of the iterator, because a session may have thousands of subscriptions.
+        """
+        self._write_sends()
         self.look(set())
         lines, session = self._lines, self._session
         unacked = lines.unacked
         subscriptions = session.subscriptions
         delivered = sum(counter.delivered for counter in subscriptions.past.values())
         delivered += sum(subscription.stats.delivered for subscription in subscriptions.all)
-        for subscription in tuple(self._deliveries):
+        for number, subscription in enumerate(tuple(self._deliveries), 1):
             self.unsubscribed(subscription, "end")
+            if number % _ENDS_AT_ONCE == 0:
+                yield
         errors = session.traffic.errors_sent - self._errors_before
         totals = schema.SessionTotals(
             frames_in=session.traffic.frames_received,

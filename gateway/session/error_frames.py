@@ -134,7 +134,8 @@ def bad_connect(body: str | bytes) -> StompError:
 
 def access_refused(login: bytes, settings: VirtualHost) -> StompError:
     """A login that the broker refuses, or a name in a certificate that has no user."""
-    return bad_connect(b"Access refused for user '%b'%b" % (login, b"" if settings.next_release else b"\n"))
+    end = b"" if settings.next_release else b"\n"
+    return bad_connect(b"Access refused for user '%b'%b" % (login[:LONGEST_NAME], end))
 
 
 def virtual_host_denied(name: bytes) -> StompError:
@@ -176,7 +177,7 @@ def too_many_failed_logins(seconds: int) -> StompError:
 
 def bad_command(command: bytes) -> StompError:
     """A command that no client may send."""
-    return StompError("Bad command", _with_term(b"Could not interpret command %b\n", command[:LONGEST_NAME]))
+    return StompError("Bad command", _with_term(b"Could not interpret command %b\n", command))
 
 
 def missing_destination(command: bytes) -> StompError:
@@ -219,7 +220,7 @@ def not_text(name: bytes) -> StompError:
 
 def duplicate_subscription(tag: bytes) -> StompError:
     """A subscription id that is in use."""
-    body = b"A subscription identified by '%b' already exists." % tag
+    body = b"A subscription identified by '%b' already exists." % tag[:LONGEST_NAME]
     return StompError("Duplicated subscription identifier", body, close=CloseReason.PROTOCOL_ERROR)
 
 
@@ -328,9 +329,9 @@ def closed_for(error: StompError, reason: CloseReason) -> StompError:
 
 
 def _with_term(template: bytes, term: bytes) -> bytes:
-    """A text with bytes as Erlang prints them in place of its ``%b``."""
+    """A text with bytes, at most 255, as Erlang prints them in place of its ``%b``."""
     before = template.partition(b"%b")[0].rpartition(b"\n")[2]
-    return template % _as_erlang(term, len(before) + 1)
+    return template % _as_erlang(term[:LONGEST_NAME], len(before) + 1)
 
 
 def _as_erlang(term: bytes, indent: int) -> bytes:

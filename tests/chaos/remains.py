@@ -25,6 +25,10 @@ _LOOK_AGAIN: Final = 0.1
 _NOTHING: Final = ("connections", "channels", "subscriptions", "unconfirmed", "unacknowledged")
 """Fields of ``/api/overview`` that are zero when all clients are gone."""
 
+_TASKS: Final = 12
+_TASKS_PER_LINK: Final = 4
+"""Tasks of the event loop that are there always, and those of the AMQP library for each link."""
+
 _MEMORY_GROWTH: Final = 48 << 20
 """Bytes by which a gateway may exceed what it had after its first run: what its allocator keeps for the next run."""
 
@@ -113,6 +117,9 @@ class Inspector:
         overview = await self._gateway.admin.json("/api/overview")
         found = [f"left in the gateway: {overview[name]} {name}" for name in _NOTHING if overview[name]]
         links = await _links(self._gateway)
+        tasks = int((await self._gateway.admin.samples())["stomp_gateway_tasks", frozenset()])
+        if tasks > _TASKS + _TASKS_PER_LINK * len(links):
+            found.append(f"left in the gateway: {tasks} tasks, with {len(links)} links")
         found += [f"left in the gateway: {link['name']}" for link in links if link["purpose"] == "own"]
         return found + [f"left in {each}" for each in self._gateway.temporary.rglob("*")]
 

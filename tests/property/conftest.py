@@ -1,4 +1,7 @@
-"""How many examples the property tests try: HYPOTHESIS_PROFILE=fast (default) for every run, deep for a long search."""
+"""How many examples the property tests try: HYPOTHESIS_PROFILE=fast (default) for every run, deep for a long search.
+
+``few`` is for mutants, each of which runs them again.
+"""
 
 import os
 
@@ -11,5 +14,6 @@ _COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _PHASES = [Phase.explicit, Phase.generate, Phase.shrink]
 
 settings.register_profile("fast", _COMMON, max_examples=100, derandomize=True, phases=_PHASES)
+settings.register_profile("few", _COMMON, max_examples=20, derandomize=True, phases=[Phase.explicit, Phase.generate])
 settings.register_profile("deep", _COMMON, max_examples=5_000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))

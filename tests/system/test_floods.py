@@ -67,6 +67,14 @@ async def test_a_transaction_beyond_its_bound_is_one_line_in_the_log(process: Ga
     assert after - before == many - 1
 
 
+async def test_a_long_login_that_is_refused_is_cut_in_the_log(process: GatewayProcess) -> None:
+    async with StompClient.dialled(process.address) as client, within():
+        client.write("CONNECT", accept_version="1.2", login="x" * 5000, passcode="wrong")
+        await client.expect("ERROR", message="Bad CONNECT")
+    lines = await process.until_logged("login refused")
+    assert [line["login"] for line in lines] == ["x" * 100]
+
+
 async def test_wrong_passcodes_at_speed_are_limited_and_others_of_the_address_are_not(process: GatewayProcess) -> None:
     metric, admin = ("stomp_gateway_logins_failed_total", frozenset[tuple[str, str]]()), AdminClient(process.admin)
     async with StompClient.logged_in(process.address) as client, within():

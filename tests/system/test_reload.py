@@ -250,6 +250,7 @@ async def test_a_listener_has_other_limits_for_new_connections(
         async with StompClient.logged_in(process.address):
             async with StompClient.dialled(process.address) as beyond:
                 await beyond.expect("ERROR", message="Too many connections")
+                await beyond.closed()
     [line] = process.logged("too many connections")
     assert line["most"] == 2
 
@@ -303,8 +304,7 @@ async def test_an_address_that_is_taken_refuses_the_whole_configuration(
     document["listeners"] = [{"tcp": f"127.0.0.1:{port}"}, {"tcp": f"127.0.0.1:{broker.amqp_port}"}]
     answer = await asked(process, document)
     assert answer.status == 422
-    sentence = answer.json["mistakes"][0]["sentence"]
-    assert sentence.startswith(f"Cannot listen on 127.0.0.1:{broker.amqp_port}: the port is taken")
+    assert "the port is taken" in answer.json["mistakes"][0]["sentence"]
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", port)
     async with StompClient.logged_in(process.address) as client, within():

@@ -192,7 +192,7 @@ class LinkChannel:
             answer.set_exception(gone)
         else:
             self._unanswered.append((answer, method, read))
-            self.link.write(pamqp.frame.marshal(method, self.number))
+            self.link.write_method(pamqp.frame.marshal(method, self.number))
         return answer
 
     # Called by the link.
@@ -204,7 +204,7 @@ class LinkChannel:
             self._broker_closed(UpstreamError(int(method.reply_code or 0), str(method.reply_text or ""), refused))
         elif isinstance(method, commands.Basic.Cancel):
             if self.link.tuning.wants_cancel_ok:
-                self.link.write(pamqp.frame.marshal(commands.Basic.CancelOk(self._consumer_tag), self.number))
+                self.link.write_method(pamqp.frame.marshal(commands.Basic.CancelOk(self._consumer_tag), self.number))
             if self.on_cancelled is not None:
                 self.on_cancelled()
         else:
@@ -225,7 +225,7 @@ class LinkChannel:
     def _broker_closed(self, refusal: UpstreamError) -> None:
         """The broker closed the channel: the refusal goes to the calls that wait for an answer, or to the owner."""
         self.closed = refusal
-        self.link.write(pamqp.frame.marshal(commands.Channel.CloseOk(), self.number))
+        self.link.write_method(pamqp.frame.marshal(commands.Channel.CloseOk(), self.number))
         # The number may soon belong to another session.
         self.write = _discard
         awaits_answer = bool(self._unanswered)

@@ -39,6 +39,9 @@ from gateway.server.fault_boundary import FaultOwner, guarded, report
 
 log = structlog.get_logger("gateway.broker")
 
+CLOSING_AT_ONCE: Final = 4
+"""How many channels of subscriptions are closed at a time, for one session or for all whose clients are gone."""
+
 # How long a broker may take to answer connection.close, in seconds.
 _CLOSE_TIMEOUT: Final = 3.0
 
@@ -181,6 +184,8 @@ class Link:
         # Whether the broker has an alarm, and whether the link's write buffer is full.
         self.blocked = False
         self.paused = False
+        # Sessions whose clients are gone close their channels one after the other, behind those that live.
+        self.closing = asyncio.Semaphore(CLOSING_AT_ONCE)
         # Only on a link that several sessions publish on.
         self.window: _Window | None = None
         # How many channels each session has here.
@@ -189,6 +194,8 @@ class Link:
         self.exclusive_queues: dict[str, _QueueOwner] = {}
         self._channels: dict[int, _ChannelCallbacks] = {}
         self._free_numbers: list[int] = []
+        # Methods that wait for the end of this round of callbacks.
+        self._methods: list[bytes] = []
         self._secret_updates: set[asyncio.Task[object]] = set()
         self._connection: aio_pika.Connection | None = None
         self._tap: Tap | None = None
@@ -297,9 +304,18 @@ class Link:
     # The socket.
 
     def write(self, data: bytes) -> None:
-        """Put whole AMQP frames on the wire."""
+        """Put whole AMQP frames on the wire, behind the methods before."""
         if self._tap is not None and self.closed is None:
+            if self._methods:
+                data = b"".join((*self._methods, data))
+                self._methods.clear()
             self._tap.transport.write(data)
+
+    def write_method(self, data: bytes) -> None:
+        """The same for a method, in one write with those that follow at once: each write costs a system call."""
+        if not self._methods:
+            asyncio.get_running_loop().call_soon(self.write, b"")
+        self._methods.append(data)
 
     def pause_reading(self) -> None:
         """Stop reading from the broker, for a link that serves only one slow session."""

@@ -23,7 +23,7 @@ from gateway.server.broker.broker_errors import (
     is_cancelled,
 )
 from gateway.server.broker.channel import LinkChannel, ignore_confirm, ignore_delivery
-from gateway.server.broker.link import Link
+from gateway.server.broker.link import CLOSING_AT_ONCE, Link
 from gateway.server.broker.link_pool import LinkPool, LoginLinks
 from gateway.server.broker.pausable_link import PausableLink
 from gateway.server.broker.queue_declare import Declare, ExclusiveQueues, declare_or_accept
@@ -568,6 +568,9 @@ class Bridge:
     async def _close_channels(self) -> None:
         """Close all channels in order. When this returns, the broker has handled all publishes.
 
+        Few channels of subscriptions at a time: with each the broker ends a consumer and perhaps a queue, and the
+        frames of other sessions wait meanwhile. A session whose client is gone waits for others of its kind, too.
+
         Raises:
             UpstreamError: the link or the channel is lost, and perhaps publishes too.
         """
@@ -578,7 +581,15 @@ class Bridge:
         publishing, self._publishing, self._control = self._publishing, None, None
         self._consuming.clear()
         try:
-            await asyncio.gather(*(self._close_channel(channel) for channel in channels))
+            slots = asyncio.Semaphore(CLOSING_AT_ONCE)
+            remaining = iter(channels)
+
+            async def close_remaining() -> None:
+                for channel in remaining:
+                    async with channel.link.closing if self._is_released else slots:
+                        await self._close_channel(channel)
+
+            await asyncio.gather(*(close_remaining() for _ in channels[:CLOSING_AT_ONCE]))
         finally:
             await self._exclusive.delete()
         # Last, because during an alarm the broker does not answer here.

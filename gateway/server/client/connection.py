@@ -10,7 +10,7 @@ import asyncio
 import secrets
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, cast
@@ -27,6 +27,7 @@ from gateway.server.client.heartbeat_timer import HeartbeatTimer
 from gateway.server.client.login_handler import LoginHandler
 from gateway.server.client.operation_deadline import OperationDeadline
 from gateway.server.client.output import AutoAckFlusher, ClientOutput
+from gateway.server.client.paced_work import PacedWork
 from gateway.server.client.session_limits import RateLimiter, SessionLimits
 from gateway.server.fault_boundary import guarded
 from gateway.server.listen.accepted_connection import AcceptedConnection
@@ -67,6 +68,7 @@ class ServerContext:
     limits: SessionLimits
     log_limits: LogLimits
     auto_acks: AutoAckFlusher = field(default_factory=AutoAckFlusher)
+    paced: PacedWork = field(default_factory=PacedWork)
     clients: set[ClientConnection] = field(default_factory=set)
     closing: set[ClientConnection] = field(default_factory=set)
 
@@ -203,15 +205,21 @@ class ClientConnection(StompProtocol):
             self.session.malformed(error)
         except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
             self.failed(error)
-        self.advance()
+        if self._is_started:
+            self.advance()
+        else:
+            self._context.paced.do(self, self.advance)
 
     def eof_received(self) -> bool:
         """The client sends no more. The gateway still carries out and answers what it sent."""
         self._has_ended = True
         self._rate_limiter.stop()
-        self.advance()
-        # A client that has ended TLS cannot receive anything.
-        return self._output.transport.can_write_eof() and not self._is_closed
+        if not self._output.transport.can_write_eof():
+            # A client that has ended TLS cannot receive anything.
+            self.advance()
+            return False
+        self._context.paced.do(self, self.advance)
+        return not self._is_closed
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone. The gateway still carries out what it sent."""
@@ -227,7 +235,7 @@ class ClientConnection(StompProtocol):
         if not self._is_closed:
             self._bridge.client_gone()
             self.session.release(Hold.CLIENT_WRITE)
-            self.advance()
+            self._context.paced.do(self, self.advance)
 
     def violated(self, reason: str) -> None:
         """The client broke the protocol below STOMP. What it sent before is carried out, then it gets an ERROR."""
@@ -470,8 +478,15 @@ class ClientConnection(StompProtocol):
 
     def _report_end(self) -> None:
         reason = self.session.close_reason
-        self.stats.ended(reason)
+        parts = self.stats.ended(reason)
         self._log.ended(reason)
+        self._write_end(parts)
+
+    def _write_end(self, parts: Iterator[None]) -> None:
+        """Write the first part of the session's end into the journal now, the others when there is time."""
+        for _ in parts:
+            self._context.paced.do(self, partial(self._write_end, parts))
+            return
 
     def _close_output(self) -> None:
         if not self._is_lost:

@@ -6,6 +6,7 @@ Everything here happens once per batch of bytes, or less often.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from gateway.config.listener_settings import Listener
@@ -130,11 +131,10 @@ class ConnectionStats:
         stats.bytes_out += self.bytes_out
         stats.add(self.session)
 
-    def ended(self, reason: CloseReason | None) -> None:
-        """The session is over: add it to its virtual host."""
+    def ended(self, reason: CloseReason | None) -> Iterator[None]:
+        """The session is over: add it to its virtual host; the iterator writes its end into the journal, in parts."""
         host = self._stats.host(self.label)
         self.add_to(host.totals)
         host.ended[reason.value if reason else "unknown"] += 1
-        if self.recorder is not None:
-            self.recorder.ended(reason, self.bytes_in, self.bytes_out)
-            self.recorder = None
+        recorder, self.recorder = self.recorder, None
+        return iter(()) if recorder is None else recorder.ended(reason, self.bytes_in, self.bytes_out)

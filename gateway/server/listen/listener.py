@@ -82,7 +82,7 @@ class OpenListener:
         self._treatment = _Treatment(listener, make_protocol, None)
         self._contexts = contexts
         self._address = str(listener.address)
-        self._speaks_http = speaks_http or listener.websocket is not None
+        self._speaks_http = speaks_http
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
         self._accepting: set[asyncio.Task[None]] = set()

@@ -270,6 +270,7 @@ class Gateway:
         if self._following is not None:
             self._following.cancel()
             await asyncio.wait([self._following])
+        self._context.paced.finish()
         for timer in (self._deadline_timer, self._journal_timer):
             if timer is not None:
                 timer.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import os
 import stat
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,18 @@ def test_distinct_destinations_are_bounded() -> None:
     names = DestinationNames(most=3)
     found = [names.name(b"/queue/%d" % number) for number in (1, 2, 3, 4, 5, 2)]
     assert found == ["/queue/1", "/queue/2", "/queue/3", "other", "other", "/queue/2"]
+
+
+def test_destinations_that_never_come_again_take_no_memory() -> None:
+    names = DestinationNames(most=10)
+    tracemalloc.start()
+    try:
+        for number in range(30_000):
+            names.name(b"/queue/%0300d" % number)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 6 << 20
 
 
 def test_a_clients_text_is_bounded_and_always_text() -> None:

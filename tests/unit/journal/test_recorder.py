@@ -81,7 +81,8 @@ class JournalledSession:
         self.writer.clock.now += milliseconds * 1000
 
     def end(self, reason: CloseReason = CloseReason.DISCONNECT) -> None:
-        self.recorder.ended(reason, 100, 200)
+        for _ in self.recorder.ended(reason, 100, 200):
+            pass
 
 
 @pytest.fixture

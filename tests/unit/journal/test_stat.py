@@ -125,6 +125,17 @@ def test_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "destinations" in text
 
 
+def test_long_lists_are_cut_in_words() -> None:
+    boots = [BootStat("i", f"node-{number}", "b") for number in range(70)]
+    boots_in_words = list(counting._boots(boots))
+    assert "node-69" in boots_in_words[-2]
+    assert boots_in_words[-1] == "  and 20 earlier ones (--json has all)"
+    busy = [counting.DestinationStat("/", f"/queue/{number}") for number in range(30)]
+    busy_in_words = list(counting._destinations(busy))
+    assert "/queue/19 " in busy_in_words[-2]
+    assert busy_in_words[-1] == "  and 10 more (--json has all)"
+
+
 def test_a_journal_without_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _run(tmp_path) == ExitCode.OK
     assert "no lines" in capsys.readouterr().out

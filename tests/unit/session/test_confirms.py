@@ -48,6 +48,20 @@ def test_sequence_numbers_count_from_when_confirms_are_on() -> None:
     assert play.said() == ["RECEIPT first"]
 
 
+def test_confirms_rejections_and_receipts_are_counted_once_each() -> None:
+    play = Playbook()
+    play.connect()
+    play.client("SEND", "destination:/topic/t", "receipt:0")
+    play.prepare()
+    for number in range(1, 4):
+        play.client("SEND", "destination:/topic/t", f"receipt:{number}")
+    play.confirm(2, multiple=True)
+    play.confirm(3, accepted=False)
+    play.confirm(4, accepted=False)
+    traffic = play.session.traffic
+    assert (traffic.confirmed, traffic.rejected, traffic.receipts_sent) == (2, 2, 2)
+
+
 def test_single_confirms_come_in_any_order() -> None:
     found = confirm_window()
     for name in (b"1", b"2", b"3"):
@@ -66,6 +80,14 @@ def test_a_multiple_confirms_all_up_to_it_in_the_order_of_publishing() -> None:
     assert receipts(found, 3, multiple=True) == [b"1", b"3"]
     assert len(found) == 1
     assert receipts(found, 4, multiple=True) == [b"4"]
+
+
+def test_one_multiple_confirms_as_many_as_the_window_holds() -> None:
+    found = confirm_window(10_000, 20_000)
+    for number in range(10_000):
+        publish(found, b"%d" % number, size=1)
+    assert receipts(found, 10_000, multiple=True) == [b"%d" % number for number in range(10_000)]
+    assert (len(found), found.unconfirmed_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize("multiple", [False, True])
@@ -148,6 +170,28 @@ def test_a_single_candidate_is_the_one() -> None:
     publish(found, b"r2")
     found.confirm(1, multiple=False)
     assert found.receipt_of_failure("PRECONDITION_FAILED - invalid expiration 'soon': no_integer") == b"r2"
+
+
+@pytest.mark.parametrize("order", ["at once", "one by one", "the last ones first", "in two parts"])
+def test_however_many_are_confirmed_at_once_each_has_its_receipt(order: str) -> None:
+    play, many = Playbook(), 9_000
+    play.connect()
+    play.client("SEND", "destination:/topic/t", "receipt:0")
+    play.prepare()
+    for number in range(1, many):
+        play.client("SEND", "destination:/topic/t", f"receipt:{number}")
+    assert len(play.published()) == many
+    if order == "at once":
+        play.confirm(many, multiple=True)
+    elif order == "in two parts":
+        play.confirm(5_001, multiple=True)
+        play.confirm(many, multiple=True)
+    else:
+        for sequence in range(1, many + 1) if order == "one by one" else range(many, 0, -1):
+            play.confirm(sequence)
+    assert sorted(play.said()) == sorted(f"RECEIPT {number}" for number in range(many))
+    assert len(play.session.confirms) == play.session.confirms.unconfirmed_bytes == 0
+    play.finish()
 
 
 def test_after_a_rejected_message_the_next_one_goes_out_on_a_fresh_channel() -> None:

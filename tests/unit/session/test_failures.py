@@ -2,8 +2,9 @@
 
 import pytest
 
-from gateway.errors import CloseReason
-from gateway.session import ops
+from gateway.config.virtual_host import VirtualHost
+from gateway.errors import CloseReason, StompError
+from gateway.session import error_frames, ops
 from gateway.session.context import State
 from tests.support.playbook import ENDS_WITH_ITS_LINK, Playbook, ack_id, deliver, stomp
 
@@ -199,3 +200,27 @@ def test_what_happens_after_the_end_is_not_told(play: Playbook) -> None:
     play.session.shut_down()
     play.session.time_passed(10_000.0)
     assert play.session.close_reason is CloseReason.CLIENT_GONE
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        error_frames.bad_command(b"X" * 60_000),
+        error_frames.bad_command(b"\xff\0" * 30_000),
+        error_frames.access_refused(b"x" * 60_000, VirtualHost(name="/")),
+        error_frames.duplicate_subscription(b"x" * 60_000),
+        error_frames.no_subscription(b"id='" + b"\x01" * 60_000),
+        error_frames.message_without_subscription(b"\xff\0" * 30_000),
+        error_frames.subscription_cancelled(b"\xff\0" * 30_000, b"x"),
+        error_frames.bad_transaction(b"\xff\0" * 30_000),
+        error_frames.transaction_too_old(b"x" * 60_000),
+        error_frames.destination_denied(b"SEND", b"/queue/" + b"x" * 60_000, b"l" * 60_000),
+        error_frames.impossible_rewrite(b"/queue/" + b"x" * 60_000, b"y" * 60_000),
+        error_frames.rejected(b"/queue/" + b"x" * 60_000),
+        error_frames.stream_takes_nothing_back(b"/queue/" + b"x" * 60_000),
+    ],
+    ids=lambda error: error.message,
+)
+def test_an_error_repeats_little_of_what_the_client_sent(error: StompError) -> None:
+    """Or a client could make the gateway send and keep many times what it sends."""
+    assert len(error.body) < 2000

@@ -106,6 +106,25 @@ def test_a_message_that_is_not_mandatory_never_comes_back() -> None:
     assert play.said() == ["RECEIPT r"]
 
 
+def test_what_came_back_is_counted_once_each() -> None:
+    play = begin()
+    for name in ("r", "s"):
+        play.data(mandatory("/topic/t", name))
+    play.published()
+    for name in ("r", "s"):
+        play.return_message("amq.topic", "t", receipt=name)
+    assert play.session.traffic.returned == 2
+
+
+def test_a_message_that_comes_back_unasked_is_nobodys() -> None:
+    play = begin()
+    play.confirm(play.session.confirms.last_sequence, multiple=True)
+    play.said()
+    assert not len(play.session.confirms)
+    play.return_message("amq.topic", "t", receipt="r")
+    assert play.said() == []
+
+
 def test_properties_that_make_no_sense_harm_nobody() -> None:
     play = begin()
     play.data(mandatory("/topic/t"))

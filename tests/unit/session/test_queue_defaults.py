@@ -46,6 +46,17 @@ def test_send_and_subscribe_declare_the_same() -> None:
     assert subscribed(playing("/queue/*", QUORUM), "/queue/q") == QueueSpec("q", durable=True, arguments=QUORUM)
 
 
+def test_a_topic_behind_its_exchange_is_a_topic() -> None:
+    settings = VirtualHost(
+        name="/",
+        default_topic_exchange=b"events",
+        queue_arguments=(QueueArguments(destination=Pattern(b"/topic/*"), arguments=BOUNDED),),
+    )
+    play = Playbook(settings)
+    play.connect()
+    assert subscribed(play, "/exchange/events/a").arguments == BOUNDED
+
+
 def test_a_destination_that_does_not_fit_has_none() -> None:
     assert sent(playing("/queue/orders.*", QUORUM), "/queue/q").arguments == {}
 

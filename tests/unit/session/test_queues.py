@@ -6,8 +6,10 @@ from gateway.config.virtual_host import VirtualHost
 from gateway.errors import StompError
 from gateway.session.destinations import parse
 from gateway.session.queues import (
+    DeclaredQueues,
     QueueRules,
     QueueSpec,
+    consumer_arguments,
     is_durable,
     name_for_broker,
     queue_arguments,
@@ -229,3 +231,41 @@ def test_a_name_that_is_too_long_is_found_before_the_broker_is_asked(destination
     given = headers("id:1") | {b"x-queue-name": b"y" * 256}
     with pytest.raises(StompError, match="Invalid header"):
         subscribed_queue(parse(destination), given, FALLBACK, SETTINGS, RULES)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("x-stream-filter:a,b", {"x-stream-filter": ["a", "b"]}),
+        ("x-stream-match-unfiltered:true", {"x-stream-match-unfiltered": True}),
+        ("x-stream-match-unfiltered:false", {"x-stream-match-unfiltered": False}),
+        ("x-stream-offset:last", {"x-stream-offset": "last"}),
+        ("x-stream-offset:offset=7", {"x-stream-offset": 7}),
+        ("x-priority:-5", {"x-priority": -5}),
+        ("color:red", {}),
+    ],
+)
+def test_a_consumer_gets_its_arguments_in_their_types(line: str, expected: dict[str, object]) -> None:
+    assert consumer_arguments(headers(line)) == expected
+
+
+def test_a_filter_that_is_no_text_is_named() -> None:
+    with pytest.raises(StompError) as caught:
+        consumer_arguments({b"x-stream-filter": b"\xff"})
+    assert b"x-stream-filter" in caught.value.body
+
+
+def test_a_destination_that_amqp_cannot_carry_is_named() -> None:
+    for name in (b"\xff", b"x" * 256):
+        with pytest.raises(StompError) as caught:
+            sent_queue(parse(b"/queue/" + name), {}, RULES)
+        assert b"destination" in caught.value.body
+
+
+def test_a_session_remembers_a_bounded_number_of_queues() -> None:
+    queues = DeclaredQueues()
+    for number in range(10_001):
+        queues.add(f"q{number}", QueueSpec(f"q{number}"))
+    assert "q0" not in queues
+    assert "q1" in queues
+    assert "q10000" in queues

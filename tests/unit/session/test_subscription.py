@@ -131,6 +131,21 @@ def test_messages_of_several_publishers_do_not_get_each_others_headers() -> None
         assert b"\ntype:t%d\n" % number in message(found, properties=blocks[number], tag=tag)
 
 
+@pytest.mark.parametrize(("blocks", "size"), [(4000, 1500), (100, 50_000)], ids=["many", "large"])
+def test_header_blocks_that_never_come_again_take_no_memory(blocks: int, size: int) -> None:
+    found = subscription(AckMode.AUTO)
+    before, behind = encode_around_table(Properties())
+    tracemalloc.start()
+    try:
+        for tag in range(1, blocks + 1):
+            entries = table_entries([(b"n", b"%0*d" % (size, tag))])
+            message(found, properties=before + len(entries).to_bytes(4, "big") + entries + behind, tag=tag)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 1 << 20
+
+
 def test_a_head_too_long_to_remember_is_encoded_every_time() -> None:
     before, behind = encode_around_table(Properties())
     found = subscription(AckMode.AUTO)
@@ -139,6 +154,21 @@ def test_a_head_too_long_to_remember_is_encoded_every_time() -> None:
         properties = before + len(entries).to_bytes(4, "big") + entries + behind
         data = message(found, properties=properties, tag=tag)
         assert b"\nlong:" + b"x" * 5000 + b"\nn:%d\n" % tag in data
+
+
+@pytest.mark.parametrize(("size", "count"), [(1500, 3000), (60_000, 100)], ids=["many", "large"])
+def test_heads_that_never_repeat_cost_a_bounded_memory(size: int, count: int) -> None:
+    found = subscription(AckMode.AUTO)
+    before, behind = encode_around_table(Properties())
+    tracemalloc.start()
+    for tag in range(1, count + 1):
+        entries = table_entries([(b"long", b"%0*d" % (size, tag))])
+        message(found, properties=before + len(entries).to_bytes(4, "big") + entries + behind, tag=tag)
+        found.ledger.acknowledge(tag)
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # 128 heads of at most 2 KiB, with their keys; all of them would be several megabytes.
+    assert grown < 800_000
 
 
 # The account.

@@ -51,6 +51,49 @@ def test_what_became_of_messages_is_known(
     assert stats.outstanding == 5 - sum(expected)
 
 
+class _Told:
+    """A counter that writes down what became of deliveries."""
+
+    def __init__(self) -> None:
+        self.settlements: list[tuple[int, int, bool | None]] = []
+
+    def delivered(self, tag: int, redelivered: bool, size: int, /) -> None:
+        pass
+
+    def settled(self, tag: int, count: int, requeue: bool | None, /) -> None:
+        self.settlements.append((tag, count, requeue))
+
+    def lost(self, last_tag: int, outstanding: int, /) -> None:
+        pass
+
+
+@pytest.mark.parametrize("requeue", [True, False])
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        (AckMode.CLIENT, [(2, 2, None), (4, 2, "refused")]),
+        (AckMode.CLIENT_INDIVIDUAL, [(2, 1, None), (4, 1, "refused")]),
+    ],
+)
+def test_the_observer_learns_which_deliveries_were_settled_and_how(
+    mode: AckMode, expected: list[tuple[int, int, object]], requeue: bool
+) -> None:
+    subscription, told = _subscription(mode), _Told()
+    subscription.set_counter(told)
+    for tag in range(1, 6):
+        subscription.deliver(tag, False, ROUTE, NO_PROPERTIES, b"")
+    subscription.ledger.acknowledge(2)
+    subscription.ledger.refuse(4, requeue=requeue)
+    assert told.settlements == [(tag, count, requeue if how else None) for tag, count, how in expected]
+
+
+def test_what_was_refused_adds_up() -> None:
+    subscription = _delivered(AckMode.CLIENT_INDIVIDUAL, 4)
+    for tag in (1, 2, 3):
+        subscription.ledger.refuse(tag, requeue=tag == 3)
+    assert (subscription.stats.discarded, subscription.stats.requeued) == (2, 1)
+
+
 def test_what_a_client_settled_before_it_went_is_counted_after_it() -> None:
     subscription = _delivered(AckMode.CLIENT_INDIVIDUAL, 3)
     subscription.stop()

@@ -21,6 +21,17 @@ def read(stream: bytes, limits: FrameLimits, step: int) -> list[Frame]:
 STEPS = [1, 7, 10_000]
 
 
+@pytest.mark.parametrize(("total", "fits"), [(60, True), (61, False)])
+def test_a_frame_that_says_it_will_be_too_large_is_refused_at_once(total: int, fits: bool) -> None:
+    decoder = Decoder(FrameLimits(frame=60))
+    decoder.feed(b"SEND\ncontent-length:%d\n\n" % (total - 25))
+    if fits:
+        assert decoder.next_frame() is None
+    else:
+        with pytest.raises(FrameError, match="larger than 60"):
+            decoder.next_frame()
+
+
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("head", [b"SEND\ndestination:/queue/a\n\n", b"SEND\ncontent-length:%d\n\n", b"ACK\nid:%d\n\n"])
 def test_a_frame_may_have_as_many_bytes_as_the_limit_and_not_one_more(head: bytes, step: int) -> None:

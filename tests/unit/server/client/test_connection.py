@@ -14,9 +14,11 @@ import structlog
 
 from gateway.config.loader import parse
 from gateway.config.model import GatewayConfig, Logging
+from gateway.errors import CloseReason, StompError
 from gateway.journal.journal import Journal
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.client.connection import ClientConnection, ServerContext
+from gateway.server.client.paced_work import PacedWork
 from gateway.server.client.session_limits import SessionLimits
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.log_limits import LogLimits, LogRateLimiter
@@ -89,6 +91,8 @@ class Connections:
             stats=stats,
             limits=SessionLimits(self.clock),
             log_limits=LogLimits(Logging(), self.clock),
+            # No time passes, so nothing waits for a later round.
+            paced=PacedWork(self.clock),
         )
 
     def _spawn(self, work: Coroutine[Any, Any, None], *, name: str | None = None) -> asyncio.Task[None]:
@@ -128,6 +132,37 @@ async def test_after_a_read_of_full_size_others_have_their_turn() -> None:
         assert wire.reading == [False, True]
         wire.reading.clear()
     client.connection_lost(None)
+
+
+@pytest.mark.parametrize("limit", ["frames", "time"])
+async def test_a_turn_is_bounded_by_frames_and_by_time(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, step = 0.0, 0.0 if limit == "frames" else 0.002
+
+    def clock() -> float:
+        nonlocal now
+        now += step
+        return now
+
+    monkeypatch.setattr("gateway.server.client.connection.time.monotonic", clock)
+    connections = Connections()
+    client, wire = connections.accept(connections.clock.now)
+    client.data_received(encoded("ACK") * 1500)
+    taken = client.session.traffic.frames_received
+    # Two milliseconds for sixteen frames; a turn has five.
+    assert taken == (1000 if limit == "frames" else 48)
+    assert wire.reading == [False]
+    client.abort()
+    client.connection_lost(None)
+
+
+async def test_what_is_logged_of_an_error_is_short() -> None:
+    connections = Connections()
+    client, _ = connections.accept(connections.clock.now)
+    with structlog.testing.capture_logs() as lines:
+        client.session.close(StompError("Processing error", "x" * 5000, CloseReason.PROTOCOL_ERROR))
+        client.advance()
+    client.connection_lost(None)
+    assert lines[0]["text"] == "x" * 300
 
 
 async def test_lines_about_tls_on_a_plain_port_are_few() -> None:

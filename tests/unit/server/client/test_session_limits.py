@@ -29,6 +29,22 @@ def virtual_host(limits: str = "{}", name: str = "/") -> VirtualHost:
     return found.model_copy(update={"name": name})
 
 
+def test_a_session_that_leaves_gives_back_its_own_place_only() -> None:
+    limits, host = SessionLimits(Clock()), virtual_host("{sessions: 2}")
+    first, _ = (limits.enter(host, f"user-{number}", f"10.0.{number}.1") for number in (1, 2))
+    first.release()
+    assert limits.sessions("/") == 1
+    limits.enter(host, "user-3", "10.0.3.1")
+    with pytest.raises(LimitReachedError):
+        limits.enter(host, "user-4", "10.0.4.1")
+
+
+def test_without_rates_nothing_is_owed() -> None:
+    rates = SessionLimits(Clock()).enter(virtual_host(), "user", "10.0.0.1")
+    assert not rates.has_rates
+    assert rates.charge(10**6, 10**9) == 0.0
+
+
 # Buckets.
 
 

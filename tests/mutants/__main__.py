@@ -1,0 +1,119 @@
+"""``python -m tests.mutants``: run a sample of the mutants for a while, and name those that survive without reason."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ARGUED: Final = Path(__file__).parent / "argued.toml"
+
+# To have all mutants made, mutmut has to be asked for some. These are few.
+_FEW: Final = "gateway.stomp.heartbeat.*"
+_RESULT: Final = re.compile(r"^\s+(gateway\.\S+__mutmut_[0-9]+): (.+)$", re.MULTILINE)
+_SURVIVED: Final = "survived"
+_UNTRIED: Final = "not checked"
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a mutant changes, without line numbers, so that it is known again."""
+
+    file: str
+    was: tuple[str, ...]
+    becomes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [self.file, *(f"  - {line}" for line in self.was), *(f"  + {line}" for line in self.becomes)]
+        return "\n".join(lines)
+
+
+def change_of(diff: str) -> Change:
+    """The change that a unified diff shows."""
+    lines = diff.splitlines()
+    file = next((line[4:].split("\t")[0] for line in lines if line.startswith("--- ")), "")
+    body = [line for line in lines if not line.startswith(("---", "+++"))]
+    was, becomes = (tuple(line[1:].strip() for line in body if line.startswith(sign)) for sign in "-+")
+    return Change(file, was, becomes)
+
+
+def argued(text: str) -> dict[Change, str]:
+    """The survivors that may be, with the reasons."""
+    entries = tomllib.loads(text).get("mutant", [])
+    return {
+        Change(each["file"], tuple(each["was"].splitlines()), tuple(each["becomes"].splitlines())): each["because"]
+        for each in entries
+    }
+
+
+def mutmut(*arguments: str, seconds: float | None = None) -> str:
+    """Run mutmut; after so many seconds it is asked to stop, and keeps what it has found."""
+    environment = os.environ | {"HYPOTHESIS_PROFILE": "few"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "mutmut", *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=environment,
+    ) as process:  # fmt: skip
+        try:
+            return process.communicate(timeout=seconds)[0]
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+            return process.communicate()[0]
+
+
+def results() -> dict[str, str]:
+    """What became of each mutant, by its name."""
+    return dict(_RESULT.findall(mutmut("results", "--all", "true")))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, and return 1 if a mutant survived without a reason."""
+    given = _parser().parse_args(arguments)
+    print("Making mutants, and looking which test runs which lines; this takes minutes", flush=True)
+    said = mutmut("run", "--max-children", str(given.processes), _FEW)
+    names = [name for name in results() if given.only in name]
+    if not names:
+        print(said[-3000:], file=sys.stderr)
+        print("mutants: there are none", file=sys.stderr)
+        return 1
+    random.Random(given.seed).shuffle(names)  # noqa: S311 - to be repeated, not to be kept secret
+    # More than can be run in this time.
+    sample = names[: int(given.seconds * given.processes * 2)]
+    print(f"{len(names)} mutants, seed {given.seed}, about {given.seconds:.0f} seconds", flush=True)
+    mutmut("run", "--max-children", str(given.processes), *sample, seconds=given.seconds)
+    after = results()
+    return report({name: after[name] for name in sample if after.get(name, _UNTRIED) != _UNTRIED})
+
+
+def report(found: dict[str, str]) -> int:
+    """Print what became of the mutants; 1 if one survived without a reason."""
+    reasons = argued(ARGUED.read_text("utf-8"))
+    survivors = {name: change_of(mutmut("show", name)) for name, status in found.items() if status == _SURVIVED}
+    open_ones = {name: change for name, change in survivors.items() if change not in reasons}
+    for name, change in open_ones.items():
+        print(f"{name}\n{change}\n")
+    print(", ".join(f"{count} {status}" for status, count in sorted(Counter(found.values()).items())))
+    print(f"of {len(found)} mutants {len(survivors)} survived, {len(survivors) - len(open_ones)} of them argued")
+    return int(bool(open_ones))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600.0, help="for the mutants, without the preparation; 600")
+    parser.add_argument("--seed", type=int, default=1, help="of the sample; 1")
+    parser.add_argument("--only", default="", metavar="TEXT", help="mutants with this in their name: session.confirms")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="at a time; as many as processors")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""What is written to a client, and when messages for it go back to their queues."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway.config.virtual_host import VirtualHost
+from gateway.server.client.output import ClientOutput
+
+
+class _Stuck(asyncio.Transport):
+    """A transport whose client takes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting = 0
+        self.limits: tuple[int | None, int | None] = (None, None)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self.limits = high, low
+
+    def get_write_buffer_size(self) -> int:
+        return self.waiting
+
+
+def test_messages_are_dropped_when_sixteen_times_the_buffer_waits() -> None:
+    transport = _Stuck()
+    output = ClientOutput(transport, over_tls=False)
+    output.start(VirtualHost(name="/", client_buffer=1000, slow_consumer_timeout=30))
+    assert transport.limits == (1000, 250)
+    output.pause(100.0)
+    drops = []
+    for transport.waiting in (16_000, 16_001):
+        drops.append(output.must_drop)
+    assert drops == [False, True]
+    assert [output.is_slow(now) for now in (130, 130.1)] == [False, True]
+    output.resume()
+    assert [output.must_drop, output.is_slow(1000)] == [False, False]

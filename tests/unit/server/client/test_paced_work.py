@@ -1,0 +1,83 @@
+"""Work that many clients cause at once is done in several rounds of the event loop, in order."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from gateway.server.client.paced_work import PacedWork
+
+
+class _Owner:
+    """Notes its faults."""
+
+    def __init__(self) -> None:
+        self.faults: list[Exception] = []
+
+    def failed(self, error: Exception) -> None:
+        self.faults.append(error)
+
+
+class _Clock:
+    """A millisecond passes with each reading."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 0.001
+        return self.now
+
+
+async def test_a_little_work_is_done_at_once() -> None:
+    work, done = PacedWork(_Clock()), list[int]()
+    for number in range(3):
+        work.do(_Owner(), partial(done.append, number))
+    assert done == [0, 1, 2]
+
+
+async def test_much_work_leaves_others_their_rounds_and_keeps_its_order() -> None:
+    work, done = PacedWork(_Clock()), list[int]()
+    for number in range(100):
+        work.do(_Owner(), partial(done.append, number))
+    rounds = 0
+    while len(done) < 100:
+        before = len(done)
+        await asyncio.sleep(0)
+        rounds += 1
+        assert len(done) - before < 10
+    assert done == list(range(100))
+    assert rounds > 10
+
+
+async def test_what_work_causes_waits_behind_the_rest() -> None:
+    work, done = PacedWork(_Clock()), list[str]()
+
+    def first() -> None:
+        work.do(_Owner(), partial(done.append, "caused"))
+        done.append("first")
+
+    work.do(_Owner(), first)
+    work.do(_Owner(), partial(done.append, "second"))
+    await asyncio.sleep(0)
+    assert done == ["first", "caused", "second"]
+
+
+async def test_a_fault_belongs_to_its_owner_and_the_rest_is_done() -> None:
+    work, owner, done = PacedWork(_Clock()), _Owner(), list[str]()
+
+    def fail() -> None:
+        raise ValueError("a fault")
+
+    work.do(owner, fail)
+    work.do(_Owner(), partial(done.append, "next"))
+    assert [str(fault) for fault in owner.faults] == ["a fault"]
+    assert done == ["next"]
+
+
+async def test_nothing_waits_when_the_gateway_stops() -> None:
+    work, done = PacedWork(_Clock()), list[int]()
+    for number in range(100):
+        work.do(_Owner(), partial(done.append, number))
+    work.finish()
+    assert done == list(range(100))
