@@ -96,26 +96,32 @@ class RideThrough:
             # Whatever was interrupted has succeeded since.
             self._is_again = False
             return
+        lost = self.what_is_lost()
+        if not (lost.subscriptions or lost.publishing or context.is_interrupted):
+            self._cause = None
+            context.holds.discard(Hold.LINK_LOST)
+            return
+        self._is_again = context.is_interrupted
+        context.recover(lost)
+
+    def what_is_lost(self) -> ops.Recover:
+        """What is to be brought back now. It may be more than was asked for, if another link was lost meanwhile."""
+        context = self._context
         publishing = self._publisher.is_lost
         lost = [each for each in context.subscriptions.all if each.must_return]
         if context.state is State.DRAINING:
             # A publishing channel is needed only for what is not confirmed yet, and nobody needs a subscription.
             publishing, lost = publishing and bool(self._publisher.confirms), []
-        if not (lost or publishing or context.is_interrupted):
-            self._cause = None
-            context.holds.discard(Hold.LINK_LOST)
-            return
         requests = [_request(each) for each in lost]
         queues = self._publisher.queues_of_unconfirmed if publishing else ()
         is_again = self._publisher.is_stuck or (self._is_again and context.is_interrupted)
-        self._is_again = context.is_interrupted
-        context.recover(ops.Recover(tuple(filter(None, requests)), publishing, queues, is_again))
+        return ops.Recover(tuple(filter(None, requests)), publishing, queues, is_again)
 
     def recovered(self, event: ops.Recovered) -> None:
         """Everything is back, unless another link was lost meanwhile; then ``advance`` asks again."""
         context = self._context
-        if isinstance(context.operation, ops.Recover):
-            for queue in context.operation.queues:
+        if event.publisher is not None:
+            for queue in self._publisher.queues_of_unconfirmed:
                 context.declared_queues.add(queue.name, queue)
         context.recovery_done()
         for subscribed in event.subscribed:

@@ -200,6 +200,10 @@ class Session:
         """Whether the client takes messages about as fast as they come."""
         return self._context.client_writable
 
+    def what_is_lost(self) -> ops.Recover:
+        """What a recovery that is under way has to bring back now."""
+        return self._ride_through.what_is_lost()
+
     def token_expired(self, now: float) -> bool:
         """Whether the client's token has expired. ``now`` is in seconds since the epoch."""
         return self.state is State.CONNECTED and self._tokens.has_expired(now)

@@ -104,13 +104,20 @@ class Inspector:
         """The gateway's memory after its runs."""
         return f"memory of {self._gateway.node}, MiB: " + ", ".join(str(each >> 20) for each in self._seen[::10])
 
-    async def findings(self) -> list[Finding]:
-        """What is left after a run; what goes away by itself gets some seconds for it."""
+    async def findings(self, *, gateway_killed: bool) -> list[Finding]:
+        """What is left after a run; what goes away by itself gets some seconds for it.
+
+        A gateway that is killed between the declaration of a subscription's queue and its consumer leaves the queue:
+        auto-delete means after the last consumer.
+        """
         deadline = time.monotonic() + _WITHIN
         while found := [*await self._in_the_gateway(), *await self._in_the_broker()]:
             if time.monotonic() > deadline:
                 break
             await asyncio.sleep(_LOOK_AGAIN)
+        for queue in await self._strange_queues():
+            await self._management.delete_queue(queue)
+            found = [line for line in found if not (gateway_killed and line.endswith(queue))]
         return found + self._in_the_process(len(await _links(self._gateway)))
 
     async def _in_the_gateway(self) -> list[Finding]:
@@ -132,8 +139,10 @@ class Inspector:
             found.append(f"left at the broker: {count['connections']} connections for {links} links of the gateways")
         if count["consumers"]:
             found.append(f"left at the broker: {count['consumers']} consumers")
-        queues = await self._management.queues()
-        return found + [f"left at the broker: the queue {queue}" for queue in queues if queue not in _EVERY_QUEUE]
+        return found + [f"left at the broker: the queue {queue}" for queue in await self._strange_queues()]
+
+    async def _strange_queues(self) -> list[str]:
+        return [queue for queue in await self._management.queues() if queue not in _EVERY_QUEUE]
 
     def _in_the_process(self, links: int) -> list[Finding]:
         process = self._gateway.process

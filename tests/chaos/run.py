@@ -19,7 +19,7 @@ from tests.chaos.messages import content, labelled
 from tests.chaos.producer import Producer
 from tests.chaos.recording import Confirmed, Copy, Recording, Sent
 from tests.chaos.remains import Inspector, take_what_remains
-from tests.chaos.schedule import PROBE, ConsumerPlan, ProducerPlan, Schedule
+from tests.chaos.schedule import PROBE, ConsumerPlan, Harm, ProducerPlan, Schedule
 from tests.chaos.servers import ChaosGateway, Servers
 from tests.support.chaos import ChaosProxy, chaos
 
@@ -94,7 +94,7 @@ async def perform(
         scene = Scene(schedule, recording, addresses, lambda: time.monotonic() - began)
         found = await _play(scene, FaultInjector(scene, servers, gateway, proxies))
     inspector = inspectors.setdefault(gateway.node, Inspector(servers, gateway))
-    found += await inspector.findings()
+    found += await inspector.findings(gateway_killed=bool(recording.faults({Harm.GATEWAY_KILL})))
     await take_what_remains(servers, scene)
     log = gateway.log()
     found += [*findings(schedule, recording, promise), *_bad_lines(log)]

@@ -7,6 +7,7 @@ import pytest
 from tests.chaos.checks import Promise, findings, unserved
 from tests.chaos.recording import (
     REPLIES,
+    STRANGER,
     Began,
     Confirmed,
     Copy,
@@ -123,6 +124,12 @@ class TestComesAgain:
         assert told(*self.EVENTS, again, Fault(3.5, 3.5, Harm.LINK_RESET)) == ["came again"]
         assert told(*self.EVENTS, again, Fault(12, 12, Harm.LINK_RESET)) == ["came again"]
 
+    def test_a_broker_that_is_killed_forgets_acknowledgements(self) -> None:
+        assert not told(*self.EVENTS, delivered(20, 0, redelivered=True), Fault(10, 18, Harm.BROKER_KILL))
+        assert told(*self.EVENTS, delivered(20, 0, redelivered=True), Fault(10, 18, Harm.BROKER_RESTART)) == [
+            "came again"
+        ]
+
     def test_but_not_if_a_stalled_link_took_the_ack_with_it(self) -> None:
         stall = Fault(5, 12, Harm.LINK_STALL)
         assert not told(*self.EVENTS, delivered(20, 0, redelivered=True), stall, Fault(12, 12, Harm.LINK_RESET))
@@ -173,6 +180,9 @@ class TestOrder:
 def test_what_arrives_is_what_was_sent() -> None:
     assert told(sent(1, 0), delivered(2, 0, whole=False)) == ["changed"]
     assert told(delivered(2, 0)) == ["never sent"]
+    stranger = Delivered(2, "c", 1, QUEUE, STRANGER, True, False)
+    assert told(stranger) == ["never sent"]
+    assert not told(stranger, Fault(1, 2, Harm.BROKER_KILL))
 
 
 def test_a_reply_comes_to_who_asked() -> None:

@@ -48,6 +48,11 @@ async def holds(gateway: Gateway) -> set[str]:
     return set.intersection(*found) if found else set()
 
 
+async def any_holds(gateway: Gateway) -> set[str]:
+    """The holds that any session has."""
+    return {hold.value for client in gateway.clients for hold in client.session.holds}
+
+
 async def until_held(gateway: Gateway) -> None:
     """Wait until every session is held for the loss of its link."""
     await until(lambda: holds(gateway), lambda found: "link-lost" in found)
@@ -189,6 +194,39 @@ async def test_a_frozen_link_is_found_by_its_heart_beats(broker: Broker, proxy: 
         client.write("SEND", b"frozen", destination=f"/queue/{queue}", exclusive="true", durable="false", receipt="r")
         # The first broker still accepts TCP, and says nothing; the second one is taken.
         assert {each.command for each in await frames(client, 2)} == {"RECEIPT", "MESSAGE"}
+        await client.disconnect()
+
+
+async def test_replies_durable_subscriptions_and_streams_go_on(broker: Broker, proxy: ChaosProxy, queue: str) -> None:
+    stream = {"x_queue_type": "stream", "durable": "true"}
+    async with (
+        gateway_here(behind(proxy, broker)) as gateway,
+        StompClient.logged_in(gateway.addresses[0]) as client,
+        StompClient.logged_in(gateway.addresses[0]) as other,
+        within(),
+    ):
+        await other.ask("SUBSCRIBE", id="q", destination=f"/topic/{queue}.question")
+        durable = {"destination": f"/topic/{queue}.kept", "durable": "true", "auto_delete": "false"}
+        await client.ask("SUBSCRIBE", id="d", ack="client", **durable)
+        more = {"ack": "client", "prefetch_count": "10", "x_stream_offset": "first", **stream}
+        await client.ask("SUBSCRIBE", id="s", destination=f"/queue/{queue}", **more)
+        client.write("SEND", b"why?", destination=f"/topic/{queue}.question", reply_to="/temp-queue/answer")
+        reply_to = (await other.expect("MESSAGE", b"why?"))["reply-to"]
+        for number in range(3):
+            client.write("SEND", b"%d" % number, destination=f"/queue/{queue}", **stream)
+            assert (await client.expect("MESSAGE")).body == b"%d" % number
+        async with away(gateway, proxy):
+            pass
+        await until(lambda: any_holds(gateway), lambda found: not found)
+        # The request was sent before the loss, and its answer finds the queue.
+        other.write("SEND", b"because", destination=reply_to)
+        await client.expect("MESSAGE", b"because", subscription="/temp-queue/answer")
+        other.write("SEND", b"kept", destination=durable["destination"])
+        await client.expect("MESSAGE", b"kept", subscription="d")
+        client.write("SEND", b"3", destination=f"/queue/{queue}", **stream)
+        # From behind the last message that the client has, not from the first one.
+        assert (await client.expect("MESSAGE", subscription="s")).body == b"3"
+        await client.ask("UNSUBSCRIBE", id="d", durable="true")
         await client.disconnect()
 
 

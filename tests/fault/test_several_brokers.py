@@ -19,6 +19,7 @@ import pytest
 from deploy.local.broker import Broker
 from deploy.local.ports import free_ports
 from gateway.config.model import GatewayConfig
+from gateway.server.broker import dialer
 from gateway.server.broker.circuit import Circuit
 from gateway.server.process.gateway import Gateway
 from tests.support.chaos import ChaosProxy, Direction, chaos
@@ -121,36 +122,38 @@ async def test_many_clients_that_log_in_while_a_name_server_hangs(broker: Broker
         await asyncio.gather(*(exchange(gateway) for _ in range(20)))
 
 
-async def test_a_dead_broker_is_not_dialled_first_again(broker: Broker) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.setblocking(False)
-        document = config(broker, url(listening.getsockname()), connect_timeout="2s")
-        async with gateway_here(document) as gateway, within():
+def wait_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on a broker is dialled only if the one before it has failed."""
+    monkeypatch.setattr(dialer, "_MOMENT", 3600.0)
+    monkeypatch.setattr(dialer, "_ALL_DIALLED", 36_000.0)
+
+
+async def test_a_dead_broker_is_not_dialled_first_again(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_for_each(monkeypatch)
+    async with chaos(("127.0.0.1", free_ports(1)[0])) as resetting:
+        async with gateway_here(config(broker, url(resetting.address), links="dedicated")) as gateway, within():
             await exchange(gateway)
             dead = circuits(gateway)[0]
-            await until(lambda: asyncio.sleep(0, dead.is_open), bool)
-            assert dead.reason == "no answer within 2 seconds"
+            assert dead.is_open
+            assert resetting.accepted == 1
             # As if it had failed several times: it is not tried again during this test.
             for _ in range(6):
                 dead.failed(dead.reason, asyncio.get_running_loop().time(), is_trial=True)
-            with contextlib.suppress(BlockingIOError):
-                while True:
-                    listening.accept()[0].close()
             await exchange(gateway)
-            with pytest.raises(BlockingIOError):
-                listening.accept()
+            assert resetting.accepted == 1
 
 
-async def test_a_broker_that_is_late_gets_no_further_client_while_others_answer(
-    broker: Broker, proxy: ChaosProxy
+async def test_a_broker_that_is_late_is_not_dialled_first_while_others_answer(
+    broker: Broker, proxy: ChaosProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy.stall(Direction.DOWN)
-    async with gateway_here(config(broker, url(proxy.address))) as gateway, within():
+    async with gateway_here(config(broker, url(proxy.address), links="dedicated")) as gateway, within():
         await exchange(gateway)
-        assert proxy.accepted == 1
-        await exchange(gateway)
-        assert proxy.accepted == 1
         assert circuits(gateway)[0].is_late
+        dialled = proxy.accepted
+        wait_for_each(monkeypatch)
+        await exchange(gateway)
+        assert proxy.accepted == dialled
 
 
 async def test_a_broker_that_answered_too_late_is_closed_in_order_and_trusted_again(
@@ -195,7 +198,8 @@ async def test_another_refusal_is_asked_of_the_other_brokers_too(own_broker: Bro
             assert not any(circuit.is_open for circuit in circuits(gateway))
 
 
-async def test_shuffled_brokers_all_get_links(broker: Broker) -> None:
+async def test_shuffled_brokers_all_get_links(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_for_each(monkeypatch)
     async with contextlib.AsyncExitStack() as stack:
         address = broker.host, broker.amqp_port
         proxies = [await stack.enter_async_context(chaos(address)) for _ in range(2)]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from gateway.amqp.codec import PUBLISH
 from gateway.amqp.splitter import Sink
@@ -384,7 +384,9 @@ class Bridge:
             self._cancelled[subscription] = asyncio.Event()
         else:
             self._handle(ops.ConsumerCancelled(subscription))
-        _ = self._spawn(self._after_cancel(subscription, channel), name=f"stomp-cancelled {self._client}")
+        _ = self._spawn(
+            self._guarded(self._after_cancel(subscription, channel)), name=f"stomp-cancelled {self._client}"
+        )
 
     async def _after_cancel(self, subscription: Subscription, channel: LinkChannel) -> None:
         """The queue is gone. If its virtual host goes with it, the link does, too, and the session rides through."""
@@ -407,6 +409,13 @@ class Bridge:
             if refusal.code == ACCESS_REFUSED or isinstance(refusal, LinkDownError):
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(link_is_lost.wait(), _VHOST_DELETION)
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do background work of the session; a fault in it ends the session."""
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
+            self._callbacks.failed(error)
 
     def _handle(self, event: ops.Event) -> None:
         self._session.handle(event)
@@ -441,7 +450,9 @@ class Bridge:
     def leave(self, link: Link) -> None:
         """A link drains: move the session's channels elsewhere, if nothing can be lost by it. Asked again and again."""
         if link not in self._leaving:
-            self._leaving[link] = task = self._spawn(self._leave(link), name=f"stomp-leave {self._client}")
+            self._leaving[link] = task = self._spawn(
+                self._guarded(self._leave(link)), name=f"stomp-leave {self._client}"
+            )
             task.add_done_callback(lambda _: self._leaving.pop(link))
 
     async def _leave(self, link: Link) -> None:
@@ -478,6 +489,10 @@ class Bridge:
 
     # What `Recovery` asks for.
 
+    def what_is_lost(self) -> ops.Recover:
+        """What is to be brought back now."""
+        return self._session.what_is_lost()
+
     def lacks_consumer(self, subscription: Subscription) -> bool:
         """Whether a subscription has no channel, and has not ended meanwhile."""
         return subscription not in self._consuming and self._session.subscriptions.is_current(subscription)
@@ -499,7 +514,12 @@ class Bridge:
 
     async def restore_consumer(self, operation: ops.Subscribe) -> ops.Subscribed:
         """Subscribe again."""
-        return await self._subscribe(operation)
+        try:
+            return await self._subscribe(operation)
+        except UpstreamError:
+            # It has no channel again, and what one delivered that was not good enough will be delivered again.
+            operation.subscription.lost()
+            raise
 
     async def restore_publisher(self, operation: ops.Recover) -> ops.PublisherPrepared:
         """Open a publishing channel, and declare the queues of the messages that will be published again."""

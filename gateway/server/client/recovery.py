@@ -35,6 +35,8 @@ class _Restorer(Protocol):
     @property
     def links(self) -> LoginLinks: ...
 
+    def what_is_lost(self) -> ops.Recover: ...
+
     def lacks_consumer(self, subscription: Subscription) -> bool: ...
 
     async def restore_queues(self, operation: ops.Recover) -> None: ...
@@ -76,20 +78,20 @@ class Recovery:
             return None
         try:
             async with asyncio.timeout_at(self._lost_at + ride_through) as self._bound:
-                return await self._until_back(operation, pause)
+                return await self._until_back(pause)
         except TimeoutError:
             return None if self._stopped.is_set() else ops.RecoveryFailed()
         finally:
             self._bound = None
 
-    async def _until_back(self, operation: ops.Recover, pause: float) -> ops.Event:
+    async def _until_back(self, pause: float) -> ops.Event:
         subscribed: dict[Subscription, ops.Subscribed] = {}
         while True:
             await asyncio.sleep(pause)
             try:
                 await self._restorer.links.come_back()
                 async with self._restorer.links.restoring:
-                    publisher = await self._restore(operation, subscribed)
+                    publisher = await self._restore(subscribed)
             except LinkDownError:
                 pass
             except asyncio.CancelledError:
@@ -103,19 +105,18 @@ class Recovery:
                 return ops.Recovered(tuple(subscribed.values()), publisher)
             pause = self._backoff.next()
 
-    async def _restore(
-        self, operation: ops.Recover, subscribed: dict[Subscription, ops.Subscribed]
-    ) -> ops.PublisherPrepared | None:
-        """Restore what is not there. When this returns, everything is, even if a link was lost in the middle.
+    async def _restore(self, subscribed: dict[Subscription, ops.Subscribed]) -> ops.PublisherPrepared | None:
+        """Restore what is not there. When this returns, everything is, even if another link was lost in the middle.
 
         The subscriptions come first: what is published again may be for them.
         """
         restorer = self._restorer
         while True:
-            await restorer.restore_queues(operation)
-            for request in operation.subscriptions:
+            lost = restorer.what_is_lost()
+            await restorer.restore_queues(lost)
+            for request in lost.subscriptions:
                 if restorer.lacks_consumer(request.subscription):
                     subscribed[request.subscription] = await restorer.restore_consumer(request)
-            publisher = await restorer.restore_publisher(operation) if operation.publishing else None
-            if not any(restorer.lacks_consumer(each.subscription) for each in operation.subscriptions):
+            publisher = await restorer.restore_publisher(lost) if lost.publishing else None
+            if not restorer.what_is_lost().subscriptions:
                 return publisher

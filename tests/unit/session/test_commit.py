@@ -232,7 +232,7 @@ def test_a_transaction_left_open_is_gone_and_the_client_is_told() -> None:
     ("limits", "message"),
     [
         (TransactionLimits(max_actions=2), "Transaction too large: Too many actions in transaction (limit 2)"),
-        (TransactionLimits(max_bytes=600), "Transaction too large: Too many bytes in transaction (limit 600)"),
+        (TransactionLimits(max_bytes=1200), "Transaction too large: Too many bytes in transaction (limit 1200)"),
     ],
     ids=["actions", "bytes"],
 )
@@ -247,6 +247,17 @@ def test_a_send_that_is_too_much_for_its_transaction_is_left_out(limits: Transac
     assert play.said() == [f"ERROR for r3 {message}"]
     play.client("COMMIT", "transaction:t")
     assert play.published() == [f"amq.topic t {'x' * 200}"] * 2
+
+
+def test_a_frame_costs_memory_though_it_is_empty() -> None:
+    play = Playbook(VirtualHost(name="/", transactions=TransactionLimits(max_bytes=100_000)))
+    play.connect()
+    _ready_to_publish(play)
+    for name in range(10):
+        play.client("BEGIN", f"transaction:{name}")
+        for _ in range(50):
+            play.client("SEND", "destination:/topic/t", f"transaction:{name}")
+    assert 100 < len(play.said()) < 300
 
 
 def test_headers_count_as_bytes_of_a_transaction() -> None:

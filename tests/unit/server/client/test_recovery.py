@@ -1,0 +1,126 @@
+"""When a recovery tries, how often, and what ends it. What is restored is the bridge's affair, and made up here."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
+from gateway.server.client.recovery import Recovery
+from gateway.session import ops
+from gateway.session.delivery_ledger import AckMode
+from gateway.session.subscription import Subscription
+from tests.support.virtual_time import run_in_virtual_time
+
+PREPARED = ops.PublisherPrepared(7, 4096, confirms=True)
+FOREVER = 100.0
+
+
+class Bridge:
+    """Restores what is wanted, and fails as often as it is told to."""
+
+    def __init__(self, *identifiers: str, publishing: bool = False) -> None:
+        self.wanted = [
+            ops.Subscribe(Subscription(b"T_" + each.encode(), each.encode(), AckMode.AUTO, b"s"), None, each, None, 1)
+            for each in identifiers
+        ]
+        self.publishing = publishing
+        self.failures: dict[str, list[Exception]] = {}
+        self.calls: list[str] = []
+        self.is_down = False
+        self.links = cast(Any, SimpleNamespace(come_back=self._come_back, restoring=asyncio.Semaphore(1)))
+
+    async def _come_back(self) -> None:
+        if self.is_down:
+            await asyncio.Event().wait()
+        self._fail("link")
+
+    def _fail(self, what: str) -> None:
+        if self.failures.get(what):
+            raise self.failures[what].pop(0)
+
+    def what_is_lost(self) -> ops.Recover:
+        return ops.Recover(tuple(self.wanted), self.publishing)
+
+    def lacks_consumer(self, subscription: Subscription) -> bool:
+        return any(each.subscription is subscription for each in self.wanted)
+
+    async def restore_queues(self, operation: ops.Recover) -> None:
+        pass
+
+    async def restore_consumer(self, operation: ops.Subscribe) -> ops.Subscribed:
+        self.calls.append(operation.queue_name)
+        await asyncio.sleep(0)
+        self._fail(operation.queue_name)
+        self.wanted.remove(operation)
+        return ops.Subscribed(operation.subscription, operation.queue_name)
+
+    async def restore_publisher(self, operation: ops.Recover) -> ops.PublisherPrepared:
+        self.calls.append("publisher")
+        self._fail("publisher")
+        return PREPARED
+
+
+async def test_the_subscriptions_come_back_in_their_order_and_publishing_last() -> None:
+    bridge = Bridge("a", "b", publishing=True)
+    event = await Recovery(bridge).run(bridge.what_is_lost(), FOREVER)
+    assert bridge.calls == ["a", "b", "publisher"]
+    assert isinstance(event, ops.Recovered)
+    assert [each.queue_name for each in event.subscribed] == ["a", "b"]
+    assert event.publisher == PREPARED
+
+
+@pytest.mark.parametrize("code", [320, 404, 405, 530, 541])
+async def test_what_passes_is_waited_for_and_what_is_back_stays_back(code: int) -> None:
+    bridge = Bridge("a", "b", "c")
+    bridge.failures["b"] = [UpstreamError(code, "for a while")]
+    event = await Recovery(bridge).run(bridge.what_is_lost(), FOREVER)
+    assert bridge.calls == ["a", "b", "b", "c"]
+    assert isinstance(event, ops.Recovered)
+    assert [each.queue_name for each in event.subscribed] == ["a", "b", "c"]
+
+
+async def test_a_link_that_is_lost_again_is_waited_for() -> None:
+    bridge = Bridge("a", publishing=True)
+    bridge.failures["publisher"] = [LinkDownError(320, "lost again")]
+    assert isinstance(await Recovery(bridge).run(bridge.what_is_lost(), FOREVER), ops.Recovered)
+    assert bridge.calls == ["a", "publisher", "publisher"]
+
+
+@pytest.mark.parametrize("what", ["link", "a", "publisher"])
+@pytest.mark.parametrize("code", [403, 406, 540])
+async def test_a_refusal_that_is_meant_ends_it(what: str, code: int) -> None:
+    bridge = Bridge("a", publishing=True)
+    bridge.failures[what] = [UpstreamError(code, "never")]
+    assert await Recovery(bridge).run(bridge.what_is_lost(), FOREVER) == ops.RecoveryFailed(code, "never")
+
+
+async def test_the_time_is_up() -> None:
+    bridge = Bridge("a")
+    bridge.is_down = True
+    assert await Recovery(bridge).run(bridge.what_is_lost(), 0.01) == ops.RecoveryFailed()
+
+
+def test_what_failed_again_has_no_new_time() -> None:
+    async def work() -> None:
+        recovery = Recovery(Bridge())
+        assert isinstance(await recovery.run(ops.Recover(), 60), ops.Recovered)
+        await asyncio.sleep(61)
+        assert await recovery.run(ops.Recover(is_again=True), 60) == ops.RecoveryFailed()
+        assert isinstance(await recovery.run(ops.Recover(), 60), ops.Recovered)
+
+    run_in_virtual_time(work())
+
+
+async def test_one_that_is_stopped_ends_without_an_outcome() -> None:
+    bridge = Bridge("a")
+    bridge.is_down = True
+    recovery = Recovery(bridge)
+    running = asyncio.ensure_future(recovery.run(bridge.what_is_lost(), FOREVER))
+    await asyncio.sleep(0)
+    recovery.stop()
+    assert await running is None
+    assert await recovery.run(bridge.what_is_lost(), FOREVER) is None
