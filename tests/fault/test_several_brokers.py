@@ -165,7 +165,7 @@ async def test_a_broker_that_answered_too_late_is_closed_in_order_and_trusted_ag
         await exchange(gateway)
         proxy.release(Direction.DOWN)
         await until(lambda: asyncio.sleep(0, circuits(gateway)[0].is_late), lambda late: not late)
-        assert gateway.pool.links == set()
+        await until(lambda: asyncio.sleep(0, proxy.connections), lambda open_ones: open_ones == 0)
         before = proxy.accepted
         await exchange(gateway)
         assert proxy.accepted > before

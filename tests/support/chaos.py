@@ -58,6 +58,11 @@ class ChaosProxy:
         host, port = self._listener.sockets[0].getsockname()[:2]
         return host, port
 
+    @property
+    def connections(self) -> int:
+        """How many connections go through it now."""
+        return len(self._tasks)
+
     def passed(self, direction: Direction) -> int:
         """Bytes that went through in one direction."""
         return self._gates[direction].passed

@@ -1,0 +1,152 @@
+"""A channel of a link: what is sent at once, whose answer is whose, and when its number is free again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pamqp.frame
+import pytest
+from pamqp import commands
+from pamqp.base import Frame
+
+from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError, UpstreamError
+from gateway.server.broker.channel import LinkChannel
+from gateway.server.broker.link import Link, Tuning
+from gateway.session.queues import QueueSpec
+
+NOT_FOUND = commands.Channel.Close(404, "NOT_FOUND - no exchange", 50, 20)
+
+
+class _Link:
+    """The socket side of a link: it keeps what is written."""
+
+    def __init__(self) -> None:
+        self.closed: LinkDownError | None = None
+        self.tuning = Tuning()
+        self.written = b""
+        self.removed = 0
+
+    def add_channel(self, channel: LinkChannel) -> int:
+        return 7
+
+    def remove_channel(self, channel: LinkChannel) -> None:
+        self.removed += 1
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def write_method(self, data: bytes) -> None:
+        self.written += data
+
+    @property
+    def methods(self) -> list[str]:
+        names, data = [], self.written
+        while data:
+            size, channel, frame = pamqp.frame.unmarshal(data)
+            assert channel == 7
+            names.append(str(frame.name))
+            data = data[size:]
+        return names
+
+
+@pytest.fixture
+def link() -> _Link:
+    return _Link()
+
+
+def _begun(link: _Link) -> LinkChannel:
+    return LinkChannel.begun(cast(Link, link))
+
+
+async def test_what_a_subscription_needs_is_sent_before_the_first_answer(link: _Link) -> None:
+    channel = _begun(link)
+    _ = channel.declare(QueueSpec("q"))
+    _ = channel.consume("q", 5, {}, ("amq.topic", "key"))
+    assert link.methods == ["Channel.Open", "Queue.Declare", "Basic.Qos", "Basic.Consume", "Queue.Bind"]
+
+
+async def test_a_consume_ok_may_come_behind_the_answer_to_a_later_method(link: _Link) -> None:
+    channel = _begun(link)
+    name = channel.declare(QueueSpec("q"))
+    consuming = channel.consume("q", 5, {}, ("amq.topic", "key"))
+    answers: list[Frame] = [
+        commands.Channel.OpenOk(), commands.Queue.DeclareOk("q", 0, 0), commands.Basic.QosOk(),
+        commands.Queue.BindOk(), commands.Basic.ConsumeOk("s7"),
+    ]  # fmt: skip
+    for answer in answers:
+        channel.receive(answer)
+    assert await name == "q"
+    await asyncio.wait_for(cast("asyncio.Future[object]", consuming), 1)
+
+
+async def test_a_refusal_is_for_the_method_and_for_those_behind_it(link: _Link) -> None:
+    channel = _begun(link)
+    told: list[UpstreamError] = []
+    channel.on_closed = told.append
+    name = channel.declare(QueueSpec("q"))
+    consuming = channel.consume("q", 5, {}, ("nowhere", "key"))
+    for answer in (commands.Channel.OpenOk(), commands.Queue.DeclareOk("q", 0, 0), NOT_FOUND):
+        channel.receive(answer)
+    assert await name == "q"
+    with pytest.raises(UpstreamError, match="NOT_FOUND"):
+        await consuming
+    with pytest.raises(UpstreamError, match="NOT_FOUND"):
+        await channel.declare_passive("q")
+    assert link.methods[-1] == "Channel.CloseOk"
+    assert (told, link.removed) == ([], 1)
+
+
+async def test_a_close_that_nobody_waits_for_is_for_the_owner(link: _Link) -> None:
+    channel = _begun(link)
+    told: list[UpstreamError] = []
+    channel.on_closed = told.append
+    channel.receive(commands.Channel.OpenOk())
+    channel.receive(NOT_FOUND)
+    assert [error.code for error in told] == [404]
+
+
+async def test_the_number_is_free_when_the_broker_has_answered(link: _Link) -> None:
+    """Both sides may close at once: the broker still answers, and the answer must not reach another channel."""
+    channel = _begun(link)
+    channel.receive(commands.Channel.OpenOk())
+    closing = asyncio.ensure_future(channel.close())
+    await asyncio.sleep(0)
+    channel.receive(NOT_FOUND)
+    assert link.removed == 0
+    channel.receive(commands.Channel.CloseOk())
+    await asyncio.wait_for(closing, 1)
+    assert link.removed == 1
+
+
+async def test_a_caller_that_gives_up_leaves_the_answer_to_others(link: _Link) -> None:
+    channel = _begun(link)
+    channel.receive(commands.Channel.OpenOk())
+    first, second = asyncio.ensure_future(channel.close()), asyncio.ensure_future(channel.close())
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.sleep(0)
+    channel.receive(commands.Channel.CloseOk())
+    await asyncio.wait_for(second, 1)
+    assert link.methods.count("Channel.Close") == 1
+
+
+async def test_a_lost_link_answers_every_call(link: _Link) -> None:
+    channel = _begun(link)
+    consuming = channel.consume("q", 5, {})
+    channel.link_lost(LinkDownError(CONNECTION_FORCED, "gone"))
+    with pytest.raises(LinkDownError, match="gone"):
+        await consuming
+
+
+@pytest.mark.parametrize(("wants", "answers"), [(True, ["Basic.CancelOk"]), (False, [])])
+async def test_a_cancelled_consumer_is_confirmed_where_the_broker_wants_it(
+    link: _Link, wants: bool, answers: list[str]
+) -> None:
+    link.tuning = Tuning(wants_cancel_ok=wants)
+    channel = _begun(link)
+    cancelled: list[bool] = []
+    channel.on_cancelled = lambda: cancelled.append(True)
+    channel.receive(commands.Basic.Cancel("s7", True))
+    assert link.methods == ["Channel.Open", *answers]
+    assert cancelled == [True]
