@@ -82,7 +82,7 @@ class OpenListener:
         self._treatment = _Treatment(listener, make_protocol, None)
         self._contexts = contexts
         self._address = str(listener.address)
-        self._speaks_http = speaks_http or listener.websocket is not None
+        self._speaks_http = speaks_http
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
         self._accepting: set[asyncio.Task[None]] = set()
@@ -231,7 +231,8 @@ class OpenListener:
     def _refuse(self, connection: socket.socket, treatment: _Treatment, reason: TooManyConnectionsError) -> None:
         """Close, and say why if the client does not expect TLS."""
         error = error_frames.too_many_connections(reason.whose, reason.most)
-        answer = _UNAVAILABLE if self._speaks_http else error_frames.encode_error(error, None)
+        speaks_http = self._speaks_http or treatment.settings.websocket is not None
+        answer = _UNAVAILABLE if speaks_http else error_frames.encode_error(error, None)
         with connection, contextlib.suppress(OSError):
             connection.send(answer if treatment.tls is None else b"")
 
