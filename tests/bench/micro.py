@@ -171,7 +171,7 @@ class _Conversation:
 
     def __init__(self) -> None:
         limits = FrameLimits()
-        settings = VirtualHost(name="/", confirm_window=ConfirmWindow(messages=1 << 60, bytes=1 << 60))
+        settings = VirtualHost(name="/", confirm_window=ConfirmWindow(messages=(1 << 31) - 1, bytes=1 << 60))
         self.session = Session(b"session-x", b"server", lambda _: settings, limits)
         self._decoder = Decoder(limits)
         self.say(b"CONNECT\naccept-version:1.2\nhost:/\nlogin:a\npasscode:b\n\n\0")
