@@ -6,12 +6,16 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import pytest
 from pamqp import commands
 from pamqp.base import Frame
 
 from gateway.config.virtual_host import VirtualHost
+from gateway.server.broker.broker_errors import LinkDownError
 from gateway.server.broker.link import Link
+from gateway.session import ops
 from gateway.session.context import State
+from gateway.session.queues import QueueSpec
 from tests.support.scripted_broker import BridgedClient, ScriptedBroker, usual_answer
 from tests.support.virtual_time import run_in_virtual_time
 
@@ -34,25 +38,36 @@ def play(scene: Scene, **settings: object) -> None:
     run_in_virtual_time(work())
 
 
+def lose_publishing_link_amid_declaration(broker: ScriptedBroker) -> None:
+    """The next time that there is a publishing link while a queue is declared, it is lost."""
+    lost: list[Link] = []
+
+    def script(link: Link, method: Frame) -> Frame | None:
+        publishing = [each for each in broker.links if each.purpose == "publish" and each.closed is None]
+        if method.name == "Queue.Declare" and publishing and not lost:
+            lost.extend(publishing)
+            asyncio.get_running_loop().call_soon(broker.lose, *publishing)
+        return usual_answer(method)
+
+    broker.script = script
+
+
 def test_a_publishing_link_that_is_lost_while_a_queue_is_declared_elsewhere_comes_back() -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
         await client.say(SEND_EXCLUSIVE)
         broker.lose()
-        lost_in_the_middle: list[Link] = []
+        lose_publishing_link_amid_declaration(broker)
+        await client.say(SEND_EXCLUSIVE, seconds=10)
+        assert broker.methods.count("Basic.Publish") == 3
 
-        def script(link: Link, method: Frame) -> Frame | None:
-            publishing = [each for each in broker.links if each.purpose == "publish" and each.closed is None]
-            if method.name == "Queue.Declare" and publishing and not lost_in_the_middle:
-                lost_in_the_middle.append(publishing[0])
-                asyncio.get_running_loop().call_soon(broker.lose, *publishing)
-            return usual_answer(method)
+    play(scene)
 
-        broker.script = script
-        await asyncio.sleep(10)
-        broker.methods.clear()
-        await client.say("SEND\ndestination:/queue/x\nexclusive:true\n\nhi")
-        assert lost_in_the_middle
-        assert "Basic.Publish" in broker.methods
+
+def test_nobody_is_given_a_publishing_channel_that_is_lost_already() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        lose_publishing_link_amid_declaration(broker)
+        with pytest.raises(LinkDownError):
+            await client.bridge.restore_publisher(ops.Recover((), True, (QueueSpec("x", exclusive=True),)))
 
     play(scene)
 
