@@ -270,6 +270,9 @@ class SessionContext:
     def resume(self) -> None:
         """All is back: the interrupted operation is asked for again."""
         self.operation, self._interrupted = self._interrupted, None
+        if isinstance(self.operation, ops.Subscribe) and isinstance(self.operation.subscription.request, ops.Subscribe):
+            # As after a loss: a queue that was declared before may be gone.
+            self.operation = self.operation.subscription.request
 
     @property
     def is_interrupted(self) -> bool:

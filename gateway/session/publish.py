@@ -261,6 +261,11 @@ class Publisher:
         return tuple(queues.values())
 
     @property
+    def publishes_blindly(self) -> bool:
+        """Whether nobody would learn that something which was published on the channel is lost."""
+        return bool(self._channel) and not self.has_confirms
+
+    @property
     def is_stuck(self) -> bool:
         """Whether nothing of what the last recovery published again was confirmed."""
         return self._confirmed_before == self._context.traffic.confirmed and bool(self.confirms)

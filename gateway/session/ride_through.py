@@ -71,7 +71,7 @@ class RideThrough:
     def interrupted(self, event: ops.OperationInterrupted) -> None:
         """The operation under way failed with its link, or because no broker answers."""
         context = self._context
-        if not context.rides_through:
+        if not context.rides_through or isinstance(context.operation, ops.CloseUpstream):
             self._fail(event.code, event.text)
             return
         if self._is_again and event.code not in _BLAMES_NOBODY:

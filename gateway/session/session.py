@@ -365,7 +365,8 @@ class Session:
         context.fail(error_frames.broker_error(event.code, event.text, self.settings), receipt)
 
     def _interrupted(self, event: ops.OperationInterrupted) -> None:
-        if isinstance(self._context.operation, ops.CloseUpstream) and self._context.rides_through:
+        is_end = isinstance(self._context.operation, ops.CloseUpstream)
+        if is_end and self._context.rides_through and not self._publisher.publishes_blindly:
             # Everything was confirmed before, and the broker itself has closed the channels that were left.
             self._disconnect.upstream_closed(ops.UpstreamClosed())
         else:

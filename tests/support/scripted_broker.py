@@ -93,6 +93,8 @@ class BridgedClient:
 
     def __init__(self, broker: ScriptedBroker, settings: VirtualHost) -> None:
         self.output = b""
+        # How often something has happened that it may have to act upon.
+        self.advances = 0
         self.failures: list[Exception] = []
         # What the end of the session has given back.
         self.released: list[str] = []
@@ -122,6 +124,7 @@ class BridgedClient:
 
     def advance(self) -> None:
         """Go on as far as it goes."""
+        self.advances += 1
         self.session.run(self._decoder)
         self.bridge.flush()
         self.output += b"".join(self.session.output)

@@ -477,6 +477,7 @@ class Bridge:
             for _ in range(_LOOKS):
                 if self._session.is_quiet(consuming):
                     await self._leave_now(link)
+                    return
                 if self._session.is_recovering:
                     return
                 await asyncio.sleep(_BETWEEN_LOOKS)
@@ -519,10 +520,15 @@ class Bridge:
             await asyncio.wait(self._leaving.values())
         declared = {request.queue.name for request in operation.subscriptions if request.queue is not None}
         while self._lost_queues:
-            if self._lost_queues[-1].name not in declared:
-                channel = await self._control_channel()
-                await self._declare_on(channel, self._lost_queues[-1])
-            self._lost_queues.pop()
+            # Taken before the wait, in which others may be lost.
+            queue = self._lost_queues.pop()
+            if queue.name in declared:
+                continue
+            try:
+                await self._declare_on(await self._control_channel(), queue)
+            except BaseException:
+                self._lost_queues.append(queue)
+                raise
 
     async def restore_consumer(self, operation: ops.Subscribe) -> ops.Subscribed:
         """Subscribe again."""

@@ -29,6 +29,9 @@ from gateway.session.subscription import Subscription
 # dead (405), the node of a queue is down (404), a virtual host is being made (530). All other refusals are meant.
 _PASSING: Final = frozenset((CONNECTION_FORCED, INTERNAL_ERROR, NOT_ALLOWED, NOT_FOUND, RESOURCE_LOCKED))
 
+# After so many seconds a recovery has held: the next one begins without a pause.
+_HOLDS: Final = 5.0
+
 
 class _Restorer(Protocol):
     """The bridge."""
@@ -56,8 +59,10 @@ class Recovery:
     def __init__(self, restorer: _Restorer) -> None:
         self._restorer = restorer
         self._backoff = Backoff()
-        # When the link was lost whose loss is not overcome yet, on the event loop's clock.
-        self._lost_at: float | None = None
+        # Seconds spent on what is lost; only this counts, however long the session lived between two attempts.
+        self._spent = 0.0
+        # When the last recovery ended, on the event loop's clock.
+        self._ended_at: float | None = None
         # Bounds the recovery under way.
         self._bound: asyncio.Timeout | None = None
         self._stopped = asyncio.Event()
@@ -68,24 +73,27 @@ class Recovery:
         expire(self._bound)
 
     async def run(self, operation: ops.Recover, ride_through: float) -> ops.Event | None:
-        """Bring everything back; None if it was stopped. The time for it runs from the loss of the link."""
+        """Bring everything back; None if it was stopped. ``ride_through`` is the time for it in seconds."""
         now = asyncio.get_running_loop().time()
         pause = 0.0
-        if operation.is_again and self._lost_at is not None:
-            # The same was brought back a moment ago, and it led to nothing.
+        if self._ended_at is not None and now - self._ended_at < _HOLDS:
+            # It was brought back a moment ago, and it led to nothing.
             pause = self._backoff.next()
         else:
             self._backoff = Backoff()
-            self._lost_at = now
+        if not operation.is_again:
+            self._spent = 0.0
         if self._stopped.is_set():
             return None
         try:
-            async with asyncio.timeout_at(self._lost_at + ride_through) as self._bound:
+            async with asyncio.timeout_at(now + ride_through - self._spent) as self._bound:
                 return await self._until_back(pause)
         except TimeoutError:
             return None if self._stopped.is_set() else ops.RecoveryFailed()
         finally:
             self._bound = None
+            self._ended_at = asyncio.get_running_loop().time()
+            self._spent += self._ended_at - now
 
     async def _until_back(self, pause: float) -> ops.Event:
         subscribed: dict[Subscription, ops.Subscribed] = {}

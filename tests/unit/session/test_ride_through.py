@@ -441,7 +441,7 @@ def test_an_interrupted_operation_is_asked_for_again(play: Playbook) -> None:
     assert play.session.holds == {Hold.OPERATION, Hold.LINK_LOST}
     assert isinstance(recover, ops.Recover)
     play.recover(recover)
-    assert play.asked() is asked
+    assert play.asked() == asked
     play.subscribed(asked)
     deliver(asked.subscription, 1, "of the new one")
     assert play.said() == ["RECEIPT r", "MESSAGE 1 #1 of the new one"]
@@ -456,7 +456,7 @@ def test_a_frame_that_waits_for_an_interrupted_operation_is_carried_out_once(pla
     recover = play.asked()
     assert isinstance(recover, ops.Recover)
     play.recover(recover)
-    assert play.asked() is asked
+    assert play.asked() == asked
     play.broker(ops.PublisherPrepared(play.publishing, FRAME_MAX, confirms=True))
     assert play.published() == ["- q x"]
     play.confirm(1)
@@ -573,3 +573,25 @@ def test_a_gateway_that_stops_waits_for_what_is_published_again(play: Playbook) 
     play.confirm(1)
     assert isinstance(play.asked(), ops.CloseUpstream)
     assert play.said() == ["RECEIPT r"]
+
+
+def test_an_interrupted_subscribe_declares_again_what_a_send_had_declared(play: Playbook) -> None:
+    headers = "destination:/queue/q", "durable:false", "auto-delete:true"
+    play.client("SEND", *headers)
+    play.prepare()
+    play.published()
+    play.confirm(1)
+    play.client("SUBSCRIBE", "id:1", *headers)
+    operation = play.asked()
+    assert isinstance(operation, ops.Subscribe)
+    assert operation.queue is None
+    play.broker(ops.LinkLost(320, "gone", (operation.subscription,), publishing=True))
+    play.broker(ops.OperationInterrupted(320, "gone"))
+    recovery = play.asked()
+    assert isinstance(recovery, ops.Recover)
+    play.recover(recovery)
+    again = play.asked()
+    assert isinstance(again, ops.Subscribe)
+    assert again.queue is not None
+    assert again.queue.name == "q"
+    play.broker(ops.Subscribed(again.subscription, "q"))

@@ -20,6 +20,7 @@ from tests.support.scripted_broker import BridgedClient, ScriptedBroker, usual_a
 from tests.support.virtual_time import run_in_virtual_time
 
 SEND_EXCLUSIVE = "SEND\ndestination:/queue/x\nexclusive:true\nreceipt:1\n\nhi"
+EXCLUSIVE = "destination:/queue/x\nexclusive:true\nauto-delete:true"
 SUBSCRIBE = "SUBSCRIBE\nid:1\ndestination:/queue/x\n\n"
 
 Scene = Callable[[ScriptedBroker, BridgedClient], Coroutine[Any, Any, None]]
@@ -124,5 +125,45 @@ def test_a_session_that_ends_while_its_queue_is_declared_again_leaves_no_queue()
         await asyncio.sleep(10)
         assert "Queue.Delete" in broker.methods
         assert client.session.state is State.CLOSED
+
+    play(scene)
+
+
+@pytest.mark.parametrize(("receipt", "answer"), [("", b"ERROR"), ("receipt:1\n", b"RECEIPT\nreceipt-id:bye")])
+def test_disconnect_is_answered_with_a_receipt_only_if_nothing_can_be_lost(receipt: str, answer: bytes) -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        def script(link: Link, method: Frame) -> Frame | None:
+            if method.name == "Channel.Close":
+                asyncio.get_running_loop().call_soon(broker.lose)
+                return None
+            return usual_answer(method)
+
+        broker.script = script
+        await client.say(f"SEND\ndestination:/topic/x\n{receipt}\nhi")
+        if receipt:
+            client.session.confirm(1, False, True)
+        await client.say("DISCONNECT\nreceipt:bye\n\n")
+        assert client.output.split(b"\0")[-2].lstrip().startswith(answer)
+
+    play(scene, confirms="on_receipt")
+
+
+def test_a_session_leaves_a_draining_link_once() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        # In the end only the channel is left that declared the queue.
+        await client.say(f"SEND\n{EXCLUSIVE}\n\nhi")
+        client.session.confirm(1, False, True)
+        await client.say(f"SUBSCRIBE\nid:1\n{EXCLUSIVE}\n\n")
+        await client.say("UNSUBSCRIBE\nid:1\n\n")
+        consuming = next(link for link in broker.links if link.purpose == "consume")
+        consuming.is_draining = True
+        client.bridge.leave(consuming)
+        await asyncio.sleep(10)
+        broker.methods.clear()
+        client.advances = 0
+        client.bridge.leave(consuming)
+        await asyncio.sleep(10)
+        assert broker.methods == ["Channel.Close"]
+        assert client.advances < 10
 
     play(scene)

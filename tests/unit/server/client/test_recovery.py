@@ -31,13 +31,19 @@ class Bridge:
         self.failures: dict[str, list[Exception]] = {}
         self.calls: list[str] = []
         self.is_down = False
+        self._is_up = asyncio.Event()
         # How often the publishing link is lost again while the rest comes back.
         self.publisher_losses = 0
         self.links = cast(Any, SimpleNamespace(come_back=self._come_back, restoring=asyncio.Semaphore(1)))
 
+    def come_up(self) -> None:
+        self.is_down = False
+        self._is_up.set()
+        self._is_up = asyncio.Event()
+
     async def _come_back(self) -> None:
         if self.is_down:
-            await asyncio.Event().wait()
+            await self._is_up.wait()
         self._fail("link")
 
     def _fail(self, what: str) -> None:
@@ -118,15 +124,40 @@ async def test_the_time_is_up() -> None:
     assert await Recovery(bridge).run(bridge.what_is_lost(), 0.01) == ops.RecoveryFailed()
 
 
-def test_what_failed_again_has_no_new_time() -> None:
+def test_what_failed_again_has_the_time_that_is_left() -> None:
     async def work() -> None:
-        recovery = Recovery(Bridge())
+        loop = asyncio.get_running_loop()
+        bridge = Bridge()
+        recovery = Recovery(bridge)
+        bridge.is_down = True
+        loop.call_later(40, bridge.come_up)
         assert isinstance(await recovery.run(ops.Recover(), 60), ops.Recovered)
-        await asyncio.sleep(61)
+        # What the session lives in between does not count.
+        await asyncio.sleep(3600)
+        bridge.is_down = True
+        loop.call_later(15, bridge.come_up)
+        assert isinstance(await recovery.run(ops.Recover(is_again=True), 60), ops.Recovered)
+        bridge.is_down = True
+        loop.call_later(15, bridge.come_up)
         assert await recovery.run(ops.Recover(is_again=True), 60) == ops.RecoveryFailed()
+        # Another loss has the whole time.
         assert isinstance(await recovery.run(ops.Recover(), 60), ops.Recovered)
 
     run_in_virtual_time(work())
+
+
+@pytest.mark.parametrize(("lives", "fewest", "most"), [(0.01, 100, 200), (10, 30, 30)])
+def test_recoveries_that_do_not_hold_become_rare(lives: float, fewest: int, most: int) -> None:
+    async def work() -> int:
+        recovery = Recovery(Bridge())
+        count = 0
+        while asyncio.get_running_loop().time() < 300:
+            assert isinstance(await recovery.run(ops.Recover(), 60), ops.Recovered)
+            count += 1
+            await asyncio.sleep(lives)
+        return count
+
+    assert fewest <= run_in_virtual_time(work()) <= most
 
 
 async def test_one_that_is_stopped_ends_without_an_outcome() -> None:
