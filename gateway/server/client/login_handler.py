@@ -115,7 +115,7 @@ class LoginHandler:
             async with asyncio.timeout_at(self._deadline) as self._patience:
                 return await self._pool.log_in(virtual_host, credentials, self._client, self._session)
         except TimeoutError:
-            raise LinkDownError(CONNECTION_FORCED, "no broker answers", "no broker answered in time") from None
+            raise self._pool.dialer.unanswered(virtual_host.upstream) from None
         finally:
             self._patience = None
 
