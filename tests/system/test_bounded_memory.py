@@ -192,8 +192,8 @@ async def test_unconfirmed_messages_are_bounded(
 ) -> None:
     """The broker takes every byte and confirms nothing.
 
-    The messages are small: it answers no marker either, and their bytes must not fill the publish window of 1 MiB before
-    the confirm window is full.
+    The messages are small: it answers no marker either, and their bytes must not fill the publish window of 1 MiB
+    before the confirm window is full.
     """
     destination = f"/queue/{queue}"
     window = {"confirm_window": {"messages": 500, "bytes": "64MiB"}}
