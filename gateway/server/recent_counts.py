@@ -33,6 +33,11 @@ class RecentCounts:
             del self._windows[next(iter(self._windows))]
         return events + 1
 
+    def renew(self, cause: Hashable) -> None:
+        """Begin the window of a cause anew, with one event."""
+        self._windows.pop(cause, None)
+        self.add(cause)
+
     def count(self, cause: Hashable) -> int:
         """The number of events in the window of a cause."""
         return self._windows[cause][1] if self.seconds_left(cause) else 0

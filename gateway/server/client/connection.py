@@ -107,6 +107,8 @@ class ClientConnection(StompProtocol):
         # Whether the socket is read.
         self._reading = True
         self._waits_for_turn = False
+        # `advance` is among the paced work. Nothing is read until then: input would accumulate unbounded and unchecked.
+        self._is_queued = False
         # The last read took as much as a read can.
         self._read_fully = False
         # Result of `ClientOutput.unsent_bytes` in the last round of automatic acknowledgements.
@@ -194,7 +196,7 @@ class ClientConnection(StompProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client. HOT: once per read."""
-        if self._is_closed:
+        if self._is_closed or self.session.state is State.CLOSED:
             return
         self._heartbeats.has_received = True
         self.stats.bytes_in += len(data)
@@ -208,7 +210,9 @@ class ClientConnection(StompProtocol):
         if self._is_started:
             self.advance()
         else:
-            self._context.paced.do(self, self.advance)
+            self._advance_paced()
+            if self._is_queued:
+                self._read_or_pause()
 
     def eof_received(self) -> bool:
         """The client sends no more. The gateway still carries out and answers what it sent."""
@@ -218,7 +222,7 @@ class ClientConnection(StompProtocol):
             # A client that has ended TLS cannot receive anything.
             self.advance()
             return False
-        self._context.paced.do(self, self.advance)
+        self._advance_paced()
         return not self._is_closed
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -235,7 +239,7 @@ class ClientConnection(StompProtocol):
         if not self._is_closed:
             self._bridge.client_gone()
             self.session.release(Hold.CLIENT_WRITE)
-            self._context.paced.do(self, self.advance)
+            self._advance_paced()
 
     def violated(self, reason: str) -> None:
         """The client broke the protocol below STOMP. What it sent before is carried out, then it gets an ERROR."""
@@ -273,6 +277,16 @@ class ClientConnection(StompProtocol):
             self._advance()
         except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
             self.failed(error)
+
+    def _advance_paced(self) -> None:
+        """Advance when there is time for it in a round of the event loop: now, or once however often this is called."""
+        if not self._is_queued:
+            self._is_queued = True
+            self._context.paced.do(self, self._paced_turn)
+
+    def _paced_turn(self) -> None:
+        self._is_queued = False
+        self.advance()
 
     def _advance(self) -> None:
         session = self.session
@@ -348,7 +362,7 @@ class ClientConnection(StompProtocol):
 
     def _read_or_pause(self) -> None:
         self.stats.batch_done()
-        wanted = self.session.wants_read and not self._waits_for_turn
+        wanted = self.session.wants_read and not self._waits_for_turn and not self._is_queued
         if wanted is not self._reading and not self._is_lost:
             self._reading = wanted
             if wanted:

@@ -10,28 +10,32 @@ import asyncio
 import math
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from hashlib import blake2b
 from typing import Final, TypeVar
 
 from gateway.config.model import FailedLoginLimits
+from gateway.config.virtual_host import Upstream, VirtualHost
 from gateway.errors import GatewayError
 from gateway.server.broker.broker_errors import ACCESS_REFUSED, LinkDownError, UpstreamError
 from gateway.server.broker.connector import Credentials
 from gateway.server.client_address import network_of
 from gateway.server.recent_counts import RecentCounts
 
-# Logins of one address that brokers are asked about at once. Otherwise a thousand connections could each try a passcode
-# before the first answer.
+# Logins of one address that one upstream is asked about at once. Otherwise a thousand connections could each try a
+# passcode before the first answer.
 _MAX_AT_ONCE: Final = 32
 
-# How long accepted credentials are remembered, in seconds.
+# How long accepted credentials are remembered after the last time, in seconds.
 _REMEMBERED: Final = 3600.0
 
 _KEY_SIZE: Final = 32
 _HASH_SIZE: Final = 16
 
 Answer = TypeVar("Answer")
+
+_SlotKey = tuple[str, Upstream]
+"""An address, and where its logins are checked."""
 
 
 class TooManyFailedLoginsError(GatewayError):
@@ -56,9 +60,9 @@ class FailedLogins:
         self._by_login = RecentCounts(clock, limits.window)
         self._by_address = RecentCounts(clock, limits.window)
         self._accepted = RecentCounts(clock, _REMEMBERED)
-        # Addresses whose logins are being checked.
-        self._slots: dict[str, asyncio.Semaphore] = {}
-        self._users: dict[str, int] = {}
+        # Addresses whose logins are being checked, and where: a login may wait long for a broker that is away.
+        self._slots: dict[_SlotKey, asyncio.Semaphore] = {}
+        self._users: dict[_SlotKey, int] = {}
 
     def configure(self, limits: FailedLoginLimits) -> None:
         """Other limits hold from now on."""
@@ -66,43 +70,57 @@ class FailedLogins:
         self._by_login.seconds = self._by_address.seconds = limits.window
 
     async def guard(
-        self, host: str, virtual_host: str, credentials: Credentials, ask: Callable[[], Awaitable[Answer]]
+        self,
+        host: str,
+        virtual_host: VirtualHost,
+        credentials: Credentials,
+        ask: Callable[[], Awaitable[Answer]],
+        patience: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
     ) -> Answer:
         """Ask the broker about a login from an IP address. A refusal is counted, and after some it comes late.
+
+        ``patience`` bounds how long the answer may take.
 
         Raises:
             TooManyFailedLoginsError: the broker is not asked.
             Exception: those of ``ask``.
         """
         address = network_of(host)
-        accepted = self._hash(address, virtual_host, credentials.login, credentials.passcode)
+        accepted = self._hash(address, virtual_host.name, credentials.login, credentials.passcode)
         login = self._hash(address, credentials.login)
         try:
-            if not self._accepted.count(accepted):
-                async with self._slot(address):
-                    # Another connection may have been accepted while this one waited.
-                    if not self._accepted.count(accepted):
-                        self._check(login, address)
-                        answer = await ask()
-                        self._accepted.add(accepted)
-                        return answer
-            return await ask()
+            async with patience():
+                answer = await self._ask(accepted, login, (address, virtual_host.upstream), ask)
         except UpstreamError as refusal:
             if refusal.code == ACCESS_REFUSED and not isinstance(refusal, LinkDownError):
                 await asyncio.sleep(self._refused(login, address))
             raise
+        self._accepted.renew(accepted)
+        return answer
+
+    async def _ask(self, accepted: bytes, login: bytes, key: _SlotKey, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        if not self._accepted.count(accepted):
+            async with self._slot(key):
+                # Another connection may have been accepted while this one waited.
+                if not self._accepted.count(accepted):
+                    self._check(login, key[0])
+                    answer = await ask()
+                    # Before others get the slot.
+                    self._accepted.renew(accepted)
+                    return answer
+        return await ask()
 
     @asynccontextmanager
-    async def _slot(self, address: str) -> AsyncIterator[None]:
-        slots = self._slots.setdefault(address, asyncio.Semaphore(_MAX_AT_ONCE))
-        self._users[address] = self._users.get(address, 0) + 1
+    async def _slot(self, key: _SlotKey) -> AsyncIterator[None]:
+        slots = self._slots.setdefault(key, asyncio.Semaphore(_MAX_AT_ONCE))
+        self._users[key] = self._users.get(key, 0) + 1
         try:
             async with slots:
                 yield
         finally:
-            self._users[address] -= 1
-            if not self._users[address]:
-                del self._users[address], self._slots[address]
+            self._users[key] -= 1
+            if not self._users[key]:
+                del self._users[key], self._slots[key]
 
     def _check(self, login: bytes, address: str) -> None:
         limits = self._limits

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final
 
 import structlog
@@ -11,6 +14,7 @@ from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.broker_errors import ACCESS_REFUSED, CONNECTION_FORCED, LinkDownError, UpstreamError
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.link_pool import LinkPool, LoginLinks
+from gateway.server.client.expire import expire
 from gateway.server.client.failed_logins import TooManyFailedLoginsError
 from gateway.server.client.session_limits import LimitReachedError, SessionLimits, SessionRates
 from gateway.server.log_limits import LogLimits
@@ -77,7 +81,11 @@ class LoginHandler:
             return ops.LoginFailed(ACCESS_REFUSED, "ACCESS_REFUSED")
         try:
             version = await self._limits.failed_logins.guard(
-                self._host, virtual_host.name, credentials, lambda: self._accept(virtual_host, credentials)
+                self._host,
+                virtual_host,
+                credentials,
+                lambda: self._accept(virtual_host, credentials),
+                partial(self._patiently, virtual_host),
             )
         except TooManyFailedLoginsError as failed:
             self._log_refusal(virtual_host, credentials, str(failed))
@@ -88,7 +96,7 @@ class LoginHandler:
             return ops.SessionRefused(full.scope, full.limit)
         except LinkDownError as down:
             name = virtual_host.name
-            if (left_out := self._log_limits.for_virtual_host(name)) is not None:
+            if not self._is_closed and (left_out := self._log_limits.for_virtual_host(name)) is not None:
                 log.warning("upstream unreachable", virtual_host=name, reason=down.detail, left_out=left_out)
             return ops.BrokerUnreachable()
         except UpstreamError as refusal:
@@ -99,7 +107,7 @@ class LoginHandler:
     async def _accept(self, virtual_host: VirtualHost, credentials: Credentials) -> tuple[int, ...]:
         """Get the links and count the session; the broker's version."""
         self._limits.check(virtual_host, self._host)
-        self._links = await self._wait_for_login(virtual_host, credentials)
+        self._links = await self._pool.log_in(virtual_host, credentials, self._client, self._session)
         version = self._links.broker_version
         if self._is_closed:
             self.release_links()
@@ -107,13 +115,17 @@ class LoginHandler:
             self.rates = self._limits.enter(virtual_host, credentials.login, self._host)
         return version
 
-    async def _wait_for_login(self, virtual_host: VirtualHost, credentials: Credentials) -> LoginLinks:
-        """The links, once a broker has accepted the login; while there is no broker, until the client's time is up."""
-        if not virtual_host.upstream.ride_through:
-            return await self._pool.log_in(virtual_host, credentials, self._client, self._session)
+    @asynccontextmanager
+    async def _patiently(self, virtual_host: VirtualHost) -> AsyncIterator[None]:
+        """Wait for an answer until the session is over; where sessions ride through, until the client's time is up.
+
+        Raises:
+            LinkDownError: it did not come.
+        """
         try:
-            async with asyncio.timeout_at(self._deadline) as self._patience:
-                return await self._pool.log_in(virtual_host, credentials, self._client, self._session)
+            async with asyncio.timeout_at(self._deadline if virtual_host.upstream.ride_through else None) as patience:
+                self._patience = patience
+                yield
         except TimeoutError:
             raise self._pool.dialer.unanswered(virtual_host.upstream) from None
         finally:
@@ -136,9 +148,8 @@ class LoginHandler:
     def close(self) -> None:
         """The session is over. A login that is still under way must not be counted; ``release_links`` follows."""
         self._is_closed = True
-        if self._patience is not None:
-            self._patience.reschedule(asyncio.get_running_loop().time())
         self.log_out()
+        expire(self._patience)
 
     def release_links(self) -> None:
         """Give the links back, at the end or before another login."""

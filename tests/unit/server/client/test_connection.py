@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Coroutine
+from collections import deque
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ from gateway.server.broker.link_pool import LinkPool
 from gateway.server.client.connection import ClientConnection, ServerContext
 from gateway.server.client.paced_work import PacedWork
 from gateway.server.client.session_limits import SessionLimits
+from gateway.server.fault_boundary import FaultOwner
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.log_limits import LogLimits, LogRateLimiter
 from gateway.server.process.gateway import Gateway
@@ -76,6 +78,9 @@ class Connections:
     """Makes connections of clients, on a clock that is set by hand. The `login_timeout` is 10 seconds."""
 
     clock: Clock = field(default_factory=Clock)
+    # On its own clock no time passes, so nothing waits for a later round.
+    paced: PacedWork = field(default_factory=lambda: PacedWork(Clock()))
+    logging: Logging = field(default_factory=Logging)
 
     def __post_init__(self) -> None:
         self.listener = parse("listeners: [{tcp: '127.0.0.1:0', login_timeout: 10s}]", environment={}).listeners[0]
@@ -90,9 +95,8 @@ class Connections:
             journal=journal,
             stats=stats,
             limits=SessionLimits(self.clock),
-            log_limits=LogLimits(Logging(), self.clock),
-            # No time passes, so nothing waits for a later round.
-            paced=PacedWork(self.clock),
+            log_limits=LogLimits(self.logging, self.clock),
+            paced=self.paced,
         )
 
     def _spawn(self, work: Coroutine[Any, Any, None], *, name: str | None = None) -> asyncio.Task[None]:
@@ -131,6 +135,65 @@ async def test_after_a_read_of_full_size_others_have_their_turn() -> None:
         client.data_received(b"\n" * 1000)
         assert wire.reading == [False, True]
         wire.reading.clear()
+    client.connection_lost(None)
+
+
+class BusyRounds(PacedWork):
+    """Others have used up the time of each round, until the test gives this work its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: deque[Callable[[], object]] = deque()
+
+    def do(self, owner: FaultOwner, call: Callable[[], object]) -> None:
+        self.waiting.append(call)
+
+    def next_round(self) -> None:
+        while self.waiting:
+            self.waiting.popleft()()
+
+
+@pytest.mark.parametrize("piece", [b"\n" * 60_000, b"SEND\nx:" + b"y" * 60_000], ids=["nothing", "half a frame"])
+async def test_a_stranger_is_not_read_while_its_input_waits_for_its_turn(piece: bytes) -> None:
+    paced = BusyRounds()
+    connections = Connections(paced=paced)
+    client, wire = connections.accept(connections.clock.now)
+    client.data_received(piece)
+    assert wire.reading == [False]
+    # Whatever else makes the session go on.
+    client.advance()
+    assert wire.reading == [False]
+    paced.next_round()
+    assert wire.reading == [False, True]
+    client.connection_lost(None)
+
+
+async def test_input_of_a_stranger_waits_once_however_many_pieces_it_comes_in() -> None:
+    paced = BusyRounds()
+    connections = Connections(paced=paced)
+    client, wire = connections.accept(connections.clock.now)
+    for byte in encoded("ACK") + b"\n" * 100:
+        client.data_received(bytes((byte,)))
+    client.connection_lost(None)
+    assert len(paced.waiting) == 1
+    paced.next_round()
+    assert client.session.traffic.frames_received == 1
+    assert wire.written == b""
+
+
+async def test_after_input_that_is_malformed_nothing_is_kept() -> None:
+    paced = BusyRounds()
+    connections = Connections(paced=paced)
+    client, wire = connections.accept(connections.clock.now)
+    client.data_received(b"CONNECT\n")
+    paced.next_round()
+    client.data_received(b"no colon\n")
+    buffered = client._decoder.buffered
+    for _ in range(10):
+        client.data_received(b"x" * 60_000)
+    assert client._decoder.buffered == buffered
+    paced.next_round()
+    assert wire.written.startswith(b"ERROR\n")
     client.connection_lost(None)
 
 
@@ -195,7 +258,7 @@ async def test_a_repeated_error_is_one_line_and_the_end_tells_how_many() -> None
 
 
 async def test_the_lines_about_one_address_are_bounded() -> None:
-    connections = Connections()
+    connections = Connections(logging=Logging(lines_per_address=1000))
     with structlog.testing.capture_logs() as lines:
         for _ in range(600):
             client, _ = connections.accept(connections.clock.now)

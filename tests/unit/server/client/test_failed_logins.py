@@ -7,13 +7,27 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.config.model import FailedLoginLimits
+from gateway.config.model import FailedLoginLimits, GatewayConfig, Logging
+from gateway.config.scalars import BrokerUrl
+from gateway.config.virtual_host import Upstream, VirtualHost
+from gateway.journal.journal import Journal
 from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
 from gateway.server.broker.connector import Credentials
+from gateway.server.broker.link_pool import LinkPool, LoginLinks
 from gateway.server.client.failed_logins import FailedLogins, TooManyFailedLoginsError
+from gateway.server.client.login_handler import LoginHandler
+from gateway.server.client.session_limits import SessionLimits
+from gateway.server.log_limits import LogLimits
+from gateway.server.stats import GatewayStats
+from gateway.server.tls_contexts import TlsContexts
+from gateway.session import ops
+from tests.support.deadline import PATIENCE
 
 RIGHT = "right"
 HERE, THERE = "192.0.2.1", "192.0.2.2"
+HEALTHY = VirtualHost(name="/")
+# Its broker is away.
+DEAD = VirtualHost(name="dead", upstream=Upstream(urls=(BrokerUrl("amqp", "192.0.2.9", 5672),)))
 
 
 class Door:
@@ -32,12 +46,19 @@ class Door:
         self.delays.append(seconds)
 
     async def log_in(
-        self, passcode: str, login: str = "a", host: str = HERE, error: Callable[[], Exception] | None = None
+        self,
+        passcode: str,
+        login: str = "a",
+        host: str = HERE,
+        error: Callable[[], Exception] | None = None,
+        virtual_host: VirtualHost = HEALTHY,
     ) -> str:
         """The outcome: accepted, refused, or until when no login is tried."""
 
         async def ask() -> str:
             self.asked += 1
+            if virtual_host is DEAD:
+                await asyncio.Event().wait()
             await self.open.wait()
             if error is not None:
                 raise error()
@@ -46,7 +67,7 @@ class Door:
             return "accepted"
 
         try:
-            return await self.failed.guard(host, "/", Credentials(login, passcode), ask)
+            return await self.failed.guard(host, virtual_host, Credentials(login, passcode), ask)
         except TooManyFailedLoginsError as limit:
             return f"wait {limit.seconds}"
         except UpstreamError:
@@ -101,6 +122,64 @@ async def test_a_client_that_was_accepted_is_never_locked_out_by_others_behind_i
     for _ in range(2):
         await door.log_in("wrong", host=THERE)
     assert await door.log_in(RIGHT, host=THERE) == "wait 60"
+
+
+async def test_an_acceptance_is_remembered_from_the_last_one_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    door = Door(monkeypatch, per_login=2)
+    for _ in range(4):
+        assert await door.log_in(RIGHT) == "accepted"
+        door.now += 3000
+    assert [await door.log_in("wrong") for _ in range(3)] == ["refused", "refused", "wait 60"]
+    assert await door.log_in(RIGHT) == "accepted"
+    door.now += 3601
+    assert [await door.log_in("wrong") for _ in range(3)] == ["refused", "refused", "wait 60"]
+    assert await door.log_in(RIGHT) == "wait 60"
+
+
+async def test_logins_that_wait_for_a_broker_that_is_away_do_not_hold_up_those_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    door = Door(monkeypatch)
+    waiting = [asyncio.ensure_future(door.log_in(str(number), virtual_host=DEAD)) for number in range(40)]
+    while door.asked < 32:
+        await asyncio.wait(waiting, timeout=0)
+    assert await asyncio.wait_for(door.log_in(RIGHT), PATIENCE) == "accepted"
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+    assert not door.failed._slots
+
+
+@pytest.mark.parametrize("ride_through", [0, 60])
+async def test_a_login_whose_session_is_over_waits_no_longer(
+    ride_through: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    async def log_in(*_: object) -> LoginLinks:
+        nonlocal asked
+        asked += 1
+        return await asyncio.Future()
+
+    monkeypatch.setattr(LinkPool, "log_in", log_in)
+    clock = asyncio.get_running_loop().time
+    contexts, journal = TlsContexts(), Journal(GatewayConfig())
+    pool = LinkPool(clock, asyncio.ensure_future, journal, GatewayStats(("/",)), "node", contexts)
+    limits, log_limits = SessionLimits(clock), LogLimits(Logging(), clock)
+    virtual_host = VirtualHost(name="/", upstream=Upstream(ride_through=ride_through))
+    handlers = [LoginHandler(pool, limits, log_limits, HERE, "c", "s", clock() + 3600) for _ in range(33)]
+    tasks = [asyncio.ensure_future(each.log_in(ops.Login(virtual_host, b"a", b"b"))) for each in handlers]
+    while asked < 32:
+        await asyncio.wait(tasks, timeout=0)
+    # The last one waits for the others' answers; the first one has asked.
+    for number in (-1, 0):
+        handlers[number].close()
+        assert isinstance(await asyncio.wait_for(tasks[number], PATIENCE), ops.BrokerUnreachable)
+    assert asked == 32
+    for each in handlers:
+        each.close()
+    await asyncio.wait(tasks)
+    assert not limits.failed_logins._slots
 
 
 async def test_only_refused_credentials_count(monkeypatch: pytest.MonkeyPatch) -> None:
