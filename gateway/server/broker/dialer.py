@@ -54,6 +54,12 @@ class Dialer:
             for broker in dict.fromkeys(upstream.urls)
         ]
 
+    def unanswered(self, upstream: Upstream) -> LinkDownError:
+        """The error for somebody who has waited in vain, with what is known of each broker."""
+        known = [f"{circuit.broker}: {circuit.reason}" for circuit in self.circuits(upstream) if circuit.is_open]
+        detail = "; ".join(known) or "no broker answered in time"
+        return LinkDownError(CONNECTION_FORCED, "no broker answers", detail)
+
     def keep(self, upstreams: Iterable[Upstream]) -> None:
         """Forget the brokers of a configuration that is not in use any more."""
         wanted = {(broker, upstream.tls) for upstream in upstreams for broker in upstream.urls}

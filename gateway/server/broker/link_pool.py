@@ -72,7 +72,7 @@ class LoginLinks:
         self._opening: dict[str, asyncio.Future[Link]] = {}
         # Whether a broker refused the login when a draining link was to be replaced.
         self._is_refused = False
-        self._redial = Redial(self.check_login, slots or dial_slots(), virtual_host.name)
+        self._redial = Redial(self.check_login, slots or dial_slots())
         # How many of its sessions have their channels restored at the same time.
         self.restoring = asyncio.Semaphore(_RESTORING)
 
@@ -361,7 +361,7 @@ class LinkPool:
                 async with asyncio.timeout(ride_through):
                     await links.wait_for_login()
             except TimeoutError:
-                raise LinkDownError(CONNECTION_FORCED, "no broker answers") from None
+                raise self.dialer.unanswered(links.virtual_host.upstream) from None
 
     async def fail_back(self, virtual_host: VirtualHost) -> int:
         """Drain the links of a virtual host that are not on its preferred broker; how many there are.

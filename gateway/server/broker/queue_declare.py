@@ -104,7 +104,8 @@ class ExclusiveQueues:
         self._declaring[queue.name] = asyncio.Event()
         try:
             return await declare(queue)
-        except BaseException:
+        except Exception:
+            # Not if it was cancelled: the broker may have the queue, and ``delete`` has to delete it.
             self.forget(queue.name)
             raise
         finally:

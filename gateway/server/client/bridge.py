@@ -217,6 +217,9 @@ class Bridge:
             await self._declare(operation.queue, channel)
         if operation.confirms and not channel.has_confirms:
             await channel.select_confirms()
+        if channel is not self._publishing:
+            # Its link was lost while a queue was declared on another one.
+            raise LinkDownError(CONNECTION_FORCED, "CONNECTION_FORCED - the connection to the broker was lost")
         return ops.PublisherPrepared(channel.number, channel.link.tuning.frame_max, operation.confirms, is_new)
 
     async def _discard_publishing(self) -> None:
@@ -259,6 +262,10 @@ class Bridge:
         return await declare(queue)
 
     async def _control_channel(self) -> LinkChannel:
+        if self._control is not None and self._control.closed is not None:
+            # The broker closes the channel of a declaration that it refuses.
+            self._control.leave_owner()
+            self._control = None
         if self._control is None:
             self._control = await self.links.consuming_channel()
             self._control.set_owner(self)
@@ -497,6 +504,11 @@ class Bridge:
         """Whether a subscription has no channel, and has not ended meanwhile."""
         return subscription not in self._consuming and self._session.subscriptions.is_current(subscription)
 
+    @property
+    def lacks_publisher(self) -> bool:
+        """Whether the session has no publishing channel."""
+        return self._publishing is None
+
     async def restore_queues(self, operation: ops.Recover) -> None:
         """Take the exclusive queues of the session again that were lost, apart from those that subscriptions declare.
 
@@ -624,13 +636,14 @@ class Bridge:
         if self._is_released:
             return
         self._is_released = True
+        # First of all, so that no fault keeps the links for ever. The task begins after this function.
+        _ = self._spawn(self._release(), name=f"stomp-release {self._client}")
+        # At once: the client may connect again before its channels are closed.
+        self._login.close()
         self._recovery.stop()
         for link_is_lost in self._cancelled.values():
             link_is_lost.set()
-        # At once: the client may connect again before its channels are closed.
-        self._login.close()
         self.client_gone()
-        _ = self._spawn(self._release(), name=f"stomp-release {self._client}")
 
     async def _release(self) -> None:
         task = self._task

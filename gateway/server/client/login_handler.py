@@ -14,6 +14,7 @@ from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.broker_errors import ACCESS_REFUSED, CONNECTION_FORCED, LinkDownError, UpstreamError
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.link_pool import LinkPool, LoginLinks
+from gateway.server.client.expire import expire
 from gateway.server.client.failed_logins import TooManyFailedLoginsError
 from gateway.server.client.session_limits import LimitReachedError, SessionLimits, SessionRates
 from gateway.server.log_limits import LogLimits
@@ -126,7 +127,7 @@ class LoginHandler:
                 self._patience = patience
                 yield
         except TimeoutError:
-            raise LinkDownError(CONNECTION_FORCED, "no broker answers", "no broker answered in time") from None
+            raise self._pool.dialer.unanswered(virtual_host.upstream) from None
         finally:
             self._patience = None
 
@@ -147,9 +148,8 @@ class LoginHandler:
     def close(self) -> None:
         """The session is over. A login that is still under way must not be counted; ``release_links`` follows."""
         self._is_closed = True
-        if self._patience is not None:
-            self._patience.reschedule(asyncio.get_running_loop().time())
         self.log_out()
+        expire(self._patience)
 
     def release_links(self) -> None:
         """Give the links back, at the end or before another login."""

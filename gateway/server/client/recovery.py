@@ -21,6 +21,7 @@ from gateway.server.broker.broker_errors import (
 )
 from gateway.server.broker.link_pool import LoginLinks
 from gateway.server.broker.redial import Backoff
+from gateway.server.client.expire import expire
 from gateway.session import ops
 from gateway.session.subscription import Subscription
 
@@ -38,6 +39,9 @@ class _Restorer(Protocol):
     def what_is_lost(self) -> ops.Recover: ...
 
     def lacks_consumer(self, subscription: Subscription) -> bool: ...
+
+    @property
+    def lacks_publisher(self) -> bool: ...
 
     async def restore_queues(self, operation: ops.Recover) -> None: ...
 
@@ -61,8 +65,7 @@ class Recovery:
     def stop(self) -> None:
         """What is lost is not needed any more. A recovery under way ends soon, and without an outcome."""
         self._stopped.set()
-        if self._bound is not None:
-            self._bound.reschedule(asyncio.get_running_loop().time())
+        expire(self._bound)
 
     async def run(self, operation: ops.Recover, ride_through: float) -> ops.Event | None:
         """Bring everything back; None if it was stopped. The time for it runs from the loss of the link."""
@@ -118,5 +121,6 @@ class Recovery:
                 if restorer.lacks_consumer(request.subscription):
                     subscribed[request.subscription] = await restorer.restore_consumer(request)
             publisher = await restorer.restore_publisher(lost) if lost.publishing else None
-            if not restorer.what_is_lost().subscriptions:
+            lost = restorer.what_is_lost()
+            if not lost.subscriptions and not (lost.publishing and restorer.lacks_publisher):
                 return publisher

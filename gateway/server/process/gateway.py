@@ -190,7 +190,7 @@ class Gateway:
         if config.logging != self.config.logging:
             configure_logs(config.logging)
         self.config = config
-        restart = self.journal.use(config, journal)
+        restart = self.journal.use(journal)
         self._flush_journal()
         self.stats.add_hosts(config.virtual_hosts)
         self.pool.dialer.keep(virtual_host.upstream for virtual_host in config.resolved_virtual_hosts())

@@ -1,6 +1,4 @@
-"""The client-properties of links leave room for long credentials, and name a session only where there is one; and how
-many lines about links there are.
-"""
+"""The client-properties of links, which leave room for long credentials, and how many log lines links may cause."""
 
 from __future__ import annotations
 

@@ -80,11 +80,12 @@ class Connections:
     clock: Clock = field(default_factory=Clock)
     # On its own clock no time passes, so nothing waits for a later round.
     paced: PacedWork = field(default_factory=lambda: PacedWork(Clock()))
+    logging: Logging = field(default_factory=Logging)
 
     def __post_init__(self) -> None:
         self.listener = parse("listeners: [{tcp: '127.0.0.1:0', login_timeout: 10s}]", environment={}).listeners[0]
         self.log_limiter = LogRateLimiter(self.clock)
-        log_limits = self.log_limits = LogLimits(Logging(), self.clock)
+        log_limits = self.log_limits = LogLimits(self.logging, self.clock)
         stats, journal = GatewayStats(("/",)), Journal(GatewayConfig())
         self._context = ServerContext(
             server=b"gateway",
@@ -258,7 +259,7 @@ async def test_a_repeated_error_is_one_line_and_the_end_tells_how_many() -> None
 
 
 async def test_the_lines_about_one_address_are_bounded() -> None:
-    connections = Connections()
+    connections = Connections(logging=Logging(lines_per_address=1000))
     with structlog.testing.capture_logs() as lines:
         for _ in range(600):
             client, _ = connections.accept(connections.clock.now)

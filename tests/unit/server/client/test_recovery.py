@@ -31,6 +31,8 @@ class Bridge:
         self.failures: dict[str, list[Exception]] = {}
         self.calls: list[str] = []
         self.is_down = False
+        # How often the publishing link is lost again while the rest comes back.
+        self.publisher_losses = 0
         self.links = cast(Any, SimpleNamespace(come_back=self._come_back, restoring=asyncio.Semaphore(1)))
 
     async def _come_back(self) -> None:
@@ -48,6 +50,10 @@ class Bridge:
     def lacks_consumer(self, subscription: Subscription) -> bool:
         return any(each.subscription is subscription for each in self.wanted)
 
+    @property
+    def lacks_publisher(self) -> bool:
+        return self.publisher_losses > 0
+
     async def restore_queues(self, operation: ops.Recover) -> None:
         pass
 
@@ -61,6 +67,7 @@ class Bridge:
     async def restore_publisher(self, operation: ops.Recover) -> ops.PublisherPrepared:
         self.calls.append("publisher")
         self._fail("publisher")
+        self.publisher_losses -= 1
         return PREPARED
 
 
@@ -86,6 +93,13 @@ async def test_what_passes_is_waited_for_and_what_is_back_stays_back(code: int) 
 async def test_a_link_that_is_lost_again_is_waited_for() -> None:
     bridge = Bridge("a", publishing=True)
     bridge.failures["publisher"] = [LinkDownError(320, "lost again")]
+    assert isinstance(await Recovery(bridge).run(bridge.what_is_lost(), FOREVER), ops.Recovered)
+    assert bridge.calls == ["a", "publisher", "publisher"]
+
+
+async def test_it_lasts_until_all_is_there_at_the_same_time() -> None:
+    bridge = Bridge("a", publishing=True)
+    bridge.publisher_losses = 2
     assert isinstance(await Recovery(bridge).run(bridge.what_is_lost(), FOREVER), ops.Recovered)
     assert bridge.calls == ["a", "publisher", "publisher"]
 

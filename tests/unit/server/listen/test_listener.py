@@ -91,7 +91,8 @@ async def opened(
     text = f"listeners: [{{{kind}: '{host}:0', proxy_protocol: {str(proxied).lower()}, login_timeout: 1h{more}}}]"
     settings = parse(text, environment={}).listeners[0]
     listener = OpenListener(settings, factory.connect, TlsContexts(), refused=refused)
-    await listener.open()
+    await listener.bind()
+    listener.accept()
     try:
         yield listener
     finally:

@@ -1,0 +1,147 @@
+"""A broker of a few lines for unit tests of a session's bridge: its answers and the loss of links are a script."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pamqp.frame
+from pamqp import commands
+from pamqp.base import Frame
+
+from gateway.config.virtual_host import VirtualHost
+from gateway.server.broker.connector import Credentials
+from gateway.server.broker.link import ClientProperties, Link, Tuning
+from gateway.server.broker.link_pool import LoginLinks
+from gateway.server.client.bridge import Bridge
+from gateway.session import ops
+from gateway.session.connect import ClientFacts
+from gateway.session.session import Session
+from gateway.stomp.decoder import Decoder, FrameLimits
+
+_LATENCY = 0.001
+_LIMITS = FrameLimits(frame=65536)
+
+
+def usual_answer(method: Frame) -> Frame | None:
+    """What a broker answers that refuses nothing; None to what has no answer, such as a publish."""
+    if isinstance(method, commands.Queue.Declare):
+        return commands.Queue.DeclareOk(method.queue, 0, 0)
+    if isinstance(method, commands.Queue.Delete):
+        return commands.Queue.DeleteOk(0)
+    if isinstance(method, commands.Basic.Consume):
+        return commands.Basic.ConsumeOk(method.consumer_tag)
+    plain = (
+        commands.Channel.OpenOk,
+        commands.Channel.CloseOk,
+        commands.Queue.BindOk,
+        commands.Confirm.SelectOk,
+        commands.Basic.QosOk,
+    )
+    return next((answer() for answer in plain if answer.name == f"{method.name}Ok"), None)
+
+
+class ScriptedBroker:
+    """Answers on all links; ``script`` gives the answer to a method of a link."""
+
+    def __init__(self) -> None:
+        self.links: list[Link] = []
+        # The methods that came, by name.
+        self.methods: list[str] = []
+        self.script: Callable[[Link, Frame], Frame | None] = lambda link, method: usual_answer(method)
+
+    async def open_link(self, virtual_host: VirtualHost, credentials: Credentials, purpose: str, *names: str) -> Link:
+        """Open a link, as a dialer does."""
+        link = Link(ClientProperties(purpose, "/", "guest"), cast(Any, "amqp://broker"), lambda: None)
+        transport = SimpleNamespace(
+            get_write_buffer_size=lambda: 0,
+            is_reading=lambda: True,
+            abort=lambda: None,
+            write=lambda data: self._read(link, data),
+        )
+        link.opened(cast(Any, object()), cast(Any, SimpleNamespace(transport=transport)), Tuning(131072, 2047))
+        self.links.append(link)
+        return link
+
+    def _read(self, link: Link, data: bytes) -> None:
+        while data:
+            length, channel, method = cast("tuple[int, int, Frame]", pamqp.frame.unmarshal(data))
+            data = data[length:]
+            self.methods.append(method.name)
+            answer = self.script(link, method)
+            if answer is not None:
+                frame = pamqp.frame.marshal(answer, channel)
+                asyncio.get_running_loop().call_later(_LATENCY, self._answer, link, frame)
+
+    @staticmethod
+    def _answer(link: Link, frame: bytes) -> None:
+        if link.closed is None:
+            link.splitter.receive(frame)
+            link.batch_done()
+
+    def lose(self, *links: Link) -> None:
+        """Cut links, or all if none is given."""
+        for link in links or tuple(self.links):
+            if link.closed is None:
+                link.connection_lost(None, by_broker=True)
+
+
+class BridgedClient:
+    """A client with its session and its bridge to a broker, without a socket."""
+
+    def __init__(self, broker: ScriptedBroker, settings: VirtualHost) -> None:
+        self.output = b""
+        self.failures: list[Exception] = []
+        # What the end of the session has given back.
+        self.released: list[str] = []
+        self.session = Session(b"session-x", b"gateway", lambda host: settings, _LIMITS)
+        self.session.set_client(ClientFacts())
+        self._decoder = Decoder(_LIMITS)
+        self._tasks: set[asyncio.Task[None]] = set()
+        login = SimpleNamespace(
+            links=LoginLinks(settings, Credentials("guest", "guest"), broker.open_link),
+            log_in=self._log_in,
+            log_out=lambda: None,
+            close=lambda: self.released.append("login"),
+            release_links=lambda: self.released.append("links"),
+        )
+        pool = SimpleNamespace(queue_conflicts=SimpleNamespace(write=lambda *texts: None))
+        self.bridge = Bridge(self.session, self, cast(Any, pool), cast(Any, login), "client", self._spawn)
+
+    @staticmethod
+    async def _log_in(operation: ops.Login) -> ops.Event:
+        return ops.LoggedIn((3, 10, 8))
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def advance(self) -> None:
+        """Go on as far as it goes."""
+        self.session.run(self._decoder)
+        self.bridge.flush()
+        self.output += b"".join(self.session.output)
+        self.session.output.clear()
+
+    def failed(self, error: Exception) -> None:
+        """A fault of the gateway."""
+        self.failures.append(error)
+
+    async def say(self, *frames: str, seconds: float = 1.0) -> None:
+        """Send frames, and let some time pass."""
+        self._decoder.feed("".join(f"{frame}\0" for frame in frames).encode())
+        self.advance()
+        await asyncio.sleep(seconds)
+
+    async def connect(self) -> None:
+        """Log in."""
+        await self.say("CONNECT\naccept-version:1.2\nlogin:guest\npasscode:guest\nhost:/\n\n")
+
+    def leave(self) -> None:
+        """Hang up."""
+        self.session.client_gone()
+        self.bridge.release()

@@ -1,0 +1,128 @@
+"""What a session's bridge does when links are lost, or the broker refuses, at moments that real brokers rarely give."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from pamqp import commands
+from pamqp.base import Frame
+
+from gateway.config.virtual_host import VirtualHost
+from gateway.server.broker.broker_errors import LinkDownError
+from gateway.server.broker.link import Link
+from gateway.session import ops
+from gateway.session.context import State
+from gateway.session.queues import QueueSpec
+from tests.support.scripted_broker import BridgedClient, ScriptedBroker, usual_answer
+from tests.support.virtual_time import run_in_virtual_time
+
+SEND_EXCLUSIVE = "SEND\ndestination:/queue/x\nexclusive:true\nreceipt:1\n\nhi"
+SUBSCRIBE = "SUBSCRIBE\nid:1\ndestination:/queue/x\n\n"
+
+Scene = Callable[[ScriptedBroker, BridgedClient], Coroutine[Any, Any, None]]
+
+
+def play(scene: Scene, **settings: object) -> None:
+    """Play a scene with a client that has logged in; nothing in it may be a fault of the gateway."""
+
+    async def work() -> None:
+        broker = ScriptedBroker()
+        client = BridgedClient(broker, VirtualHost.model_validate({"name": "/", **settings}))
+        await client.connect()
+        await scene(broker, client)
+        assert client.failures == []
+
+    run_in_virtual_time(work())
+
+
+def lose_publishing_link_amid_declaration(broker: ScriptedBroker) -> None:
+    """The next time that there is a publishing link while a queue is declared, it is lost."""
+    lost: list[Link] = []
+
+    def script(link: Link, method: Frame) -> Frame | None:
+        publishing = [each for each in broker.links if each.purpose == "publish" and each.closed is None]
+        if method.name == "Queue.Declare" and publishing and not lost:
+            lost.extend(publishing)
+            asyncio.get_running_loop().call_soon(broker.lose, *publishing)
+        return usual_answer(method)
+
+    broker.script = script
+
+
+def test_a_publishing_link_that_is_lost_while_a_queue_is_declared_elsewhere_comes_back() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say(SEND_EXCLUSIVE)
+        broker.lose()
+        lose_publishing_link_amid_declaration(broker)
+        await client.say(SEND_EXCLUSIVE, seconds=10)
+        assert broker.methods.count("Basic.Publish") == 3
+
+    play(scene)
+
+
+def test_nobody_is_given_a_publishing_channel_that_is_lost_already() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        lose_publishing_link_amid_declaration(broker)
+        with pytest.raises(LinkDownError):
+            await client.bridge.restore_publisher(ops.Recover((), True, (QueueSpec("x", exclusive=True),)))
+
+    play(scene)
+
+
+def test_a_queue_that_is_locked_for_a_while_after_a_loss_is_declared_again() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say(SEND_EXCLUSIVE)
+        refusals = [commands.Channel.Close(405, "RESOURCE_LOCKED - the old connection", 50, 10)]
+
+        def script(link: Link, method: Frame) -> Frame | None:
+            return refusals.pop() if method.name == "Queue.Declare" and refusals else usual_answer(method)
+
+        broker.script = script
+        broker.methods.clear()
+        broker.lose()
+        await asyncio.sleep(10)
+        assert not refusals
+        assert broker.methods.count("Basic.Publish") == 1
+        assert not client.session.holds
+
+    play(scene)
+
+
+def test_a_session_that_ends_while_its_recovery_runs_out_of_time_gives_back_what_it_has() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say(SUBSCRIBE)
+        broker.script = lambda link, method: None
+        broker.lose()
+        # The recovery's time is up after 10 seconds, and then it waits for an answer to its clean-up.
+        await asyncio.sleep(20)
+        client.leave()
+        broker.lose()
+        await asyncio.sleep(20)
+        assert client.released == ["login", "links"]
+
+    play(scene, upstream={"ride_through": 10}, on_queue_conflict="use_existing")
+
+
+def test_a_session_that_ends_while_its_queue_is_declared_again_leaves_no_queue() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SUBSCRIBE\nid:1\nexclusive:true\nauto-delete:false\ndestination:/queue/x\n\n")
+        asked = asyncio.Event()
+
+        def script(link: Link, method: Frame) -> Frame | None:
+            if method.name == "Queue.Declare":
+                asked.set()
+            return usual_answer(method)
+
+        broker.script = script
+        broker.lose()
+        await asked.wait()
+        broker.methods.clear()
+        client.leave()
+        await asyncio.sleep(10)
+        assert "Queue.Delete" in broker.methods
+        assert client.session.state is State.CLOSED
+
+    play(scene)
