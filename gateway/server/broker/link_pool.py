@@ -28,6 +28,7 @@ from gateway.server.broker.publish_window import PublishWindow
 from gateway.server.broker.queue_declare import QueueConflictLog
 from gateway.server.broker.redial import Redial, dial_slots
 from gateway.server.fault_boundary import guarded
+from gateway.server.log_limits import LogLimits
 from gateway.server.stats import GatewayStats
 from gateway.server.tls_contexts import TlsContexts
 
@@ -243,10 +244,11 @@ class LinkPool:
         stats: GatewayStats,
         node: str,
         contexts: TlsContexts,
+        log_limits: LogLimits,
     ) -> None:
         # Every open link.
         self.links: set[Link] = set()
-        self.dialer = Dialer(clock, contexts)
+        self.dialer = Dialer(clock, contexts, log_limits)
         self._slots = dial_slots()
         self.queue_conflicts = QueueConflictLog()
         self._clock = clock
