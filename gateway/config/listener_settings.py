@@ -109,18 +109,11 @@ class ServerTls(ConfigModel):
     """The ciphers of TLS 1.2, as OpenSSL writes them, the best first. TLS 1.3 always has all of its own."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def _versions_in_order(self) -> Self:
         if self.min_version > self.max_version:
             raise mistake("max_version is below min_version, so no version is left.")
         if self.crl_file is not None and self.verify == "none":
             raise mistake("crl_file is about clients' certificates, and no client is asked for one.", _VERIFY_ADVICE)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.set_ciphers(self.ciphers)
-        try:
-            context.load_cert_chain(self.cert_file, self.key_file)
-        except OSError as error:
-            reason = error.strerror or error
-            raise mistake(f"OpenSSL refuses this certificate with these ciphers: {reason}") from None
         return self
 
 
