@@ -116,7 +116,7 @@ class FrameError(GatewayError):
 
 
 class CertificateUnreadableError(GatewayError):
-    """A client's certificate has parts that cannot be read. The log says which."""
+    """A client's certificate has parts that cannot be read; the text says which, for the log only."""
 
 
 class TlsHandshakeError(FrameError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import signal
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 import pytest_asyncio
+import structlog
 
 from deploy.local.broker import Broker, running
 from deploy.local.given import GivenBroker
@@ -105,6 +107,17 @@ def journals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STATE_DIRECTORY", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture
+def logs_as_before() -> Iterator[None]:
+    """A test that configures the logs of its own process leaves them as they were."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

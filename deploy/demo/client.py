@@ -46,6 +46,7 @@ class Client(asyncio.Protocol):
         self.messages: deque[Frame] = deque()
         self.errors: deque[Frame] = deque()
         self.unconfirmed = 0
+        self._without_receipt = 0
         self.closed = False
         self._tally = tally
         self._version = version
@@ -219,6 +220,8 @@ class Client(asyncio.Protocol):
             self._numbers += 1
             self.unconfirmed += 1
             headers["receipt"] = f"{_SEND_RECEIPT}{self._numbers}"
+        else:
+            self._without_receipt += 1
         self.write("SEND", body, destination=destination, **headers)
 
     async def subscribe(self, destination: str, name: str, ack: str = "auto", **headers: str) -> None:
@@ -289,8 +292,9 @@ class Client(asyncio.Protocol):
         self._transport.resume_reading()
 
     async def disconnect(self) -> None:
-        """DISCONNECT, and wait for the RECEIPT and the end."""
+        """DISCONNECT, and wait for the RECEIPT, which means that all messages are confirmed, and the end."""
         await self.ask("DISCONNECT")
+        self._tally.add("confirms", self._without_receipt)
         await self.wait_closed()
 
     async def wait_closed(self) -> None:

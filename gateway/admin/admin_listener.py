@@ -17,6 +17,7 @@ from gateway.config.model import GatewayConfig
 from gateway.config.scalars import SocketAddress
 from gateway.errors import ListenError
 from gateway.server.listen.listener import OpenListener
+from gateway.server.tls_contexts import TlsContexts
 
 if TYPE_CHECKING:
     from gateway.admin.http_server import AdminHttpServer
@@ -39,6 +40,7 @@ class AdminListener:
         self._address = settings.address
         self._listener: OpenListener | None = None
         self._http: AdminHttpServer | None = None
+        self._contexts: TlsContexts | None = None
 
     async def start(self, gateway: Gateway) -> None:
         """Listen.
@@ -50,16 +52,17 @@ class AdminListener:
         address = self._address
         if address is None:
             return
+        self._contexts = gateway.tls_contexts
         # In a thread, so that clients are served meanwhile.
         module = await asyncio.to_thread(import_module, "gateway.admin.http_server")
         http: AdminHttpServer = module.AdminHttpServer(gateway, self._settings)
         listener = OpenListener(
-            self._listener_settings(address), http.connection, gateway.tls_contexts, speaks_http=True
+            self._listener_settings(address, self._settings), http.connection, gateway.tls_contexts, speaks_http=True
         )
         await http.start()
         self._http = http
         try:
-            await listener.open()
+            await listener.bind()
         except OSError as error:
             if self._settings.model_fields_set:
                 raise ListenError(str(address), error, "admin") from error
@@ -68,10 +71,21 @@ class AdminListener:
                 hint="give another address under admin in the configuration, or address: null",
             )  # fmt: skip
             return
+        listener.accept()
         self._listener = listener
         scheme = "http" if self._settings.tls is None else "https"
         for host, port in listener.addresses:
             log.info("admin listening", url=f"{scheme}://{SocketAddress(host, port)}/")
+
+    def prepare(self, config: GatewayConfig) -> object:
+        """Make the TLS context of another configuration, to be kept until ``reload``.
+
+        Raises:
+            GatewayError: it cannot be used.
+        """
+        if self._contexts is None or self._address is None:
+            return None
+        return self._contexts.prepare([self._listener_settings(self._address, config.admin).tls])
 
     async def reload(self, config: GatewayConfig) -> dict[str, str]:
         """Use other users, host names and TLS settings. The address stays."""
@@ -80,12 +94,13 @@ class AdminListener:
             self._http.use(config.admin)
         if self._listener is None or self._http is None or self._address is None:
             return {} if config.admin.address == self._address else {"admin.address": "none"}
-        await self._listener.change(self._listener_settings(self._address), self._http.connection)
+        await self._listener.change(self._listener_settings(self._address, config.admin), self._http.connection)
         return {} if config.admin.address == self._address else {"admin.address": str(self._address)}
 
-    def _listener_settings(self, address: SocketAddress) -> Listener:
+    @staticmethod
+    def _listener_settings(address: SocketAddress, settings: AdminSettings) -> Listener:
         """The settings of a listener for STOMP clients, so that it withstands the same attacks."""
-        tls = self._settings.tls
+        tls = settings.tls
         return Listener(
             tcp=address,
             tls=None if tls is None else ListenerTls.model_construct(**dict(tls)),

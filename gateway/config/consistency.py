@@ -8,12 +8,14 @@ users see all mistakes at once. It ignores what has the wrong shape, since valid
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pydantic_core import PydanticCustomError
 
 from gateway.config.config_files import ConfigFiles, default_journal_directory
+from gateway.config.listener_settings import ServerTls
 from gateway.config.mistakes import Finding, Trail, closest, mapping, path_text
 from gateway.config.model import PASS_THROUGH, GatewayConfig
 from gateway.config.rules import DestinationRule, QueueArguments
@@ -181,6 +183,7 @@ def model_contradictions(config: GatewayConfig, files: ConfigFiles) -> Iterator[
     virtual_hosts = {virtual_host.name: virtual_host for virtual_host in config.resolved_virtual_hosts()}
     places: dict[Trail, VirtualHostSettings] = {("defaults",): config.defaults}
     places |= {("virtual_hosts", name): entry for name, entry in config.virtual_hosts.items()}
+    yield from _certificates_and_ciphers(config)
     for virtual_host in virtual_hosts.values():
         yield from _certificate_and_key(config, virtual_host, files)
     yield from _shared_journals(virtual_hosts.values())
@@ -189,6 +192,23 @@ def model_contradictions(config: GatewayConfig, files: ConfigFiles) -> Iterator[
     for trail, place in places.items():
         yield from _low_maximum(trail, place, virtual_hosts)
     yield from _shared_renewals(config, virtual_hosts)
+
+
+def _certificates_and_ciphers(config: GatewayConfig) -> Iterator[Finding]:
+    """Certificates that are too weak for the security level of their ciphers, for example."""
+    places: list[tuple[Trail, ServerTls | None]] = [
+        (("listeners", position, "tls"), listener.tls) for position, listener in enumerate(config.listeners)
+    ]
+    for trail, tls in (*places, (("admin", "tls"), config.admin.tls)):
+        if tls is None:
+            continue
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.set_ciphers(tls.ciphers)
+        try:
+            context.load_cert_chain(tls.cert_file, tls.key_file)
+        except OSError as error:
+            reason = error.strerror or error
+            yield Finding((*trail, "ciphers"), f"OpenSSL refuses the certificate with these ciphers: {reason}.")
 
 
 def _certificate_and_key(config: GatewayConfig, virtual_host: VirtualHost, files: ConfigFiles) -> Iterator[Finding]:

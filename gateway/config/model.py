@@ -29,7 +29,7 @@ class Logging(MergeableModel):
     """console is for people, json writes one object per line."""
     level: Literal["debug", "info", "warning", "error"] = "info"
     """The least level that is logged."""
-    lines_per_address: Annotated[int, Count()] | None = 1000
+    lines_per_address: Annotated[int, Count()] | None = 10_000
     """Log lines about the clients of one address in ten seconds. Further ones are counted. null: without limit."""
     repeat_interval: Annotated[float, Duration()] = 60.0
     """An ERROR that one session gets again is logged once in this time, with the number of times. 0: each time."""

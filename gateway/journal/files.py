@@ -115,11 +115,14 @@ class Files:
 
     # For the event loop.
 
-    def start(self) -> None:
-        """Make the directory and start the thread. Raises `OSError` if the directory cannot be written."""
+    def probe(self) -> None:
+        """Make the directory. Raises `OSError` if it cannot be written."""
         _make_directory(self.directory)
         with tempfile.NamedTemporaryFile(prefix=".probe-", dir=self.directory):
             pass
+
+    def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -35,8 +36,14 @@ def node_name(configured: str | None) -> str:
 # Keys of a directory's writer, which cannot change while it writes.
 _OF_WRITERS: Final = ("node", "rotate_bytes", "rotate_after", "retain")
 
-Journals = dict[str, tuple[JournalSettings, VirtualHostJournal]]
-"""How each virtual host is journalled, with the settings that say so."""
+
+@dataclass(frozen=True, slots=True)
+class PreparedJournals:
+    """How each virtual host is journalled by a configuration, with the settings that say so, and its new writers."""
+
+    config: GatewayConfig
+    by_host: dict[str, tuple[JournalSettings, VirtualHostJournal]] = field(default_factory=dict)
+    writers: dict[Path, Writer] = field(default_factory=dict)
 
 
 class Journal:
@@ -46,7 +53,7 @@ class Journal:
         self.clock = Clock()
         self._config = config
         self._writers: dict[Path, Writer] = {}
-        self._by_host: Journals = {}
+        self._by_host: dict[str, tuple[JournalSettings, VirtualHostJournal]] = {}
 
     @property
     def is_on(self) -> bool:
@@ -70,28 +77,33 @@ class Journal:
             JournalError: a configured directory cannot be used.
             JournalKeyError: the key that logins are hashed with cannot be used.
         """
-        self._by_host = self.prepare(self._config)
+        self.use(self.prepare(self._config))
 
-    def prepare(self, config: GatewayConfig) -> Journals:
-        """Open the directories of another configuration, for `use`. Raises as `start` does; nothing else changes."""
-        journals: Journals = {}
+    def prepare(self, config: GatewayConfig) -> PreparedJournals:
+        """Try the directories of another configuration, for `use`. Raises as `start` does; nothing else changes."""
+        prepared = PreparedJournals(config)
+        journals = prepared.by_host
         for virtual_host in config.resolved_virtual_hosts():
             settings = virtual_host.journal
             before = self._by_host.get(virtual_host.name)
             if before is not None and before[0] == settings:
                 # It remembers destinations, and goes on with them.
                 journals[virtual_host.name] = before
-            elif settings.level != "off" and (opened := self._opened(settings)) is not None:
+            elif settings.level != "off" and (opened := self._opened(settings, prepared)) is not None:
                 journals[virtual_host.name] = settings, opened
-        return journals
+        return prepared
 
-    def use(self, config: GatewayConfig, journals: Journals) -> dict[str, str]:
+    def use(self, prepared: PreparedJournals) -> dict[str, str]:
         """Journal new sessions by another configuration. Sessions, and directories that are open, go on as before.
 
         Returns:
             Keys that wait for a restart, each with the value that stays in use.
         """
+        config, journals = prepared.config, prepared.by_host
         self._config, self._by_host = config, journals
+        self._writers |= prepared.writers
+        for writer in prepared.writers.values():
+            writer.start()
         in_use: dict[str, str] = {}
         for name, (settings, journal) in journals.items():
             own = config.virtual_hosts[name].journal.model_fields_set
@@ -108,10 +120,10 @@ class Journal:
         for directory, writer in self._writers.items():
             log.info("journal opened", directory=str(directory), boot=writer.boot)
 
-    def _opened(self, settings: JournalSettings) -> VirtualHostJournal | None:
+    def _opened(self, settings: JournalSettings, prepared: PreparedJournals) -> VirtualHostJournal | None:
         directory = settings.directory or default_journal_directory()
         try:
-            writer = self._writers.get(directory) or self._writer(settings, directory)
+            writer = self._writers.get(directory) or self._new_writer(settings, directory, prepared)
             key = users_key(directory, settings.users_key_file) if settings.users == "hashed" else None
         except OSError as error:
             if settings.directory is not None:
@@ -132,15 +144,17 @@ class Journal:
             header_values=settings.header_values,
         )
 
-    def _writer(self, settings: JournalSettings, directory: Path) -> Writer:
-        configuration = sha256(self._config.model_dump_json().encode()).hexdigest()[:16]
+    def _new_writer(self, settings: JournalSettings, directory: Path, prepared: PreparedJournals) -> Writer:
+        if directory in prepared.writers:
+            return prepared.writers[directory]
+        configuration = sha256(prepared.config.model_dump_json().encode()).hexdigest()[:16]
         writer_settings = WriterSettings(
             directory, node_name(settings.node), settings.rotate_bytes, settings.rotate_after, settings.retain,
             __version__, configuration,
         )  # fmt: skip
         writer = Writer(writer_settings, self.clock, os.getpid())
-        writer.start()
-        self._writers[directory] = writer
+        writer.probe()
+        prepared.writers[directory] = writer
         return writer
 
     def _of(self, virtual_host: str | None) -> VirtualHostJournal | None:

@@ -101,8 +101,12 @@ class Writer:
         self._encoder = msgspec.json.Encoder()
         self._files = Files(settings.directory, settings.node, settings.retain)
 
+    def probe(self) -> None:
+        """Make the directory. Raises `OSError` if it cannot be written."""
+        self._files.probe()
+
     def start(self) -> None:
-        """Make the directory and start writing. Raises `OSError` if the directory cannot be written."""
+        """Start writing."""
         self._files.start()
 
     @property

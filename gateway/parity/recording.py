@@ -125,10 +125,10 @@ _SESSION = {
     "CONNECTED": re.compile(r"session:(session-[A-Za-z0-9_-]{22})"),
     "MESSAGE": re.compile(r"message-id:.*@@(session-[A-Za-z0-9_-]{22})@@[0-9]+"),
 }
-# Names that a server generates. A message id ends with `@@session@@tag`, and the server counts the tags.
+# Names that a server generates, in the broker's form or in that of RabbitMQ's adapter: for a `/temp-queue/` the gateway
+# takes the one and the plugin the other. A message id ends with `@@session@@tag`, and the server counts the tags.
 _GENERATED = re.compile(
-    r"(?P<generated>amq\.gen-[A-Za-z0-9_-]{22})"
-    r"|(?P<durable>stomp-subscription-[A-Za-z0-9_-]{22})"
+    r"(?P<generated>(?:amq\.gen|stomp-subscription)-[A-Za-z0-9_-]{22})"
     r"|(?P<tag>(?<=session\}@@)[0-9]+)"
 )
 _MESSAGE_ID = re.compile(r"[QT]_[^\n]*$")

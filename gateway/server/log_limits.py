@@ -98,6 +98,12 @@ class LogLimits:
         """As `LogRateLimiter.left_out`, for a line about a client at this IP address."""
         return self._addresses.left_out(network_of(host))
 
+    def for_link(self, client: str, virtual_host: str, login: str) -> int | None:
+        """The same for a line about a link: of the client at this IP address and port, or shared by a login."""
+        if not client:
+            return self._addresses.left_out((virtual_host, login))
+        return self.for_address(client.rpartition(":")[0].strip("[]"))
+
     def for_virtual_host(self, name: str) -> int | None:
         """As `LogRateLimiter.left_out`, for a line about a virtual host that each login would repeat."""
         return self._brokers.left_out(name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 from weakref import WeakValueDictionary
@@ -19,6 +19,7 @@ import structlog
 
 from gateway.config.listener_settings import ServerTls
 from gateway.config.virtual_host import UpstreamTls
+from gateway.errors import GatewayError
 
 log = structlog.get_logger("gateway.tls")
 
@@ -167,6 +168,17 @@ class TlsContexts:
         if found is None:
             found = self._contexts[settings] = TlsContext(settings)
         return found
+
+    def prepare(self, settings: Iterable[TlsSettings | None]) -> list[TlsContext]:
+        """The contexts for all of these. Who keeps them until they are used reads no file then.
+
+        Raises:
+            GatewayError: a file cannot be read, or its content cannot be used.
+        """
+        try:
+            return [self.of(each) for each in settings if each is not None]
+        except OSError as error:
+            raise GatewayError(f"the TLS files cannot be used: {error.strerror or error}") from error
 
     async def look(self) -> list[Path]:
         """Make new contexts where files have changed; the files of those, as ``TlsContext.file`` gives them."""

@@ -66,6 +66,7 @@ def _writer_cost() -> float:
     try:
         clock = Clock()
         writer = Writer(WriterSettings(folder, "bench"), clock, 1)
+        writer.probe()
         writer.start()
         before = _cpu()
         for number in range(_WRITER_EVENTS):

@@ -67,12 +67,20 @@ class Waits:
 
 @dataclass(frozen=True)
 class Measured:
-    """A row at one server: the neighbours' waits, the process's own lateness, and the seconds of the work."""
+    """A row at one server: the neighbours' waits, the process's own lateness, and the seconds of the work.
+
+    Raises:
+        RowError: a neighbour has no sample.
+    """
 
     same: Waits
     other: Waits
     late: Waits
     seconds: float | None
+
+    def __post_init__(self) -> None:
+        if not self.same.count or not self.other.count:
+            raise RowError("a neighbour has no sample")
 
     def meets(self, load: Load, plugin: Measured | None) -> bool:
         """Whether the aims hold, beside what the plugin did."""

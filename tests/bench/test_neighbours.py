@@ -2,6 +2,7 @@ import pytest
 
 from tests.bench.neighbour_loads import LOADS, Peer
 from tests.bench.neighbours import Measured, Waits, main
+from tests.bench.wire import RowError
 
 _CALM = Waits.of([1.0, 2.0, 3.0])
 
@@ -20,6 +21,12 @@ def test_a_neighbour_that_waits_longer_than_the_aim_and_the_plugins_misses_it() 
     assert Measured(_CALM, _CALM, _CALM, None).meets(load, None)
     assert not Measured(_CALM, slow, _CALM, None).meets(load, None)
     assert Measured(_CALM, slow, _CALM, None).meets(load, Measured(_CALM, Waits.of([90.0]), _CALM, None))
+
+
+@pytest.mark.parametrize(("same", "other"), [([], [1.0]), ([1.0], [])])
+def test_a_neighbour_without_samples_is_an_error(same: list[float], other: list[float]) -> None:
+    with pytest.raises(RowError, match="no sample"):
+        Measured(Waits.of(same), Waits.of(other), _CALM, None)
 
 
 def test_work_that_takes_longer_than_the_rows_aim_misses_it() -> None:

@@ -22,7 +22,7 @@ _OWN: Final = {"session", "server", "message-id", "ack"}
 
 _NAMES: Final = (
     (re.compile(r"\btest-[0-9a-f]{12}\b"), "<name>"),
-    (re.compile(r"\bamq\.gen-[\w-]+"), "<generated>"),
+    (re.compile(r"\b(amq\.gen|stomp-subscription)-[\w-]{22}(?![\w-])"), "<generated>"),
     (re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "<uuid>"),
 )
 

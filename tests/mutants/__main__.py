@@ -21,7 +21,8 @@ ARGUED: Final = Path(__file__).parent / "argued.toml"
 # To have all mutants made, mutmut has to be asked for some. These are few.
 _FEW: Final = "gateway.stomp.heartbeat.*"
 _RESULT: Final = re.compile(r"^\s+(gateway\.\S+__mutmut_[0-9]+): (.+)$", re.MULTILINE)
-_SURVIVED: Final = "survived"
+# A mutant of lines that no test runs survives, too.
+_SURVIVED: Final = ("survived", "no tests")
 _UNTRIED: Final = "not checked"
 
 
@@ -95,9 +96,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def report(found: dict[str, str]) -> int:
-    """Print what became of the mutants; 1 if one survived without a reason."""
+    """Print what became of the mutants; 1 if one survived without a reason, or if none was tried."""
+    if not found:
+        print("mutants: none was tried", file=sys.stderr)
+        return 1
     reasons = argued(ARGUED.read_text("utf-8"))
-    survivors = {name: change_of(mutmut("show", name)) for name, status in found.items() if status == _SURVIVED}
+    survivors = {name: change_of(mutmut("show", name)) for name, status in found.items() if status in _SURVIVED}
     open_ones = {name: change for name, change in survivors.items() if change not in reasons}
     for name, change in open_ones.items():
         print(f"{name}\n{change}\n")

@@ -206,9 +206,13 @@ def _log_lines(log: str) -> Counter[str]:
 
 
 def _is_flat(seen: _Observations, log: str, riding: bool) -> bool:
+    memory, p99 = _flat_memory(seen), _flat_latency(seen, 0.99)
+    if not memory or not p99:
+        print("soak: too little was seen to tell", file=sys.stderr)
+        return False
     return (
-        growth(_flat_memory(seen)) <= _MEMORY_MAY_GROW
-        and growth(_flat_latency(seen, 0.99)) <= _P99_MAY_GROW
+        growth(memory) <= _MEMORY_MAY_GROW
+        and growth(p99) <= _P99_MAY_GROW
         and not seen.unasked(riding)
         and '"level": "error"' not in log
     )

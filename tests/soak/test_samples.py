@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.soak import __main__ as soak
 from tests.soak.samples import WINDOW, Latency, Outage, Point, curve, growth, percentile, slope
 
 
@@ -24,6 +25,17 @@ def test_what_is_flat() -> None:
 
 def test_too_little_to_say() -> None:
     assert slope(points(7)) == growth(points(7)) == 0
+
+
+def test_a_soak_that_saw_nothing_is_not_flat() -> None:
+    late, seen = 10 * soak._WARM_UP, soak._Observations(0.0)
+    assert not soak._is_flat(seen, "", True)
+    seen.memory.append(Point(late, 100.0))
+    assert not soak._is_flat(seen, "", True)
+    seen.latencies.append(Latency(late, 0.001))
+    assert soak._is_flat(seen, "", True)
+    seen.memory.clear()
+    assert not soak._is_flat(seen, "", True)
 
 
 def test_percentiles() -> None:

@@ -101,8 +101,10 @@ class GatewayProcess:
         self.address = self._wait()
 
     def rewrite(self, document: Mapping[str, Any]) -> None:
-        """Replace its configuration file, which it reads again only when it is asked to."""
-        self.config.write_text(yaml.safe_dump(dict(document)))
+        """Replace its configuration file in one step; it reads the file again only when it is asked to."""
+        beside = self.config.with_suffix(".new")
+        beside.write_text(yaml.safe_dump(dict(document)))
+        beside.replace(self.config)
 
     @property
     def pid(self) -> int:

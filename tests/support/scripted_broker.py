@@ -11,11 +11,13 @@ import pamqp.frame
 from pamqp import commands
 from pamqp.base import Frame
 
+from gateway.config.model import Logging
 from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.link import ClientProperties, Link, Tuning
 from gateway.server.broker.link_pool import LoginLinks
 from gateway.server.client.bridge import Bridge
+from gateway.server.log_limits import LogLimits
 from gateway.session import ops
 from gateway.session.connect import ClientFacts
 from gateway.session.session import Session
@@ -54,7 +56,8 @@ class ScriptedBroker:
 
     async def open_link(self, virtual_host: VirtualHost, credentials: Credentials, purpose: str, *names: str) -> Link:
         """Open a link, as a dialer does."""
-        link = Link(ClientProperties(purpose, "/", "guest"), cast(Any, "amqp://broker"), lambda: None)
+        log_limits = LogLimits(Logging(), lambda: 0.0)
+        link = Link(ClientProperties(purpose, "/", "guest"), cast(Any, "amqp://broker"), lambda: None, log_limits)
         transport = SimpleNamespace(
             get_write_buffer_size=lambda: 0,
             is_reading=lambda: True,

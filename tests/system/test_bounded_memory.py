@@ -190,14 +190,18 @@ async def test_a_fast_writer_is_held_while_the_broker_takes_nothing(
 async def test_unconfirmed_messages_are_bounded(
     broker_url: str, proxy: ChaosProxy, amqp: AmqpBroker, queue: str
 ) -> None:
-    """The broker takes every byte and confirms nothing."""
+    """The broker takes every byte and confirms nothing.
+
+    The messages are small: it answers no marker either, and their bytes must not fill the publish window of 1 MiB
+    before the confirm window is full.
+    """
     destination = f"/queue/{queue}"
     window = {"confirm_window": {"messages": 500, "bytes": "64MiB"}}
     with gateway_process(configuration(broker_url, window, upstream=upstream(proxy.address))) as process:
         async with StompClient.logged_in(process.address) as client, within(60):
             await client.ask("SEND", b"first", destination=destination)
             proxy.stall(Direction.DOWN)
-            written = await write_until_held(client, encoded("SEND", BODY, destination=destination), 20_000)
+            written = await write_until_held(client, encoded("SEND", b"x" * 1024, destination=destination), 40_000)
             # A batch that is already read is processed to its end.
             published = await until(lambda: amqp.count(queue), lambda count: (count or 0) >= 501)
             assert (published or 0) < 600

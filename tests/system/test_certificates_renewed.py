@@ -111,7 +111,9 @@ async def test_a_pair_that_does_not_fit_changes_nothing_until_it_does_and_is_log
     async with StompClient.dialled(process.address, tls=secret.authority.client()) as client:
         assert serial_number(client) == first
 
-    shutil.copy(key, half / "tls.key")
+    # In one step: half a key would be another line.
+    shutil.copy(key, half / "tls.key.new")
+    os.replace(half / "tls.key.new", half / "tls.key")
     await process.until_logged("certificate changed")
     async with StompClient.dialled(process.address, tls=secret.authority.client()) as client:
         assert serial_number(client) != first

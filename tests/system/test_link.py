@@ -6,6 +6,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from gateway.amqp.splitter import Sink
+from gateway.config.model import Logging
 from gateway.config.virtual_host import VirtualHost
 from gateway.parity import AmqpBroker, BrokerMessage
 from gateway.server.broker.broker_errors import UpstreamError
@@ -13,6 +14,7 @@ from gateway.server.broker.channel import LinkChannel
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.dialer import Dialer
 from gateway.server.broker.link import ClientProperties, Link
+from gateway.server.log_limits import LogLimits
 from gateway.server.tls_contexts import TlsContexts
 from gateway.session.queues import QueueSpec
 from tests.support.gateway import parsed
@@ -29,7 +31,8 @@ def _virtual_host(broker_url: str) -> VirtualHost:
 async def _open(broker_url: str) -> Link:
     parts = urlsplit(broker_url)
     credentials = Credentials(unquote(parts.username or "guest"), unquote(parts.password or "guest"))
-    return await Dialer(asyncio.get_running_loop().time, TlsContexts()).open_link(
+    clock = asyncio.get_running_loop().time
+    return await Dialer(clock, TlsContexts(), LogLimits(Logging(), clock)).open_link(
         _virtual_host(broker_url), credentials, ClientProperties("test", "/", credentials.login), lambda: None
     )
 

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import contextlib
 import gc
-import logging
 import os
 import subprocess
 import sys
@@ -305,6 +304,7 @@ def _text(thing: object) -> str:
     return f"{thing!r} {thing} {rest}"
 
 
+@pytest.mark.usefixtures("logs_as_before")
 async def test_a_traceback_shows_no_secret(laboratory: Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The AMQP library fails in a way that nobody expects, with the URL and its passcode in the error's text."""
 
@@ -313,19 +313,14 @@ async def test_a_traceback_shows_no_secret(laboratory: Broker, monkeypatch: pyte
         raise ZeroDivisionError(f"no way to {connection.url}" if secret else "")
 
     monkeypatch.setattr(AiormqConnection, "connect", fail)
-    root = logging.getLogger()
-    before = root.handlers[:], root.level
     with (tmp_path / "log").open("w") as stream:
         configure_logs(Logging(format="json", level="debug"), stream)
-        try:
-            async with gateway_here(parsed(laboratory.amqp_url)) as gateway, within():
-                (address,) = gateway.addresses
-                async with StompClient.dialled(address) as client:
-                    client.write("CONNECT", accept_version="1.2", host="/", login="secret", passcode=USER)
-                    with contextlib.suppress(ConnectionOverError):
-                        assert PLANT not in repr(await client.receive())
-        finally:
-            root.handlers[:], root.level = before
+        async with gateway_here(parsed(laboratory.amqp_url)) as gateway, within():
+            (address,) = gateway.addresses
+            async with StompClient.dialled(address) as client:
+                client.write("CONNECT", accept_version="1.2", host="/", login="secret", passcode=USER)
+                with contextlib.suppress(ConnectionOverError):
+                    assert PLANT not in repr(await client.receive())
     log = (tmp_path / "log").read_text()
     assert "ZeroDivisionError" in log
     assert "amqp://secret:***@" in log

@@ -26,17 +26,28 @@ def test_a_change_is_known_again_wherever_its_lines_stand() -> None:
     assert mutants.argued(ARGUED) == {change: "so"}
 
 
+@pytest.mark.parametrize("status", ["survived", "no tests"])
 @pytest.mark.parametrize(("reasons", "code"), [(ARGUED, 0), ("", 1)])
 def test_a_survivor_needs_a_reason(
-    reasons: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    reasons: str,
+    code: int,
+    status: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "argued.toml").write_text(reasons)
     monkeypatch.setattr(mutants, "ARGUED", tmp_path / "argued.toml")
     monkeypatch.setattr(mutants, "mutmut", lambda *_: DIFF)
-    assert mutants.report({"a": "killed", "b": "survived"}) == code
+    assert mutants.report({"a": "killed", "b": status}) == code
     said = capsys.readouterr().out
     assert "of 2 mutants 1 survived" in said
     assert ("+ return 2" in said) is bool(code)
+
+
+def test_that_no_mutant_was_tried_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert mutants.report({}) == 1
+    assert "none was tried" in capsys.readouterr().err
 
 
 def test_every_reason_is_about_lines_that_are_there() -> None:

@@ -23,6 +23,7 @@ from gateway.server.broker.connector import Credentials, connect_link
 from gateway.server.broker.host_resolver import HostResolver
 from gateway.server.broker.link import ClientProperties, Link
 from gateway.server.broker.probe import greets
+from gateway.server.log_limits import LogLimits
 from gateway.server.tls_contexts import TlsContexts
 
 log = structlog.get_logger("gateway.broker")
@@ -35,10 +36,11 @@ _ALL_DIALLED: Final = 1.0
 class Dialer:
     """Dials brokers for all virtual hosts. ``clock`` is monotonic, in seconds."""
 
-    def __init__(self, clock: Callable[[], float], contexts: TlsContexts) -> None:
+    def __init__(self, clock: Callable[[], float], contexts: TlsContexts, log_limits: LogLimits) -> None:
         self.resolver = HostResolver()
         self._clock = clock
         self._contexts = contexts
+        self._log_limits = log_limits
         # Virtual hosts that reach a broker in the same way share its circuit.
         self._circuits: dict[tuple[BrokerUrl, UpstreamTls], Circuit] = {}
         # Dials that did not win, and the closing of their links.
@@ -51,6 +53,12 @@ class Dialer:
             self._circuits.setdefault((broker, upstream.tls), Circuit(broker))
             for broker in dict.fromkeys(upstream.urls)
         ]
+
+    def unanswered(self, upstream: Upstream) -> LinkDownError:
+        """The error for somebody who has waited in vain, with what is known of each broker."""
+        known = [f"{circuit.broker}: {circuit.reason}" for circuit in self.circuits(upstream) if circuit.is_open]
+        detail = "; ".join(known) or "no broker answered in time"
+        return LinkDownError(CONNECTION_FORCED, "no broker answers", detail)
 
     def keep(self, upstreams: Iterable[Upstream]) -> None:
         """Forget the brokers of a configuration that is not in use any more."""
@@ -138,7 +146,7 @@ class Dialer:
     ) -> Link:
         """Open a link to one broker, and note in its circuit whether it answers."""
         is_trial = circuit.begin(self._clock())
-        link = Link(client_properties, circuit.broker, on_read)
+        link = Link(client_properties, circuit.broker, on_read, self._log_limits)
         try:
             await connect_link(link, virtual_host, credentials, self.resolver, self._contexts)
         except LinkDownError as down:

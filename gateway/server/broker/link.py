@@ -36,6 +36,7 @@ from gateway.server.broker.broker_errors import (
 )
 from gateway.server.broker.tap import Tap
 from gateway.server.fault_boundary import FaultOwner, guarded, report
+from gateway.server.log_limits import LogLimits
 
 log = structlog.get_logger("gateway.broker")
 
@@ -163,7 +164,9 @@ class Tuning(NamedTuple):
 class Link:
     """One AMQP connection; ``open_link`` opens it. ``on_read`` is called before anything from the broker is handled."""
 
-    def __init__(self, client_properties: ClientProperties, broker: BrokerUrl, on_read: Callable[[], None]) -> None:
+    def __init__(
+        self, client_properties: ClientProperties, broker: BrokerUrl, on_read: Callable[[], None], log_limits: LogLimits
+    ) -> None:
         self.client_properties = client_properties
         self.broker = broker
         # The present purpose: a link that was opened to check a login may serve publishers later.
@@ -171,6 +174,7 @@ class Link:
         # Microseconds since the epoch.
         self.opened_at = 0
         self.on_read = on_read
+        self._log_limits = log_limits
         # Called once, when the link has closed.
         self.on_closed: Callable[[Link], None] | None = None
         # False for a link that was lost.
@@ -206,7 +210,14 @@ class Link:
         self._tap = tap
         self.tuning = tuning
         self.splitter.frame_max = tuning.frame_max
-        log.info("link opened", **self._facts)
+        self._tell(log.info, "link opened")
+
+    def _tell(self, log_line: Callable[..., None], event: str, **details: object) -> None:
+        """Log unless there were too many lines: with links of its own, a client causes them as it comes and goes."""
+        whose = self.client_properties
+        left_out = self._log_limits.for_link(whose.client, whose.virtual_host, whose.login)
+        if left_out is not None:
+            log_line(event, **self._facts, **details, **({"left_out": left_out} if left_out else {}))
 
     @property
     def _facts(self) -> dict[str, object]:
@@ -410,7 +421,7 @@ class Link:
         if self._tap is not None and self.closed is not None:
             # Or it was never open, and the dialer logs why.
             level = log.info if self.is_closing else log.warning
-            level("link closed", **self._facts, cause=self.closed.detail, sessions=len(users))
+            self._tell(level, "link closed", cause=self.closed.detail, sessions=len(users))
         self.users.clear()
         for user in users:
             guarded(user, user.link_lost, self)

@@ -28,6 +28,7 @@ from gateway.server.broker.publish_window import PublishWindow
 from gateway.server.broker.queue_declare import QueueConflictLog
 from gateway.server.broker.redial import Redial, dial_slots
 from gateway.server.fault_boundary import guarded
+from gateway.server.log_limits import LogLimits
 from gateway.server.stats import GatewayStats
 from gateway.server.tls_contexts import TlsContexts
 
@@ -71,7 +72,7 @@ class LoginLinks:
         self._opening: dict[str, asyncio.Future[Link]] = {}
         # Whether a broker refused the login when a draining link was to be replaced.
         self._is_refused = False
-        self._redial = Redial(self.check_login, slots or dial_slots(), virtual_host.name)
+        self._redial = Redial(self.check_login, slots or dial_slots())
         # How many of its sessions have their channels restored at the same time.
         self.restoring = asyncio.Semaphore(_RESTORING)
 
@@ -243,10 +244,11 @@ class LinkPool:
         stats: GatewayStats,
         node: str,
         contexts: TlsContexts,
+        log_limits: LogLimits,
     ) -> None:
         # Every open link.
         self.links: set[Link] = set()
-        self.dialer = Dialer(clock, contexts)
+        self.dialer = Dialer(clock, contexts, log_limits)
         self._slots = dial_slots()
         self.queue_conflicts = QueueConflictLog()
         self._clock = clock
@@ -359,7 +361,7 @@ class LinkPool:
                 async with asyncio.timeout(ride_through):
                     await links.wait_for_login()
             except TimeoutError:
-                raise LinkDownError(CONNECTION_FORCED, "no broker answers") from None
+                raise self.dialer.unanswered(links.virtual_host.upstream) from None
 
     async def fail_back(self, virtual_host: VirtualHost) -> int:
         """Drain the links of a virtual host that are not on its preferred broker; how many there are.

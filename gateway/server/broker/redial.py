@@ -11,11 +11,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-import structlog
-
 from gateway.server.broker.broker_errors import LinkDownError
-
-log = structlog.get_logger("gateway.broker")
 
 # Seconds between two attempts: the first pause, and the longest. The jitter takes up to half of each away.
 _FIRST_PAUSE: Final = 0.1
@@ -44,12 +40,11 @@ def dial_slots() -> asyncio.Semaphore:
 
 
 class Redial:
-    """Dials for one login until a broker answers. ``dial`` opens a link; ``virtual_host`` is for the log."""
+    """Dials for one login until a broker answers. ``dial`` opens a link."""
 
-    def __init__(self, dial: Callable[[], Awaitable[None]], slots: asyncio.Semaphore, virtual_host: str) -> None:
+    def __init__(self, dial: Callable[[], Awaitable[None]], slots: asyncio.Semaphore) -> None:
         self._dial = dial
         self._slots = slots
-        self._virtual_host = virtual_host
         self._backoff = Backoff()
         # How long to wait before the next dial: nothing after a success.
         self._pause = 0.0
@@ -78,13 +73,10 @@ class Redial:
         while True:
             await asyncio.sleep(self._pause)
             async with self._slots:
-                was_down = bool(self._pause)
                 self._pause = self._backoff.next()
                 try:
                     await self._dial()
-                except LinkDownError as down:
-                    if not was_down:
-                        log.warning("upstream unreachable", virtual_host=self._virtual_host, reason=down.detail)
+                except LinkDownError:
                     await asyncio.sleep(_SLOT_PAUSE)
                     continue
             self._pause, self._backoff = 0.0, Backoff()

@@ -37,6 +37,13 @@ class ClientLog:
         # Made for the first ERROR, since most sessions have none.
         self._repeats: LogRateLimiter | None = None
 
+    def certificate_unreadable(self, reason: str) -> None:
+        """Nobody can tell who the client is. The reason is cut: its text may come from the certificate."""
+        left_out = self._limits.for_address(self._stats.host)
+        if left_out is not None:
+            peer, reason = self._stats.peer, reason[:_LONGEST_TEXT]
+            log.warning("certificate unreadable", peer=peer, reason=reason, left_out=left_out)
+
     def started(self, **details: object) -> None:
         """The client has logged in."""
         self._log("session started", journal=self._stats.journal_name, **details)

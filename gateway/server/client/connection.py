@@ -174,7 +174,8 @@ class ClientConnection(StompProtocol):
         name, is_broken = None, False
         try:
             name = login_name(transport, self._listener)
-        except CertificateUnreadableError:
+        except CertificateUnreadableError as error:
+            self._log.certificate_unreadable(str(error))
             is_broken = True
         facts = ClientFacts(
             is_local=peer.is_local,

@@ -127,7 +127,7 @@ class LoginHandler:
                 self._patience = patience
                 yield
         except TimeoutError:
-            raise LinkDownError(CONNECTION_FORCED, "no broker answers", "no broker answered in time") from None
+            raise self._pool.dialer.unanswered(virtual_host.upstream) from None
         finally:
             self._patience = None
 

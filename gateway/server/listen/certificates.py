@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-import structlog
 from cryptography import x509
 from cryptography.x509.oid import ExtensionOID, NameOID
 
 from gateway.config.listener_settings import CertificateLogin
 from gateway.errors import CertificateUnreadableError
-
-log = structlog.get_logger("gateway.tls")
 
 _TYPE_NAMES: Final = {
     NameOID.COMMON_NAME: "CN",
@@ -58,8 +55,7 @@ def certificate_name(certificate: bytes, login: CertificateLogin) -> str | None:
         return _name(x509.load_der_x509_certificate(certificate), login) or None
     except Exception as error:
         # The library raises errors of many types.
-        log.warning("certificate unreadable", reason=str(error))
-        raise CertificateUnreadableError from error
+        raise CertificateUnreadableError(str(error)) from error
 
 
 def _name(certificate: x509.Certificate, login: CertificateLogin) -> str | None:

@@ -101,8 +101,8 @@ class OpenListener:
         """Connections that are open, or in preparation."""
         return self._limits.open
 
-    async def open(self) -> None:
-        """Bind the address, or each address that the host name resolves to, and accept connections.
+    async def bind(self) -> None:
+        """Bind the address, or each address that the host name resolves to. Clients wait until ``accept``.
 
         Raises:
             OSError: an address cannot be bound, or a TLS file cannot be used; no socket is left open.
@@ -114,6 +114,10 @@ class OpenListener:
         self._sockets = sockets
         for each in sockets:
             _listen(each, listener)
+
+    def accept(self) -> None:
+        """Accept connections."""
+        for each in self._sockets:
             self._spawn(self._accept_all(each), self._accepting)
 
     async def change(self, listener: Listener, make_protocol: MakeProtocol) -> None:
@@ -134,8 +138,11 @@ class OpenListener:
         for task in (*self._accepting, *self._tasks):
             task.cancel()
         for each in self._sockets:
-            # Once their tasks have noticed.
-            self._loop.call_soon(each.close)
+            if self._accepting:
+                # Once their tasks have noticed.
+                self._loop.call_soon(each.close)
+            else:
+                each.close()
 
     def _spawn(self, work: Coroutine[None, None, None], tasks: set[asyncio.Task[None]]) -> None:
         task = self._loop.create_task(work, name=f"listener {self._address}")

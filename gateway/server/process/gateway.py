@@ -81,7 +81,10 @@ class Gateway:
         self.tls_contexts = TlsContexts()
         self._upstream_contexts: list[TlsContext] = []
         self._following: asyncio.Task[None] | None = None
-        self.pool = LinkPool(self._loop.time, self._spawn, self.journal, self.stats, self.node, self.tls_contexts)
+        self.log_limits = LogLimits(config.logging, self._loop.time)
+        self.pool = LinkPool(
+            self._loop.time, self._spawn, self.journal, self.stats, self.node, self.tls_contexts, self.log_limits
+        )
         self._readiness = ReadinessProbe(
             lambda: self.config.resolved_virtual_hosts(),  # noqa: PLW0108 - the configuration may be replaced
             self.pool,
@@ -89,7 +92,6 @@ class Gateway:
             self._loop.time,
         )
         self.limits = SessionLimits(self._loop.time, config.failed_logins)
-        self.log_limits = LogLimits(config.logging, self._loop.time)
         self._context = ServerContext(
             server=b"stomp-gateway/" + __version__.encode(),
             find_virtual_host=self._find_virtual_host,
@@ -188,7 +190,7 @@ class Gateway:
         if config.logging != self.config.logging:
             configure_logs(config.logging)
         self.config = config
-        restart = self.journal.use(config, journal)
+        restart = self.journal.use(journal)
         self._flush_journal()
         self.stats.add_hosts(config.virtual_hosts)
         self.pool.dialer.keep(virtual_host.upstream for virtual_host in config.resolved_virtual_hosts())

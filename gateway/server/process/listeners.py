@@ -50,7 +50,7 @@ class Listeners:
         """Open all of these, and return the configured addresses of those that this machine can have.
 
         Raises:
-            ListenError: one cannot be opened; the others are closed again.
+            ListenError: one cannot be opened; the others are closed again, and have accepted no client.
         """
         opened: dict[OpenListener, set[asyncio.Transport]] = {}
         for listener in listeners:
@@ -63,7 +63,7 @@ class Listeners:
                 self._context.stats.connections_refused,
             )
             try:
-                await one.open()
+                await one.bind()
             except OSError as error:
                 if error.errno == errno.EAFNOSUPPORT and _is_served_by_ipv4(listener.address, listeners):
                     log.warning("no ipv6", address=str(listener.address))
@@ -74,6 +74,7 @@ class Listeners:
             opened[one] = handshakes
         self._open |= opened
         for one in opened:
+            one.accept()
             for host, port in one.addresses:
                 log.info("listening", address=f"{host}:{port}", version=__version__)
         return [one.settings.address for one in opened]
@@ -95,11 +96,8 @@ class Listeners:
                 left.remove(found)
                 kept.append((found, listener))
         _refuse_moves(new, left)
-        try:
-            # Held until the listeners use them, so that no file has to be read below.
-            _held = [self._contexts.of(listener.tls) for listener in listeners if listener.tls is not None]
-        except OSError as error:
-            raise GatewayError(f"the TLS files cannot be used: {error.strerror or error}") from error
+        # Held until the listeners use them, so that no file has to be read below.
+        _held = self._contexts.prepare(listener.tls for listener in listeners)
         opened = await self.open(new)
         changed = [(one, listener) for one, listener in kept if listener != one.settings]
         for one, listener in changed:

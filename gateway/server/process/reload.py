@@ -43,6 +43,13 @@ class Reload:
 class Reloadable(Protocol):
     """A service with settings of its own."""
 
+    def prepare(self, config: GatewayConfig) -> object:
+        """Try what can fail with another configuration; nothing changes. What it returns is kept until ``reload``.
+
+        Raises:
+            GatewayError: it cannot be used.
+        """
+
     async def reload(self, config: GatewayConfig) -> InUse:
         """Use the settings of another configuration, as far as that is possible without a restart."""
 

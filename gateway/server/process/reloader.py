@@ -69,6 +69,7 @@ class Reloader:
         if self._gateway.is_stopping:
             raise StoppingError("the gateway is stopping")
         try:
+            _held = [service.prepare(config) for service in self._services]
             listeners, restart = await self._gateway.apply(config)
         except ConfigError:
             raise

@@ -136,6 +136,11 @@ def test_ciphers_that_protect_nobody_are_refused(directory: Path, ciphers: str, 
     assert sentence in mistakes(directory, ciphers=ciphers)["ciphers"]
 
 
+def test_ciphers_that_do_not_go_with_the_certificate_are_refused(directory: Path) -> None:
+    found = mistakes(directory, ciphers="ECDHE+AESGCM:@SECLEVEL=5")["ciphers"]
+    assert "OpenSSL refuses the certificate with these ciphers" in found
+
+
 def test_a_list_of_revoked_certificates_must_be_one(directory: Path) -> None:
     verified = {"verify": "required", "ca_file": "authority.pem"}
     assert read(directory, crl_file="revoked.crl", **verified).crl_file == directory / "revoked.crl"

@@ -52,6 +52,7 @@ def writer_in(
 ) -> Writer:
     settings = WriterSettings(directory, "node-1", rotate_bytes, rotate_after)
     found = Writer(settings, clock, os.getpid(), pending)
+    found.probe()
     found.start()
     return found
 
@@ -402,6 +403,7 @@ def test_gateways_that_start_at_the_same_moment_do_not_disturb_each_other(tmp_pa
         for _ in range(20):
             writer = Writer(WriterSettings(tmp_path, "node-1"), clock, 1)
             try:
+                writer.probe()
                 writer.start()
             except OSError as error:
                 failures.append(error)

@@ -51,9 +51,15 @@ def test_the_lines_of_an_address_are_bounded_and_counted() -> None:
     assert limits.for_address("192.0.2.1") == 3
 
 
+def test_a_fleet_that_comes_back_from_one_address_loses_no_line() -> None:
+    """3,000 sessions behind a load balancer without PROXY headers: each ends, and starts again."""
+    limits = LogLimits(Logging(), Clock())
+    assert {limits.for_address("192.0.2.1") for _ in range(2 * 3000)} == {0}
+
+
 def test_without_limits_every_line_is_written() -> None:
     limits = LogLimits(Logging(lines_per_address=None, repeat_interval=0), Clock())
-    assert {limits.for_address("192.0.2.1") for _ in range(5000)} == {0}
+    assert {limits.for_address("192.0.2.1") for _ in range(15_000)} == {0}
     session = limits.of_session()
     assert {session.left_out("Bad transaction") for _ in range(5000)} == {0}
     assert limits.left_out == 0

@@ -32,14 +32,14 @@ def down() -> LinkDownError:
 
 async def test_all_who_wait_share_one_dial_that_goes_on_until_a_broker_answers() -> None:
     broker = Broker(down(), down(), None)
-    redial = Redial(broker.dial, dial_slots(), "/")
+    redial = Redial(broker.dial, dial_slots())
     await asyncio.gather(*(redial.answered() for _ in range(100)))
     assert broker.dials == 3
 
 
 async def test_the_first_dial_is_at_once_also_after_a_success() -> None:
     broker = Broker(None)
-    redial = Redial(broker.dial, dial_slots(), "/")
+    redial = Redial(broker.dial, dial_slots())
     for number in range(3):
         waiting = asyncio.ensure_future(redial.answered())
         for _ in range(5):
@@ -51,7 +51,7 @@ async def test_the_first_dial_is_at_once_also_after_a_success() -> None:
 
 async def test_a_refusal_is_for_all_who_wait_and_the_next_dial_is_not_at_once() -> None:
     broker = Broker(UpstreamError(403, "ACCESS_REFUSED"), None)
-    redial = Redial(broker.dial, dial_slots(), "/")
+    redial = Redial(broker.dial, dial_slots())
     outcomes = await asyncio.gather(*(redial.answered() for _ in range(3)), return_exceptions=True)
     assert [str(outcome) for outcome in outcomes] == ["ACCESS_REFUSED"] * 3
     waiting = asyncio.ensure_future(redial.answered())
@@ -64,7 +64,7 @@ async def test_a_refusal_is_for_all_who_wait_and_the_next_dial_is_not_at_once() 
 
 async def test_nobody_dials_when_nobody_waits() -> None:
     broker = Broker(down())
-    redial = Redial(broker.dial, dial_slots(), "/")
+    redial = Redial(broker.dial, dial_slots())
     waiting = [asyncio.ensure_future(redial.answered()) for _ in range(2)]
     await until(lambda: asyncio.sleep(0, broker.dials), lambda dials: dials > 1)
     waiting[0].cancel()
@@ -87,7 +87,7 @@ async def test_the_dials_of_many_logins_share_a_few_slots() -> None:
         under_way -= 1
 
     slots = dial_slots()
-    await asyncio.gather(*(Redial(dial, slots, "/").answered() for _ in range(100)))
+    await asyncio.gather(*(Redial(dial, slots).answered() for _ in range(100)))
     assert most <= 8
 
 

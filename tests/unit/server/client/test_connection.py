@@ -15,7 +15,7 @@ import structlog
 
 from gateway.config.loader import parse
 from gateway.config.model import GatewayConfig, Logging
-from gateway.errors import CloseReason, StompError
+from gateway.errors import CertificateUnreadableError, CloseReason, StompError
 from gateway.journal.journal import Journal
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.client.connection import ClientConnection, ServerContext
@@ -80,21 +80,23 @@ class Connections:
     clock: Clock = field(default_factory=Clock)
     # On its own clock no time passes, so nothing waits for a later round.
     paced: PacedWork = field(default_factory=lambda: PacedWork(Clock()))
+    logging: Logging = field(default_factory=Logging)
 
     def __post_init__(self) -> None:
         self.listener = parse("listeners: [{tcp: '127.0.0.1:0', login_timeout: 10s}]", environment={}).listeners[0]
         self.log_limiter = LogRateLimiter(self.clock)
+        log_limits = self.log_limits = LogLimits(self.logging, self.clock)
         stats, journal = GatewayStats(("/",)), Journal(GatewayConfig())
         self._context = ServerContext(
             server=b"gateway",
             find_virtual_host=lambda _: None,
-            pool=LinkPool(self.clock, self._spawn, journal, stats, "node", TlsContexts()),
+            pool=LinkPool(self.clock, self._spawn, journal, stats, "node", TlsContexts(), log_limits),
             clock=self.clock,
             spawn=self._spawn,
             journal=journal,
             stats=stats,
             limits=SessionLimits(self.clock),
-            log_limits=LogLimits(Logging(), self.clock),
+            log_limits=log_limits,
             paced=self.paced,
         )
 
@@ -257,7 +259,7 @@ async def test_a_repeated_error_is_one_line_and_the_end_tells_how_many() -> None
 
 
 async def test_the_lines_about_one_address_are_bounded() -> None:
-    connections = Connections()
+    connections = Connections(logging=Logging(lines_per_address=1000))
     with structlog.testing.capture_logs() as lines:
         for _ in range(600):
             client, _ = connections.accept(connections.clock.now)
@@ -269,6 +271,24 @@ async def test_the_lines_about_one_address_are_bounded() -> None:
     client.connection_lost(None)
     assert len(lines) == 1002
     assert lines[-2]["left_out"] == 200
+
+
+async def test_clients_with_certificates_that_cannot_be_read_do_not_fill_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unreadable(*_: object) -> None:
+        raise CertificateUnreadableError("x" * 5000)
+
+    monkeypatch.setattr("gateway.server.client.connection.login_name", unreadable)
+    connections = Connections(logging=Logging(lines_per_address=10))
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(25):
+            client, _ = connections.accept(connections.clock.now)
+            client.connection_lost(None)
+    written = [line for line in lines if line["event"] == "certificate unreadable"]
+    assert len(written) == 10
+    assert (written[0]["peer"], written[0]["reason"]) == ("10.1.1.1:1000", "x" * 300)
+    assert connections.log_limits.left_out == 15
 
 
 def test_a_client_that_resets_at_once_is_dropped_without_a_line() -> None:

@@ -163,9 +163,9 @@ async def test_a_login_whose_session_is_over_waits_no_longer(
 
     monkeypatch.setattr(LinkPool, "log_in", log_in)
     clock = asyncio.get_running_loop().time
-    contexts, journal = TlsContexts(), Journal(GatewayConfig())
-    pool = LinkPool(clock, asyncio.ensure_future, journal, GatewayStats(("/",)), "node", contexts)
-    limits, log_limits = SessionLimits(clock), LogLimits(Logging(), clock)
+    contexts, journal, log_limits = TlsContexts(), Journal(GatewayConfig()), LogLimits(Logging(), clock)
+    pool = LinkPool(clock, asyncio.ensure_future, journal, GatewayStats(("/",)), "node", contexts, log_limits)
+    limits = SessionLimits(clock)
     virtual_host = VirtualHost(name="/", upstream=Upstream(ride_through=ride_through))
     handlers = [LoginHandler(pool, limits, log_limits, HERE, "c", "s", clock() + 3600) for _ in range(33)]
     tasks = [asyncio.ensure_future(each.log_in(ops.Login(virtual_host, b"a", b"b"))) for each in handlers]

@@ -15,6 +15,7 @@ from typing import Any, Final
 import pytest
 import structlog
 
+from deploy.local.ports import free_ports
 from gateway.config.loader import parse
 from gateway.config.model import GatewayConfig
 from gateway.errors import ListenError
@@ -91,7 +92,8 @@ async def opened(
     text = f"listeners: [{{{kind}: '{host}:0', proxy_protocol: {str(proxied).lower()}, login_timeout: 1h{more}}}]"
     settings = parse(text, environment={}).listeners[0]
     listener = OpenListener(settings, factory.connect, TlsContexts(), refused=refused)
-    await listener.open()
+    await listener.bind()
+    listener.accept()
     try:
         yield listener
     finally:
@@ -399,6 +401,17 @@ async def test_without_ipv6_an_address_that_nothing_stands_for_cannot_be_listene
     with pytest.raises(ListenError, match=r"cannot listen on \[::1?\]:0"):
         async with gateway_here(_listening_at(*addresses)):
             pytest.fail("it is open")
+
+
+async def test_what_was_bound_before_an_address_that_is_taken_is_closed_when_the_error_comes() -> None:
+    [port] = free_ports(1)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        with pytest.raises(ListenError):
+            async with gateway_here(_listening_at(f"127.0.0.1:{port}", f"127.0.0.1:{taken.getsockname()[1]}")):
+                pytest.fail("it is open")
+        # Without a turn of the event loop in between.
+        with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+            pass
 
 
 async def test_an_address_that_is_taken_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
