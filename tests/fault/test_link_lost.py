@@ -188,7 +188,9 @@ async def test_a_broker_that_accepts_and_closes(broker: Broker) -> None:
         writer.close()
 
     async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as closing:
-        document = configuration(broker.amqp_url, upstream=upstream(closing.sockets[0].getsockname()[:2]))
+        document = configuration(
+            broker.amqp_url, upstream=upstream(closing.sockets[0].getsockname()[:2], ride_through=0)
+        )
         with gateway_process(document) as process:
             for _ in range(20):  # the end of the stream comes before, or while, the handshake waits for it
                 async with StompClient.dialled(process.address) as client:
