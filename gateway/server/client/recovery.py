@@ -106,7 +106,7 @@ class Recovery:
             except LinkDownError:
                 pass
             except asyncio.CancelledError:
-                # The AMQP library cancels a call when its answer can no longer come.
+                # A dial that others wait for, too, was given up.
                 if is_cancelled():
                     raise
             except UpstreamError as refusal:
