@@ -27,6 +27,7 @@ from gateway.server.broker.link import CLOSING_AT_ONCE, Link
 from gateway.server.broker.link_pool import LinkPool, LoginLinks
 from gateway.server.broker.pausable_link import PausableLink
 from gateway.server.broker.queue_declare import Declare, ExclusiveQueues, declare_or_accept
+from gateway.server.client.failed_logins import TooManyFailedLoginsError
 from gateway.server.client.login_handler import LoginHandler
 from gateway.server.client.recovery import Recovery
 from gateway.session import ops
@@ -365,13 +366,17 @@ class Bridge:
         """
         try:
             token = operation.token.decode()
-            await self.links.check_passcode(token)
+            await self._login.check_token(token)
         except UnicodeDecodeError:
             return ops.TokenRefused("it is no text")
         except LinkDownError:
             return ops.TokenRefused("the broker cannot be reached")
         except UpstreamError as refusal:
             return ops.TokenRefused(refusal.text)
+        except TooManyFailedLoginsError as failed:
+            return ops.TokenRefused(
+                f"too many logins from this address have failed; try again in {failed.seconds} seconds."
+            )
         await asyncio.gather(self.links.update_secret(token), self._pausable.update_secret(token))
         return ops.TokenRenewed()
 
