@@ -191,7 +191,9 @@ async def test_tokens_that_are_refused_count_as_failed_logins(broker: Broker, is
         for number in range(5):
             client.write("TOKEN", token=f"{wrong}{number}", receipt="t")
             answers.append((await client.expect("ERROR", message="Token refused", receipt_id="t")).body.decode())
-        limit = r"The token was not accepted: too many logins from this address have failed; try again in \d+ seconds\.\n"
+        limit = (
+            r"The token was not accepted: too many logins from this address have failed; try again in \d+ seconds\.\n"
+        )
         assert [bool(re.fullmatch(limit, answer)) for answer in answers] == [False] * 3 + [True] * 2
         assert gateway.limits.failed_logins.total == 3
         async with StompClient.dialled(gateway.addresses[0]) as other:

@@ -24,7 +24,8 @@ from gateway.server.broker.broker_errors import (
 )
 from gateway.server.broker.channel import LinkChannel, ignore_confirm, ignore_delivery
 from gateway.server.broker.link import CLOSING_AT_ONCE, Link
-from gateway.server.broker.link_pool import LinkPool, LoginLinks
+from gateway.server.broker.link_pool import LinkPool
+from gateway.server.broker.login_links import LoginLinks
 from gateway.server.broker.pausable_link import PausableLink
 from gateway.server.broker.queue_declare import Declare, ExclusiveQueues, declare_or_accept
 from gateway.server.client.failed_logins import TooManyFailedLoginsError

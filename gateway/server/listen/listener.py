@@ -116,7 +116,7 @@ class OpenListener:
     def accept(self) -> None:
         """Accept connections."""
         for each in self._sockets:
-            self._spawn(self._accept_all(each), self._accepting)
+            _ = self._spawn(self._accept_all(each), self._accepting)
 
     async def change(self, listener: Listener, make_protocol: MakeProtocol) -> None:
         """Use other settings, for the same address, for new connections. No connection is lost.
