@@ -13,9 +13,10 @@ from pamqp.base import Frame
 
 from gateway.config.model import Logging
 from gateway.config.virtual_host import VirtualHost
+from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.connector import Credentials
-from gateway.server.broker.link import ClientProperties, Link, Tuning
-from gateway.server.broker.link_pool import LoginLinks
+from gateway.server.broker.link import Link, Tuning
+from gateway.server.broker.login_links import LoginLinks
 from gateway.server.client.bridge import Bridge
 from gateway.server.log_limits import LogLimits
 from gateway.session import ops

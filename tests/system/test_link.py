@@ -11,9 +11,10 @@ from gateway.config.virtual_host import VirtualHost
 from gateway.parity import AmqpBroker, BrokerMessage
 from gateway.server.broker.broker_errors import UpstreamError
 from gateway.server.broker.channel import LinkChannel
+from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.dialer import Dialer
-from gateway.server.broker.link import ClientProperties, Link
+from gateway.server.broker.link import Link
 from gateway.server.log_limits import LogLimits
 from gateway.server.tls_contexts import TlsContexts
 from gateway.session.queues import QueueSpec

@@ -7,10 +7,8 @@ puts frames on the wire, deliveries and confirms arrive at the sink of their cha
 from __future__ import annotations
 
 import asyncio
-import platform
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final, NamedTuple, Protocol
 
@@ -21,7 +19,6 @@ from aiormq.exceptions import AMQPError
 from pamqp import commands
 from pamqp.base import Frame
 
-from gateway import __version__
 from gateway.amqp.codec import CONNECTION_BLOCKED, CONNECTION_CLOSE, CONNECTION_UNBLOCKED
 from gateway.amqp.splitter import Sink, Splitter
 from gateway.config.scalars import BrokerUrl
@@ -34,6 +31,7 @@ from gateway.server.broker.broker_errors import (
     cause_of,
     is_cancelled,
 )
+from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.tap import Tap
 from gateway.server.fault_boundary import FaultOwner, guarded, report
 from gateway.server.log_limits import LogLimits
@@ -45,56 +43,6 @@ CLOSING_AT_ONCE: Final = 4
 
 # How long a broker may take to answer connection.close, in seconds.
 _CLOSE_TIMEOUT: Final = 3.0
-
-# Bytes of a name in a connection's properties. RabbitMQ accepts no frame above 4096 bytes before the login is complete,
-# and 3000 of those are for the credentials.
-_LONGEST_NAME: Final = 80
-
-_PRODUCT: Final = {
-    "product": "stomp-gateway",
-    "version": __version__,
-    "platform": f"{platform.python_implementation()} {platform.python_version()}",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class ClientProperties:
-    """The properties of a link that RabbitMQ's management pages show.
-
-    ``purpose`` is ``publish``, ``consume``, ``own`` or ``login``; ``node`` is the gateway's name. ``client`` and
-    ``session`` are set only for links that serve one session.
-    """
-
-    purpose: str
-    virtual_host: str
-    login: str
-    node: str = ""
-    client: str = ""
-    session: str = ""
-
-    @property
-    def connection_name(self) -> str:
-        """The name that the broker shows beside the connection."""
-        words = (self.purpose, _shortened(self.virtual_host), _shortened(self.login), self.client, self.session)
-        return " ".join(("stomp-gateway", *filter(None, words)))
-
-    def as_table(self) -> dict[str, str]:
-        """AMQP's table of client-properties (connection.start-ok)."""
-        optional = {
-            "information": f"STOMP gateway on {_shortened(self.node)}",
-            "gateway_node": _shortened(self.node),
-            "gateway_virtual_host": _shortened(self.virtual_host),
-            "gateway_purpose": self.purpose,
-            "stomp_client": self.client,
-            # The broker shows the user of a shared link anyway.
-            "stomp_login": _shortened(self.login) if self.session else "",
-            "stomp_session": self.session,
-        }
-        return {**_PRODUCT, "connection_name": self.connection_name, **{k: v for k, v in optional.items() if v}}
-
-
-def _shortened(text: str) -> str:
-    return text.encode()[:_LONGEST_NAME].decode(errors="ignore")
 
 
 class LinkUser(FaultOwner, Protocol):

@@ -13,7 +13,8 @@ import structlog
 from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.broker_errors import ACCESS_REFUSED, CONNECTION_FORCED, LinkDownError, UpstreamError
 from gateway.server.broker.connector import Credentials
-from gateway.server.broker.link_pool import LinkPool, LoginLinks
+from gateway.server.broker.link_pool import LinkPool
+from gateway.server.broker.login_links import LoginLinks
 from gateway.server.client.expire import expire
 from gateway.server.client.failed_logins import TooManyFailedLoginsError
 from gateway.server.client.session_limits import LimitReachedError, SessionLimits, SessionRates

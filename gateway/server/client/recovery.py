@@ -19,7 +19,7 @@ from gateway.server.broker.broker_errors import (
     UpstreamError,
     is_cancelled,
 )
-from gateway.server.broker.link_pool import LoginLinks
+from gateway.server.broker.login_links import LoginLinks
 from gateway.server.broker.redial import Backoff
 from gateway.server.client.expire import expire
 from gateway.session import ops

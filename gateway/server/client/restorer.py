@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.server.broker.link_pool import LoginLinks
+from gateway.server.broker.login_links import LoginLinks
 from gateway.server.client.consumers import Consumers
 from gateway.server.client.consuming_channels import ConsumingChannels
 from gateway.server.client.leaving_links import LeavingLinks

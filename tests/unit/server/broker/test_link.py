@@ -11,7 +11,8 @@ from pamqp.common import FieldTable
 
 from gateway.config.model import Logging
 from gateway.config.scalars import BrokerUrl
-from gateway.server.broker.link import ClientProperties, Link, Tuning
+from gateway.server.broker.client_properties import ClientProperties
+from gateway.server.broker.link import Link, Tuning
 from gateway.server.log_limits import LogLimits
 
 # What RabbitMQ takes in one frame before the login, and what of it the gateway promises to credentials.

@@ -13,7 +13,8 @@ from gateway.config.virtual_host import Upstream, VirtualHost
 from gateway.journal.journal import Journal
 from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
 from gateway.server.broker.connector import Credentials
-from gateway.server.broker.link_pool import LinkPool, LoginLinks
+from gateway.server.broker.link_pool import LinkPool
+from gateway.server.broker.login_links import LoginLinks
 from gateway.server.client.failed_logins import FailedLogins, TooManyFailedLoginsError
 from gateway.server.client.login_handler import LoginHandler
 from gateway.server.client.session_limits import SessionLimits
