@@ -19,6 +19,7 @@ from gateway.server.broker.link import Link, Tuning
 from gateway.server.broker.login_links import LoginLinks
 from gateway.server.client.bridge import Bridge
 from gateway.server.log_limits import LogLimits
+from gateway.server.paced_work import PacedWork
 from gateway.session import ops
 from gateway.session.connect import ClientFacts
 from gateway.session.session import Session
@@ -51,6 +52,7 @@ class ScriptedBroker:
 
     def __init__(self) -> None:
         self.links: list[Link] = []
+        self.paced = PacedWork()
         # The methods that came, by name.
         self.methods: list[str] = []
         self.script: Callable[[Link, Frame], Frame | None] = lambda link, method: usual_answer(method)
@@ -58,7 +60,8 @@ class ScriptedBroker:
     async def open_link(self, virtual_host: VirtualHost, credentials: Credentials, purpose: str, *names: str) -> Link:
         """Open a link, as a dialer does."""
         log_limits = LogLimits(Logging(), lambda: 0.0)
-        link = Link(ClientProperties(purpose, "/", "guest"), cast(Any, "amqp://broker"), lambda: None, log_limits)
+        whose, broker = ClientProperties(purpose, "/", "guest"), cast(Any, "amqp://broker")
+        link = Link(whose, broker, lambda: None, log_limits, self.paced)
         transport = SimpleNamespace(
             get_write_buffer_size=lambda: 0,
             is_reading=lambda: True,

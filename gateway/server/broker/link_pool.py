@@ -29,6 +29,7 @@ from gateway.server.broker.queue_declare import QueueConflictLog
 from gateway.server.broker.redial import dial_slots
 from gateway.server.fault_boundary import guarded
 from gateway.server.log_limits import LogLimits
+from gateway.server.paced_work import PacedWork
 from gateway.server.stats import GatewayStats
 from gateway.server.tls_contexts import TlsContexts
 
@@ -64,10 +65,11 @@ class LinkPool:
         node: str,
         contexts: TlsContexts,
         log_limits: LogLimits,
+        paced: PacedWork,
     ) -> None:
         # Every open link.
         self.links: set[Link] = set()
-        self.dialer = Dialer(clock, contexts, log_limits)
+        self.dialer = Dialer(clock, contexts, log_limits, paced)
         self._slots = dial_slots()
         self.queue_conflicts = QueueConflictLog()
         self._clock = clock
