@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -60,7 +61,7 @@ class ScriptedBroker:
     async def open_link(self, virtual_host: VirtualHost, credentials: Credentials, purpose: str, *names: str) -> Link:
         """Open a link, as a dialer does."""
         log_limits = LogLimits(Logging(), lambda: 0.0)
-        whose, broker = ClientProperties(purpose, "/", "guest"), cast(Any, "amqp://broker")
+        whose, broker = ClientProperties(purpose, virtual_host.name, "guest"), virtual_host.upstream.urls[0]
         link = Link(whose, broker, lambda: None, log_limits, self.paced)
         transport = SimpleNamespace(
             get_write_buffer_size=lambda: 0,
@@ -68,7 +69,8 @@ class ScriptedBroker:
             abort=lambda: None,
             write=lambda data: self._read(link, data),
         )
-        link.opened(cast(Any, object()), cast(Any, SimpleNamespace(transport=transport)), Tuning(131072, 2047))
+        connection = SimpleNamespace(close=partial(self._close, link))
+        link.opened(cast(Any, connection), cast(Any, SimpleNamespace(transport=transport)), Tuning(131072, 2047))
         self.links.append(link)
         return link
 
@@ -87,6 +89,10 @@ class ScriptedBroker:
         if link.closed is None:
             link.splitter.receive(frame)
             link.batch_done()
+
+    @staticmethod
+    async def _close(link: Link) -> None:
+        link.connection_lost(None, by_broker=False)
 
     def lose(self, *links: Link) -> None:
         """Cut links, or all if none is given."""

@@ -200,6 +200,12 @@ class Link:
 
     # Users and channels.
 
+    def drain(self) -> bool:
+        """Take no new channel, and let sessions leave; False if it drains already."""
+        is_new = not self.is_draining
+        self.is_draining = True
+        return is_new
+
     def add_user(self, user: LinkUser) -> None:
         """A session has opened a channel."""
         self.users[user] += 1

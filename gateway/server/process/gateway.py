@@ -196,6 +196,7 @@ class Gateway:
         restart = self.journal.use(journal)
         self._flush_journal()
         self.stats.add_hosts(config.virtual_hosts)
+        self.pool.use(self._find_virtual_host)
         self.pool.dialer.keep(virtual_host.upstream for virtual_host in config.resolved_virtual_hosts())
         self.log_limits.configure(config.logging)
         self.limits.failed_logins.configure(config.failed_logins)
