@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import json
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from deploy.local.broker import PRIVATE, VAR, Broker, running
-from deploy.local.errors import LocalError
 from deploy.local.ports import LOOPBACK, free_ports
 from tests.bench.environment import raise_descriptor_limit
 from tests.soak.behaviour import done_per_second
@@ -26,8 +24,8 @@ from tests.soak.samples import Latency, Outage, Point, levels, percentile, trend
 from tests.soak.verdict import LONG, Observations, Plan, findings, unexplained
 from tests.support.certificates import Authority
 from tests.support.gateway import GatewayProcess, configuration, listening, upstream
+from tests.support.long_run import FOUND, SUCCESS, status_of
 
-_SUCCESS, _NOT_FLAT, _NOT_STARTED = 0, 1, 2
 _PROCESSES: Final = 2
 _LOOK_EVERY: Final = 5.0
 _PROGRESS_EVERY: Final = 30.0
@@ -37,15 +35,8 @@ _LAST_REPORT_WITHIN: Final = 60.0
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run; 1 if something grew or went wrong."""
     options = _parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(128 + signal.SIGTERM))
     raise_descriptor_limit()
-    try:
-        return asyncio.run(_soak(options))
-    except LocalError as error:
-        print(error, file=sys.stderr)
-        return _NOT_STARTED
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+    return status_of(lambda: asyncio.run(_soak(options)))
 
 
 async def _soak(options: argparse.Namespace) -> int:
@@ -86,7 +77,7 @@ async def _soak(options: argparse.Namespace) -> int:
     print("\n".join(_table(options, seen, plan)))
     found = findings(seen, plan)
     print("\n".join([f"NOT FLAT: {finding}" for finding in found]) if found else "all is flat and well")
-    return _NOT_FLAT if found else _SUCCESS
+    return FOUND if found else SUCCESS
 
 
 def _document(broker: Broker, authority: Authority, folder: Path, ride_through: str) -> dict[str, Any]:
