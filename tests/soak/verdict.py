@@ -33,7 +33,7 @@ LOST_WITH_THE_BROKER: Final = "a message to a topic"
 CAME_AGAIN: Final = "a message came again"
 """Errors that a restart explains: queues of topic subscriptions are transient; what was not settled, or not confirmed,
 comes again."""
-_EXPLAINED: Final = frozenset({"broker does not answer", "upstream unreachable"})
+_EXPLAINED: Final = frozenset({"broker does not answer", "link closed"})
 """Warnings in the log that a restart explains."""
 
 
