@@ -6,7 +6,7 @@ import pytest
 
 from deploy.local.errors import LocalError
 from tests.chaos.campaign import Campaign, folder
-from tests.chaos.schedule import drawn
+from tests.chaos.drawing import drawn
 
 pytestmark = pytest.mark.system
 
