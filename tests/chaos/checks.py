@@ -259,8 +259,7 @@ def replies(history: History) -> Iterator[Outcome]:
         if event.copy.producer != event.consumer:
             yield Outcome(Check.REPLIES, f"astray: the reply to {event.copy} came to {event.consumer}")
         elif answered[event.copy] <= asked[event.copy]:
-            is_second = answered[event.copy] > 1
-            yield Outcome(Check.REPLIES, excuse=Excuse.ASKED_TWICE if is_second else None)
+            yield Outcome(Check.REPLIES)
         else:
             # The consumer that replied asks for no receipts, so it is not known when its reply was confirmed.
             lost = any_overlap(history.losses, *history.publishing[event.copy]._replace(end=event.at))

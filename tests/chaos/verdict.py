@@ -41,7 +41,6 @@ class Excuse(Enum):
     NOT_CONFIRMED = "not confirmed when the link was lost, and published again"
     DELIVERY_FORGOTTEN = "the broker that ended forgot that it was delivered"
     EARLIER_RUN = "of the run before, whose ACK was not on disk when the broker was killed"
-    ASKED_TWICE = "a reply to a message that came twice"
     GATEWAY_KILLED = "under way when the gateway was killed"
     CLIENT_AND_LINK = "under way when its client was gone, and then the link"
     CLIENT_CUT = "its own connection was cut"
