@@ -79,7 +79,10 @@ def test_a_line_without_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyP
 def test_a_line_without_end_is_kept_up_to_a_megabyte() -> None:
     content = b"x" * (64 << 20) + b"\n"
     file = io.BytesIO(content)
-    for read in (lambda: [line for line, _ in raw_lines(file, rest=True)], lambda: [*raw_lines_backwards(file, len(content))]):
+    for read in (
+        lambda: [line for line, _ in raw_lines(file, rest=True)],
+        lambda: [*raw_lines_backwards(file, len(content))],
+    ):
         tracemalloc.start()
         try:
             (line,) = read()
