@@ -1,7 +1,6 @@
 """The command line of the benchmark."""
 
 import argparse
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -11,10 +10,11 @@ from pathlib import Path
 from tests.bench.environment import DEFAULT_NAP, Environment
 from tests.bench.report import Circumstances, Outcome, as_text, write_json
 from tests.bench.rounds import measure
-from tests.bench.startup import StartError, StartOptions, started_environment
+from tests.bench.startup import StartOptions, started_environment
 from tests.bench.targets import ROWS, Row
+from tests.support.long_run import NOT_STARTED, SUCCESS, status_of
 
-_SUCCESS, _INCOMPLETE, _NOT_STARTED, _MISSED = 0, 1, 2, 3
+_INCOMPLETE, _MISSED = 1, 3
 
 _DESCRIPTION = """\
 Compares two STOMP servers on one RabbitMQ: RabbitMQ's own plugin and the gateway, in alternation.
@@ -47,18 +47,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "--plugin, --gateway and --rabbitmqctl speak of a running broker: name it with --broker-url",
             file=sys.stderr,
         )
-        return _NOT_STARTED
-    # Otherwise SIGTERM would end this process without the clean-up, and so without stopping what it started.
-    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(128 + signal.SIGTERM))
-    try:
+        return NOT_STARTED
+
+    def measured() -> int:
         with started_environment(servers, _say) as environment:
             outcomes = _measure_and_report(environment, options)
-    except StartError as error:
-        print(error, file=sys.stderr)
-        return _NOT_STARTED
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
-    return _exit_status(outcomes, strict=options.strict)
+        return _exit_status(outcomes, strict=options.strict)
+
+    return status_of(measured)
 
 
 def _measure_and_report(environment: Environment, options: argparse.Namespace) -> list[Outcome]:
@@ -83,7 +79,7 @@ def _exit_status(outcomes: Sequence[Outcome], *, strict: bool) -> int:
     verdicts = {outcome.verdict for outcome in outcomes}
     if verdicts & {"failed", "not measured"}:
         return _INCOMPLETE
-    return _MISSED if strict and "missed" in verdicts else _SUCCESS
+    return _MISSED if strict and "missed" in verdicts else SUCCESS
 
 
 def _say(line: str) -> None:

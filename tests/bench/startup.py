@@ -28,7 +28,7 @@ VAR = Path("var") / "bench"
 _GATEWAY_STARTS_WITHIN = 20.0
 
 
-class StartError(Exception):
+class StartError(LocalError):
     """Something that is to be measured cannot be started; the message says what, and what to do."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
 import sys
 import time
 from collections import Counter
@@ -12,27 +11,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from deploy.local.errors import LocalError
 from tests.chaos.campaign import RIDE_THROUGH, Campaign, folder
 from tests.chaos.recording import Confirmed, Delivered, Fault, Sent, Settled
 from tests.chaos.run import RunReport
 from tests.chaos.schedule import Harm, drawn
+from tests.support.long_run import FOUND, SUCCESS, status_of
 
-_SUCCESS, _FOUND, _NOT_STARTED = 0, 1, 2
 _COUNTED: Final = {Sent: "messages", Confirmed: "receipts", Delivered: "deliveries", Settled: "acknowledgements"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out the runs; 1 if something was found."""
     options = _parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(128 + signal.SIGTERM))
-    try:
-        return asyncio.run(_campaign(options))
-    except LocalError as error:
-        print(error, file=sys.stderr)
-        return _NOT_STARTED
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+    return status_of(lambda: asyncio.run(_campaign(options)))
 
 
 async def _campaign(options: argparse.Namespace) -> int:
@@ -51,7 +42,7 @@ async def _campaign(options: argparse.Namespace) -> int:
             if report.findings and options.stop:
                 break
         print("\n".join([*campaign.memory(), *totals.lines()]))
-    return _FOUND if totals.failed else _SUCCESS
+    return FOUND if totals.failed else SUCCESS
 
 
 @dataclass

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import json
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -19,14 +18,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from deploy.local.broker import PRIVATE, VAR, Broker, running
-from deploy.local.errors import LocalError
 from deploy.local.ports import LOOPBACK, free_ports
 from tests.bench.environment import raise_descriptor_limit
 from tests.soak.samples import Latency, Outage, Point, curve, growth, percentile, slope
 from tests.support.certificates import Authority
 from tests.support.gateway import GatewayProcess, configuration, listening, upstream
+from tests.support.long_run import FOUND, SUCCESS, status_of
 
-_SUCCESS, _NOT_FLAT, _NOT_STARTED = 0, 1, 2
 _PROCESSES: Final = 2
 _LOOK_EVERY: Final = 5.0
 _PROGRESS_EVERY: Final = 30.0
@@ -70,15 +68,8 @@ class _Observations:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run; 1 if something grew or went wrong."""
     options = _parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(128 + signal.SIGTERM))
     raise_descriptor_limit()
-    try:
-        return asyncio.run(_soak(options))
-    except LocalError as error:
-        print(error, file=sys.stderr)
-        return _NOT_STARTED
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+    return status_of(lambda: asyncio.run(_soak(options)))
 
 
 async def _soak(options: argparse.Namespace) -> int:
@@ -110,7 +101,7 @@ async def _soak(options: argparse.Namespace) -> int:
     riding = options.ride_through not in ("0", "none")
     print("\n".join(_table(options, seen, log, riding)))
     (VAR / "soak.log").write_text(log)
-    return _SUCCESS if _is_flat(seen, log, riding) else _NOT_FLAT
+    return SUCCESS if _is_flat(seen, log, riding) else FOUND
 
 
 def _document(broker: Broker, authority: Authority, folder: Path, ride_through: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Brings back what a session lost with a link: when to try, how often, and what ends it.
 
-The session says what is to come back (`ops.Recover`), the bridge restores it, piece by piece. What is back stays back:
+The session says what is to come back (`ops.Recover`), `Restorer` restores it, piece by piece. What is back stays back:
 if an attempt fails half-way, the next one goes on with the rest.
 """
 
@@ -19,7 +19,7 @@ from gateway.server.broker.broker_errors import (
     UpstreamError,
     is_cancelled,
 )
-from gateway.server.broker.link_pool import LoginLinks
+from gateway.server.broker.login_links import LoginLinks
 from gateway.server.broker.redial import Backoff
 from gateway.server.client.expire import expire
 from gateway.session import ops
@@ -34,7 +34,7 @@ _HOLDS: Final = 5.0
 
 
 class _Restorer(Protocol):
-    """The bridge."""
+    """See `Restorer`."""
 
     @property
     def links(self) -> LoginLinks: ...
