@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import io
-import tracemalloc
 import random
 import threading
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 
