@@ -1,6 +1,6 @@
 """Brings back what a session lost with a link: when to try, how often, and what ends it.
 
-The session says what is to come back (`ops.Recover`), the bridge restores it, piece by piece. What is back stays back:
+The session says what is to come back (`ops.Recover`), `Restorer` restores it, piece by piece. What is back stays back:
 if an attempt fails half-way, the next one goes on with the rest.
 """
 
@@ -31,7 +31,7 @@ _PASSING: Final = frozenset((CONNECTION_FORCED, INTERNAL_ERROR, NOT_ALLOWED, NOT
 
 
 class _Restorer(Protocol):
-    """The bridge."""
+    """See `Restorer`."""
 
     @property
     def links(self) -> LoginLinks: ...
