@@ -50,10 +50,11 @@ class DialSlots:
             raise
 
     def _leave(self, virtual_host: str, turn: asyncio.Future[None]) -> None:
-        turns = self._waiting.get(virtual_host, {})
-        turns.pop(turn, None)
-        if not turns:
-            self._waiting.pop(virtual_host, None)
+        turns = self._waiting.get(virtual_host)
+        if turns is not None:
+            turns.pop(turn, None)
+            if not turns:
+                del self._waiting[virtual_host]
 
     def _give_back(self) -> None:
         while self._waiting:
