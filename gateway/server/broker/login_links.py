@@ -59,6 +59,11 @@ class LoginLinks:
         self.restoring = asyncio.Semaphore(_RESTORING)
 
     @property
+    def login(self) -> str:
+        """Whose links these are."""
+        return self._credentials.login
+
+    @property
     def broker_version(self) -> tuple[int, ...]:
         """As numbers; empty without a link."""
         return next((link.tuning.broker_version for link in self.all), ())
