@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Final
 
 # A customer of a network gets an IPv6 prefix of this many bits, and may use any address in it.
 _PREFIX: Final = 64
+_REMEMBERED_HOSTS: Final = 1024
 
 
+# Several limits and counters ask for the same client.
+@lru_cache(_REMEMBERED_HOSTS)
 def network_of(host: str) -> str:
     """The unit that counts as one address: an IPv4 address, or an IPv6 network of 64 bits."""
     try:

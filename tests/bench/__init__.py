@@ -14,6 +14,7 @@ Run `python -m tests.bench --help`. What is where:
 * `processes`  CPU seconds, memory and listeners from /proc
 * `report`     medians, ratios, the printed tables and the JSON
 * `neighbours` what one client's work costs another, a program of its own; `neighbour_loads` has its rows,
-  `neighbour_servers` starts what is measured, `neighbour_probe` is the neighbour's process
+  `neighbour_run` the client that does what they say, `neighbour_servers` starts what is measured, `neighbour_probe` is
+  the neighbour's process
 * `micro`      micro-benchmarks of single functions, a program of its own
 """

@@ -7,182 +7,17 @@ when the neighbour has been sampled, unless the row is about their end.
 from __future__ import annotations
 
 import asyncio
-import os
-import struct
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
-from typing import cast
+from dataclasses import dataclass, replace
 
-from tests.bench.neighbour_servers import DEDICATED, SHARED, TCP, TLS, WEBSOCKET, Server
-from tests.bench.wire import Account, NotMeasurableError, RowError
+from tests.bench.environment import GATEWAY
+from tests.bench.neighbour_run import CONNECTED, ERROR, MESSAGE, RECEIPT, Peer, Run
+from tests.bench.neighbour_servers import DEDICATED, SHARED, TCP, TLS, WEBSOCKET
+from tests.bench.wire import NotMeasurableError, RowError
 
-_PATIENCE = 60.0
-_LONGEST_WORD = 16
-_CONNECTED, _RECEIPT, _MESSAGE, _ERROR = (b"CONNECTED\n", b"RECEIPT\n", b"MESSAGE\n", b"ERROR\n")
-_SWITCHED = b"HTTP/1.1 101"
-_TWO_BYTES = 126
-"""From this size on, the length of a WebSocket message takes more than the second byte."""
-_AT_ONCE = 200
-"""Connections that are dialled at a time, fewer than a usual backlog."""
-
-
-class Peer(asyncio.Protocol):
-    """One session of the loading client. It counts frames by their first line and keeps nothing else."""
-
-    def __init__(self, *, websocket: bool) -> None:
-        self.counts: dict[bytes, int] = {}
-        self.error = b""
-        self.transport: asyncio.Transport
-        self._websocket = websocket
-        self._tail = b""
-        self._news = asyncio.Event()
-        self._writable = asyncio.Event()
-        self._writable.set()
-        self.is_lost = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is open."""
-        self.transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        """Count the frames that begin in a read."""
-        data = self._tail + data
-        for word in (_MESSAGE, _RECEIPT, _ERROR, _CONNECTED, _SWITCHED):
-            if count := data.count(word):
-                self.counts[word] = self.counts.get(word, 0) + count
-                if word == _ERROR:
-                    self.error = data[data.find(word) :][:200]
-                # A word is counted once, also if it stands at the end.
-                data = data[data.rfind(word) + 1 :]
-        self._tail = data[-_LONGEST_WORD:]
-        self._news.set()
-
-    def pause_writing(self) -> None:
-        """Too much waits to be sent."""
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        """There is room again."""
-        self._writable.set()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The server closed."""
-        self.is_lost = True
-        self._writable.set()
-        self._news.set()
-
-    def write(self, data: bytes) -> None:
-        """Send frames; over WebSocket as one message with a mask of zeros, which changes nothing."""
-        if self._websocket:
-            size = len(data)
-            if size < _TWO_BYTES:
-                length = bytes((0x80 | size,))
-            else:
-                length = struct.pack("!BH", 0xFE, size) if size < 1 << 16 else struct.pack("!BQ", 0xFF, size)
-            data = b"".join((b"\x82", length, bytes(4), data))
-        self.transport.write(data)
-
-    async def flood(self, data: bytes, chunk: int = 1 << 16) -> None:
-        """Send much, as fast as the server takes it."""
-        async with asyncio.timeout(_PATIENCE):
-            for at in range(0, len(data), chunk):
-                if self.is_lost:
-                    return
-                self.write(data[at : at + chunk])
-                await self._writable.wait()
-
-    async def expect(self, word: bytes, count: int = 1, *, or_end: bool = False) -> None:
-        """Wait until so many frames of a kind have come in all.
-
-        Raises:
-            RowError: the server closed before; with ``or_end`` that is all right.
-        """
-        try:
-            async with asyncio.timeout(_PATIENCE):
-                while self.counts.get(word, 0) < count:
-                    if self.is_lost and or_end:
-                        return
-                    if self.is_lost:
-                        raise RowError(f"the server closed a loading client: {self.error!r}")
-                    self._news.clear()
-                    await self._news.wait()
-        except TimeoutError:
-            got = self.counts.get(word, 0)
-            raise RowError(f"only {got:,} of {count:,} {word.decode().strip()} came in {_PATIENCE:.0f} s") from None
-
-
-@dataclass
-class Run:
-    """One measurement of a row on one server."""
-
-    server: Server
-    transport: str
-    links: str
-    scale: float
-    peers: list[Peer] = field(default_factory=list)
-
-    def count(self, number: int) -> int:
-        """A number of the row, scaled."""
-        return max(1, round(number * self.scale))
-
-    async def dialled(self) -> Peer:
-        """A connection, over WebSocket with its handshake."""
-        account = self.server.account(self.transport, self.links)
-        is_websocket = self.transport == WEBSOCKET
-        loop = asyncio.get_running_loop()
-        _, peer = await loop.create_connection(
-            lambda: Peer(websocket=is_websocket),
-            "localhost" if self.transport == TLS else account.host,
-            account.port,
-            ssl=self.server.tls if self.transport == TLS else None,
-            family=2,
-        )
-        self.peers.append(peer)
-        if is_websocket:
-            peer.transport.write(
-                f"GET /ws HTTP/1.1\r\nHost: {account.host}:{account.port}\r\nUpgrade: websocket\r\n"
-                "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: v12.stomp\r\n"
-                "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
-            )
-            await peer.expect(_SWITCHED)
-        return peer
-
-    async def session(self, account: Account | None = None) -> Peer:
-        """A session that has logged in."""
-        peer = await self.dialled()
-        peer.write((account or self.server.account(self.transport, self.links)).connect_frame())
-        await peer.expect(_CONNECTED)
-        return peer
-
-    async def sessions(self, count: int) -> list[Peer]:
-        """Many sessions."""
-        made: list[Peer] = []
-        for at in range(0, count, _AT_ONCE):
-            made += await asyncio.gather(*(self.session() for _ in range(min(_AT_ONCE, count - at))))
-        return made
-
-    def queue(self) -> str:
-        """A queue of this run."""
-        return f"stomp-bench-neighbours-{os.getpid()}"
-
-    async def filled_queue(self, messages: int, size: int) -> str:
-        """A queue with so many messages."""
-        queue = self.queue()
-        await asyncio.to_thread(self.server.broker.declare, queue)
-        filler = await replace(self, transport=TCP, links=SHARED).session()
-        frame = f"SEND\ndestination:/amq/queue/{queue}\ncontent-length:{size}\n\n".encode() + b"x" * size + b"\0"
-        await filler.flood(frame * messages)
-        filler.write(f"SEND\ndestination:/amq/queue/{queue}\nreceipt:filled\n\n\0".encode())
-        await filler.expect(_RECEIPT)
-        filler.transport.close()
-        return queue
-
-    async def close(self) -> None:
-        """End what is left."""
-        for peer in self.peers:
-            peer.transport.abort()
-        await asyncio.to_thread(self.server.broker.delete, self.queue())
+_TINY = b"SEND\ndestination:/topic/load\n\n\0"
+_FLOODERS = 50
 
 
 def _subscribe(number: int, more: str = "") -> bytes:
@@ -198,22 +33,41 @@ async def _header_lines(run: Run) -> None:
     await peer.flood(b"SEND\ndestination:/topic/load\n" + b":\n" * run.count(2 << 20))
     peer.write(b"\n\0")
     await asyncio.sleep(1)
+    if run.server.name == GATEWAY:
+        await peer.expect(ERROR)
 
 
 async def _tiny_sends(run: Run) -> float:
     peer = await run.session()
     started = time.perf_counter()
-    await peer.flood(b"SEND\ndestination:/topic/load\n\n\0" * run.count(300_000), 1 << 20)
-    peer.write(b"SEND\ndestination:/topic/load\nreceipt:all\n\n\0")
-    await peer.expect(_RECEIPT)
+    await _flood(peer, run.count(300_000))
     return time.perf_counter() - started
+
+
+async def _flooders(run: Run) -> float:
+    peers = [await run.session() for _ in range(_FLOODERS)]
+    started = time.perf_counter()
+    await asyncio.gather(*(_flood(peer, run.count(300_000 // _FLOODERS)) for peer in peers))
+    return time.perf_counter() - started
+
+
+async def _flood(peer: Peer, sends: int) -> None:
+    """Many SENDs, until the server has taken the last one."""
+    await peer.flood(_TINY * sends, 1 << 20)
+    await _taken(peer)
+
+
+async def _taken(peer: Peer) -> None:
+    """Wait until the server has carried out what a session sent first."""
+    peer.write(b"SEND\ndestination:/topic/load\nreceipt:all\n\n\0")
+    await peer.expect(RECEIPT)
 
 
 async def _subscribes(run: Run) -> float:
     peer, count = await run.session(), run.count(3000)
     started = time.perf_counter()
     await peer.flood(b"".join(map(_subscribe, range(count))))
-    await peer.expect(_RECEIPT, count)
+    await peer.expect(RECEIPT, count)
     return time.perf_counter() - started
 
 
@@ -232,16 +86,27 @@ async def _transaction(run: Run) -> None:
         b"BEGIN\ntransaction:t\n\n\0" + b"SEND\ndestination:/topic/load\ntransaction:t\n\n\0" * run.count(23_000)
     )
     await asyncio.sleep(1)
+    if run.server.name == GATEWAY and run.scale >= 1:
+        await peer.expect(ERROR)
 
 
 async def _commit(run: Run) -> float:
+    return await _committed(run, b"SEND\ndestination:/topic/load\ntransaction:t\n\n\0" * run.count(9_999))
+
+
+async def _commit_bytes(run: Run) -> float:
+    body = b"x" * (64 << 10)
+    head = f"SEND\ndestination:/topic/load\ntransaction:t\ncontent-length:{len(body)}\n\n".encode()
+    return await _committed(run, (head + body + b"\0") * run.count(1_000))
+
+
+async def _committed(run: Run, sends: bytes) -> float:
+    """The seconds of the COMMIT of a transaction."""
     peer = await run.session()
-    await peer.flood(
-        b"BEGIN\ntransaction:t\n\n\0" + b"SEND\ndestination:/topic/load\ntransaction:t\n\n\0" * run.count(9_999)
-    )
+    await peer.flood(b"BEGIN\ntransaction:t\n\n\0" + sends)
     started = time.perf_counter()
     peer.write(b"COMMIT\ntransaction:t\nreceipt:committed\n\n\0")
-    await peer.expect(_RECEIPT)
+    await peer.expect(RECEIPT)
     return time.perf_counter() - started
 
 
@@ -252,9 +117,9 @@ async def _connects(run: Run) -> float:
     async def one(number: int) -> None:
         peer = await run.dialled()
         peer.write(connect)
-        await peer.expect(_CONNECTED)
+        await peer.expect(CONNECTED)
         peer.write(_subscribe(number))
-        await peer.expect(_RECEIPT)
+        await peer.expect(RECEIPT)
 
     await asyncio.gather(*(one(number) for number in range(count)))
     return time.perf_counter() - started
@@ -264,7 +129,7 @@ async def _prepared_clients(run: Run) -> None:
     await _connects(run)
     bystander = await run.session()
     bystander.write(_subscribe(0))
-    await bystander.expect(_RECEIPT)
+    await bystander.expect(RECEIPT)
 
 
 async def _vanish(run: Run) -> float:
@@ -274,7 +139,7 @@ async def _vanish(run: Run) -> float:
     await asyncio.sleep(0)
     started = time.perf_counter()
     bystander.write(b"UNSUBSCRIBE\nid:0\nreceipt:gone\n\n\0")
-    await bystander.expect(_RECEIPT, 2)
+    await bystander.expect(RECEIPT, 2)
     return time.perf_counter() - started
 
 
@@ -286,21 +151,22 @@ async def _disconnects(run: Run) -> float:
     started = time.perf_counter()
     for peer in run.peers:
         peer.write(b"DISCONNECT\nreceipt:bye\n\n\0")
-    await asyncio.gather(*(peer.expect(_RECEIPT) for peer in run.peers))
+    await asyncio.gather(*(peer.expect(RECEIPT) for peer in run.peers))
     return time.perf_counter() - started
 
 
 async def _line_feeds(run: Run) -> None:
     peer = await run.session()
     await peer.flood(b"\n" * run.count(20 << 20))
+    await _taken(peer)
 
 
 async def _half_open(run: Run) -> None:
-    peers = [await run.dialled() for _ in range(run.count(500))]
-    frame = run.server.account().connect_frame()[:-1]
+    peers = [await run.connected() for _ in range(run.count(500))]
+    first = run.first_bytes()
     for at in range(40):
         for peer in peers:
-            peer.transport.write(frame[at : at + 1])
+            peer.transport.write(first[at : at + 1])
         await asyncio.sleep(0.05)
 
 
@@ -310,10 +176,24 @@ async def _wrong_passcodes(run: Run) -> None:
     async def one() -> None:
         peer = await run.dialled()
         peer.write(wrong)
-        await peer.expect(_ERROR, or_end=True)
+        await peer.expect(ERROR, or_end=True)
         peer.transport.abort()
 
     await asyncio.gather(*(one() for _ in range(run.count(150))))
+
+
+async def _prepared_tokens(run: Run) -> None:
+    if run.server.name != GATEWAY:
+        raise NotMeasurableError("the plugin has no such command")
+    await run.sessions(run.count(100))
+
+
+async def _tokens(run: Run) -> float:
+    started, passcode = time.perf_counter(), run.server.account().passcode
+    for peer in run.peers:
+        peer.write(f"TOKEN\ntoken:{passcode}\nreceipt:renewed\n\n\0".encode())
+    await asyncio.gather(*(peer.expect(RECEIPT) for peer in run.peers))
+    return time.perf_counter() - started
 
 
 async def _prepared_queue(run: Run) -> None:
@@ -323,14 +203,14 @@ async def _prepared_queue(run: Run) -> None:
 async def _full_queue(run: Run) -> float:
     peer, started = await run.session(), time.perf_counter()
     peer.write(f"SUBSCRIBE\nid:0\ndestination:/amq/queue/{run.queue()}\n\n\0".encode())
-    await peer.expect(_MESSAGE, run.count(50_000))
+    await peer.expect(MESSAGE, run.count(50_000))
     return time.perf_counter() - started
 
 
 async def _unbounded_prefetch(run: Run) -> float:
     peer, started = await run.session(), time.perf_counter()
     peer.write(f"SUBSCRIBE\nid:0\ndestination:/amq/queue/{run.queue()}\nack:client\n\n\0".encode())
-    await peer.expect(_MESSAGE, run.count(50_000))
+    await peer.expect(MESSAGE, run.count(50_000))
     return time.perf_counter() - started
 
 
@@ -359,9 +239,10 @@ async def _metrics(run: Run) -> float:
     for _ in range(3):
         reader, writer = await asyncio.open_connection("127.0.0.1", run.server.admin)
         writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        if not (await reader.read()).startswith(b"HTTP/1.1 200"):
-            raise RowError("/metrics was not answered with 200")
+        answer = await reader.read()
         writer.close()
+        if not answer.startswith(b"HTTP/1.1 200"):
+            raise RowError("/metrics was not answered with 200")
     return (time.perf_counter() - started) / 3
 
 
@@ -372,8 +253,9 @@ Work = Callable[[Run], Awaitable[float | None]]
 class Load:
     """A row: what the other client does while the neighbour is measured, and before that.
 
-    ``within`` are the seconds that ``work`` may take, where the row has such an aim, or what the plugin takes where
-    that is more. ``tail``: how long the neighbour is measured afterwards.
+    ``within`` are the seconds that ``work`` may take at full scale, where the row has such an aim, or what the plugin
+    takes where that is more. ``tail``: how long the neighbour is measured afterwards. ``elsewhere``: what else the row
+    is measured over.
     """
 
     name: str
@@ -385,45 +267,41 @@ class Load:
     links: str = SHARED
     tail: float = 0.5
     plugin: bool = True
+    elsewhere: tuple[str, ...] = ()
+
+    def over(self, other: str) -> Load:
+        """The same row over another transport, or on dedicated links."""
+        if other == DEDICATED:
+            return replace(self, name=f"{self.name}-{other}", text=f"{self.text}, dedicated links", links=other)
+        return replace(self, name=f"{self.name}-{other}", text=f"{self.text}, {other}", transport=other)
 
 
+_TRANSPORTS = (TLS, WEBSOCKET)
+_EVERYWHERE = (*_TRANSPORTS, DEDICATED)
 _BASE = (
     Load("nothing", "nothing", _nothing),
-    Load("header-lines", "a SEND of 4 MiB of header lines", _header_lines),
-    Load("tiny-sends", "300,000 tiny SENDs at once", _tiny_sends),
-    Load("subscribes", "3,000 SUBSCRIBEs", _subscribes, within=10.0),
-    Load("session-end", "that session ends", _session_end, _prepared_subscriptions),
+    Load("header-lines", "a SEND of 4 MiB of header lines", _header_lines, elsewhere=_TRANSPORTS),
+    Load("tiny-sends", "300,000 tiny SENDs at once", _tiny_sends, elsewhere=_EVERYWHERE),
+    Load("flooders", "the same from 50 clients", _flooders, elsewhere=_EVERYWHERE),
+    Load("subscribes", "3,000 SUBSCRIBEs", _subscribes, within=10.0, elsewhere=_EVERYWHERE),
+    Load("session-end", "that session ends", _session_end, _prepared_subscriptions, elsewhere=_EVERYWHERE),
     Load("transaction", "a transaction beyond its bound", _transaction),
-    Load("commit", "a COMMIT of the largest size", _commit),
+    Load("commit", "a COMMIT of 9,999 SENDs", _commit, elsewhere=_EVERYWHERE),
+    Load("commit-bytes", "a COMMIT of 62 MiB", _commit_bytes, elsewhere=_EVERYWHERE),
     Load("connects", "1,500 clients connect and subscribe", _connects, within=4.0),
-    Load("vanish", "1,500 subscribers vanish; an UNSUBSCRIBE", _vanish, _prepared_clients, within=0.5, tail=3.0),
-    Load("disconnects", "1,000 sessions DISCONNECT at once", _disconnects, _prepared_sessions),
-    Load("line-feeds", "20 MB of line feeds", _line_feeds),
-    Load("half-open", "500 half-open connections, byte by byte", _half_open),
+    Load("connects-tls", "the same, tls", _connects, transport=TLS),
+    Load("vanish", "1,500 subscribers vanish; an UNSUBSCRIBE", _vanish, _prepared_clients, 0.5, tail=3.0),
+    Load("vanish-tls", "the same, tls", _vanish, _prepared_clients, transport=TLS, tail=3.0),
+    Load("disconnects", "1,000 sessions DISCONNECT at once", _disconnects, _prepared_sessions, elsewhere=_TRANSPORTS),
+    Load("line-feeds", "20 MB of line feeds", _line_feeds, elsewhere=_TRANSPORTS),
+    Load("half-open", "500 half-open connections, byte by byte", _half_open, elsewhere=_TRANSPORTS),
     Load("wrong-passcodes", "150 wrong passcodes", _wrong_passcodes),
-    Load("full-queue", "a full queue to one subscriber", _full_queue, _prepared_queue),
-    Load("unbounded-prefetch", "the same without a prefetch", _unbounded_prefetch, _prepared_queue),
-    Load("slow-reader", "a reader that is slow", _slow_reader, _prepared_large_queue),
+    Load("full-queue", "a full queue to one subscriber", _full_queue, _prepared_queue, elsewhere=_EVERYWHERE),
+    Load("unbounded-prefetch", "the same without a prefetch", _unbounded_prefetch, _prepared_queue, elsewhere=(TLS,)),
+    Load("slow-reader", "a reader that is slow", _slow_reader, _prepared_large_queue, elsewhere=_TRANSPORTS),
+    Load("tokens", "100 sessions renew their TOKENs", _tokens, _prepared_tokens, links=DEDICATED, plugin=False),
     Load("metrics", "/metrics with 10,000 sessions", _metrics, _prepared_many, plugin=False),
 )
-_ELSEWHERE = ("tiny-sends", "subscribes", "commit", "full-queue", "line-feeds", "connects")
 
-
-def _loads() -> dict[str, Load]:
-    loads = {load.name: load for load in _BASE}
-    for name in _ELSEWHERE:
-        load = loads[name]
-        for transport in (TLS, WEBSOCKET):
-            if name != "connects" or transport == TLS:
-                text = f"{load.text}, {transport}"
-                within = None if name == "connects" else load.within
-                made = replace(load, name=f"{name}-{transport}", text=text, transport=transport, within=within)
-                loads[made.name] = made
-        if name != "connects":
-            made = replace(load, name=f"{name}-dedicated", text=f"{load.text}, dedicated links", links=DEDICATED)
-            loads[made.name] = made
-    return loads
-
-
-LOADS = _loads()
+LOADS = {load.name: load for base in _BASE for load in (base, *map(base.over, base.elsewhere))}
 """The rows by name. Those with a transport or links in their name are the same over these."""

@@ -90,7 +90,7 @@ def started_servers(say: Callable[[str], None], changes: dict[str, Any]) -> Iter
         child = _start_gateway(started, address, ports, (certificate, key), changes)
         say(f"the gateway's log is {VAR / 'neighbours.log'}")
         pids = () if node.os_pid is None else (node.os_pid,)
-        hosts = {SHARED: "/", DEDICATED: "dedicated"}
+        hosts = {SHARED: "/", DEDICATED: DEDICATED}
         plugin_ports = {TCP: node.stomp_port, TLS: plugin_tls, WEBSOCKET: plugin_websocket}
         yield {
             PLUGIN: Server(PLUGIN, plugin_ports, logins, dict.fromkeys(hosts, "/"), context, broker, pids),
@@ -108,6 +108,8 @@ def _start_gateway(
     VAR.mkdir(parents=True, exist_ok=True)
     configuration, log = VAR / "neighbours.yaml", VAR / "neighbours.log"
     tls = {"cert_file": str(identity[0]), "key_file": str(identity[1])}
+    # The broker takes a passcode for a token.
+    tokens = {"token_renewal": True}
     settings = {
         "listeners": [
             {"tcp": f"{LOOPBACK}:{ports[TCP]}", "login_timeout": "60s"},
@@ -117,7 +119,7 @@ def _start_gateway(
         "upstream": {"urls": [address.upstream]},
         "admin": f"{LOOPBACK}:{ports['admin']}",
         "defaults": {"journal": {"directory": "journal"}, **changes},
-        "virtual_hosts": {"/": {}, "dedicated": {"amqp_vhost": address.vhost, "links": "dedicated"}},
+        "virtual_hosts": {"/": {}, DEDICATED: {"amqp_vhost": address.vhost, "links": "dedicated", **tokens}},
     }
     configuration.write_text(yaml.safe_dump(settings))
     log.unlink(missing_ok=True)

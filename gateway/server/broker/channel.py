@@ -104,6 +104,12 @@ class LinkChannel:
         self.on_closed = self.on_cancelled = None
         self.set_sink(Sink(ignore_delivery, ignore_confirm, owner))
 
+    async def close_for(self, owner: object) -> None:
+        """Close the channel of a session that uses it no longer; what is still delivered returns to its queue."""
+        self.leave_owner()
+        self.discard(owner)
+        await self.close()
+
     def declare(self, queue: QueueSpec) -> Awaitable[str]:
         """Declare a queue (queue.declare); its name, which the broker chooses if ``queue`` has none."""
         method = _QueueDeclare(

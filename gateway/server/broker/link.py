@@ -7,10 +7,9 @@ puts frames on the wire, deliveries and confirms arrive at the sink of their cha
 from __future__ import annotations
 
 import asyncio
-import platform
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush
 from typing import Final, NamedTuple, Protocol
 
@@ -21,7 +20,6 @@ from aiormq.exceptions import AMQPError
 from pamqp import commands
 from pamqp.base import Frame
 
-from gateway import __version__
 from gateway.amqp.codec import CONNECTION_BLOCKED, CONNECTION_CLOSE, CONNECTION_UNBLOCKED
 from gateway.amqp.splitter import Sink, Splitter
 from gateway.config.scalars import BrokerUrl
@@ -34,9 +32,11 @@ from gateway.server.broker.broker_errors import (
     cause_of,
     is_cancelled,
 )
+from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.tap import Tap
 from gateway.server.fault_boundary import FaultOwner, guarded, report
 from gateway.server.log_limits import LogLimits
+from gateway.server.paced_work import PacedWork
 
 log = structlog.get_logger("gateway.broker")
 
@@ -45,56 +45,6 @@ CLOSING_AT_ONCE: Final = 4
 
 # How long a broker may take to answer connection.close, in seconds.
 _CLOSE_TIMEOUT: Final = 3.0
-
-# Bytes of a name in a connection's properties. RabbitMQ accepts no frame above 4096 bytes before the login is complete,
-# and 3000 of those are for the credentials.
-_LONGEST_NAME: Final = 80
-
-_PRODUCT: Final = {
-    "product": "stomp-gateway",
-    "version": __version__,
-    "platform": f"{platform.python_implementation()} {platform.python_version()}",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class ClientProperties:
-    """The properties of a link that RabbitMQ's management pages show.
-
-    ``purpose`` is ``publish``, ``consume``, ``own`` or ``login``; ``node`` is the gateway's name. ``client`` and
-    ``session`` are set only for links that serve one session.
-    """
-
-    purpose: str
-    virtual_host: str
-    login: str
-    node: str = ""
-    client: str = ""
-    session: str = ""
-
-    @property
-    def connection_name(self) -> str:
-        """The name that the broker shows beside the connection."""
-        words = (self.purpose, _shortened(self.virtual_host), _shortened(self.login), self.client, self.session)
-        return " ".join(("stomp-gateway", *filter(None, words)))
-
-    def as_table(self) -> dict[str, str]:
-        """AMQP's table of client-properties (connection.start-ok)."""
-        optional = {
-            "information": f"STOMP gateway on {_shortened(self.node)}",
-            "gateway_node": _shortened(self.node),
-            "gateway_virtual_host": _shortened(self.virtual_host),
-            "gateway_purpose": self.purpose,
-            "stomp_client": self.client,
-            # The broker shows the user of a shared link anyway.
-            "stomp_login": _shortened(self.login) if self.session else "",
-            "stomp_session": self.session,
-        }
-        return {**_PRODUCT, "connection_name": self.connection_name, **{k: v for k, v in optional.items() if v}}
-
-
-def _shortened(text: str) -> str:
-    return text.encode()[:_LONGEST_NAME].decode(errors="ignore")
 
 
 class LinkUser(FaultOwner, Protocol):
@@ -165,7 +115,12 @@ class Link:
     """One AMQP connection; ``open_link`` opens it. ``on_read`` is called before anything from the broker is handled."""
 
     def __init__(
-        self, client_properties: ClientProperties, broker: BrokerUrl, on_read: Callable[[], None], log_limits: LogLimits
+        self,
+        client_properties: ClientProperties,
+        broker: BrokerUrl,
+        on_read: Callable[[], None],
+        log_limits: LogLimits,
+        paced: PacedWork,
     ) -> None:
         self.client_properties = client_properties
         self.broker = broker
@@ -175,6 +130,7 @@ class Link:
         self.opened_at = 0
         self.on_read = on_read
         self._log_limits = log_limits
+        self._paced = paced
         # Called once, when the link has closed.
         self.on_closed: Callable[[Link], None] | None = None
         # False for a link that was lost.
@@ -243,6 +199,12 @@ class Link:
         return 0 if self._tap is None else self._tap.transport.get_write_buffer_size()
 
     # Users and channels.
+
+    def drain(self) -> bool:
+        """Take no new channel, and let sessions leave; False if it drains already."""
+        is_new = not self.is_draining
+        self.is_draining = True
+        return is_new
 
     def add_user(self, user: LinkUser) -> None:
         """A session has opened a channel."""
@@ -406,7 +368,10 @@ class Link:
         self._lost(f"the broker sent bad AMQP: {error}")
 
     def connection_lost(self, exc: Exception | None, *, by_broker: bool) -> None:
-        """The socket is closed, by the broker or for another reason."""
+        """The socket is closed, by the broker or for another reason.
+
+        Sessions learn it one after the other, because there may be thousands. What one writes before is thrown away.
+        """
         if exc is not None:
             cause = str(exc) or type(exc).__name__
         else:
@@ -415,8 +380,6 @@ class Link:
         for update in self._secret_updates:
             update.cancel()
         closed = self._lost(cause)
-        for channel in tuple(self._channels.values()):
-            guarded(channel, channel.link_lost, closed)
         users = tuple(self.users)
         if self._tap is not None and self.closed is not None:
             # Or it was never open, and the dialer logs why.
@@ -424,7 +387,9 @@ class Link:
             self._tell(level, "link closed", cause=self.closed.detail, sessions=len(users))
         self.users.clear()
         for user in users:
-            guarded(user, user.link_lost, self)
+            self._paced.do(user, partial(user.link_lost, self))
+        for channel in tuple(self._channels.values()):
+            self._paced.do(channel, partial(channel.link_lost, closed))
         on_closed, self.on_closed = self.on_closed, None
         if on_closed is not None:
             on_closed(self)

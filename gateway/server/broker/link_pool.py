@@ -14,207 +14,33 @@ from __future__ import annotations
 import asyncio
 import hmac
 import secrets
-from collections.abc import Awaitable, Callable
+import weakref
+from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
-from gateway.config.virtual_host import VirtualHost
+import structlog
+
+from gateway.config.virtual_host import FindVirtualHost, VirtualHost
 from gateway.journal.journal import Journal
-from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError, UpstreamError
-from gateway.server.broker.channel import LinkChannel
+from gateway.server.broker.broker_errors import LinkDownError
+from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.connector import Credentials
+from gateway.server.broker.dial_slots import DialSlots
 from gateway.server.broker.dialer import Dialer
-from gateway.server.broker.link import ClientProperties, Link
-from gateway.server.broker.publish_window import PublishWindow
+from gateway.server.broker.link import Link
+from gateway.server.broker.login_links import LoginLinks
 from gateway.server.broker.queue_declare import QueueConflictLog
-from gateway.server.broker.redial import Redial, dial_slots
 from gateway.server.fault_boundary import guarded
 from gateway.server.log_limits import LogLimits
+from gateway.server.paced_work import PacedWork
 from gateway.server.stats import GatewayStats
 from gateway.server.tls_contexts import TlsContexts
 
+log = structlog.get_logger("gateway.broker")
+
 # An unused shared link is kept this long, in seconds: clients that connect, send and leave come back.
 _IDLE_TIMEOUT: Final = 60.0
-
-# How many sessions of one login have their channels restored at the same time after a loss.
-_RESTORING: Final = 32
-
-_PUBLISH: Final = "publish"
-_CONSUME: Final = "consume"
-
-OpenLink = Callable[[VirtualHost, Credentials, str, str, str], Awaitable[Link]]
-"""Opens a link for a purpose; the last two name client and session of a link that serves only one session."""
-
-
-class LoginLinks:
-    """The links of one login to one virtual host; ``client`` and ``session`` name the user of dedicated links."""
-
-    def __init__(
-        self,
-        virtual_host: VirtualHost,
-        credentials: Credentials,
-        open_link: OpenLink,
-        client: str = "",
-        session: str = "",
-        slots: asyncio.Semaphore | None = None,
-    ) -> None:
-        self.virtual_host = virtual_host
-        self.is_dedicated = bool(session)
-        # How many sessions use shared links, and the time when the last one left.
-        self.sessions = 0
-        self.idle_since = 0.0
-        self._credentials = credentials
-        self._open_link = open_link
-        self._client = client
-        self._session = session
-        self._links: dict[str, list[Link]] = {_PUBLISH: [], _CONSUME: []}
-        # A link that was opened to check the login and has no purpose yet.
-        self._unused: Link | None = None
-        self._opening: dict[str, asyncio.Future[Link]] = {}
-        # Whether a broker refused the login when a draining link was to be replaced.
-        self._is_refused = False
-        self._redial = Redial(self.check_login, slots or dial_slots())
-        # How many of its sessions have their channels restored at the same time.
-        self.restoring = asyncio.Semaphore(_RESTORING)
-
-    @property
-    def broker_version(self) -> tuple[int, ...]:
-        """As numbers; empty without a link."""
-        return next((link.tuning.broker_version for link in self.all), ())
-
-    @property
-    def all(self) -> list[Link]:
-        """Every open link."""
-        links = [*self._links[_PUBLISH], *self._links[_CONSUME]]
-        if self._unused is not None:
-            links.append(self._unused)
-        return [link for link in links if link.closed is None]
-
-    async def check_login(self) -> None:
-        """Open a connection to learn whether the broker accepts the login; keep it if it is the first.
-
-        Raises:
-            UpstreamError: the broker refuses.
-            LinkDownError: no broker can be reached.
-        """
-        link = await self._open("login", self._client, self._session)
-        if any(open_link.has_room for open_link in self.all):
-            await link.close()
-        else:
-            self._unused = link
-
-    async def come_back(self) -> None:
-        """Wait until a link is open. All sessions that wait share one dial.
-
-        Raises:
-            UpstreamError: the broker refuses the login or the virtual host.
-        """
-        if not self.all:
-            await self._redial.answered()
-
-    async def wait_for_login(self) -> None:
-        """Ask the broker about the login as ``check_login`` does, and wait until there is a broker to ask."""
-        await self._redial.answered()
-
-    async def check_passcode(self, passcode: str) -> None:
-        """Ask the broker about another passcode, over a new connection, with the errors of ``check_login``."""
-        credentials = Credentials(self._credentials.login, passcode)
-        link = await self._open_link(self.virtual_host, credentials, "login", self._client, self._session)
-        await link.close()
-
-    async def update_secret(self, passcode: str) -> None:
-        """Use another passcode from now on, on every open link too. For dedicated links only.
-
-        Raises:
-            LinkDownError: a link was lost meanwhile.
-        """
-        self._credentials = Credentials(self._credentials.login, passcode)
-        await asyncio.gather(*(link.update_secret(passcode) for link in self.all))
-
-    async def publishing_channel(self) -> LinkChannel:
-        """A channel on a link that serves publishers."""
-        link = await self._link_with_room(_PUBLISH)
-        if link.window is None and not self.is_dedicated:
-            link.window = PublishWindow(link, asyncio.get_running_loop().time)
-        return await LinkChannel.open(link)
-
-    async def consuming_channel(self) -> LinkChannel:
-        """A channel on a link that serves subscriptions; the broker has not answered its opening."""
-        return LinkChannel.begun(await self.consuming_link())
-
-    async def consuming_link(self) -> Link:
-        """A link that serves subscriptions, with room for a channel."""
-        return await self._link_with_room(_CONSUME)
-
-    async def open_pausable(self, client: str, session: str) -> Link:
-        """A link for one session only."""
-        return await self._open("own", client, session)
-
-    async def _link_with_room(self, purpose: str) -> Link:
-        """A link with room for one more channel. Sessions that need a new link at the same time share one."""
-        links = self._links[purpose]
-        links[:] = [link for link in links if link.closed is None]
-        for link in links:
-            if link.has_room:
-                return link
-        opening = self._opening.get(purpose)
-        if opening is not None:
-            await asyncio.shield(opening)
-            return await self._link_with_room(purpose)
-        unused, self._unused = self._unused, None
-        if unused is not None and unused.has_room:
-            unused.purpose = purpose
-            links.append(unused)
-            return unused
-        self._opening[purpose] = opening = asyncio.get_running_loop().create_future()
-        try:
-            link = await self._open(purpose, self._client, self._session)
-            links.append(link)
-            opening.set_result(link)
-        except BaseException as error:
-            opening.set_exception(_for_others(error))
-            # If no other session waits, asyncio would log that the exception was never retrieved.
-            opening.exception()
-            raise
-        finally:
-            del self._opening[purpose]
-        return link
-
-    async def _open(self, purpose: str, client: str, session: str) -> Link:
-        return await self._open_link(self.virtual_host, self._credentials, purpose, client, session)
-
-    def is_replaced(self, draining: Link) -> bool:
-        """Whether another link has room for the channels of one that drains."""
-        return any(link.has_room for link in self._links[self._purpose_of(draining)])
-
-    async def replace(self, draining: Link) -> None:
-        """Open a link that takes the place of one that drains, unless a broker has refused the login before."""
-        purpose = self._purpose_of(draining)
-        if purpose in self._opening or self._is_refused:
-            return
-        try:
-            await self._link_with_room(purpose)
-        except UpstreamError as error:
-            # A broker that does not answer is asked again.
-            self._is_refused = not isinstance(error, LinkDownError)
-
-    @staticmethod
-    def _purpose_of(link: Link) -> str:
-        return _PUBLISH if link.purpose == _PUBLISH else _CONSUME
-
-    async def close(self) -> None:
-        """Close every link, also an unused one that has ended: its socket may still be open."""
-        links = [*self.all, *([] if self._unused is None or self._unused in self.all else [self._unused])]
-        self._links, self._unused = {_PUBLISH: [], _CONSUME: []}, None
-        await asyncio.gather(*(link.close() for link in links))
-
-
-def _for_others(error: BaseException) -> UpstreamError:
-    """What a failed dial means to the sessions that waited for it, too."""
-    if isinstance(error, LinkDownError):
-        return LinkDownError(error.code, error.text, error.detail)
-    if isinstance(error, UpstreamError):
-        return UpstreamError(error.code, error.text)
-    return LinkDownError(CONNECTION_FORCED, "the link was not opened")
 
 
 class _SharedLogin:
@@ -245,11 +71,12 @@ class LinkPool:
         node: str,
         contexts: TlsContexts,
         log_limits: LogLimits,
+        paced: PacedWork,
     ) -> None:
         # Every open link.
         self.links: set[Link] = set()
-        self.dialer = Dialer(clock, contexts, log_limits)
-        self._slots = dial_slots()
+        self.dialer = Dialer(clock, contexts, log_limits, paced)
+        self._slots = DialSlots()
         self.queue_conflicts = QueueConflictLog()
         self._clock = clock
         self._spawn = spawn
@@ -258,6 +85,8 @@ class LinkPool:
         self._node = node
         self._key = secrets.token_bytes(32)
         self._shared: dict[tuple[str, str], list[_SharedLogin]] = {}
+        # Of all sessions, shared or not.
+        self._logins: weakref.WeakSet[LoginLinks] = weakref.WeakSet()
 
     async def _open(
         self, virtual_host: VirtualHost, credentials: Credentials, purpose: str, client: str, session: str
@@ -288,8 +117,13 @@ class LinkPool:
             LinkDownError: no broker can be reached.
         """
         if virtual_host.links == "dedicated":
-            links = LoginLinks(virtual_host, credentials, self._open, client, session, self._slots)
-            await self._ask(links)
+            links = self._links_of(virtual_host, credentials, client, session)
+            try:
+                await self._ask(links)
+            except BaseException:
+                # The session may be over while a broker answers.
+                self._spawn(links.close())
+                raise
             return links
         shared = self._shared_login(virtual_host, credentials)
         if not self._is_cached(shared, virtual_host.login_cache):
@@ -314,13 +148,21 @@ class LinkPool:
             is_same_broker = _way_to_broker(candidate.links.virtual_host) == _way_to_broker(virtual_host)
             if hmac.compare_digest(candidate.passcode_hash, passcode_hash) and is_same_broker:
                 return candidate
-        links = LoginLinks(virtual_host, credentials, self._open, slots=self._slots)
-        candidates.append(created := _SharedLogin(passcode_hash, links))
+        candidates.append(created := _SharedLogin(passcode_hash, self._links_of(virtual_host, credentials)))
         return created
+
+    def _links_of(
+        self, virtual_host: VirtualHost, credentials: Credentials, client: str = "", session: str = ""
+    ) -> LoginLinks:
+        links = LoginLinks(virtual_host, credentials, self._open, client, session, self._slots)
+        self._logins.add(links)
+        return links
 
     def _is_cached(self, shared: _SharedLogin, seconds: float) -> bool:
         age = self._clock() - shared.accepted_at
-        return shared.accepted_at >= 0 and age < seconds and bool(shared.links.all)
+        # Links that drain may be to brokers that are not asked any more.
+        is_connected = any(not link.is_draining for link in shared.links.all)
+        return shared.accepted_at >= 0 and age < seconds and is_connected
 
     async def _check(self, shared: _SharedLogin) -> None:
         """Ask the broker, once for all sessions that log in with the same credentials at the same moment."""
@@ -377,14 +219,29 @@ class LinkPool:
             preferred = upstream.urls[0]
             await self.dialer.greeted(preferred, upstream)
         label = self._stats.label(virtual_host.name)
-        draining = [
-            link
-            for link in self.links
-            if self._stats.label(link.virtual_host) == label and not link.is_draining and link.broker != preferred
-        ]
-        for link in draining:
-            link.is_draining = True
-        return len(draining)
+        concerned = [link for link in self.links if self._stats.label(link.virtual_host) == label]
+        draining = sum(link.drain() for link in concerned if link.broker != preferred)
+        for login in self._logins:
+            if self._stats.label(login.virtual_host.name) == label:
+                login.is_refused = False
+        return draining
+
+    def use(self, find_virtual_host: FindVirtualHost) -> None:
+        """Use another configuration: links go to the brokers that it names, and those to any other are drained.
+
+        A session stays in the broker's virtual host that it logged in to, which has its queues.
+        """
+        draining: Counter[str] = Counter()
+        for links in self._logins:
+            old = links.virtual_host
+            new = find_virtual_host(old.name)
+            if new is None or (new.name, new.amqp_vhost) != (old.name, old.amqp_vhost):
+                continue
+            if new.upstream != old.upstream:
+                draining[old.name] += links.use_upstream(new.upstream)
+        for name, count in draining.items():
+            if count:
+                log.info("links draining", virtual_host=name, draining=count)
 
     def drain_links(self) -> None:
         """Let sessions leave the links that drain, and close those that are drained. Called about once a second."""

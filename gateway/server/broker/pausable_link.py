@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from gateway.server.broker.channel import LinkChannel
 from gateway.server.broker.link import Link
-from gateway.server.broker.link_pool import LoginLinks
+from gateway.server.broker.login_links import LoginLinks
 
 
 class PausableLink:

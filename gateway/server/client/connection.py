@@ -27,13 +27,13 @@ from gateway.server.client.heartbeat_timer import HeartbeatTimer
 from gateway.server.client.login_handler import LoginHandler
 from gateway.server.client.operation_deadline import OperationDeadline
 from gateway.server.client.output import AutoAckFlusher, ClientOutput
-from gateway.server.client.paced_work import PacedWork
 from gateway.server.client.session_limits import RateLimiter, SessionLimits
 from gateway.server.fault_boundary import guarded
 from gateway.server.listen.accepted_connection import AcceptedConnection
 from gateway.server.listen.tls import keep_what_is_not_read, login_name
 from gateway.server.listen.websocket import StompProtocol
 from gateway.server.log_limits import LogLimits
+from gateway.server.paced_work import PacedWork
 from gateway.server.stats import GatewayStats
 from gateway.session import error_frames
 from gateway.session.connect import ClientFacts
@@ -67,8 +67,8 @@ class ServerContext:
     stats: GatewayStats
     limits: SessionLimits
     log_limits: LogLimits
+    paced: PacedWork
     auto_acks: AutoAckFlusher = field(default_factory=AutoAckFlusher)
-    paced: PacedWork = field(default_factory=PacedWork)
     clients: set[ClientConnection] = field(default_factory=set)
     closing: set[ClientConnection] = field(default_factory=set)
 

@@ -13,7 +13,8 @@ import structlog
 from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.broker_errors import ACCESS_REFUSED, CONNECTION_FORCED, LinkDownError, UpstreamError
 from gateway.server.broker.connector import Credentials
-from gateway.server.broker.link_pool import LinkPool, LoginLinks
+from gateway.server.broker.link_pool import LinkPool
+from gateway.server.broker.login_links import LoginLinks
 from gateway.server.client.expire import expire
 from gateway.server.client.failed_logins import TooManyFailedLoginsError
 from gateway.server.client.session_limits import LimitReachedError, SessionLimits, SessionRates
@@ -103,6 +104,19 @@ class LoginHandler:
             self._log_refusal(virtual_host, credentials, refusal.text)
             return ops.LoginFailed(refusal.code, refusal.text)
         return ops.LoggedIn(version)
+
+    async def check_token(self, token: str) -> None:
+        """Ask the broker about another passcode for this login. A refusal counts as that of a login.
+
+        Raises:
+            TooManyFailedLoginsError: the broker is not asked.
+            UpstreamError: the broker refuses it, or cannot be reached.
+        """
+        links = self.links
+        credentials = Credentials(links.login, token)
+        await self._limits.failed_logins.guard(
+            self._host, links.virtual_host, credentials, lambda: links.check_passcode(token)
+        )
 
     async def _accept(self, virtual_host: VirtualHost, credentials: Credentials) -> tuple[int, ...]:
         """Get the links and count the session; the broker's version."""

@@ -19,11 +19,11 @@ from gateway.errors import CertificateUnreadableError, CloseReason, StompError
 from gateway.journal.journal import Journal
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.client.connection import ClientConnection, ServerContext
-from gateway.server.client.paced_work import PacedWork
 from gateway.server.client.session_limits import SessionLimits
 from gateway.server.fault_boundary import FaultOwner
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.log_limits import LogLimits, LogRateLimiter
+from gateway.server.paced_work import PacedWork
 from gateway.server.process.gateway import Gateway
 from gateway.server.stats import GatewayStats
 from gateway.server.tls_contexts import TlsContexts
@@ -90,7 +90,7 @@ class Connections:
         self._context = ServerContext(
             server=b"gateway",
             find_virtual_host=lambda _: None,
-            pool=LinkPool(self.clock, self._spawn, journal, stats, "node", TlsContexts(), log_limits),
+            pool=LinkPool(self.clock, self._spawn, journal, stats, "node", TlsContexts(), log_limits, self.paced),
             clock=self.clock,
             spawn=self._spawn,
             journal=journal,

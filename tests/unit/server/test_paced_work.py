@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from gateway.server.client.paced_work import PacedWork
+from gateway.server.paced_work import PacedWork
 
 
 class _Owner:

@@ -1,0 +1,228 @@
+"""The links of one login: opened when they are needed, opened again after a loss, replaced when they drain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from gateway.config.virtual_host import Upstream, VirtualHost
+from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError, UpstreamError
+from gateway.server.broker.channel import LinkChannel
+from gateway.server.broker.connector import Credentials
+from gateway.server.broker.dial_slots import DialSlots
+from gateway.server.broker.link import Link
+from gateway.server.broker.publish_window import PublishWindow
+from gateway.server.broker.redial import Redial
+
+# How many sessions of one login have their channels restored at the same time after a loss.
+_RESTORING: Final = 32
+
+_PUBLISH: Final = "publish"
+_CONSUME: Final = "consume"
+
+OpenLink = Callable[[VirtualHost, Credentials, str, str, str], Awaitable[Link]]
+"""Opens a link for a purpose; the last two name client and session of a link that serves only one session."""
+
+
+class LoginLinks:
+    """The links of one login to one virtual host; ``client`` and ``session`` name the user of dedicated links."""
+
+    def __init__(
+        self,
+        virtual_host: VirtualHost,
+        credentials: Credentials,
+        open_link: OpenLink,
+        client: str = "",
+        session: str = "",
+        slots: DialSlots | None = None,
+    ) -> None:
+        self.virtual_host = virtual_host
+        self.is_dedicated = bool(session)
+        # How many sessions use shared links, and the time when the last one left.
+        self.sessions = 0
+        self.idle_since = 0.0
+        self._credentials = credentials
+        self._open_link = open_link
+        self._client = client
+        self._session = session
+        self._links: dict[str, list[Link]] = {_PUBLISH: [], _CONSUME: []}
+        # A link that was opened to check the login and has no purpose yet.
+        self._unused: Link | None = None
+        self._pausable: list[Link] = []
+        self._opening: dict[str, asyncio.Future[Link]] = {}
+        # Whether a broker refused the login when a draining link was to be replaced. It is not asked again and again.
+        self.is_refused = False
+        self._is_closed = False
+        self._redial = Redial(self.check_login, slots or DialSlots(), virtual_host.name)
+        # How many of its sessions have their channels restored at the same time.
+        self.restoring = asyncio.Semaphore(_RESTORING)
+
+    @property
+    def login(self) -> str:
+        """Whose links these are."""
+        return self._credentials.login
+
+    @property
+    def broker_version(self) -> tuple[int, ...]:
+        """As numbers; empty without a link."""
+        return next((link.tuning.broker_version for link in self.all), ())
+
+    @property
+    def all(self) -> list[Link]:
+        """Every open link."""
+        links = [*self._links[_PUBLISH], *self._links[_CONSUME]]
+        if self._unused is not None:
+            links.append(self._unused)
+        return [link for link in links if link.closed is None]
+
+    async def check_login(self) -> None:
+        """Open a connection to learn whether the broker accepts the login; keep it if it is the first.
+
+        Raises:
+            UpstreamError: the broker refuses.
+            LinkDownError: no broker can be reached.
+        """
+        link = await self._open("login", self._client, self._session)
+        if any(open_link.has_room for open_link in self.all):
+            await link.close()
+        else:
+            self._unused = link
+
+    async def come_back(self) -> None:
+        """Wait until a link is open, or a dial for one that is under way has ended. All who wait share one dial.
+
+        Raises:
+            UpstreamError: the broker refuses the login or the virtual host.
+        """
+        if self.all:
+            return
+        if self._opening:
+            # Another dial would be one too many: what it brings would be closed, since there is a link already.
+            await asyncio.shield(next(iter(self._opening.values())))
+        else:
+            await self._redial.answered()
+
+    async def wait_for_login(self) -> None:
+        """Ask the broker about the login as ``check_login`` does, and wait until there is a broker to ask."""
+        await self._redial.answered()
+
+    async def check_passcode(self, passcode: str) -> None:
+        """Ask the broker about another passcode, over a new connection, with the errors of ``check_login``."""
+        credentials = Credentials(self._credentials.login, passcode)
+        link = await self._open_link(self.virtual_host, credentials, "login", self._client, self._session)
+        await link.close()
+
+    async def update_secret(self, passcode: str) -> None:
+        """Use another passcode from now on, on every open link too. For dedicated links only.
+
+        Raises:
+            LinkDownError: a link was lost meanwhile.
+        """
+        self._credentials = Credentials(self._credentials.login, passcode)
+        await asyncio.gather(*(link.update_secret(passcode) for link in self.all))
+
+    async def publishing_channel(self) -> LinkChannel:
+        """A channel on a link that serves publishers."""
+        link = await self._link_with_room(_PUBLISH)
+        if link.window is None and not self.is_dedicated:
+            link.window = PublishWindow(link, asyncio.get_running_loop().time)
+        return await LinkChannel.open(link)
+
+    async def consuming_channel(self) -> LinkChannel:
+        """A channel on a link that serves subscriptions; the broker has not answered its opening."""
+        return LinkChannel.begun(await self.consuming_link())
+
+    async def consuming_link(self) -> Link:
+        """A link that serves subscriptions, with room for a channel."""
+        return await self._link_with_room(_CONSUME)
+
+    async def open_pausable(self, client: str, session: str) -> Link:
+        """A link for one session only."""
+        link = await self._open("own", client, session)
+        self._pausable = [each for each in (*self._pausable, link) if each.closed is None]
+        return link
+
+    async def _link_with_room(self, purpose: str) -> Link:
+        """A link with room for one more channel. Sessions that need a new link at the same time share one."""
+        links = self._links[purpose]
+        links[:] = [link for link in links if link.closed is None]
+        for link in links:
+            if link.has_room:
+                return link
+        opening = self._opening.get(purpose)
+        if opening is not None:
+            await asyncio.shield(opening)
+            return await self._link_with_room(purpose)
+        unused, self._unused = self._unused, None
+        if unused is not None and unused.has_room:
+            unused.purpose = purpose
+            links.append(unused)
+            return unused
+        self._opening[purpose] = opening = asyncio.get_running_loop().create_future()
+        try:
+            link = await self._open(purpose, self._client, self._session)
+            links.append(link)
+            opening.set_result(link)
+        except BaseException as error:
+            opening.set_exception(_for_others(error))
+            # If no other session waits, asyncio would log that the exception was never retrieved.
+            opening.exception()
+            raise
+        finally:
+            del self._opening[purpose]
+        return link
+
+    async def _open(self, purpose: str, client: str, session: str) -> Link:
+        link = await self._open_link(self.virtual_host, self._credentials, purpose, client, session)
+        if self._is_closed:
+            # Nobody would ever close it.
+            await link.close()
+            raise LinkDownError(CONNECTION_FORCED, "CONNECTION_FORCED - the session is over")
+        self.is_refused = False
+        if link.broker not in self.virtual_host.upstream.urls:
+            # The configuration has changed meanwhile.
+            link.drain()
+        return link
+
+    def use_upstream(self, upstream: Upstream) -> int:
+        """Open links to these brokers from now on, and drain those to any other; how many drain now."""
+        self.virtual_host = self.virtual_host.model_copy(update={"upstream": upstream})
+        self.is_refused = False
+        links = (*self.all, *self._pausable)
+        return sum(link.drain() for link in links if link.closed is None and link.broker not in upstream.urls)
+
+    def is_replaced(self, draining: Link) -> bool:
+        """Whether another link has room for the channels of one that drains."""
+        return any(link.has_room for link in self._links[self._purpose_of(draining)])
+
+    async def replace(self, draining: Link) -> None:
+        """Open a link that takes the place of one that drains, unless a broker has refused the login before."""
+        purpose = self._purpose_of(draining)
+        if purpose in self._opening or self.is_refused:
+            return
+        try:
+            await self._link_with_room(purpose)
+        except UpstreamError as error:
+            # A broker that does not answer is asked again.
+            self.is_refused = not isinstance(error, LinkDownError)
+
+    @staticmethod
+    def _purpose_of(link: Link) -> str:
+        return _PUBLISH if link.purpose == _PUBLISH else _CONSUME
+
+    async def close(self) -> None:
+        """Close every link, also an unused one that has ended, whose socket may still be open. No other is opened."""
+        self._is_closed = True
+        links = [*self.all, *([] if self._unused is None or self._unused in self.all else [self._unused])]
+        self._links, self._unused = {_PUBLISH: [], _CONSUME: []}, None
+        await asyncio.gather(*(link.close() for link in links))
+
+
+def _for_others(error: BaseException) -> UpstreamError:
+    """What a failed dial means to the sessions that waited for it, too."""
+    if isinstance(error, LinkDownError):
+        return LinkDownError(error.code, error.text, error.detail)
+    if isinstance(error, UpstreamError):
+        return UpstreamError(error.code, error.text)
+    return LinkDownError(CONNECTION_FORCED, "the link was not opened")

@@ -1,0 +1,131 @@
+"""Starts and ends the consumers of one session's subscriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from functools import partial
+
+from gateway.server.broker.broker_errors import NOT_FOUND, LinkDownError, UpstreamError
+from gateway.server.broker.channel import LinkChannel
+from gateway.server.client.cancelled_consumers import CancelledConsumers
+from gateway.server.client.consuming_channels import ChannelsOwner, ConsumingChannels
+from gateway.server.client.login_handler import LoginHandler
+from gateway.server.client.session_queues import SessionQueues
+from gateway.session import ops
+from gateway.session.queues import QueueSpec
+
+
+class Consumers:
+    """Each subscription has a consumer, on a channel of its own."""
+
+    __slots__ = ("_cancelled", "_channels", "_login", "_owner", "_queues")
+
+    def __init__(
+        self,
+        owner: ChannelsOwner,
+        login: LoginHandler,
+        channels: ConsumingChannels,
+        queues: SessionQueues,
+        cancelled: CancelledConsumers,
+    ) -> None:
+        self._owner = owner
+        self._login = login
+        self._channels = channels
+        self._queues = queues
+        self._cancelled = cancelled
+
+    async def start(self, operation: ops.Subscribe) -> ops.Subscribed:
+        """Open a channel, declare the queue, consume, bind."""
+        subscription = operation.subscription
+        channel = await self._begun_channel(operation)
+        self._channels.add(subscription, channel)
+        declared = None
+        cancelled: list[bool] = []
+        channel.on_cancelled = lambda: cancelled.append(True)
+        try:
+            queue_name = operation.queue_name
+            consumer = operation.prefetch, operation.arguments, operation.binding
+            consuming: Awaitable[object] | None = None
+
+            def declare(queue: QueueSpec) -> Awaitable[str]:
+                # All in one write: the broker works in order, and ignores what stands behind a refused method.
+                nonlocal consuming
+                name = channel.declare(queue)
+                consuming = channel.consume(queue.name, *consumer)
+                return name
+
+            if operation.queue is not None:
+                is_named = bool(operation.queue.name)
+                queue_name, declared = await self._queues.declare(
+                    operation.queue, channel, declare if is_named else None
+                )
+            if consuming is None:
+                await self._queues.check(queue_name, channel.link)
+                consuming = channel.consume(queue_name, *consumer)
+            await consuming
+            if channel.closed is not None:
+                raise channel.closed
+            if cancelled:
+                raise UpstreamError(NOT_FOUND, f"NOT_FOUND - queue '{queue_name}' was deleted")
+        except UpstreamError as refusal:
+            _ = self._channels.remove(subscription)
+            await self._undo(channel, declared, refusal)
+            raise
+        self._queues.exclusive.consumed(subscription, queue_name)
+        channel.on_closed = partial(self._owner.channel_closed, publishing=False)
+        channel.on_cancelled = partial(self._cancelled.add, subscription)
+        self._channels.pausable.read_or_pause()
+        return ops.Subscribed(subscription, queue_name)
+
+    async def _begun_channel(self, operation: ops.Subscribe) -> LinkChannel:
+        owner = self._queues.exclusive.link_of(operation.queue_name)
+        if owner is not None and owner.closed is None:
+            return LinkChannel.begun(owner)
+        if operation.needs_pausable_link:
+            return LinkChannel.begun(await self._channels.pausable.opened(self._login.links))
+        return await self._login.links.consuming_channel()
+
+    async def _undo(self, channel: LinkChannel, declared: QueueSpec | None, refusal: UpstreamError) -> None:
+        """A SUBSCRIBE failed half-way: delete its new queue, unless the queue is in use."""
+        await self._channels.close(channel)
+        if declared is None or isinstance(refusal, LinkDownError) or declared.durable or not declared.auto_delete:
+            return
+        cleaner = await self._login.links.consuming_channel()
+        try:
+            await cleaner.delete_queue(declared.name, if_idle=True)
+        except UpstreamError:
+            pass
+        finally:
+            await cleaner.close()
+
+    async def restore(self, operation: ops.Subscribe) -> ops.Subscribed:
+        """Start a consumer again that was lost."""
+        try:
+            return await self.start(operation)
+        except UpstreamError:
+            # It has no channel again, and what one delivered that was not good enough will be delivered again.
+            operation.subscription.lost()
+            raise
+
+    async def end(self, operation: ops.Unsubscribe) -> ops.Unsubscribed:
+        """Close the channel, and delete the queue if the client wants that."""
+        channel = self._channels.remove(operation.subscription)
+        if channel is not None:
+            # Closing the channel requeues all unsettled messages and cancels the consumer. The channel is needed longer
+            # only to delete a queue.
+            channel.discard(self._owner)
+            try:
+                if operation.delete_queue is not None:
+                    await self._queues.check(operation.delete_queue, channel.link)
+                    await channel.cancel()
+                    await channel.delete_queue(operation.delete_queue)
+                    self._queues.exclusive.forget(operation.delete_queue)
+            finally:
+                await self._channels.close(channel)
+        elif operation.delete_queue is not None:
+            # The channel went with its link, and the consumer with the channel.
+            async with LinkChannel.opened(await self._login.links.consuming_link()) as channel:
+                await self._queues.check(operation.delete_queue, channel.link)
+                await channel.delete_queue(operation.delete_queue)
+        self._queues.exclusive.consumer_closed(operation.subscription)
+        return ops.Unsubscribed()

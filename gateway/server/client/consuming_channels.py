@@ -1,0 +1,155 @@
+"""The channels on which one session consumes and declares, and which messages they take."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Protocol
+
+from gateway.amqp.splitter import Sink
+from gateway.server.broker.broker_errors import UpstreamError
+from gateway.server.broker.channel import LinkChannel, ignore_confirm, ignore_delivery
+from gateway.server.broker.link import CLOSING_AT_ONCE, Link, LinkUser
+from gateway.server.broker.pausable_link import PausableLink
+from gateway.server.client.login_handler import LoginHandler
+from gateway.session import ops
+from gateway.session.subscription import Subscription
+
+
+class ChannelsOwner(LinkUser, Protocol):
+    """The bridge: it uses the links, and tells the session what happens on a channel."""
+
+    def handle(self, event: ops.Event) -> None:
+        """Something happened at the broker."""
+
+    def channel_closed(self, refusal: UpstreamError, *, publishing: bool) -> None:
+        """The broker closed a channel without being asked."""
+
+
+class ConsumingChannels:
+    """A channel for each subscription, and one for declarations.
+
+    ``pausable`` is the link of those subscriptions that may pause it. ``links`` are the session's.
+    """
+
+    __slots__ = ("_by_subscription", "_control", "_is_dropping", "_login", "_owner", "is_released", "pausable")
+
+    def __init__(self, owner: ChannelsOwner, login: LoginHandler, client: str, session: str) -> None:
+        self._owner = owner
+        self._login = login
+        self._by_subscription: dict[Subscription, LinkChannel] = {}
+        self._control: LinkChannel | None = None
+        self.pausable = PausableLink(client, session, self._by_subscription.values())
+        self._is_dropping = False
+        # The session is over: others come first.
+        self.is_released = False
+
+    def get(self, subscription: Subscription) -> LinkChannel | None:
+        """The channel of a subscription."""
+        return self._by_subscription.get(subscription)
+
+    def __contains__(self, subscription: Subscription) -> bool:
+        return subscription in self._by_subscription
+
+    def add(self, subscription: Subscription, channel: LinkChannel) -> None:
+        """Take the messages of a subscription on a channel."""
+        channel.set_owner(self._owner)
+        channel.set_sink(Sink(subscription.deliver, ignore_confirm, self._owner))
+        self._by_subscription[subscription] = channel
+        subscription.set_channel(channel.number)
+
+    def remove(self, subscription: Subscription) -> LinkChannel | None:
+        """The channel of a subscription, which needs it no longer, or has lost it."""
+        return self._by_subscription.pop(subscription, None)
+
+    async def control(self) -> LinkChannel:
+        """The channel for declarations on a link for subscriptions."""
+        if self._control is not None and self._control.closed is not None:
+            # The broker closes the channel of a declaration that it refuses.
+            self._control.leave_owner()
+            self._control = None
+        if self._control is None:
+            self._control = await self._login.links.consuming_channel()
+            self._control.set_owner(self._owner)
+            self._control.on_closed = partial(self._owner.channel_closed, publishing=False)
+        return self._control
+
+    def subscriptions_on(self, link: Link) -> list[Subscription]:
+        """The subscriptions with a channel on a link."""
+        return [subscription for subscription, channel in self._by_subscription.items() if channel.link is link]
+
+    def channels_on(self, link: Link) -> list[LinkChannel]:
+        """All channels on a link."""
+        channels = [*self._by_subscription.values(), *([] if self._control is None else [self._control])]
+        return [channel for channel in channels if channel.link is link]
+
+    def lose(self, link: Link) -> tuple[Subscription, ...]:
+        """The channels on a link are gone; the subscriptions that had one."""
+        lost = self.subscriptions_on(link)
+        for subscription in lost:
+            del self._by_subscription[subscription]
+        if self._control is not None and self._control.link is link:
+            self._control = None
+        return tuple(lost)
+
+    # What the client takes.
+
+    def client_writable(self, writable: bool) -> None:
+        """Whether the client takes bytes; a link that serves only this client pauses with it."""
+        self.pausable.set_client_writable(writable)
+        if writable and self._is_dropping:
+            self._resume_deliveries()
+
+    def client_gone(self) -> None:
+        """Drop deliveries from now on, so that the broker's answers do not wait behind them."""
+        for channel in self._by_subscription.values():
+            channel.set_sink(Sink(ignore_delivery, ignore_confirm, self._owner))
+        self.pausable.set_client_gone()
+
+    def drop_deliveries(self) -> None:
+        """Far too much waits for the client: until it is writable, keep only the delivery tags of further messages."""
+        self._is_dropping = True
+        for subscription, channel in self._by_subscription.items():
+            if not self.pausable.has(channel):
+                channel.set_sink(Sink(subscription.drop_for_requeue, ignore_confirm, self._owner))
+
+    def _resume_deliveries(self) -> None:
+        """Requeue the dropped messages, and take deliveries again."""
+        self._is_dropping = False
+        for subscription, channel in self._by_subscription.items():
+            if not self.pausable.has(channel):
+                channel.set_sink(Sink(subscription.deliver, ignore_confirm, self._owner))
+                subscription.ledger.requeue_dropped()
+                channel.write(subscription.ledger.take_frames())
+
+    # The end.
+
+    async def close(self, channel: LinkChannel) -> None:
+        """Close a channel. Messages on their way from the broker return to their queue."""
+        if self.pausable.has(channel):
+            # The answer to channel.close must be read; deliveries before it are dropped.
+            channel.link.resume_reading()
+        await channel.close_for(self._owner)
+        if self.pausable.has(channel):
+            self.pausable.read_or_pause()
+
+    async def close_all(self) -> None:
+        """Close all channels.
+
+        Few at a time: with each the broker ends a consumer and perhaps a queue, and the frames of other sessions wait
+        meanwhile. A session whose client is gone waits for others of its kind, too.
+        """
+        channels = list(self._by_subscription.values())
+        if self._control is not None:
+            channels.append(self._control)
+        self._control = None
+        self._by_subscription.clear()
+        slots = asyncio.Semaphore(CLOSING_AT_ONCE)
+        remaining = iter(channels)
+
+        async def close_remaining() -> None:
+            for channel in remaining:
+                async with channel.link.closing if self.is_released else slots:
+                    await self.close(channel)
+
+        await asyncio.gather(*(close_remaining() for _ in channels[:CLOSING_AT_ONCE]))

@@ -1,0 +1,158 @@
+"""The channel on which one session publishes, and when its client is held for it."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Final
+
+from gateway.amqp.splitter import Sink
+from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError, UpstreamError
+from gateway.server.broker.channel import LinkChannel, ignore_delivery
+from gateway.server.broker.link import Link
+from gateway.server.client.consuming_channels import ChannelsOwner
+from gateway.server.client.login_handler import LoginHandler
+from gateway.server.client.session_queues import SessionQueues
+from gateway.session import ops
+from gateway.session.context import Hold
+from gateway.session.session import Session
+
+# How often it looks whether everything is confirmed before the channel is replaced, and the seconds between two looks.
+_LOOKS: Final = 50
+_BETWEEN_LOOKS: Final = 0.01
+
+
+class PublishingChannel:
+    """Opened when the session first publishes, and replaced when it is lost, or when the broker takes nothing on it."""
+
+    __slots__ = ("_channel", "_is_window_full", "_login", "_owner", "_queues", "_session")
+
+    def __init__(self, session: Session, owner: ChannelsOwner, login: LoginHandler, queues: SessionQueues) -> None:
+        self._session = session
+        self._owner = owner
+        self._login = login
+        self._queues = queues
+        self._channel: LinkChannel | None = None
+        self._is_window_full = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is one."""
+        return self._channel is not None
+
+    def take(self) -> LinkChannel | None:
+        """The channel; there is none any more."""
+        channel, self._channel = self._channel, None
+        return channel
+
+    def flush(self) -> None:
+        """Write what the session publishes. HOT: once per batch."""
+        channel = self._channel
+        if channel is None:
+            return
+        # Taken before the write, because a full link may lead back here.
+        publishes = self._session.take_publishes()
+        if publishes:
+            channel.write(publishes)
+            window = channel.link.window
+            if window is not None:
+                window.published(self._owner, len(publishes))
+
+    async def prepare(self, operation: ops.PreparePublisher) -> ops.PublisherPrepared:
+        """Open the channel if there is none, declare a queue, switch confirms on."""
+        if operation.is_fresh:
+            await self._discard()
+        channel = self._channel
+        is_new = channel is None
+        if channel is None:
+            channel = await self._login.links.publishing_channel()
+            channel.set_owner(self._owner)
+            channel.set_sink(Sink(ignore_delivery, self._session.confirm, self._owner, self._session.message_returned))
+            channel.on_closed = partial(self._owner.channel_closed, publishing=True)
+            self._channel = channel
+            self._is_window_full = False
+            self._follow(channel.link)
+        if operation.queue is not None:
+            await self._queues.declare_for_publishing(operation.queue, channel)
+        if operation.confirms and not channel.has_confirms:
+            await channel.select_confirms()
+        if channel is not self._channel:
+            # Its link was lost while a queue was declared on another one.
+            raise LinkDownError(CONNECTION_FORCED, "CONNECTION_FORCED - the connection to the broker was lost")
+        return ops.PublisherPrepared(channel.number, channel.link.tuning.frame_max, operation.confirms, is_new)
+
+    async def restore(self, operation: ops.Recover) -> ops.PublisherPrepared:
+        """Open a channel again, and declare the queues of the messages that will be published again."""
+        try:
+            prepared = await self.prepare(ops.PreparePublisher(confirms=True, queue=None))
+            for queue in operation.queues:
+                prepared = await self.prepare(ops.PreparePublisher(confirms=True, queue=queue))
+        except UpstreamError:
+            # The broker has closed the channel, or will close it.
+            await self._drop()
+            raise
+        return prepared
+
+    async def _discard(self) -> None:
+        """Close the channel, unless the broker does not soon confirm what was published on it."""
+        for _ in range(_LOOKS):
+            if not self._session.confirms:
+                await self._drop()
+                return
+            await asyncio.sleep(_BETWEEN_LOOKS)
+
+    async def _drop(self) -> None:
+        channel = self.take()
+        if channel is not None:
+            await channel.close_for(self._owner)
+
+    async def close(self, channel: LinkChannel | None) -> None:
+        """Close the channel that was taken: when this returns, the broker has handled all publishes.
+
+        Raises:
+            UpstreamError: the link or the channel is lost, and perhaps publishes too.
+        """
+        if channel is None:
+            return
+        await channel.close_for(self._owner)
+        failure = channel.link.closed or channel.closed
+        if failure is not None:
+            raise failure
+
+    # What happens on its link.
+
+    def channels_on(self, link: Link) -> list[LinkChannel]:
+        """The channel, if it is on this link."""
+        return [self._channel] if self._channel is not None and self._channel.link is link else []
+
+    def lose(self, link: Link) -> bool:
+        """A link is gone; whether the channel went with it."""
+        is_lost = bool(self.channels_on(link))
+        if is_lost:
+            self._channel = None
+            self._session.release(Hold.LINK_WRITE)
+        return is_lost
+
+    def window_full(self) -> None:
+        """Too much is on its way over the link: others have their turn."""
+        self._is_window_full = True
+        self._session.hold(Hold.LINK_WRITE)
+
+    def window_open(self) -> Link | None:
+        """There is room again, and it is this session's turn; the link, if there is one."""
+        self._is_window_full = False
+        return None if self._channel is None else self._channel.link
+
+    def follow(self, link: Link) -> bool:
+        """Hold or release the client as its publishing link needs; whether that is this link."""
+        is_here = bool(self.channels_on(link))
+        if is_here:
+            self._follow(link)
+        return is_here
+
+    def _follow(self, link: Link) -> None:
+        self._session.set_blocked(link.blocked)
+        if link.paused or self._is_window_full:
+            self._session.hold(Hold.LINK_WRITE)
+        else:
+            self._session.release(Hold.LINK_WRITE)

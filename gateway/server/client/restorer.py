@@ -1,0 +1,72 @@
+"""Restores what one session has lost with a link, piece by piece, as its recovery asks for it."""
+
+from __future__ import annotations
+
+from gateway.server.broker.login_links import LoginLinks
+from gateway.server.client.consumers import Consumers
+from gateway.server.client.consuming_channels import ConsumingChannels
+from gateway.server.client.leaving_links import LeavingLinks
+from gateway.server.client.login_handler import LoginHandler
+from gateway.server.client.publishing_channel import PublishingChannel
+from gateway.server.client.session_queues import SessionQueues
+from gateway.session import ops
+from gateway.session.session import Session
+from gateway.session.subscription import Subscription
+
+
+class Restorer:
+    """Queues, consumers and the publishing channel of one session; each piece stays back once it is back."""
+
+    __slots__ = ("_channels", "_consumers", "_leaving", "_login", "_publishing", "_queues", "_session")
+
+    def __init__(
+        self,
+        session: Session,
+        login: LoginHandler,
+        channels: ConsumingChannels,
+        queues: SessionQueues,
+        consumers: Consumers,
+        publishing: PublishingChannel,
+        leaving: LeavingLinks,
+    ) -> None:
+        self._session = session
+        self._login = login
+        self._channels = channels
+        self._queues = queues
+        self._consumers = consumers
+        self._publishing = publishing
+        self._leaving = leaving
+
+    @property
+    def links(self) -> LoginLinks:
+        """The session's links."""
+        return self._login.links
+
+    def what_is_lost(self) -> ops.Recover:
+        """What is to be brought back now."""
+        return self._session.what_is_lost()
+
+    def lacks_consumer(self, subscription: Subscription) -> bool:
+        """Whether a subscription has no channel, and has not ended meanwhile."""
+        return subscription not in self._channels and self._session.subscriptions.is_current(subscription)
+
+    @property
+    def lacks_publisher(self) -> bool:
+        """Whether the session has no publishing channel."""
+        return not self._publishing.is_open
+
+    async def restore_queues(self, operation: ops.Recover) -> None:
+        """Take the session's exclusive queues again, apart from those that subscriptions declare.
+
+        Those have to be on the link of their subscription. What the session has left must be closed first.
+        """
+        await self._leaving.done()
+        await self._queues.restore({each.queue.name for each in operation.subscriptions if each.queue is not None})
+
+    async def restore_consumer(self, operation: ops.Subscribe) -> ops.Subscribed:
+        """Subscribe again."""
+        return await self._consumers.restore(operation)
+
+    async def restore_publisher(self, operation: ops.Recover) -> ops.PublisherPrepared:
+        """Open a publishing channel, and declare the queues of the messages that will be published again."""
+        return await self._publishing.restore(operation)

@@ -1,0 +1,84 @@
+"""The queues that one session declares, and those of them that are its own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+
+from gateway.server.broker.channel import LinkChannel
+from gateway.server.broker.link import Link
+from gateway.server.broker.queue_declare import Declare, ExclusiveQueues, QueueConflictLog, declare_or_accept
+from gateway.server.client.consuming_channels import ConsumingChannels
+from gateway.server.client.login_handler import LoginHandler
+from gateway.session.queues import QueueSpec
+from gateway.session.session import Session
+
+
+class SessionQueues:
+    """Declares queues. ``exclusive`` are the session's own; AMQP binds such a queue to the link that declared it."""
+
+    __slots__ = ("_channels", "_conflicts", "_login", "_lost", "_session", "exclusive")
+
+    def __init__(
+        self, session: Session, login: LoginHandler, channels: ConsumingChannels, conflicts: QueueConflictLog
+    ) -> None:
+        self._session = session
+        self._login = login
+        self._channels = channels
+        self._conflicts = conflicts
+        self.exclusive = ExclusiveQueues()
+        # Exclusive queues that were lost with their link.
+        self._lost: list[QueueSpec] = []
+
+    @property
+    def _vhost(self) -> str:
+        return self._login.links.virtual_host.amqp_vhost
+
+    async def check(self, queue: str, link: Link) -> None:
+        """See `ExclusiveQueues.check`."""
+        await self.exclusive.check(queue, link, self._vhost)
+
+    async def declare(
+        self, queue: QueueSpec, channel: LinkChannel, declare: Declare | None = None
+    ) -> tuple[str, QueueSpec | None]:
+        """Declare a queue.
+
+        ``declare`` sends the declaration and what belongs behind it, where that need not wait for the answer.
+
+        Returns:
+            The queue's name, and ``queue``, or None if it exists with other properties.
+        """
+        if not queue.name or not self._session.settings.takes_existing_queues:
+            return await self._declare_on(channel, queue, declare or channel.declare), queue
+        conflict = await declare_or_accept(queue, channel.link, partial(self._declare_on, queue=queue))
+        if conflict is None:
+            return queue.name, queue
+        self._conflicts.write(self._session.settings.name, queue.name, conflict.text)
+        return queue.name, None
+
+    async def declare_for_publishing(self, queue: QueueSpec, publishing: LinkChannel) -> None:
+        """Declare a queue that a message is for; an exclusive one where the session consumes."""
+        await self.declare(queue, await self._channels.control() if queue.exclusive else publishing)
+
+    async def _declare_on(self, channel: LinkChannel, queue: QueueSpec, declare: Declare | None = None) -> str:
+        declare = declare or channel.declare
+        if queue.exclusive:
+            return await self.exclusive.declare(queue, channel.link, self._vhost, declare)
+        return await declare(queue)
+
+    def lose(self, link: Link) -> None:
+        """A link is gone, and the queues with it that it owned for the broker."""
+        self._lost += self.exclusive.link_lost(link)
+
+    async def restore(self, declared_otherwise: Collection[str]) -> None:
+        """Declare again what was lost, apart from queues with these names."""
+        while self._lost:
+            # Taken before the wait, in which others may be lost.
+            queue = self._lost.pop()
+            if queue.name in declared_otherwise:
+                continue
+            try:
+                await self._declare_on(await self._channels.control(), queue)
+            except BaseException:
+                self._lost.append(queue)
+                raise
