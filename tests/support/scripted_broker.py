@@ -122,7 +122,11 @@ class BridgedClient:
             close=lambda: self.released.append("login"),
             release_links=lambda: self.released.append("links"),
         )
-        pool = SimpleNamespace(queue_conflicts=SimpleNamespace(write=lambda *texts: None))
+        # Whether a broker went or came lately.
+        self.is_unsettled = False
+        pool = SimpleNamespace(
+            queue_conflicts=SimpleNamespace(write=lambda *texts: None), is_unsettled=lambda host: self.is_unsettled
+        )
         self.bridge = Bridge(self.session, self, cast(Any, pool), cast(Any, login), "client", self._spawn)
 
     @staticmethod

@@ -93,6 +93,8 @@ class _ChannelCallbacks(FaultOwner, Protocol):
 class _QueueOwner(Protocol):
     """The exclusive queues of one session."""
 
+    user: LinkUser
+
     async def settled(self, queue: str) -> bool: ...
 
     def forget(self, queue: str) -> None: ...
@@ -380,7 +382,7 @@ class Link:
         for update in self._secret_updates:
             update.cancel()
         closed = self._lost(cause)
-        users = tuple(self.users)
+        users = dict.fromkeys((*self.users, *(owner.user for owner in self.exclusive_queues.values())))
         if self._tap is not None and self.closed is not None:
             # Or it was never open, and the dialer logs why.
             level = log.info if self.is_closing else log.warning

@@ -64,10 +64,11 @@ class Bridge:
         self._spawn = spawn
         self._task: asyncio.Task[None] | None = None
         self._is_released = False
+        session.set_unsettled(lambda: pool.is_unsettled(session.settings))
 
         background = self._do_in_background
         channels = self._channels = ConsumingChannels(self, login, client, session.identity.decode())
-        queues = self._queues = SessionQueues(session, login, channels, pool.queue_conflicts)
+        queues = self._queues = SessionQueues(session, self, login, channels, pool.queue_conflicts)
         publishing = self._publishing = PublishingChannel(session, self, login, queues)
         cancelled = self._cancelled = CancelledConsumers(session, self, channels, queues, background)
         consumers = self._consumers = Consumers(self, login, channels, queues, cancelled)
