@@ -38,6 +38,8 @@ def usual_answer(method: Frame) -> Frame | None:
         return commands.Queue.DeleteOk(0)
     if isinstance(method, commands.Basic.Consume):
         return commands.Basic.ConsumeOk(method.consumer_tag)
+    if isinstance(method, commands.Basic.Cancel):
+        return commands.Basic.CancelOk(method.consumer_tag)
     plain = (
         commands.Channel.OpenOk,
         commands.Channel.CloseOk,
@@ -82,10 +84,11 @@ class ScriptedBroker:
             answer = self.script(link, method)
             if answer is not None:
                 frame = pamqp.frame.marshal(answer, channel)
-                asyncio.get_running_loop().call_later(_LATENCY, self._answer, link, frame)
+                asyncio.get_running_loop().call_later(_LATENCY, self.tell, link, frame)
 
     @staticmethod
-    def _answer(link: Link, frame: bytes) -> None:
+    def tell(link: Link, frame: bytes) -> None:
+        """Send something over a link."""
         if link.closed is None:
             link.splitter.receive(frame)
             link.batch_done()
