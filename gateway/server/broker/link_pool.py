@@ -28,10 +28,10 @@ from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.dialer import Dialer
 from gateway.server.broker.link import Link
+from gateway.server.broker.link_drain import LinkDrain
 from gateway.server.broker.login_links import LoginLinks
 from gateway.server.broker.queue_declare import QueueConflictLog
 from gateway.server.broker.redial import dial_slots
-from gateway.server.fault_boundary import guarded
 from gateway.server.log_limits import LogLimits
 from gateway.server.paced_work import PacedWork
 from gateway.server.stats import GatewayStats
@@ -75,6 +75,7 @@ class LinkPool:
     ) -> None:
         # Every open link.
         self.links: set[Link] = set()
+        self.drain = LinkDrain(self.links, spawn)
         self.dialer = Dialer(clock, contexts, log_limits, paced)
         self._slots = dial_slots()
         self.queue_conflicts = QueueConflictLog()
@@ -242,14 +243,6 @@ class LinkPool:
         for name, count in draining.items():
             if count:
                 log.info("links draining", virtual_host=name, draining=count)
-
-    def drain_links(self) -> None:
-        """Let sessions leave the links that drain, and close those that are drained. Called about once a second."""
-        for link in [link for link in self.links if link.is_draining and not link.is_closing]:
-            for user in tuple(link.users):
-                guarded(user, user.leave, link)
-            if link.is_idle:
-                self._spawn(link.close())
 
     def close_idle(self) -> None:
         """Close the shared links that no session has used for a while."""

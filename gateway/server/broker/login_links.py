@@ -17,6 +17,9 @@ from gateway.server.broker.redial import Redial, dial_slots
 # How many sessions of one login have their channels restored at the same time after a loss.
 _RESTORING: Final = 32
 
+# Seconds from one dial for a link that replaces another one to the next, if the first has failed.
+_BETWEEN_REPLACEMENTS: Final = 1.0
+
 _PUBLISH: Final = "publish"
 _CONSUME: Final = "consume"
 
@@ -52,6 +55,7 @@ class LoginLinks:
         self._opening: dict[str, asyncio.Future[Link]] = {}
         # Whether a broker refused the login when a draining link was to be replaced. It is not asked again and again.
         self.is_refused = False
+        self._replace_again_at = 0.0
         self._is_closed = False
         self._redial = Redial(self.check_login, slots or dial_slots())
         # How many of its sessions have their channels restored at the same time.
@@ -191,15 +195,18 @@ class LoginLinks:
         return any(link.has_room for link in self._links[self._purpose_of(draining)])
 
     async def replace(self, draining: Link) -> None:
-        """Open a link that takes the place of one that drains, unless a broker has refused the login before."""
-        purpose = self._purpose_of(draining)
-        if purpose in self._opening or self.is_refused:
+        """Open a link that takes the place of one that drains, unless a broker has refused the login before.
+
+        All sessions that ask share one dial, and the next dial after a failure is not at once.
+        """
+        clock = asyncio.get_running_loop().time
+        if self.is_refused or clock() < self._replace_again_at:
             return
         try:
-            await self._link_with_room(purpose)
+            await self._link_with_room(self._purpose_of(draining))
         except UpstreamError as error:
-            # A broker that does not answer is asked again.
             self.is_refused = not isinstance(error, LinkDownError)
+            self._replace_again_at = clock() + _BETWEEN_REPLACEMENTS
 
     @staticmethod
     def _purpose_of(link: Link) -> str:

@@ -237,7 +237,7 @@ class Gateway:
         for client in tuple(self.clients):
             guarded(client, client.time_passed, now)
         guarded(self, self.limits.forget_idle)
-        guarded(self, self.pool.drain_links)
+        guarded(self, self.pool.drain.sweep)
         guarded(self, self.pool.close_idle)
 
     def failed(self, error: Exception) -> None:
