@@ -127,7 +127,7 @@ class LeavingLinks:
         return self._may_leave(link) and self._session.is_quiet(subscriptions, publishing=bool(publishing))
 
     def _is_settled(self, link: Link) -> bool:
-        return link.closed is not None or (self._is_quiet(link) and not self._slots.locked())
+        return link.closed is not None or self._is_quiet(link)
 
     def _settled(self, link: Link) -> None:
         """The client has acknowledged everything."""
