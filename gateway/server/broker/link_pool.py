@@ -224,7 +224,7 @@ class LinkPool:
         draining = sum(link.drain() for link in concerned if link.broker != preferred)
         for login in self._logins:
             if self._stats.label(login.virtual_host.name) == label:
-                login.is_refused = False
+                login.replace_again()
         return draining
 
     def use(self, find_virtual_host: FindVirtualHost) -> None:

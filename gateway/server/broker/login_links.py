@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -54,9 +55,8 @@ class LoginLinks:
         self._unused: Link | None = None
         self._pausable: list[Link] = []
         self._opening: dict[str, asyncio.Future[Link]] = {}
-        # Whether a broker refused the login when a draining link was to be replaced. It is not asked again and again.
-        self.is_refused = False
-        self._replace_again_at = 0.0
+        # When a draining link may be replaced, on the event loop's clock: never if a broker has refused the login.
+        self._replace_at = 0.0
         self._is_closed = False
         self._redial = Redial(self.check_login, slots or DialSlots(), virtual_host.name)
         # How many of its sessions have their channels restored at the same time.
@@ -183,7 +183,7 @@ class LoginLinks:
             # Nobody would ever close it.
             await link.close()
             raise LinkDownError(CONNECTION_FORCED, "CONNECTION_FORCED - the session is over")
-        self.is_refused = False
+        self.replace_again()
         if link.broker not in self.virtual_host.upstream.urls:
             # The configuration has changed meanwhile.
             link.drain()
@@ -192,7 +192,7 @@ class LoginLinks:
     def use_upstream(self, upstream: Upstream) -> int:
         """Open links to these brokers from now on, and drain those to any other; how many drain now."""
         self.virtual_host = self.virtual_host.model_copy(update={"upstream": upstream})
-        self.is_refused = False
+        self.replace_again()
         links = (*self.all, *self._pausable)
         return sum(link.drain() for link in links if link.closed is None and link.broker not in upstream.urls)
 
@@ -206,13 +206,16 @@ class LoginLinks:
         All sessions that ask share one dial, and the next dial after a failure is not at once.
         """
         clock = asyncio.get_running_loop().time
-        if self.is_refused or clock() < self._replace_again_at:
+        if clock() < self._replace_at:
             return
         try:
             await self._link_with_room(self._purpose_of(draining))
         except UpstreamError as error:
-            self.is_refused = not isinstance(error, LinkDownError)
-            self._replace_again_at = clock() + _BETWEEN_REPLACEMENTS
+            self._replace_at = clock() + _BETWEEN_REPLACEMENTS if isinstance(error, LinkDownError) else math.inf
+
+    def replace_again(self) -> None:
+        """Something has changed: a broker that has refused the login before may be asked again."""
+        self._replace_at = 0.0
 
     @staticmethod
     def _purpose_of(link: Link) -> str:
