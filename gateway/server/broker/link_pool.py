@@ -26,11 +26,11 @@ from gateway.journal.journal import Journal
 from gateway.server.broker.broker_errors import LinkDownError
 from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.connector import Credentials
+from gateway.server.broker.dial_slots import DialSlots
 from gateway.server.broker.dialer import Dialer
 from gateway.server.broker.link import Link
 from gateway.server.broker.login_links import LoginLinks
 from gateway.server.broker.queue_declare import QueueConflictLog
-from gateway.server.broker.redial import dial_slots
 from gateway.server.fault_boundary import guarded
 from gateway.server.log_limits import LogLimits
 from gateway.server.paced_work import PacedWork
@@ -76,7 +76,7 @@ class LinkPool:
         # Every open link.
         self.links: set[Link] = set()
         self.dialer = Dialer(clock, contexts, log_limits, paced)
-        self._slots = dial_slots()
+        self._slots = DialSlots()
         self.queue_conflicts = QueueConflictLog()
         self._clock = clock
         self._spawn = spawn

@@ -10,9 +10,10 @@ from gateway.config.virtual_host import Upstream, VirtualHost
 from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError, UpstreamError
 from gateway.server.broker.channel import LinkChannel
 from gateway.server.broker.connector import Credentials
+from gateway.server.broker.dial_slots import DialSlots
 from gateway.server.broker.link import Link
 from gateway.server.broker.publish_window import PublishWindow
-from gateway.server.broker.redial import Redial, dial_slots
+from gateway.server.broker.redial import Redial
 
 # How many sessions of one login have their channels restored at the same time after a loss.
 _RESTORING: Final = 32
@@ -34,7 +35,7 @@ class LoginLinks:
         open_link: OpenLink,
         client: str = "",
         session: str = "",
-        slots: asyncio.Semaphore | None = None,
+        slots: DialSlots | None = None,
     ) -> None:
         self.virtual_host = virtual_host
         self.is_dedicated = bool(session)
@@ -53,7 +54,7 @@ class LoginLinks:
         # Whether a broker refused the login when a draining link was to be replaced. It is not asked again and again.
         self.is_refused = False
         self._is_closed = False
-        self._redial = Redial(self.check_login, slots or dial_slots())
+        self._redial = Redial(self.check_login, slots or DialSlots(), virtual_host.name)
         # How many of its sessions have their channels restored at the same time.
         self.restoring = asyncio.Semaphore(_RESTORING)
 
@@ -89,12 +90,17 @@ class LoginLinks:
             self._unused = link
 
     async def come_back(self) -> None:
-        """Wait until a link is open. All sessions that wait share one dial.
+        """Wait until a link is open, or a dial for one that is under way has ended. All who wait share one dial.
 
         Raises:
             UpstreamError: the broker refuses the login or the virtual host.
         """
-        if not self.all:
+        if self.all:
+            return
+        if self._opening:
+            # Another dial would be one too many: what it brings would be closed, since there is a link already.
+            await asyncio.shield(next(iter(self._opening.values())))
+        else:
             await self._redial.answered()
 
     async def wait_for_login(self) -> None:

@@ -200,6 +200,13 @@ def test_a_page_that_is_not_the_api(api: AdminApi, capsys: pytest.CaptureFixture
     assert "There is nothing here." in error
 
 
+def test_an_answer_does_not_flood_the_terminal(api: AdminApi, capsys: pytest.CaptureFixture[str]) -> None:
+    api.broken = "no " * 100_000
+    error = refused(capsys, "links")
+    assert "no no no" in error
+    assert len(error) < 1000
+
+
 def test_a_login_is_asked_for_and_sent(
     busy: AdminApi, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
