@@ -189,7 +189,12 @@ class Gateway:
             GatewayError: it cannot be used; nothing has changed.
         """
         journal = self.journal.prepare(config)
-        changes = await self._listeners.change(config.listeners)
+        try:
+            changes = await self._listeners.change(config.listeners)
+        except BaseException:
+            # Also when the gateway stops meanwhile.
+            journal.discard()
+            raise
         if config.logging != self.config.logging:
             configure_logs(config.logging)
         self.config = config
