@@ -25,6 +25,7 @@ from gateway.session import ops
 from gateway.session.connect import ClientFacts
 from gateway.session.session import Session
 from gateway.stomp.decoder import Decoder, FrameLimits
+from tests.support.virtual_time import run_in_virtual_time
 
 _LATENCY = 0.001
 _LIMITS = FrameLimits(frame=65536)
@@ -125,7 +126,11 @@ class BridgedClient:
             close=lambda: self.released.append("login"),
             release_links=lambda: self.released.append("links"),
         )
-        pool = SimpleNamespace(queue_conflicts=SimpleNamespace(write=lambda *texts: None))
+        self.slots = asyncio.Semaphore(32)
+        pool = SimpleNamespace(
+            queue_conflicts=SimpleNamespace(write=lambda *texts: None),
+            drain=SimpleNamespace(slots=self.slots),
+        )
         self.bridge = Bridge(self.session, self, cast(Any, pool), cast(Any, login), "client", self._spawn)
 
     @staticmethod
@@ -164,3 +169,19 @@ class BridgedClient:
         """Hang up."""
         self.session.client_gone()
         self.bridge.release()
+
+
+Scene = Callable[[ScriptedBroker, BridgedClient], Coroutine[Any, Any, None]]
+
+
+def play(scene: Scene, **settings: object) -> None:
+    """Play a scene with a client that has logged in; nothing in it may be a fault of the gateway."""
+
+    async def work() -> None:
+        broker = ScriptedBroker()
+        client = BridgedClient(broker, VirtualHost.model_validate({"name": "/", **settings}))
+        await client.connect()
+        await scene(broker, client)
+        assert client.failures == []
+
+    run_in_virtual_time(work())

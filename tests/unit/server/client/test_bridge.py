@@ -3,41 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import pamqp.frame
 import pytest
 from pamqp import commands
 from pamqp.base import Frame
 
-from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.broker_errors import LinkDownError
 from gateway.server.broker.link import Link
 from gateway.session import ops
-from gateway.session.context import Hold, State
+from gateway.session.context import State
 from gateway.session.queues import QueueSpec
-from tests.support.scripted_broker import BridgedClient, ScriptedBroker, usual_answer
-from tests.support.virtual_time import run_in_virtual_time
+from tests.support.scripted_broker import BridgedClient, ScriptedBroker, play, usual_answer
 
 SEND_EXCLUSIVE = "SEND\ndestination:/queue/x\nexclusive:true\nreceipt:1\n\nhi"
 EXCLUSIVE = "destination:/queue/x\nexclusive:true\nauto-delete:true"
 SUBSCRIBE = "SUBSCRIBE\nid:1\ndestination:/queue/x\n\n"
-
-Scene = Callable[[ScriptedBroker, BridgedClient], Coroutine[Any, Any, None]]
-
-
-def play(scene: Scene, **settings: object) -> None:
-    """Play a scene with a client that has logged in; nothing in it may be a fault of the gateway."""
-
-    async def work() -> None:
-        broker = ScriptedBroker()
-        client = BridgedClient(broker, VirtualHost.model_validate({"name": "/", **settings}))
-        await client.connect()
-        await scene(broker, client)
-        assert client.failures == []
-
-    run_in_virtual_time(work())
 
 
 def lose_publishing_link_amid_declaration(broker: ScriptedBroker) -> None:
@@ -158,139 +139,130 @@ def test_a_session_leaves_a_draining_link_once() -> None:
         await client.say("UNSUBSCRIBE\nid:1\n\n")
         consuming = next(link for link in broker.links if link.purpose == "consume")
         consuming.is_draining = True
-        client.bridge.leave(consuming)
-        await asyncio.sleep(10)
         broker.methods.clear()
         client.advances = 0
-        client.bridge.leave(consuming)
-        await asyncio.sleep(10)
+        for _ in range(2):
+            await client.bridge.leave(consuming)
+            await asyncio.sleep(10)
         assert broker.methods == ["Channel.Close"]
         assert client.advances < 10
 
     play(scene)
 
 
-def subscribes(count: int) -> list[str]:
-    return [f"SUBSCRIBE\nid:{n}\ndestination:/topic/{n}\nreceipt:{n}\n\n" for n in range(count)]
+def pausable_links(broker: ScriptedBroker) -> list[Link]:
+    return [link for link in broker.links if link.purpose == "own"]
 
 
-def receipts(client: BridgedClient) -> list[int]:
-    return [int(frame.partition(b"receipt-id:")[2]) for frame in client.output.split(b"\0") if b"RECEIPT" in frame]
+def test_a_subscription_that_begins_while_a_link_drains_is_not_torn_down_with_it() -> None:
+    """It goes to a link of its own, and the session looks again directly before it leaves."""
 
-
-def test_subscribes_in_a_row_reach_the_broker_together() -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
-        await client.say(*subscribes(3), seconds=0)
-        await asyncio.sleep(0)
-        # The broker has answered nothing yet.
-        assert broker.methods.count("Basic.Consume") == 3
-        await asyncio.sleep(1)
-        assert receipts(client) == [0, 1, 2]
+        await client.say("SUBSCRIBE\nid:1\nack:client\ndestination:/queue/q\n\n")
+        [first] = client.session.subscriptions.all
+        [own] = pausable_links(broker)
+        first.deliver(1, False, b"\0\1q", b"\0\0", b"x")
+        own.drain()
+        await client.bridge.leave(own)
+        await client.say("SUBSCRIBE\nid:2\nack:client\ndestination:/topic/t\n\n")
+        assert len(pausable_links(broker)) == 2
+        broker.methods.clear()
+        await client.say("ACK\nid:T_1@@session-x@@1\n\n")
+        assert broker.methods == ["Basic.Ack", "Channel.Close", "Channel.Open", "Queue.Declare", "Basic.Consume"]
+        assert not client.session.holds
 
     play(scene)
 
 
-def test_the_broker_may_answer_subscribes_in_any_order() -> None:
+def test_a_link_is_not_left_after_a_subscription_has_begun_on_it_that_cannot_move() -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
-        held: list[Callable[[], None]] = []
+        await client.say("SUBSCRIBE\nid:1\nack:client\nprefetch-count:9\ndestination:/queue/q\n\n")
+        [first] = client.session.subscriptions.all
+        [link] = [link for link in broker.links if link.purpose == "consume"]
+        first.deliver(1, False, b"\0\1q", b"\0\0", b"x")
+        await client.say("SUBSCRIBE\nid:2\ndestination:/topic/t\n\n", seconds=0)
+        link.drain()
+        await client.bridge.leave(link)
+        broker.methods.clear()
+        await client.say("ACK\nid:T_1@@session-x@@1\n\n")
+        assert "Channel.Close" not in broker.methods
+
+    play(scene)
+
+
+def test_only_so_many_sessions_leave_at_a_time_and_the_others_wait_for_their_turn() -> None:
+    """Also those that wait for their clients' acknowledgements."""
+
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SUBSCRIBE\nid:1\nack:client\nprefetch-count:9\ndestination:/queue/q\n\n")
+        [first] = client.session.subscriptions.all
+        [link] = [link for link in broker.links if link.purpose == "consume"]
+        first.deliver(1, False, b"\0\1q", b"\0\0", b"x")
+        link.drain()
+        await client.bridge.leave(link)
+        others = [client.slots.acquire() for _ in range(32)]
+        await asyncio.gather(*others)
+        await client.say("ACK\nid:T_1@@session-x@@1\n\n")
+        assert "Channel.Close" not in broker.methods
+        client.slots.release()
+        client.advance()
+        await asyncio.sleep(1)
+        assert "Channel.Close" in broker.methods
+
+    play(scene)
+
+
+def test_a_session_that_ends_while_it_leaves_gives_its_turn_back() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SUBSCRIBE\nid:1\ndestination:/queue/q\n\n")
+        [link] = [link for link in broker.links if link.purpose == "consume"]
+        link.drain()
+        # The session's channel is closed, and never comes back.
+        broker.script = lambda link, method: None if method.name == "Basic.Consume" else usual_answer(method)
+        leaving = asyncio.ensure_future(client.bridge.leave(link))
+        await asyncio.sleep(10)
+        assert (leaving.done(), client.session.is_recovering) == (False, True)
+        client.leave()
+        await asyncio.wait_for(leaving, 10)
+
+    play(scene)
+
+
+def test_a_consumer_moves_although_messages_are_not_confirmed_and_a_publisher_does_not() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SUBSCRIBE\nid:1\ndestination:/queue/q\n\n", "SEND\ndestination:/topic/t\n\nx")
+        [publishing] = [link for link in broker.links if link.purpose == "publish"]
+        [consuming] = [link for link in broker.links if link.purpose == "consume"]
+        for link in (publishing, consuming):
+            link.drain()
+            await client.bridge.leave(link)
+        assert [link.channels for link in (publishing, consuming)] == [1, 0]
+        assert not client.session.holds
+        client.session.confirm(1, False, True)
+        await client.bridge.leave(publishing)
+        assert publishing.channels == 0
+
+    play(scene)
+
+
+def test_a_cancelled_consumer_is_asked_about_without_consuming() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SUBSCRIBE\nid:1\ndestination:/queue/q\n\n")
+        [link] = [link for link in broker.links if link.purpose == "consume"]
+        asked: list[commands.Basic.Consume] = []
 
         def script(link: Link, method: Frame) -> Frame | None:
-            if isinstance(method, commands.Basic.Consume) and not held:
-                answer = pamqp.frame.marshal(
-                    commands.Basic.ConsumeOk(method.consumer_tag), int(method.consumer_tag[1:])
-                )
-                held.append(lambda: broker.tell(link, answer))
-                return None
+            if isinstance(method, commands.Basic.Consume):
+                asked.append(method)
+                return commands.Channel.Close(406, "PRECONDITION_FAILED - invalid arg 'x-priority'", 60, 20)
             return usual_answer(method)
 
         broker.script = script
-        await client.say(*subscribes(3))
-        assert receipts(client) == []
-        held[0]()
+        cancel = pamqp.frame.marshal(commands.Basic.Cancel("s1", nowait=True), 1)
+        link.splitter.receive(cancel)
         await asyncio.sleep(1)
-        assert receipts(client) == [0, 1, 2]
-
-    play(scene)
-
-
-def test_subscribes_under_way_when_the_link_is_lost_come_back() -> None:
-    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
-        await client.say(*subscribes(20), seconds=0.003)
-        broker.lose()
-        await asyncio.sleep(20)
-        assert receipts(client) == list(range(20))
-        assert not client.session.holds
-
-    play(scene)
-
-
-def test_a_session_that_ends_with_subscribes_under_way_closes_all_its_channels() -> None:
-    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
-        await client.say(*subscribes(20), seconds=0.003)
-        client.leave()
-        await asyncio.sleep(5)
-        assert broker.methods.count("Channel.Close") == broker.methods.count("Channel.Open") > 8
-        assert client.released == ["login", "links"]
-        assert not any(link.channels for link in broker.links)
-
-    play(scene)
-
-
-def test_a_refused_subscribe_closes_its_channel_and_deletes_the_queue_that_it_has_declared() -> None:
-    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
-        refusal = commands.Channel.Close(403, "ACCESS_REFUSED - exchange", 50, 20)
-        broker.script = lambda link, method: refusal if method.name == "Queue.Bind" else usual_answer(method)
-        await client.say("SUBSCRIBE\nid:1\ndestination:/topic/t\n\n", seconds=0.05)
-        assert broker.methods.count("Queue.Delete") == 1
-        await asyncio.sleep(1)
-        assert not any(link.channels for link in broker.links)
-
-    play(scene)
-
-
-def test_an_unsubscribe_that_deletes_its_queue_waits_for_the_broker_and_closes_the_channel() -> None:
-    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
-        headers = "id:1\ndestination:/topic/t\ndurable:true\n"
-        await client.say(f"SUBSCRIBE\n{headers}\n")
-        broker.methods.clear()
-        await client.say(f"UNSUBSCRIBE\n{headers}receipt:1\n\n")
-        assert broker.methods == ["Basic.Cancel", "Queue.Delete", "Channel.Close"]
-        assert receipts(client) == [1]
-
-    play(scene)
-
-
-def test_a_broker_without_a_queue_any_more_cancels_the_consumer_and_the_channel_is_closed() -> None:
-    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
-        await client.say(SUBSCRIBE)
-        link = next(link for link in broker.links if link.purpose == "consume")
-        broker.tell(link, pamqp.frame.marshal(commands.Basic.Cancel("s1"), 1))
-        await asyncio.sleep(1)
-        assert b"ERROR" in client.output
-        assert link.channels == 0
-
-    play(scene)
-
-
-def test_publishing_is_held_while_the_link_is_full_and_goes_on_afterwards() -> None:
-    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
-        await client.say("SEND\ndestination:/topic/t\n\nhi")
-        link = next(link for link in broker.links if link.purpose == "publish")
-        link.set_paused(True)
-        assert client.session.holds == {Hold.LINK_WRITE}
-        link.set_paused(False)
-        assert not client.session.holds
-
-    play(scene)
-
-
-def test_the_loss_of_the_publishing_link_leaves_the_subscriptions_alone() -> None:
-    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
-        await client.say(SUBSCRIBE, "SEND\ndestination:/topic/t\n\nhi")
-        broker.methods.clear()
-        broker.lose(*(link for link in broker.links if link.purpose == "publish"))
-        await asyncio.sleep(5)
-        assert "Basic.Consume" not in broker.methods
-        assert broker.methods.count("Basic.Publish") == 1
+        [question] = asked
+        assert question.arguments == {"x-priority": "none"}
+        assert b"Server cancelled subscription" in client.output
 
     play(scene)
