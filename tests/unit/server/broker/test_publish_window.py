@@ -143,3 +143,18 @@ async def test_a_lost_link_holds_nobody(turns: list[str]) -> None:
         asked.exception()
     await asyncio.sleep(0)
     assert not [user for user in users if user.is_held]
+
+
+async def test_the_window_grows_up_to_four_megabytes_while_the_broker_is_quick(turns: list[str]) -> None:
+    users = [User("a", turns), User("b", turns)]
+    window = _window(*users)
+    for _ in range(100):
+        while not users[0].is_held:
+            window.published(users[0], LARGE)
+        while FakeChannel.asked:
+            await _answer()
+    published = 0
+    while not users[0].is_held:
+        window.published(users[0], SMALL << 10)
+        published += SMALL << 10
+    assert 3 << 20 < published <= (4 << 20) + (SMALL << 10)
