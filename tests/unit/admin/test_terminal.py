@@ -21,7 +21,7 @@ from typing import Self
 
 import pytest
 
-from gateway.admin import terminal_list, terminal_text, terminal_api
+from gateway.admin import terminal_api, terminal_list, terminal_text
 from gateway.admin.terminal_columns import Column
 from gateway.cli import main
 from gateway.errors import ExitCode

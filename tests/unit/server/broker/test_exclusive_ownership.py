@@ -88,7 +88,8 @@ async def test_a_queue_belongs_to_the_session_that_declared_it_until_that_ends(l
     assert refused.value.code == 405
     assert refused.value.text == (
         "RESOURCE_LOCKED - cannot obtain exclusive access to locked queue 'mine' in vhost '/'. It could be originally "
-        "declared on another connection or the exclusive property value does not match that of the original declaration."
+        "declared on another connection or the exclusive property value does not match that of the original "
+        "declaration."
     )
     owner.start_closing()
     waiting = asyncio.ensure_future(declared(other, link, MINE))
