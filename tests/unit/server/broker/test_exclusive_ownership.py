@@ -9,7 +9,6 @@ from typing import cast
 
 import pytest
 
-from gateway.server.broker import queue_declare
 from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
 from gateway.server.broker.channel import LinkChannel
 from gateway.server.broker.link import Link
@@ -61,7 +60,7 @@ def link(monkeypatch: pytest.MonkeyPatch) -> SharedLink:
     async def opened(link: SharedLink) -> AsyncIterator[Channel]:
         yield Channel(link)
 
-    monkeypatch.setattr(queue_declare.LinkChannel, "opened", opened)
+    monkeypatch.setattr(LinkChannel, "opened", opened)
     return SharedLink()
 
 
@@ -81,7 +80,7 @@ async def test_a_queue_belongs_to_the_session_that_declared_it_until_that_ends(l
     owner, other = ExclusiveQueues(), ExclusiveQueues()
     assert await declared(owner, link, MINE) == "mine"
     assert await declared(owner, link, MINE) == "mine"
-    assert (owner.link_of("mine"), other.link_of("mine")) == (link, None)
+    assert (owner.link_of("mine"), other.link_of("mine")) == (link.as_link, None)
     assert (owner.has_any(link.as_link), other.has_any(link.as_link)) == (True, False)
     with pytest.raises(UpstreamError) as refused:
         await declared(other, link, MINE)
@@ -211,10 +210,10 @@ async def test_an_auto_delete_queue_goes_with_its_last_consumer_and_others_stay(
     for consumer, name in ((one, "auto"), (two, "auto"), (three, "mine")):
         queues.consumed(consumer, name)
     queues.consumer_closed(one)
-    assert queues.link_of("auto") is link
+    assert queues.link_of("auto") is link.as_link
     queues.consumer_closed(two)
     queues.consumer_closed(three)
-    assert (queues.link_of("auto"), queues.link_of("mine")) == (None, link)
+    assert (queues.link_of("auto"), queues.link_of("mine")) == (None, link.as_link)
 
 
 async def test_a_consumer_that_the_broker_cancels_has_lost_its_queue(link: SharedLink) -> None:
@@ -223,7 +222,7 @@ async def test_a_consumer_that_the_broker_cancels_has_lost_its_queue(link: Share
     queues.consumed(one, "mine")
     queues.consumed(stranger, "shared with others")
     queues.consumer_cancelled(stranger)
-    assert queues.link_of("mine") is link
+    assert queues.link_of("mine") is link.as_link
     queues.consumer_cancelled(one)
     assert link.exclusive_queues == {}
 
