@@ -73,3 +73,13 @@ def test_a_connection_gives_its_place_back_once() -> None:
         door.enter()
     with pytest.raises(TooManyConnectionsError):
         door.enter()
+
+
+def test_of_connections_that_are_gone_nothing_is_kept() -> None:
+    door = Door(max_unauthenticated_per_address=2)
+    for _ in range(3):
+        accepted = door.enter()
+        accepted.on_login()
+        accepted.on_closed()
+        door.limits.accept(door.settings, THERE, 0).on_closed()
+    assert (door.limits.open, door.limits._unauthenticated) == (0, {})
