@@ -119,14 +119,17 @@ class Session:
         """
         return self._context.rides_through and all(map(_outlives_consumers, subscriptions))
 
-    def is_quiet(self, subscriptions: Iterable[Subscription]) -> bool:
-        """Whether nothing is under way: no operation, no message without its confirm, no delivery unsettled."""
+    def is_quiet(self, subscriptions: Iterable[Subscription], *, publishing: bool) -> bool:
+        """Whether nothing is under way: no operation, and no delivery of these subscriptions that is not settled.
+
+        ``publishing``: and no message without its confirm.
+        """
         context = self._context
         return (
             context.state is State.CONNECTED
             and context.operation is None
             and not self.is_recovering
-            and not self.confirms
+            and not (publishing and self.confirms)
             and all(subscription.ledger.outstanding == 0 for subscription in subscriptions)
         )
 

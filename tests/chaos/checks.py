@@ -53,23 +53,23 @@ def kept(history: History) -> Iterator[Outcome]:
                 yield Outcome(Check.KEPT)
             else:
                 lost = f"lost: {copy}, receipt at {at:.3f}, is not in {queue} and was never delivered"
-                yield Outcome(Check.KEPT, lost, _why_lost(history, copy, at, queue))
+                yield Outcome(Check.KEPT, lost, _why_lost(history, copy, queue))
 
 
-def _why_lost(history: History, copy: Copy, confirmed_at: float, queue: str) -> Excuse | None:
-    message = history.sent[copy]
+def _why_lost(history: History, copy: Copy, queue: str) -> Excuse | None:
+    message, there_at = history.sent[copy], history.was_there_at(copy)
     place = history.schedule.place(message.place)
-    if history.was_over_after({Harm.VHOST_DELETION}, confirmed_at):
+    if history.was_over_after({Harm.VHOST_DELETION}, there_at):
         return Excuse.VHOST_DELETED
     is_classic = place.kind is not Kind.QUORUM and not history.promise.is_cluster
-    if is_classic and not message.persistent and history.was_over_after(BROKER_ENDS, confirmed_at):
+    if is_classic and not message.persistent and history.was_over_after(BROKER_ENDS, there_at):
         return Excuse.NOT_PERSISTENT
-    if place.ack is Ack.AUTO and _may_be_on_its_way(history, copy, confirmed_at, queue):
+    if place.ack is Ack.AUTO and _may_be_on_its_way(history, copy, queue):
         return Excuse.ON_ITS_WAY
     return None
 
 
-def _may_be_on_its_way(history: History, copy: Copy, confirmed_at: float, queue: str) -> bool:
+def _may_be_on_its_way(history: History, copy: Copy, queue: str) -> bool:
     """Whether a client vanished to which the message may have been sent, and which had not got one from behind it."""
     consumers = {plan.name for plan in history.schedule.consumers if plan.queue == queue}
     ends = [event for event in history.ended if event.client in consumers]
@@ -84,7 +84,7 @@ def _may_be_on_its_way(history: History, copy: Copy, confirmed_at: float, queue:
             for event in history.by_session[end.client, end.connection]
             if event.copy in history.sent and event.at > max(returned, default=0.0)
         ]
-        if confirmed_at > max(got, default=0.0):
+        if history.confirmed.get(copy, history.sent[copy].at) > max(got, default=0.0):
             return True
     return False
 
@@ -132,9 +132,9 @@ def _why_missed(
         return Excuse.VHOST_DELETED
     if history.schedule.place(plan.place).kind is Kind.STREAM:
         # It goes on behind the last message that the client was sent, if there is one.
-        before = [span for span in history.losses if span.begin <= got[0].at]
+        before = [span for span in history.lost if span.begin <= got[0].at]
         return Excuse.OFFSET_UNKNOWN if any_overlap(before, sent_at, behind_at) else None
-    lost = [Span(loss.begin, _back_at(history, got, loss.end + GRACE)) for loss in history.losses]
+    lost = [Span(loss.begin, _back_at(history, got, loss.end + GRACE)) for loss in history.lost]
     return Excuse.QUEUE_LOST if any_overlap(lost, sent_at, behind_at) else None
 
 
@@ -306,7 +306,7 @@ def _why_not_whole(history: History, copies: list[Copy], missing: list[Copy], qu
     ]
     if any_overlap(own, *committing) and any_overlap(history.losses, *committing):
         return Excuse.CLIENT_AND_LINK
-    reasons = [_why_lost(history, copy, history.confirmed.get(copy, history.sent[copy].at), queue) for copy in missing]
+    reasons = [_why_lost(history, copy, queue) for copy in missing]
     return reasons[0] if all(reasons) else None
 
 

@@ -74,11 +74,20 @@ class History:
         return _first((event.copy, event.at) for event in self.recording.of(Confirmed))
 
     @cached_property
+    def receipted(self) -> dict[Copy, float]:
+        """When the copy's own RECEIPT came, if it asked for one."""
+        return _first((event.copy, event.at) for event in self.recording.of(Confirmed) if not event.of_disconnect)
+
+    @cached_property
     def publishing(self) -> dict[Copy, Span]:
         """From when until when each copy may have been without a confirm."""
         return {
-            copy: Span(event.at, self.confirmed.get(copy, event.at + _UNKNOWN)) for copy, event in self.sent.items()
+            copy: Span(event.at, self.receipted.get(copy, event.at + _UNKNOWN)) for copy, event in self.sent.items()
         }
+
+    def was_there_at(self, copy: Copy) -> float:
+        """From when on the broker may have had a message."""
+        return self.receipted.get(copy, self.sent[copy].at)
 
     @cached_property
     def deliveries(self) -> list[Delivered]:
@@ -111,8 +120,13 @@ class History:
     # Faults.
 
     @cached_property
+    def lost(self) -> list[Span]:
+        """The times in which links were lost."""
+        return [Span(fault.at, fault.until) for fault in self.recording.faults(LOSSES)]
+
+    @cached_property
     def losses(self) -> list[Span]:
-        """The times of losses. A link that was slow when it was lost loses what it held since it became slow."""
+        """The times of what is lost with links. One that was slow meanwhile loses what it held since it became slow."""
         return [Span(self._since(fault) - GRACE, fault.until) for fault in self.recording.faults(LOSSES)]
 
     @cached_property

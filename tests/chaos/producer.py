@@ -67,7 +67,7 @@ class Producer(ChaosClient):
             await self._until_replied(talk)
         await self.leave(talk)
         # The receipt of DISCONNECT speaks for everything on this connection.
-        self._confirm(sent)
+        self._confirm(sent, of_disconnect=True)
         self._done = True
 
     def heed(self, frame: Frame) -> None:
@@ -182,6 +182,6 @@ class Producer(ChaosClient):
             self._unanswered.pop(unit, None)
             self._confirm(copies)
 
-    def _confirm(self, copies: Sequence[Copy]) -> None:
+    def _confirm(self, copies: Sequence[Copy], *, of_disconnect: bool = False) -> None:
         for copy in copies:
-            self.scene.recording.add(Confirmed(self.scene.clock(), copy))
+            self.scene.recording.add(Confirmed(self.scene.clock(), copy, of_disconnect))

@@ -69,9 +69,10 @@ class Sent(Event):
 
 @dataclass(frozen=True, slots=True)
 class Confirmed(Event):
-    """The RECEIPT came that says that the broker has the message."""
+    """The RECEIPT came that says that the broker has the message; that of DISCONNECT speaks for all at once."""
 
     copy: Copy
+    of_disconnect: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,7 +216,7 @@ class Servers:
         _ = await asyncio.to_thread(self.broker.ctl, "delete_queue", name)
 
     async def _lines(self, *arguments: str) -> list[str]:
-        return (await asyncio.to_thread(self.broker.ctl, *arguments)).splitlines()
+        return (await asyncio.to_thread(self.broker.ctl, "--no-table-headers", *arguments)).splitlines()
 
     async def gateway(self, variant: Variant) -> ChaosGateway:
         """The gateway of a variant, started if it is not there yet."""

@@ -143,6 +143,13 @@ class TestMissing:
     def test_a_message_that_the_new_broker_confirmed_is_there(self) -> None:
         assert told(sent(1, 0, persistent=False), confirmed(11, 0), Fault(3, 9, Harm.BROKER_KILL)) == ["lost"]
 
+    def test_the_receipt_of_disconnect_does_not_say_when_a_message_was_there(self) -> None:
+        kill = Fault(3, 9, Harm.BROKER_KILL)
+        events = (sent(1, 0, persistent=False), Confirmed(30, copy(0), of_disconnect=True))
+        assert excuses(*events, kill) == {Excuse.NOT_PERSISTENT}
+        later = (sent(11, 0, persistent=False), Confirmed(30, copy(0), of_disconnect=True))
+        assert told(*later, kill) == ["lost"]
+
     def test_every_message_of_a_quorum_queue_outlives_its_broker(self) -> None:
         events = (sent(1, 0, persistent=False), confirmed(2, 0), Fault(3, 9, Harm.BROKER_KILL))
         assert told(*events, schedule=scheduled(kind=Kind.QUORUM)) == ["lost"]

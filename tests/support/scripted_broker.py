@@ -122,7 +122,11 @@ class BridgedClient:
             close=lambda: self.released.append("login"),
             release_links=lambda: self.released.append("links"),
         )
-        pool = SimpleNamespace(queue_conflicts=SimpleNamespace(write=lambda *texts: None))
+        self.slots = asyncio.Semaphore(32)
+        pool = SimpleNamespace(
+            queue_conflicts=SimpleNamespace(write=lambda *texts: None),
+            drain=SimpleNamespace(slots=self.slots),
+        )
         self.bridge = Bridge(self.session, self, cast(Any, pool), cast(Any, login), "client", self._spawn)
 
     @staticmethod

@@ -71,7 +71,9 @@ class Bridge:
         publishing = self._publishing = PublishingChannel(session, self, login, queues)
         cancelled = self._cancelled = CancelledConsumers(session, self, channels, queues, background)
         consumers = self._consumers = Consumers(self, login, channels, queues, cancelled)
-        leaving = self._leaving = LeavingLinks(session, self, login, channels, publishing, queues, background)
+        leaving = self._leaving = LeavingLinks(
+            session, self, login, channels, publishing, queues, pool.drain.slots, background
+        )
         self.restorer = Restorer(session, login, channels, queues, consumers, publishing, leaving)
         self._recovery = Recovery(self.restorer)
 
@@ -92,6 +94,8 @@ class Bridge:
                 # Perhaps it replaces a recovery.
                 self._recovery.stop()
             self._task = self._spawn(self._carry_out(operation, self._task), name=f"stomp-operation {self._client}")
+        if self._leaving.moments:
+            self._leaving.look()
 
     def flush_batch(self) -> None:
         """The session got the data of one read from the broker."""
@@ -234,9 +238,9 @@ class Bridge:
         publishing = self._publishing.lose(link)
         self.handle(ops.LinkLost(reason.code, reason.text, lost, publishing))
 
-    def leave(self, link: Link) -> None:
+    async def leave(self, link: Link) -> None:
         """A link drains. Asked again and again."""
-        self._leaving.leave(link)
+        await self._guarded(self._leaving.leave(link))
 
     def link_changed(self, link: Link) -> None:
         """The broker's alarm began or ended, or the link's write buffer is full or has room again."""
@@ -281,6 +285,7 @@ class Bridge:
         self._login.close()
         self._recovery.stop()
         self._cancelled.give_up()
+        self._leaving.give_up()
         self.client_gone()
 
     async def _release(self) -> None:

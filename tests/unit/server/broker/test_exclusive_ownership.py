@@ -247,6 +247,7 @@ async def test_only_a_queue_that_is_there_can_be_taken_as_it_is(
         link.refusals["look for"] = UpstreamError(looked, "NOT_FOUND")
 
     async def declare(channel: LinkChannel) -> None:
+        await channel.declare(MINE)
         if code:
             raise UpstreamError(code, "differs")
 
@@ -257,3 +258,35 @@ async def test_only_a_queue_that_is_there_can_be_taken_as_it_is(
     else:
         assert outcome == ("declared" if found is None else "accepted")
         assert found is None or found.text == "differs"
+    assert link.asked[0] == "declare mine"
+
+
+async def test_of_two_that_wait_for_a_name_the_second_is_refused_when_the_first_has_it(link: SharedLink) -> None:
+    first, second, third = ExclusiveQueues(), ExclusiveQueues(), ExclusiveQueues()
+    answer = asyncio.get_running_loop().create_future()
+
+    async def slow(queue: QueueSpec) -> str:
+        return str(await answer)
+
+    one = asyncio.ensure_future(first.declare(MINE, link.as_link, "/", slow))
+    await asyncio.sleep(0)
+    waiting = [asyncio.ensure_future(declared(each, link, MINE)) for each in (second, third)]
+    await asyncio.sleep(0)
+    answer.set_exception(UpstreamError(406, "PRECONDITION_FAILED"))
+    outcomes = await asyncio.gather(one, *waiting, return_exceptions=True)
+    assert [getattr(each, "code", each) for each in outcomes] == [406, "mine", 405]
+    assert link.exclusive_queues == {"mine": second}
+
+
+async def test_what_is_gone_already_is_forgotten_once(link: SharedLink) -> None:
+    owner, other, consumer = ExclusiveQueues(), ExclusiveQueues(), subscription()
+    owner.forget("never there")
+    await declared(owner, link, AUTO)
+    owner.consumed(consumer, "auto")
+    owner.link_lost(link.as_link)
+    owner.consumer_closed(consumer)
+    await declared(owner, link, MINE)
+    # The name is another session's by now.
+    link.exclusive_queues["mine"] = other
+    owner.forget("mine")
+    assert link.exclusive_queues == {"mine": other}

@@ -121,6 +121,16 @@ async def test_who_was_refused_at_a_fail_back_is_asked_about_again_at_the_next_o
     assert (setup.dials, links.is_replaced(old)) == (3, True)
 
 
+async def test_sessions_that_leave_share_a_dial_and_do_not_dial_at_once_after_a_failure(setup: Setup) -> None:
+    links = await setup.pool.log_in(virtual_host(), GUEST, "client", "")
+    [old] = [await links.consuming_link()]
+    await setup.pool.fail_back(virtual_host())
+    setup.answers = [LinkDownError(320, "no broker answers")] * 100
+    for _ in range(3):
+        await asyncio.gather(*(links.replace(old) for _ in range(32)))
+    assert setup.dials == 2
+
+
 async def test_only_links_to_brokers_that_the_configuration_has_no_longer_are_drained(setup: Setup) -> None:
     links = await setup.pool.log_in(virtual_host(), GUEST, "client", "")
     old = await links.consuming_link()

@@ -73,3 +73,26 @@ def test_a_connection_gives_its_place_back_once() -> None:
         door.enter()
     with pytest.raises(TooManyConnectionsError):
         door.enter()
+
+
+def test_of_connections_that_are_gone_nothing_is_kept() -> None:
+    door = Door(max_unauthenticated_per_address=2)
+    for _ in range(3):
+        accepted = door.enter()
+        accepted.on_login()
+        accepted.on_closed()
+        door.limits.accept(door.settings, THERE, 0).on_closed()
+    assert (door.limits.open, door.limits._unauthenticated) == (0, {})
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", ""])
+def test_a_connection_counts_for_its_address_until_it_is_closed_also_if_that_is_not_known(host: str) -> None:
+    door, peer = Door(max_unauthenticated_per_address=1), Peer(host, 1)
+    first = door.enter(peer)
+    with pytest.raises(TooManyConnectionsError):
+        door.enter(peer)
+    door.enter(THERE)
+    first.on_closed()
+    second = door.enter(peer)
+    second.on_login()
+    door.enter(peer)
