@@ -80,6 +80,7 @@ class Connections:
     clock: Clock = field(default_factory=Clock)
     # On its own clock no time passes, so nothing waits for a later round.
     paced: PacedWork = field(default_factory=lambda: PacedWork(Clock()))
+    turns: PacedWork = field(default_factory=lambda: PacedWork(Clock()))
     logging: Logging = field(default_factory=Logging)
 
     def __post_init__(self) -> None:
@@ -98,6 +99,7 @@ class Connections:
             limits=SessionLimits(self.clock),
             log_limits=log_limits,
             paced=self.paced,
+            turns=self.turns,
         )
 
     def _spawn(self, work: Coroutine[Any, Any, None], *, name: str | None = None) -> asyncio.Task[None]:
