@@ -162,6 +162,7 @@ class PrivateNode:
             epmd = [str(self._installation.epmd), "-port", str(self._epmd_port), "-address", LOOPBACK]
             self._epmd = self._child(epmd, environment)
             self._wait(self._epmd, "epmd", began, lambda: listens(LOOPBACK, self._epmd_port))
+        self.kill()  # what a server that ended by itself may have left
         self._server = self._child([str(self._installation.scripts / "rabbitmq-server")], environment)
         self._wait(self._server, "RabbitMQ", began, self._ready)
         self._say(f"RabbitMQ is ready after {time.monotonic() - began:.0f} s")

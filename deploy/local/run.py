@@ -1,7 +1,8 @@
 """`make run`: a RabbitMQ, the gateway in front of it, and examples of their use.
 
 AMQP_URL in the environment names a broker to use instead of a private one, STOMP_PORT the port to listen on.
-Exit codes: 0 stopped by Ctrl-C or SIGTERM, 1 could not start, 2 the gateway or RabbitMQ ended by itself.
+Exit codes: 0 stopped by Ctrl-C or SIGTERM, 1 could not start, 2 the gateway ended by itself, or RabbitMQ did
+twice within a minute: the first time it is started again.
 """
 
 import argparse
@@ -32,6 +33,8 @@ _DEFAULT_PORT = 61613
 _ADMIN_PORT = 15692
 _GATEWAY_DEADLINE = 30.0
 _WATCH_EVERY = 0.5
+_BROKER_LIVES_AT_LEAST = 60.0
+"""Seconds. A private broker that ends sooner after its start is not started again."""
 
 # The examples are not indented, so that they can be pasted.
 _BANNER = """
@@ -193,11 +196,17 @@ def _listens(gateway: Child, port: int) -> bool:
 
 
 def _watch(gateway: Child, broker: Broker) -> None:
+    started = -_BROKER_LIVES_AT_LEAST  # the first time, it is always started again
     while True:
         if (status := gateway.wait(_WATCH_EVERY)) is not None:
             raise _DiedError(f"The gateway ended by itself (exit status {status}); what it said is above.")
-        if not broker.running:
-            raise _DiedError(f"RabbitMQ ended by itself, so the gateway was stopped too ({broker.description}).")
+        if broker.running:
+            continue
+        if time.monotonic() - started < _BROKER_LIVES_AT_LEAST:
+            raise _DiedError(f"RabbitMQ ended by itself again, so the gateway is stopped too ({broker.description}).")
+        say("RabbitMQ ended by itself. It is started again; meanwhile the gateway keeps its clients.")
+        broker.start()
+        started = time.monotonic()
 
 
 def _banner(port: int, admin_port: int, config: Path, broker: Broker, address: Address, given: bool) -> str:

@@ -221,7 +221,7 @@ class GatewayCollector(Collector):
         yield _counter("journal_lines", "Lines of the traffic journal.", (), {(): gateway.journal.lines})
         text = "Events that are missing in the journal, because the disk did not take them."
         yield _counter("journal_dropped", text, (), {(): gateway.journal.dropped})
-        text = "Connections that listeners refused, because there were as many as allowed."
+        text = "Connections that listeners refused, or ended for others, because there were as many as allowed."
         yield _counter("connections_refused", text, ("limit",), _by_one(gateway.stats.connections_refused))
         text = "Logins that brokers refused for their passcode."
         yield _counter("logins_failed", text, (), {(): gateway.limits.failed_logins.total})

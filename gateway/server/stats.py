@@ -166,8 +166,8 @@ class GatewayStats:
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(names)
-        self.connections_refused: Counter[str] = Counter({"listener": 0, "address": 0})
-        """Connections that listeners refused, by the limit."""
+        self.connections_refused: Counter[str] = Counter({"listener": 0, "address": 0, "handshakes": 0})
+        """Connections that listeners refused, or ended for others, by the limit."""
         self.hosts: dict[str, VirtualHostStats] = {name: VirtualHostStats() for name in (*names, NOT_LOGGED_IN)}
 
     def add_hosts(self, names: Iterable[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -19,6 +20,7 @@ from gateway.server.broker.link import Link, Tuning
 from gateway.server.broker.login_links import LoginLinks
 from gateway.server.client.bridge import Bridge
 from gateway.server.log_limits import LogLimits
+from gateway.server.paced_work import PacedWork
 from gateway.session import ops
 from gateway.session.connect import ClientFacts
 from gateway.session.session import Session
@@ -51,6 +53,7 @@ class ScriptedBroker:
 
     def __init__(self) -> None:
         self.links: list[Link] = []
+        self.paced = PacedWork()
         # The methods that came, by name.
         self.methods: list[str] = []
         self.script: Callable[[Link, Frame], Frame | None] = lambda link, method: usual_answer(method)
@@ -58,14 +61,16 @@ class ScriptedBroker:
     async def open_link(self, virtual_host: VirtualHost, credentials: Credentials, purpose: str, *names: str) -> Link:
         """Open a link, as a dialer does."""
         log_limits = LogLimits(Logging(), lambda: 0.0)
-        link = Link(ClientProperties(purpose, "/", "guest"), cast(Any, "amqp://broker"), lambda: None, log_limits)
+        whose, broker = ClientProperties(purpose, virtual_host.name, "guest"), virtual_host.upstream.urls[0]
+        link = Link(whose, broker, lambda: None, log_limits, self.paced)
         transport = SimpleNamespace(
             get_write_buffer_size=lambda: 0,
             is_reading=lambda: True,
             abort=lambda: None,
             write=lambda data: self._read(link, data),
         )
-        link.opened(cast(Any, object()), cast(Any, SimpleNamespace(transport=transport)), Tuning(131072, 2047))
+        connection = SimpleNamespace(close=partial(self._close, link))
+        link.opened(cast(Any, connection), cast(Any, SimpleNamespace(transport=transport)), Tuning(131072, 2047))
         self.links.append(link)
         return link
 
@@ -84,6 +89,10 @@ class ScriptedBroker:
         if link.closed is None:
             link.splitter.receive(frame)
             link.batch_done()
+
+    @staticmethod
+    async def _close(link: Link) -> None:
+        link.connection_lost(None, by_broker=False)
 
     def lose(self, *links: Link) -> None:
         """Cut links, or all if none is given."""

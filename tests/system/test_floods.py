@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 
 import pytest
 
 from tests.support.admin import AdminClient
-from tests.support.deadline import within
-from tests.support.gateway import GatewayProcess, configuration, gateway_process
+from tests.support.certificates import Authority
+from tests.support.deadline import until, within
+from tests.support.gateway import Address, GatewayProcess, configuration, gateway_process, listening
 from tests.support.stomp_client import StompClient, answers_during, encoded, error_text, final_error
 
 pytestmark = pytest.mark.system
@@ -99,3 +103,49 @@ async def test_wrong_passcodes_at_speed_are_limited_and_others_of_the_address_ar
     # The same login, from the same address, with the right passcode.
     async with StompClient.logged_in(process.address) as client, within():
         await client.disconnect()
+
+
+async def silent(address: Address) -> None:
+    """From an address of its own a client connects and says nothing, and comes again whenever it is closed."""
+    while True:
+        reader, writer = await asyncio.open_connection(*address, local_addr=("127.0.0.2", 0))
+        try:
+            await reader.read()
+        finally:
+            writer.transport.abort()
+
+
+async def test_an_address_that_begins_many_handshakes_keeps_nobody_else_out(broker_url: str, tmp_path: Path) -> None:
+    authority, most = Authority.make(tmp_path, "authority"), 20
+    certificate, key = authority.sign(tmp_path, "server")
+    common = {"max_handshakes": most, "login_timeout": "10min"}
+    tls = {"cert_file": str(certificate), "key_file": str(key)}
+    listeners = [{"tcp": "127.0.0.1:0", "tls": tls} | common, {"tcp": "localhost:0", "proxy_protocol": True} | common]
+    document = configuration(broker_url, {"loopback_users": []}, listeners=listeners, admin="127.0.0.1:0")
+    with gateway_process(document) as process:
+        await process.until_logged("admin listening")
+        over_tls, behind_proxy = listening(process, 2)
+        floods = [asyncio.create_task(silent(address)) for address in (over_tls, behind_proxy) for _ in range(most + 5)]
+
+        async def full() -> set[str]:
+            return {line["address"] for line in process.logged("too many handshakes")}
+
+        await until(full, lambda addresses: len(addresses) == 2)
+
+        async def log_in(client: AbstractAsyncContextManager[StompClient]) -> None:
+            async with client as welcome:
+                await welcome.disconnect()
+
+        async with within():
+            await asyncio.gather(
+                log_in(StompClient.logged_in(over_tls, tls=authority.client())),
+                log_in(StompClient.logged_in(behind_proxy, preface=b"PROXY TCP4 10.1.1.1 10.2.2.2 1000 2000\r\n")),
+            )
+            samples = await AdminClient(process.admin).samples()
+        for flood in floods:
+            flood.cancel()
+        await asyncio.wait(floods)
+        process.assert_no_internal_errors()
+        ended = [line for line in process.logged("too many handshakes") if line["ended"]]
+    assert {(line["whose"], line["most"]) for line in ended} == {("The address 127.0.0.2", most)}
+    assert samples["stomp_gateway_connections_refused_total", frozenset({("limit", "handshakes")})] >= len(ended) > 1

@@ -16,6 +16,7 @@ from gateway.server.broker.connector import Credentials
 from gateway.server.broker.dialer import Dialer
 from gateway.server.broker.link import Link
 from gateway.server.log_limits import LogLimits
+from gateway.server.paced_work import PacedWork
 from gateway.server.tls_contexts import TlsContexts
 from gateway.session.queues import QueueSpec
 from tests.support.gateway import parsed
@@ -33,7 +34,7 @@ async def _open(broker_url: str) -> Link:
     parts = urlsplit(broker_url)
     credentials = Credentials(unquote(parts.username or "guest"), unquote(parts.password or "guest"))
     clock = asyncio.get_running_loop().time
-    return await Dialer(clock, TlsContexts(), LogLimits(Logging(), clock)).open_link(
+    return await Dialer(clock, TlsContexts(), LogLimits(Logging(), clock), PacedWork()).open_link(
         _virtual_host(broker_url), credentials, ClientProperties("test", "/", credentials.login), lambda: None
     )
 

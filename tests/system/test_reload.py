@@ -6,6 +6,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -128,21 +129,61 @@ async def test_a_changed_passcode_counts_for_the_next_client(process: GatewayPro
         await early.disconnect()
 
 
-async def test_sessions_keep_the_broker_that_they_logged_in_to(
-    process: GatewayProcess, document: dict[str, Any], proxy: ChaosProxy, broker: Broker
+async def brokers_of(process: GatewayProcess) -> dict[int, int]:
+    """How many sessions are on the links to each broker, by its port."""
+    links = (await (await admin_of(process)).json("/api/links"))["items"]
+    sessions: Counter[int] = Counter()
+    for link in links:
+        sessions[int(link["broker"].rpartition(":")[2])] += link["sessions"]
+    return sessions
+
+
+async def test_sessions_move_to_the_broker_of_a_new_configuration(
+    process: GatewayProcess, document: dict[str, Any], proxy: ChaosProxy, queue: str
 ) -> None:
-    """With the same credentials, which share links otherwise."""
     async with StompClient.logged_in(process.address) as early, within():
-        await early.ask("SEND", b"x", destination="/topic/reloaded")
+        await early.ask("SUBSCRIBE", id="q", destination=f"/queue/{queue}")
+        await early.ask("SEND", b"one", destination="/topic/reloaded")
         document["upstream"] = upstream(proxy.address)
         line = await process.reload(document)
         assert line["changes"] == ["virtual host /: upstream"]
+        assert process.logged("links draining")[-1]["draining"] == 2
+        await until(lambda: brokers_of(process), lambda found: found == {proxy.address[1]: 2})
         async with StompClient.logged_in(process.address) as late:
-            await late.ask("SEND", b"x", destination="/topic/reloaded")
-            links = (await (await admin_of(process)).json("/api/links"))["items"]
-            ports = {int(link["broker"].rpartition(":")[2]): link["sessions"] for link in links}
-            assert ports == {broker.amqp_port: 1, proxy.address[1]: 1}
+            await late.ask("SEND", b"two", destination=f"/queue/{queue}")
+            await early.expect("MESSAGE", b"two")
+            # They share links.
+            assert await brokers_of(process) == {proxy.address[1]: 3}
             await late.disconnect()
+        await early.disconnect()
+
+
+async def test_what_cannot_move_stays_with_the_broker_of_the_old_configuration(
+    process: GatewayProcess, document: dict[str, Any], proxy: ChaosProxy, broker: Broker
+) -> None:
+    """A queue that would end with its consumer, and another virtual host of the broker."""
+    document["virtual_hosts"] = {"/": {}, "moves": {"amqp_vhost": "/"}}
+    await process.reload(document)
+    async with (
+        StompClient.logged_in(process.address) as early,
+        StompClient.logged_in(process.address, host="moves") as other,
+        within(),
+    ):
+        await early.ask("SUBSCRIBE", id="t", destination="/topic/reloaded")
+        await other.ask("SEND", b"one", destination="/topic/reloaded")
+        await early.expect("MESSAGE", b"one")
+        document["upstream"] = upstream(proxy.address)
+        document["virtual_hosts"]["moves"] = {"amqp_vhost": "elsewhere"}
+        await process.reload(document)
+        assert [line["virtual_host"] for line in process.logged("links draining")] == ["/"]
+        async with StompClient.logged_in(process.address) as late:
+            await late.ask("SEND", b"two", destination="/topic/reloaded")
+            await early.expect("MESSAGE", b"two")
+            await other.ask("SEND", b"three", destination="/topic/reloaded")
+            await early.expect("MESSAGE", b"three")
+            assert await brokers_of(process) == {broker.amqp_port: 2, proxy.address[1]: 1}
+            await late.disconnect()
+        await other.disconnect()
         await early.disconnect()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Iterator
@@ -170,6 +171,36 @@ async def test_a_token_that_the_broker_does_not_take(gateway: Gateway, issuer: T
             await client.ask("UNSUBSCRIBE", id=bad[-4:])
             client.write("SEND", b"x", destination="/topic/a")
             await client.expect("MESSAGE", b"x", subscription="s")
+        await client.disconnect()
+
+
+async def test_tokens_that_are_refused_count_as_failed_logins(broker: Broker, issuer: TokenIssuer) -> None:
+    """Otherwise a session could try any number of them."""
+    config = parsed(
+        broker.amqp_url,
+        {"journal": {"level": "off"}, "token_renewal": True, "links": "dedicated"},
+        failed_logins={"per_login": 3, "delay": 0},
+    )
+    good, wrong = issuer.token(), issuer.token(-60)
+    async with (
+        gateway_here(config) as gateway,
+        StompClient.logged_in(gateway.addresses[0], login="app", passcode=good) as client,
+        within(),
+    ):
+        answers = []
+        for number in range(5):
+            client.write("TOKEN", token=f"{wrong}{number}", receipt="t")
+            answers.append((await client.expect("ERROR", message="Token refused", receipt_id="t")).body.decode())
+        limit = (
+            r"The token was not accepted: too many logins from this address have failed; try again in \d+ seconds\.\n"
+        )
+        assert [bool(re.fullmatch(limit, answer)) for answer in answers] == [False] * 3 + [True] * 2
+        assert gateway.limits.failed_logins.total == 3
+        async with StompClient.dialled(gateway.addresses[0]) as other:
+            other.write("CONNECT", accept_version="1.2", login="app", passcode=wrong)
+            await other.expect("ERROR", message="Too many failed logins")
+        # One that the broker has accepted lately from this address is no attempt.
+        await client.ask("TOKEN", token=good)
         await client.disconnect()
 
 

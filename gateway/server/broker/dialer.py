@@ -25,6 +25,7 @@ from gateway.server.broker.host_resolver import HostResolver
 from gateway.server.broker.link import Link
 from gateway.server.broker.probe import greets
 from gateway.server.log_limits import LogLimits
+from gateway.server.paced_work import PacedWork
 from gateway.server.tls_contexts import TlsContexts
 
 log = structlog.get_logger("gateway.broker")
@@ -37,11 +38,14 @@ _ALL_DIALLED: Final = 1.0
 class Dialer:
     """Dials brokers for all virtual hosts. ``clock`` is monotonic, in seconds."""
 
-    def __init__(self, clock: Callable[[], float], contexts: TlsContexts, log_limits: LogLimits) -> None:
+    def __init__(
+        self, clock: Callable[[], float], contexts: TlsContexts, log_limits: LogLimits, paced: PacedWork
+    ) -> None:
         self.resolver = HostResolver()
         self._clock = clock
         self._contexts = contexts
         self._log_limits = log_limits
+        self._paced = paced
         # Virtual hosts that reach a broker in the same way share its circuit.
         self._circuits: dict[tuple[BrokerUrl, UpstreamTls], Circuit] = {}
         # Dials that did not win, and the closing of their links.
@@ -147,7 +151,7 @@ class Dialer:
     ) -> Link:
         """Open a link to one broker, and note in its circuit whether it answers."""
         is_trial = circuit.begin(self._clock())
-        link = Link(client_properties, circuit.broker, on_read, self._log_limits)
+        link = Link(client_properties, circuit.broker, on_read, self._log_limits, self._paced)
         try:
             await connect_link(link, virtual_host, credentials, self.resolver, self._contexts)
         except LinkDownError as down:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from heapq import heappop, heappush
 from typing import Final, NamedTuple, Protocol
 
@@ -35,6 +36,7 @@ from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.tap import Tap
 from gateway.server.fault_boundary import FaultOwner, guarded, report
 from gateway.server.log_limits import LogLimits
+from gateway.server.paced_work import PacedWork
 
 log = structlog.get_logger("gateway.broker")
 
@@ -115,7 +117,12 @@ class Link:
     """One AMQP connection; ``open_link`` opens it. ``on_read`` is called before anything from the broker is handled."""
 
     def __init__(
-        self, client_properties: ClientProperties, broker: BrokerUrl, on_read: Callable[[], None], log_limits: LogLimits
+        self,
+        client_properties: ClientProperties,
+        broker: BrokerUrl,
+        on_read: Callable[[], None],
+        log_limits: LogLimits,
+        paced: PacedWork,
     ) -> None:
         self.client_properties = client_properties
         self.broker = broker
@@ -125,6 +132,7 @@ class Link:
         self.opened_at = 0
         self.on_read = on_read
         self._log_limits = log_limits
+        self._paced = paced
         # Called once, when the link has closed.
         self.on_closed: Callable[[Link], None] | None = None
         # False for a link that was lost.
@@ -193,6 +201,12 @@ class Link:
         return 0 if self._tap is None else self._tap.transport.get_write_buffer_size()
 
     # Users and channels.
+
+    def drain(self) -> bool:
+        """Take no new channel, and let sessions leave; False if it drains already."""
+        is_new = not self.is_draining
+        self.is_draining = True
+        return is_new
 
     def add_user(self, user: LinkUser) -> None:
         """A session has opened a channel."""
@@ -356,7 +370,10 @@ class Link:
         self._lost(f"the broker sent bad AMQP: {error}")
 
     def connection_lost(self, exc: Exception | None, *, by_broker: bool) -> None:
-        """The socket is closed, by the broker or for another reason."""
+        """The socket is closed, by the broker or for another reason.
+
+        Sessions learn it one after the other, because there may be thousands. What one writes before is thrown away.
+        """
         if exc is not None:
             cause = str(exc) or type(exc).__name__
         else:
@@ -365,8 +382,6 @@ class Link:
         for update in self._secret_updates:
             update.cancel()
         closed = self._lost(cause)
-        for channel in tuple(self._channels.values()):
-            guarded(channel, channel.link_lost, closed)
         users = tuple(self.users)
         if self._tap is not None and self.closed is not None:
             # Or it was never open, and the dialer logs why.
@@ -374,7 +389,9 @@ class Link:
             self._tell(level, "link closed", cause=self.closed.detail, sessions=len(users))
         self.users.clear()
         for user in users:
-            guarded(user, user.link_lost, self)
+            self._paced.do(user, partial(user.link_lost, self))
+        for channel in tuple(self._channels.values()):
+            self._paced.do(channel, partial(channel.link_lost, closed))
         on_closed, self.on_closed = self.on_closed, None
         if on_closed is not None:
             on_closed(self)

@@ -14,23 +14,30 @@ from __future__ import annotations
 import asyncio
 import hmac
 import secrets
+import weakref
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from gateway.config.virtual_host import VirtualHost
+import structlog
+
+from gateway.config.virtual_host import FindVirtualHost, VirtualHost
 from gateway.journal.journal import Journal
 from gateway.server.broker.broker_errors import LinkDownError
 from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.connector import Credentials
+from gateway.server.broker.dial_slots import DialSlots
 from gateway.server.broker.dialer import Dialer
 from gateway.server.broker.link import Link
 from gateway.server.broker.login_links import LoginLinks
 from gateway.server.broker.queue_declare import QueueConflictLog
-from gateway.server.broker.redial import dial_slots
 from gateway.server.fault_boundary import guarded
 from gateway.server.log_limits import LogLimits
+from gateway.server.paced_work import PacedWork
 from gateway.server.stats import GatewayStats
 from gateway.server.tls_contexts import TlsContexts
+
+log = structlog.get_logger("gateway.broker")
 
 # An unused shared link is kept this long, in seconds: clients that connect, send and leave come back.
 _IDLE_TIMEOUT: Final = 60.0
@@ -64,11 +71,12 @@ class LinkPool:
         node: str,
         contexts: TlsContexts,
         log_limits: LogLimits,
+        paced: PacedWork,
     ) -> None:
         # Every open link.
         self.links: set[Link] = set()
-        self.dialer = Dialer(clock, contexts, log_limits)
-        self._slots = dial_slots()
+        self.dialer = Dialer(clock, contexts, log_limits, paced)
+        self._slots = DialSlots()
         self.queue_conflicts = QueueConflictLog()
         self._clock = clock
         self._spawn = spawn
@@ -77,6 +85,8 @@ class LinkPool:
         self._node = node
         self._key = secrets.token_bytes(32)
         self._shared: dict[tuple[str, str], list[_SharedLogin]] = {}
+        # Of all sessions, shared or not.
+        self._logins: weakref.WeakSet[LoginLinks] = weakref.WeakSet()
 
     async def _open(
         self, virtual_host: VirtualHost, credentials: Credentials, purpose: str, client: str, session: str
@@ -107,8 +117,13 @@ class LinkPool:
             LinkDownError: no broker can be reached.
         """
         if virtual_host.links == "dedicated":
-            links = LoginLinks(virtual_host, credentials, self._open, client, session, self._slots)
-            await self._ask(links)
+            links = self._links_of(virtual_host, credentials, client, session)
+            try:
+                await self._ask(links)
+            except BaseException:
+                # The session may be over while a broker answers.
+                self._spawn(links.close())
+                raise
             return links
         shared = self._shared_login(virtual_host, credentials)
         if not self._is_cached(shared, virtual_host.login_cache):
@@ -133,13 +148,21 @@ class LinkPool:
             is_same_broker = _way_to_broker(candidate.links.virtual_host) == _way_to_broker(virtual_host)
             if hmac.compare_digest(candidate.passcode_hash, passcode_hash) and is_same_broker:
                 return candidate
-        links = LoginLinks(virtual_host, credentials, self._open, slots=self._slots)
-        candidates.append(created := _SharedLogin(passcode_hash, links))
+        candidates.append(created := _SharedLogin(passcode_hash, self._links_of(virtual_host, credentials)))
         return created
+
+    def _links_of(
+        self, virtual_host: VirtualHost, credentials: Credentials, client: str = "", session: str = ""
+    ) -> LoginLinks:
+        links = LoginLinks(virtual_host, credentials, self._open, client, session, self._slots)
+        self._logins.add(links)
+        return links
 
     def _is_cached(self, shared: _SharedLogin, seconds: float) -> bool:
         age = self._clock() - shared.accepted_at
-        return shared.accepted_at >= 0 and age < seconds and bool(shared.links.all)
+        # Links that drain may be to brokers that are not asked any more.
+        is_connected = any(not link.is_draining for link in shared.links.all)
+        return shared.accepted_at >= 0 and age < seconds and is_connected
 
     async def _check(self, shared: _SharedLogin) -> None:
         """Ask the broker, once for all sessions that log in with the same credentials at the same moment."""
@@ -196,14 +219,29 @@ class LinkPool:
             preferred = upstream.urls[0]
             await self.dialer.greeted(preferred, upstream)
         label = self._stats.label(virtual_host.name)
-        draining = [
-            link
-            for link in self.links
-            if self._stats.label(link.virtual_host) == label and not link.is_draining and link.broker != preferred
-        ]
-        for link in draining:
-            link.is_draining = True
-        return len(draining)
+        concerned = [link for link in self.links if self._stats.label(link.virtual_host) == label]
+        draining = sum(link.drain() for link in concerned if link.broker != preferred)
+        for login in self._logins:
+            if self._stats.label(login.virtual_host.name) == label:
+                login.is_refused = False
+        return draining
+
+    def use(self, find_virtual_host: FindVirtualHost) -> None:
+        """Use another configuration: links go to the brokers that it names, and those to any other are drained.
+
+        A session stays in the broker's virtual host that it logged in to, which has its queues.
+        """
+        draining: Counter[str] = Counter()
+        for links in self._logins:
+            old = links.virtual_host
+            new = find_virtual_host(old.name)
+            if new is None or (new.name, new.amqp_vhost) != (old.name, old.amqp_vhost):
+                continue
+            if new.upstream != old.upstream:
+                draining[old.name] += links.use_upstream(new.upstream)
+        for name, count in draining.items():
+            if count:
+                log.info("links draining", virtual_host=name, draining=count)
 
     def drain_links(self) -> None:
         """Let sessions leave the links that drain, and close those that are drained. Called about once a second."""

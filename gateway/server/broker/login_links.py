@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from gateway.config.virtual_host import VirtualHost
+from gateway.config.virtual_host import Upstream, VirtualHost
 from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError, UpstreamError
 from gateway.server.broker.channel import LinkChannel
 from gateway.server.broker.connector import Credentials
+from gateway.server.broker.dial_slots import DialSlots
 from gateway.server.broker.link import Link
 from gateway.server.broker.publish_window import PublishWindow
-from gateway.server.broker.redial import Redial, dial_slots
+from gateway.server.broker.redial import Redial
 
 # How many sessions of one login have their channels restored at the same time after a loss.
 _RESTORING: Final = 32
@@ -34,7 +35,7 @@ class LoginLinks:
         open_link: OpenLink,
         client: str = "",
         session: str = "",
-        slots: asyncio.Semaphore | None = None,
+        slots: DialSlots | None = None,
     ) -> None:
         self.virtual_host = virtual_host
         self.is_dedicated = bool(session)
@@ -48,12 +49,19 @@ class LoginLinks:
         self._links: dict[str, list[Link]] = {_PUBLISH: [], _CONSUME: []}
         # A link that was opened to check the login and has no purpose yet.
         self._unused: Link | None = None
+        self._pausable: list[Link] = []
         self._opening: dict[str, asyncio.Future[Link]] = {}
-        # Whether a broker refused the login when a draining link was to be replaced.
-        self._is_refused = False
-        self._redial = Redial(self.check_login, slots or dial_slots())
+        # Whether a broker refused the login when a draining link was to be replaced. It is not asked again and again.
+        self.is_refused = False
+        self._is_closed = False
+        self._redial = Redial(self.check_login, slots or DialSlots(), virtual_host.name)
         # How many of its sessions have their channels restored at the same time.
         self.restoring = asyncio.Semaphore(_RESTORING)
+
+    @property
+    def login(self) -> str:
+        """Whose links these are."""
+        return self._credentials.login
 
     @property
     def broker_version(self) -> tuple[int, ...]:
@@ -82,12 +90,17 @@ class LoginLinks:
             self._unused = link
 
     async def come_back(self) -> None:
-        """Wait until a link is open. All sessions that wait share one dial.
+        """Wait until a link is open, or a dial for one that is under way has ended. All who wait share one dial.
 
         Raises:
             UpstreamError: the broker refuses the login or the virtual host.
         """
-        if not self.all:
+        if self.all:
+            return
+        if self._opening:
+            # Another dial would be one too many: what it brings would be closed, since there is a link already.
+            await asyncio.shield(next(iter(self._opening.values())))
+        else:
             await self._redial.answered()
 
     async def wait_for_login(self) -> None:
@@ -126,7 +139,9 @@ class LoginLinks:
 
     async def open_pausable(self, client: str, session: str) -> Link:
         """A link for one session only."""
-        return await self._open("own", client, session)
+        link = await self._open("own", client, session)
+        self._pausable = [each for each in (*self._pausable, link) if each.closed is None]
+        return link
 
     async def _link_with_room(self, purpose: str) -> Link:
         """A link with room for one more channel. Sessions that need a new link at the same time share one."""
@@ -159,7 +174,23 @@ class LoginLinks:
         return link
 
     async def _open(self, purpose: str, client: str, session: str) -> Link:
-        return await self._open_link(self.virtual_host, self._credentials, purpose, client, session)
+        link = await self._open_link(self.virtual_host, self._credentials, purpose, client, session)
+        if self._is_closed:
+            # Nobody would ever close it.
+            await link.close()
+            raise LinkDownError(CONNECTION_FORCED, "CONNECTION_FORCED - the session is over")
+        self.is_refused = False
+        if link.broker not in self.virtual_host.upstream.urls:
+            # The configuration has changed meanwhile.
+            link.drain()
+        return link
+
+    def use_upstream(self, upstream: Upstream) -> int:
+        """Open links to these brokers from now on, and drain those to any other; how many drain now."""
+        self.virtual_host = self.virtual_host.model_copy(update={"upstream": upstream})
+        self.is_refused = False
+        links = (*self.all, *self._pausable)
+        return sum(link.drain() for link in links if link.closed is None and link.broker not in upstream.urls)
 
     def is_replaced(self, draining: Link) -> bool:
         """Whether another link has room for the channels of one that drains."""
@@ -168,20 +199,21 @@ class LoginLinks:
     async def replace(self, draining: Link) -> None:
         """Open a link that takes the place of one that drains, unless a broker has refused the login before."""
         purpose = self._purpose_of(draining)
-        if purpose in self._opening or self._is_refused:
+        if purpose in self._opening or self.is_refused:
             return
         try:
             await self._link_with_room(purpose)
         except UpstreamError as error:
             # A broker that does not answer is asked again.
-            self._is_refused = not isinstance(error, LinkDownError)
+            self.is_refused = not isinstance(error, LinkDownError)
 
     @staticmethod
     def _purpose_of(link: Link) -> str:
         return _PUBLISH if link.purpose == _PUBLISH else _CONSUME
 
     async def close(self) -> None:
-        """Close every link, also an unused one that has ended: its socket may still be open."""
+        """Close every link, also an unused one that has ended, whose socket may still be open. No other is opened."""
+        self._is_closed = True
         links = [*self.all, *([] if self._unused is None or self._unused in self.all else [self._unused])]
         self._links, self._unused = {_PUBLISH: [], _CONSUME: []}, None
         await asyncio.gather(*(link.close() for link in links))

@@ -59,7 +59,7 @@ class PublishWindow:
     @property
     def channels(self) -> int:
         """How many channels of the link are the window's own."""
-        return 0 if self._channel is None else 1
+        return int(self._channel is not None and self._channel.closed is None)
 
     @property
     def _window(self) -> int:
@@ -95,7 +95,7 @@ class PublishWindow:
         size, self._unmarked = self._unmarked, 0
         if size:
             try:
-                if self._channel is None:
+                if self._channel is None or self._channel.closed is not None:
                     self._channel = LinkChannel.begun(self._link)
                 self._channel.ask().add_done_callback(partial(self._marked, size, self._clock()))
             except UpstreamError:

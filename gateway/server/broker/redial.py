@@ -1,7 +1,6 @@
 """Dialling again after a loss: one dial at a time for all sessions of a login, with pauses that grow.
 
-2,000 sessions that lose one link wait for one `Redial`. 2,000 logins have as many, and share a few slots to dial in, so
-that a broker that comes back, and the gateway itself, are not flooded.
+2,000 sessions that lose one link wait for one `Redial`. 2,000 logins have as many, and share `DialSlots`.
 """
 
 from __future__ import annotations
@@ -12,13 +11,16 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from gateway.server.broker.broker_errors import LinkDownError
+from gateway.server.broker.dial_slots import DialSlots
 
 # Seconds between two attempts: the first pause, and the longest. The jitter takes up to half of each away.
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 3.0
 
-# How many logins dial again at the same time, and how long a failed dial keeps its slot, in seconds.
-_SLOTS: Final = 8
+# After so many seconds without an attempt the pauses begin anew.
+_FORGETS: Final = 5.0
+
+# How long a failed dial keeps its slot, in seconds: one that fails at once would not bound the dials.
 _SLOT_PAUSE: Final = 0.02
 
 
@@ -27,27 +29,33 @@ class Backoff:
 
     def __init__(self) -> None:
         self._pause = _FIRST_PAUSE
+        self._ended_at: float | None = None
+
+    def begin(self, now: float) -> float:
+        """Begin a series of attempts; the pause before it: nothing, unless the last series ended a moment ago."""
+        if self._ended_at is not None and now - self._ended_at < _FORGETS:
+            return self.next()
+        self._pause = _FIRST_PAUSE
+        return 0.0
 
     def next(self) -> float:
         """The next pause in seconds."""
         pause, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE)
         return pause * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
 
-
-def dial_slots() -> asyncio.Semaphore:
-    """The slots that all logins of a gateway share."""
-    return asyncio.Semaphore(_SLOTS)
+    def end(self, now: float) -> None:
+        """End the series, though it may have led to nothing."""
+        self._ended_at = now
 
 
 class Redial:
-    """Dials for one login until a broker answers. ``dial`` opens a link."""
+    """Dials for one login to a virtual host until a broker answers. ``dial`` opens a link."""
 
-    def __init__(self, dial: Callable[[], Awaitable[None]], slots: asyncio.Semaphore) -> None:
+    def __init__(self, dial: Callable[[], Awaitable[None]], slots: DialSlots, virtual_host: str) -> None:
         self._dial = dial
         self._slots = slots
+        self._virtual_host = virtual_host
         self._backoff = Backoff()
-        # How long to wait before the next dial: nothing after a success.
-        self._pause = 0.0
         self._task: asyncio.Task[None] | None = None
         self._waiting = 0
 
@@ -70,14 +78,22 @@ class Redial:
                 task.cancel()
 
     async def _until_answered(self) -> None:
-        while True:
-            await asyncio.sleep(self._pause)
-            async with self._slots:
-                self._pause = self._backoff.next()
-                try:
-                    await self._dial()
-                except LinkDownError:
-                    await asyncio.sleep(_SLOT_PAUSE)
-                    continue
-            self._pause, self._backoff = 0.0, Backoff()
-            return
+        clock = asyncio.get_running_loop().time
+        pause = self._backoff.begin(clock())
+        try:
+            while not await self._has_answered(pause):
+                pause = self._backoff.next()
+        except BaseException:
+            self._backoff.end(clock())
+            raise
+        self._backoff = Backoff()
+
+    async def _has_answered(self, pause: float) -> bool:
+        await asyncio.sleep(pause)
+        async with self._slots.slot(self._virtual_host):
+            try:
+                await self._dial()
+            except LinkDownError:
+                await asyncio.sleep(_SLOT_PAUSE)
+                return False
+        return True

@@ -25,6 +25,7 @@ from gateway.server.broker.link_pool import LinkPool
 from gateway.server.client.cancelled_consumers import CancelledConsumers
 from gateway.server.client.consumers import Consumers
 from gateway.server.client.consuming_channels import ConsumingChannels
+from gateway.server.client.failed_logins import TooManyFailedLoginsError
 from gateway.server.client.leaving_links import LeavingLinks
 from gateway.server.client.login_handler import LoginHandler
 from gateway.server.client.publishing_channel import PublishingChannel
@@ -179,13 +180,17 @@ class Bridge:
         links = self._login.links
         try:
             token = operation.token.decode()
-            await links.check_passcode(token)
+            await self._login.check_token(token)
         except UnicodeDecodeError:
             return ops.TokenRefused("it is no text")
         except LinkDownError:
             return ops.TokenRefused("the broker cannot be reached")
         except UpstreamError as refusal:
             return ops.TokenRefused(refusal.text)
+        except TooManyFailedLoginsError as failed:
+            return ops.TokenRefused(
+                f"too many logins from this address have failed; try again in {failed.seconds} seconds."
+            )
         await asyncio.gather(links.update_secret(token), self._channels.pausable.update_secret(token))
         return ops.TokenRenewed()
 

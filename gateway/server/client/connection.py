@@ -71,8 +71,8 @@ class ServerContext:
     stats: GatewayStats
     limits: SessionLimits
     log_limits: LogLimits
+    paced: PacedWork
     auto_acks: AutoAckFlusher = field(default_factory=AutoAckFlusher)
-    paced: PacedWork = field(default_factory=PacedWork)
     turns: PacedWork = field(default_factory=PacedWork)
     clients: set[ClientConnection] = field(default_factory=set)
     closing: set[ClientConnection] = field(default_factory=set)

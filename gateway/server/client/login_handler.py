@@ -105,6 +105,19 @@ class LoginHandler:
             return ops.LoginFailed(refusal.code, refusal.text)
         return ops.LoggedIn(version)
 
+    async def check_token(self, token: str) -> None:
+        """Ask the broker about another passcode for this login. A refusal counts as that of a login.
+
+        Raises:
+            TooManyFailedLoginsError: the broker is not asked.
+            UpstreamError: the broker refuses it, or cannot be reached.
+        """
+        links = self.links
+        credentials = Credentials(links.login, token)
+        await self._limits.failed_logins.guard(
+            self._host, links.virtual_host, credentials, lambda: links.check_passcode(token)
+        )
+
     async def _accept(self, virtual_host: VirtualHost, credentials: Credentials) -> tuple[int, ...]:
         """Get the links and count the session; the broker's version."""
         self._limits.check(virtual_host, self._host)

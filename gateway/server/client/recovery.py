@@ -29,9 +29,6 @@ from gateway.session.subscription import Subscription
 # dead (405), the node of a queue is down (404), a virtual host is being made (530). All other refusals are meant.
 _PASSING: Final = frozenset((CONNECTION_FORCED, INTERNAL_ERROR, NOT_ALLOWED, NOT_FOUND, RESOURCE_LOCKED))
 
-# After so many seconds a recovery has held: the next one begins without a pause.
-_HOLDS: Final = 5.0
-
 
 class _Restorer(Protocol):
     """See `Restorer`."""
@@ -61,8 +58,6 @@ class Recovery:
         self._backoff = Backoff()
         # Seconds spent on what is lost; only this counts, however long the session lived between two attempts.
         self._spent = 0.0
-        # When the last recovery ended, on the event loop's clock.
-        self._ended_at: float | None = None
         # Bounds the recovery under way.
         self._bound: asyncio.Timeout | None = None
         self._stopped = asyncio.Event()
@@ -74,13 +69,9 @@ class Recovery:
 
     async def run(self, operation: ops.Recover, ride_through: float) -> ops.Event | None:
         """Bring everything back; None if it was stopped. ``ride_through`` is the time for it in seconds."""
-        now = asyncio.get_running_loop().time()
-        pause = 0.0
-        if self._ended_at is not None and now - self._ended_at < _HOLDS:
-            # It was brought back a moment ago, and it led to nothing.
-            pause = self._backoff.next()
-        else:
-            self._backoff = Backoff()
+        clock = asyncio.get_running_loop().time
+        now = clock()
+        pause = self._backoff.begin(now)
         if not operation.is_again:
             self._spent = 0.0
         if self._stopped.is_set():
@@ -92,8 +83,8 @@ class Recovery:
             return None if self._stopped.is_set() else ops.RecoveryFailed()
         finally:
             self._bound = None
-            self._ended_at = asyncio.get_running_loop().time()
-            self._spent += self._ended_at - now
+            self._backoff.end(clock())
+            self._spent += clock() - now
 
     async def _until_back(self, pause: float) -> ops.Event:
         subscribed: dict[Subscription, ops.Subscribed] = {}

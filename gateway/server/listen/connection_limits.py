@@ -16,6 +16,9 @@ OF_LISTENER = "listener"
 OF_ADDRESS = "address"
 """Why a connection is refused: its address has `max_unauthenticated_per_address`."""
 
+OF_HANDSHAKES = "handshakes"
+"""Why a connection is ended: there are `max_handshakes`, most of them from its address."""
+
 
 class TooManyConnectionsError(Exception):
     """A connection beyond a limit: ``whose`` is a text such as ``The address 192.0.2.1``."""

@@ -21,6 +21,7 @@ from gateway.config.listener_settings import Listener
 from gateway.config.scalars import SocketAddress
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.listen.connection_limits import ConnectionLimits, TooManyConnectionsError
+from gateway.server.listen.handshakes import Handshakes
 from gateway.server.listen.proxy_protocol import ProxyHeaderError, bytes_missing, parse_header
 from gateway.server.listen.tls import handshake_failure
 from gateway.server.log_limits import LogRateLimiter
@@ -38,10 +39,6 @@ _EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.
 
 # Connections that are accepted before others have their turn. Each takes about a tenth of a millisecond.
 _MAX_ACCEPTED_PER_TURN: Final = 8
-
-# Connections of a listener that wait for their PROXY header or TLS handshake. They have no login yet, and each costs a
-# task.
-_MAX_PREPARING: Final = 1000
 
 # How often a client that does not answer is asked whether it is still there.
 _PROBES: Final = 4
@@ -88,8 +85,9 @@ class OpenListener:
         self._accepting: set[asyncio.Task[None]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._log_limiter = log_limiter or LogRateLimiter(self._loop.time)
-        self._preparing = asyncio.Semaphore(_MAX_PREPARING)
-        self._limits = ConnectionLimits(self._address, self._log_limiter, Counter() if refused is None else refused)
+        counter: Counter[str] = Counter() if refused is None else refused
+        self._handshakes = Handshakes(self._address, self._loop.time, self._log_limiter, counter)
+        self._limits = ConnectionLimits(self._address, self._log_limiter, counter)
 
     @property
     def settings(self) -> Listener:
@@ -118,7 +116,7 @@ class OpenListener:
     def accept(self) -> None:
         """Accept connections."""
         for each in self._sockets:
-            self._spawn(self._accept_all(each), self._accepting)
+            _ = self._spawn(self._accept_all(each), self._accepting)
 
     async def change(self, listener: Listener, make_protocol: MakeProtocol) -> None:
         """Use other settings, for the same address, for new connections. No connection is lost.
@@ -144,18 +142,23 @@ class OpenListener:
             else:
                 each.close()
 
-    def _spawn(self, work: Coroutine[None, None, None], tasks: set[asyncio.Task[None]]) -> None:
+    def _spawn(self, work: Coroutine[None, None, None], tasks: set[asyncio.Task[None]]) -> asyncio.Task[None]:
         task = self._loop.create_task(work, name=f"listener {self._address}")
         tasks.add(task)
         task.add_done_callback(tasks.discard)
+        return task
 
     async def _accept_all(self, listening: socket.socket) -> None:
         while True:
             for _ in range(_MAX_ACCEPTED_PER_TURN):
-                if self._preparing.locked():
-                    self._log_limiter.warning("too many not let in yet", address=self._address)
-                await self._preparing.acquire()
-                self._spawn(self._prepare(*await self._accept(listening), self._treatment), self._tasks)
+                connection, accepted = await self._accept(listening)
+                try:
+                    await self._handshakes.wait_for_room(self.settings.max_handshakes)
+                except asyncio.CancelledError:
+                    connection.close()
+                    raise
+                task = self._spawn(self._prepare(connection, accepted, self._treatment), self._tasks)
+                self._handshakes.begin(accepted.connection, task, accepted.peer.host)
             # asyncio's own loop accepts without a pause as long as connections wait; uvloop gives turns.
             await asyncio.sleep(0)
 
@@ -183,12 +186,17 @@ class OpenListener:
             client = await self._read_proxy_header(connection, accepted, treatment, deadline)
             if client is not None:
                 self._limits.admit(treatment.settings, client)
+                self._handshakes.is_from(client.connection, client.peer.host)
                 await self._make_transport(connection, client, treatment, deadline)
         except TooManyConnectionsError as error:
             accepted.on_closed()
             self._refuse(connection, treatment, error)
+        except asyncio.CancelledError:
+            # Whoever cancels has a reason to end the connection. Its socket is closed where the task has waited.
+            accepted.on_closed()
+            raise
         finally:
-            self._preparing.release()
+            self._handshakes.end(accepted.connection)
 
     async def _read_proxy_header(
         self, connection: socket.socket, accepted: AcceptedConnection, treatment: _Treatment, deadline: float

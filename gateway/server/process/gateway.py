@@ -19,6 +19,7 @@ from gateway.server.client.connection import ServerContext
 from gateway.server.client.session_limits import SessionLimits
 from gateway.server.fault_boundary import all_done, guarded
 from gateway.server.log_limits import LogLimits
+from gateway.server.paced_work import PacedWork
 from gateway.server.periodic_timer import PeriodicTimer
 from gateway.server.process.drain import drain_clients
 from gateway.server.process.listeners import ListenerChanges, Listeners
@@ -82,8 +83,9 @@ class Gateway:
         self._upstream_contexts: list[TlsContext] = []
         self._following: asyncio.Task[None] | None = None
         self.log_limits = LogLimits(config.logging, self._loop.time)
+        paced = PacedWork()
         self.pool = LinkPool(
-            self._loop.time, self._spawn, self.journal, self.stats, self.node, self.tls_contexts, self.log_limits
+            self._loop.time, self._spawn, self.journal, self.stats, self.node, self.tls_contexts, self.log_limits, paced
         )
         self._readiness = ReadinessProbe(
             lambda: self.config.resolved_virtual_hosts(),  # noqa: PLW0108 - the configuration may be replaced
@@ -102,6 +104,7 @@ class Gateway:
             stats=self.stats,
             limits=self.limits,
             log_limits=self.log_limits,
+            paced=paced,
         )
         # Connections with a session.
         self.clients = self._context.clients
@@ -193,6 +196,7 @@ class Gateway:
         restart = self.journal.use(journal)
         self._flush_journal()
         self.stats.add_hosts(config.virtual_hosts)
+        self.pool.use(self._find_virtual_host)
         self.pool.dialer.keep(virtual_host.upstream for virtual_host in config.resolved_virtual_hosts())
         self.log_limits.configure(config.logging)
         self.limits.failed_logins.configure(config.failed_logins)

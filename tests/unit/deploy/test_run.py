@@ -19,8 +19,14 @@ from deploy.local.debian import can_install
 from deploy.local.installation import Installation
 from deploy.local.ports import LOOPBACK, free_ports
 from deploy.local.probe import listens
+from tests.support.stomp_client import StompClient
 
 _DEADLINE = 60.0
+
+needs_a_private_broker = pytest.mark.skipif(
+    Installation.find() is None and not can_install(),
+    reason="RabbitMQ is not installed here, and in a container there is no process of ours to kill",
+)
 
 # As much of nc as the example needs: it copies standard input to the port, and the answers to standard output.
 _NC = """\
@@ -185,19 +191,41 @@ def test_a_signal_stops_it_cleanly_and_nothing_is_left(tmp_path: Path, broker: B
 
 
 @pytest.mark.system
-@pytest.mark.parametrize(
-    ("victim", "sentence"), [("gateway", "The gateway ended by itself"), ("beam.smp", "RabbitMQ ended by itself")]
-)
-def test_when_one_dies_the_other_is_stopped_and_nothing_is_left(tmp_path: Path, victim: str, sentence: str) -> None:
-    if Installation.find() is None and not can_install():
-        pytest.skip("RabbitMQ is not installed here, and in a container there is no process of ours to kill")
+@needs_a_private_broker
+def test_when_the_gateway_dies_the_broker_is_stopped_and_nothing_is_left(tmp_path: Path) -> None:
     with _job(tmp_path) as job:
         children = _children(job)
-        [process] = [child for child in children if victim in (Path(child.cmdline()[0]).name, *child.cmdline())]
-        process.kill()
+        _kill("gateway", job)
         status = job.process.wait(_DEADLINE)
 
     assert status == 2
-    assert sentence in (tmp_path / "stderr").read_text()
+    assert "The gateway ended by itself" in (tmp_path / "stderr").read_text()
+    _require_nothing_left(children, tmp_path)
+
+
+@pytest.mark.system
+@needs_a_private_broker
+async def test_a_broker_that_dies_is_started_again_and_clients_stay(tmp_path: Path) -> None:
+    with _job(tmp_path) as job:
+        async with StompClient.logged_in((LOOPBACK, job.port), login="guest", passcode="guest") as client:
+            await client.ask("SUBSCRIBE", id="1", destination="/topic/news")
+            _kill("beam.smp", job)
+            client.write("SEND", b"after", destination="/topic/news")
+            await client.expect("MESSAGE", b"after")
+        children = _children(job)
+        _kill("beam.smp", job)
+        status = job.process.wait(_DEADLINE)
+
+    assert status == 2
+    assert "RabbitMQ ended by itself again" in (tmp_path / "stderr").read_text()
+    _require_nothing_left(children, tmp_path)
+
+
+def _kill(victim: str, job: Job) -> None:
+    [process] = [child for child in _children(job) if victim in (Path(child.cmdline()[0]).name, *child.cmdline())]
+    process.kill()
+
+
+def _require_nothing_left(children: list[psutil.Process], directory: Path) -> None:
     assert [child for child in children if _runs(child)] == []
-    DataDirectory(tmp_path / "rabbitmq").release()  # which would be refused to a second owner
+    DataDirectory(directory / "rabbitmq").release()  # which would be refused to a second owner

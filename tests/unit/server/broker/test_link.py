@@ -1,7 +1,9 @@
-"""The client-properties of links, which leave room for long credentials, and how many log lines links may cause."""
+"""The client-properties of links, which leave room for long credentials; their log lines; the end of a link."""
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,6 +16,7 @@ from gateway.config.scalars import BrokerUrl
 from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.link import Link, Tuning
 from gateway.server.log_limits import LogLimits
+from gateway.server.paced_work import PacedWork
 
 # What RabbitMQ takes in one frame before the login, and what of it the gateway promises to credentials.
 _FRAME = 4096
@@ -51,7 +54,7 @@ async def test_a_client_that_opens_links_of_its_own_again_and_again_does_not_fil
 
     def open_and_close(client: str) -> None:
         whose = ClientProperties("own", "/", "guest", "gw", client, "s")
-        link = Link(whose, BrokerUrl("amqp", "broker", 5672), lambda: None, limits)
+        link = Link(whose, BrokerUrl("amqp", "broker", 5672), lambda: None, limits, PacedWork())
         link.opened(cast(Any, None), cast(Any, object()), Tuning())
         link.connection_lost(None, by_broker=True)
 
@@ -66,3 +69,45 @@ async def test_a_client_that_opens_links_of_its_own_again_and_again_does_not_fil
     ]  # fmt: skip
     assert [line.get("left_out") for line in lines] == [None] * 5 + [17, None]
     assert limits.left_out == 17
+
+
+class User:
+    """A session. Each time that it is told something, a millisecond passes."""
+
+    def __init__(self, clock: list[float]) -> None:
+        self.lost: list[Link] = []
+        self._clock = clock
+
+    def link_lost(self, link: Link) -> None:
+        self._clock[0] += 0.001
+        self.lost.append(link)
+
+    def failed(self, error: Exception) -> None:
+        raise error
+
+
+async def test_the_sessions_of_a_lost_link_learn_it_little_by_little_and_write_nothing_to_it_meanwhile() -> None:
+    now, written = [0.0], list[bytes]()
+    whose = ClientProperties("publish", "/", "guest")
+    paced = PacedWork(lambda: now[0])
+    link = Link(whose, BrokerUrl("amqp", "broker", 5672), lambda: None, LogLimits(Logging(), lambda: 0.0), paced)
+    link.opened(cast(Any, None), cast(Any, SimpleNamespace(transport=SimpleNamespace(write=written.append))), Tuning())
+    users = [User(now) for _ in range(100)]
+    for user in users:
+        link.add_user(cast(Any, user))
+    link.write(b"before")
+    closed: list[Link] = []
+    link.on_closed = closed.append
+    link.connection_lost(None, by_broker=True)
+    assert closed == [link]
+    most_at_once, told = 0, 0
+    for _ in range(1000):
+        now_told = sum(bool(user.lost) for user in users)
+        most_at_once, told = max(most_at_once, now_told - told), now_told
+        if told == len(users):
+            break
+        link.write(b"after")
+        await asyncio.sleep(0)
+    assert [user.lost for user in users] == [[link]] * len(users)
+    assert 1 <= most_at_once <= 10
+    assert written == [b"before"]

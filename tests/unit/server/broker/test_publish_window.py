@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -18,6 +18,7 @@ class FakeChannel:
     """Answers a marker when the test says so."""
 
     asked: list[asyncio.Future[object]]
+    closed: Exception | None = None
 
     @classmethod
     def begun(cls, link: object) -> FakeChannel:
@@ -118,6 +119,18 @@ async def test_a_session_alone_on_its_link_may_have_more_on_its_way(turns: list[
     for _ in range(10):
         window.published(user, LARGE)
     assert user.is_held
+
+
+async def test_a_channel_for_markers_that_the_broker_has_closed_is_replaced_and_not_counted(turns: list[str]) -> None:
+    user = User("a", turns)
+    window = _window(user, User("b", turns))
+    window.published(user, LARGE)
+    counts = [window.channels]
+    cast(Any, window._channel).closed = OSError("closed")
+    counts.append(window.channels)
+    await _answer()
+    window.published(user, LARGE)
+    assert [*counts, window.channels] == [1, 0, 1]
 
 
 async def test_a_lost_link_holds_nobody(turns: list[str]) -> None:

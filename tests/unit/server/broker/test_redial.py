@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
 from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
-from gateway.server.broker.redial import Backoff, Redial, dial_slots
+from gateway.server.broker.dial_slots import DialSlots
+from gateway.server.broker.redial import Backoff, Redial
 from tests.support.deadline import until
+from tests.support.virtual_time import run_in_virtual_time
 
 
 class Broker:
@@ -32,14 +35,14 @@ def down() -> LinkDownError:
 
 async def test_all_who_wait_share_one_dial_that_goes_on_until_a_broker_answers() -> None:
     broker = Broker(down(), down(), None)
-    redial = Redial(broker.dial, dial_slots())
+    redial = Redial(broker.dial, DialSlots(), "/")
     await asyncio.gather(*(redial.answered() for _ in range(100)))
     assert broker.dials == 3
 
 
 async def test_the_first_dial_is_at_once_also_after_a_success() -> None:
     broker = Broker(None)
-    redial = Redial(broker.dial, dial_slots())
+    redial = Redial(broker.dial, DialSlots(), "/")
     for number in range(3):
         waiting = asyncio.ensure_future(redial.answered())
         for _ in range(5):
@@ -51,7 +54,7 @@ async def test_the_first_dial_is_at_once_also_after_a_success() -> None:
 
 async def test_a_refusal_is_for_all_who_wait_and_the_next_dial_is_not_at_once() -> None:
     broker = Broker(UpstreamError(403, "ACCESS_REFUSED"), None)
-    redial = Redial(broker.dial, dial_slots())
+    redial = Redial(broker.dial, DialSlots(), "/")
     outcomes = await asyncio.gather(*(redial.answered() for _ in range(3)), return_exceptions=True)
     assert [str(outcome) for outcome in outcomes] == ["ACCESS_REFUSED"] * 3
     waiting = asyncio.ensure_future(redial.answered())
@@ -64,7 +67,7 @@ async def test_a_refusal_is_for_all_who_wait_and_the_next_dial_is_not_at_once() 
 
 async def test_nobody_dials_when_nobody_waits() -> None:
     broker = Broker(down())
-    redial = Redial(broker.dial, dial_slots())
+    redial = Redial(broker.dial, DialSlots(), "/")
     waiting = [asyncio.ensure_future(redial.answered()) for _ in range(2)]
     await until(lambda: asyncio.sleep(0, broker.dials), lambda dials: dials > 1)
     waiting[0].cancel()
@@ -86,9 +89,88 @@ async def test_the_dials_of_many_logins_share_a_few_slots() -> None:
         await asyncio.sleep(0)
         under_way -= 1
 
-    slots = dial_slots()
-    await asyncio.gather(*(Redial(dial, slots).answered() for _ in range(100)))
+    slots = DialSlots()
+    await asyncio.gather(*(Redial(dial, slots, str(number % 10)).answered() for number in range(100)))
     assert most <= 8
+
+
+def silent_dials(slots: DialSlots, virtual_host: str, count: int) -> tuple[list[asyncio.Task[None]], list[str]]:
+    """Logins to a virtual host whose brokers accept and never answer; and the dials that have ended."""
+    ended: list[str] = []
+
+    async def dial() -> None:
+        # The end of connect_timeout.
+        await asyncio.sleep(5)
+        ended.append(virtual_host)
+        raise down()
+
+    return [asyncio.create_task(Redial(dial, slots, virtual_host).answered()) for _ in range(count)], ended
+
+
+async def settle(*waiting: asyncio.Task[None]) -> None:
+    for each in waiting:
+        each.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def test_a_broker_that_answers_is_dialled_while_many_silent_ones_are() -> None:
+    async def work() -> None:
+        slots = DialSlots()
+        waiting, ended = silent_dials(slots, "dead", 100)
+        await asyncio.sleep(0.05)
+        await Redial(Broker(None).dial, slots, "alive").answered()
+        assert not ended
+        await settle(*waiting)
+
+    run_in_virtual_time(work())
+
+
+def test_virtual_hosts_take_turns_however_many_logins_wait() -> None:
+    async def work() -> None:
+        slots, order = DialSlots(), list[str]()
+
+        async def dial(virtual_host: str) -> None:
+            async with slots.slot(virtual_host):
+                order.append(virtual_host)
+                await asyncio.sleep(0)
+
+        await asyncio.gather(*(dial(each) for each in ["many"] * 100 + ["few"] * 2 + ["one"]))
+        assert order[:13] == ["many"] * 8 + ["many", "few", "one", "many", "few"]
+        assert len(order) == 103
+
+    run_in_virtual_time(work())
+
+
+def test_a_slot_that_nobody_waits_for_any_more_goes_to_the_next() -> None:
+    async def work() -> None:
+        slots = DialSlots()
+        silent, _ = silent_dials(slots, "dead", 8)
+        await asyncio.sleep(0.05)
+        given_up, _ = silent_dials(slots, "given up", 20)
+        await asyncio.sleep(0.05)
+        assert slots._waiting
+        await settle(*given_up)
+        await asyncio.sleep(0.05)
+        assert not slots._waiting
+        # All of them are free again when the silent ones have had theirs for long enough.
+        await asyncio.sleep(1)
+        assert slots._free == 8
+        await settle(*silent)
+        assert slots._free == 8
+
+    run_in_virtual_time(work())
+
+
+async def test_a_slot_that_comes_when_its_dial_is_given_up_is_not_lost() -> None:
+    slots = DialSlots()
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(8):
+            await stack.enter_async_context(slots.slot("a"))
+        waiting = asyncio.create_task(slots.slot("b").__aenter__())
+        await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert slots._free == 8
 
 
 def test_pauses_double_up_to_three_seconds_less_some_jitter() -> None:
@@ -97,6 +179,37 @@ def test_pauses_double_up_to_three_seconds_less_some_jitter() -> None:
     wanted = [0.1, 0.2, 0.4, 0.8, 1.6, 3, 3, 3, 3, 3]
     assert all(whole / 2 <= pause <= whole for pause, whole in zip(pauses, wanted, strict=True))
     assert len(set(pauses)) == len(pauses)
+
+
+def test_pauses_begin_anew_after_a_while_without_attempts() -> None:
+    backoff = Backoff()
+    assert backoff.begin(0) == 0
+    for _ in range(10):
+        backoff.next()
+    backoff.end(100)
+    assert backoff.begin(104) > 1
+    backoff.end(104)
+    assert backoff.begin(110) == 0
+    assert backoff.next() <= 0.1
+
+
+def test_pauses_of_a_redial_that_was_given_up_are_forgotten() -> None:
+    async def work() -> None:
+        broker = Broker(down())
+        redial = Redial(broker.dial, DialSlots(), "/")
+        waiting = asyncio.create_task(redial.answered())
+        await asyncio.sleep(60)
+        await settle(waiting)
+        await asyncio.sleep(60)
+        broker.dials = 0
+        waiting = asyncio.create_task(redial.answered())
+        for _ in range(5):
+            # No timer fires.
+            await asyncio.sleep(0)
+        assert broker.dials == 1
+        await settle(waiting)
+
+    run_in_virtual_time(work())
 
 
 @pytest.fixture(autouse=True)

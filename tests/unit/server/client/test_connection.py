@@ -91,7 +91,7 @@ class Connections:
         self._context = ServerContext(
             server=b"gateway",
             find_virtual_host=lambda _: None,
-            pool=LinkPool(self.clock, self._spawn, journal, stats, "node", TlsContexts(), log_limits),
+            pool=LinkPool(self.clock, self._spawn, journal, stats, "node", TlsContexts(), log_limits, self.paced),
             clock=self.clock,
             spawn=self._spawn,
             journal=journal,

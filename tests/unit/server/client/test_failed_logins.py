@@ -19,6 +19,7 @@ from gateway.server.client.failed_logins import FailedLogins, TooManyFailedLogin
 from gateway.server.client.login_handler import LoginHandler
 from gateway.server.client.session_limits import SessionLimits
 from gateway.server.log_limits import LogLimits
+from gateway.server.paced_work import PacedWork
 from gateway.server.stats import GatewayStats
 from gateway.server.tls_contexts import TlsContexts
 from gateway.session import ops
@@ -165,7 +166,9 @@ async def test_a_login_whose_session_is_over_waits_no_longer(
     monkeypatch.setattr(LinkPool, "log_in", log_in)
     clock = asyncio.get_running_loop().time
     contexts, journal, log_limits = TlsContexts(), Journal(GatewayConfig()), LogLimits(Logging(), clock)
-    pool = LinkPool(clock, asyncio.ensure_future, journal, GatewayStats(("/",)), "node", contexts, log_limits)
+    pool = LinkPool(
+        clock, asyncio.ensure_future, journal, GatewayStats(("/",)), "node", contexts, log_limits, PacedWork()
+    )
     limits = SessionLimits(clock)
     virtual_host = VirtualHost(name="/", upstream=Upstream(ride_through=ride_through))
     handlers = [LoginHandler(pool, limits, log_limits, HERE, "c", "s", clock() + 3600) for _ in range(33)]

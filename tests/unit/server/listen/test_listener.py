@@ -7,6 +7,7 @@ import contextlib
 import errno
 import json
 import socket
+import ssl
 import struct
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -20,8 +21,10 @@ from gateway.config.loader import parse
 from gateway.config.model import GatewayConfig
 from gateway.errors import ListenError
 from gateway.server.listen.accepted_connection import AcceptedConnection
+from gateway.server.listen.connection_limits import OF_HANDSHAKES
 from gateway.server.listen.listener import OpenListener
 from gateway.server.tls_contexts import TlsContexts
+from tests.support.certificates import Authority
 from tests.support.deadline import PATIENCE, within
 from tests.support.gateway import gateway_here
 
@@ -101,10 +104,12 @@ async def opened(
 
 
 @contextlib.asynccontextmanager
-async def dialled(address: Address) -> AsyncIterator[socket.socket]:
+async def dialled(address: Address, host: str = "") -> AsyncIterator[socket.socket]:
+    """A connection, from an address of this machine if one is given."""
     loop = asyncio.get_running_loop()
     with socket.socket() as client:
         client.setblocking(False)
+        client.bind((host, 0))
         await loop.sock_connect(client, address)
         yield client
 
@@ -156,12 +161,16 @@ async def test_a_connection_that_is_reset_before_it_is_accepted_has_an_address()
     assert str(peer) == f"{host}:{port}"
 
 
-async def test_the_connections_that_are_being_prepared_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.server.listen.listener._MAX_PREPARING", 2)
-    factory, elsewhere = WelcomeFactory(), WelcomeFactory()
+async def test_handshakes_are_bounded_and_each_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.server.listen.handshakes._PATIENCE", 3600.0)
+    factory, elsewhere, refused = WelcomeFactory(), WelcomeFactory(), Counter[str]()
     loop = asyncio.get_running_loop()
     with structlog.testing.capture_logs() as lines:
-        async with opened(factory) as listener, opened(elsewhere) as other, within():
+        async with (
+            opened(factory, more=", max_handshakes: 2", refused=refused) as listener,
+            opened(elsewhere) as other,
+            within(),
+        ):
             address = listener.addresses[0]
             async with dialled(address) as first, dialled(address), dialled(address) as third:
                 await loop.sock_sendall(third, LINE)
@@ -171,7 +180,88 @@ async def test_the_connections_that_are_being_prepared_are_bounded(monkeypatch: 
                 assert not factory.accepted
                 first.close()
                 assert await loop.sock_recv(third, 100) == WELCOME
-    assert {line["event"] for line in lines} == {"too many not let in yet"}
+    assert {(line["event"], line["ended"]) for line in lines} == {("too many handshakes", 0)}
+    assert not refused[OF_HANDSHAKES]
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The setting of a listener with a certificate."""
+    directory = tmp_path_factory.mktemp("tls")
+    certificate, key = Authority.make(directory, "authority").sign(directory, "server")
+    return f"tls: {{cert_file: {certificate}, key_file: {key}}}"
+
+
+def _hello() -> bytes:
+    """What a TLS client says first."""
+    context, out = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), out, server_hostname="localhost").do_handshake()
+    return out.read()
+
+
+async def _connected(listener: OpenListener, count: int) -> None:
+    while listener.connections != count:  # noqa: ASYNC110 - there is no event to wait for
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("proxied", [True, False])
+async def test_the_address_with_the_most_handshakes_makes_room_once_they_have_had_their_time(
+    monkeypatch: pytest.MonkeyPatch, tls: str, proxied: bool
+) -> None:
+    """Every client is silent: the PROXY header or the handshake never begins."""
+    monkeypatch.setattr("gateway.server.listen.handshakes._PATIENCE", 0.0)
+    refused, more = Counter[str](), ", max_handshakes: 4" + ("" if proxied else f", {tls}")
+    with structlog.testing.capture_logs() as lines:
+        async with (
+            opened(SilentFactory(), proxied=proxied, more=more, refused=refused) as listener,
+            contextlib.AsyncExitStack() as clients,
+            within(),
+        ):
+
+            async def dial(host: str) -> socket.socket:
+                return await clients.enter_async_context(dialled(listener.addresses[0], host))
+
+            first, *many = [await dial(host) for host in ("127.0.0.1", *["127.0.0.2"] * 3)]
+            await _connected(listener, 4)
+            last = await dial("127.0.0.1")
+            for client in many:
+                assert await _answer(client) == b""
+            await _connected(listener, 2)
+            assert refused[OF_HANDSHAKES] == 3
+            for client in (first, last):
+                with pytest.raises(BlockingIOError):
+                    client.recv(1)
+    found = [(line["event"], line["whose"], line["ended"], line["most"]) for line in lines]
+    assert found == [("too many handshakes", "The address 127.0.0.2", 3, 4)]
+
+
+async def test_behind_a_proxy_a_handshake_counts_for_the_address_in_the_header(
+    monkeypatch: pytest.MonkeyPatch, tls: str
+) -> None:
+    monkeypatch.setattr("gateway.server.listen.handshakes._PATIENCE", 0.0)
+    loop = asyncio.get_running_loop()
+    async with (
+        opened(SilentFactory(), more=f", max_handshakes: 3, {tls}") as listener,
+        contextlib.AsyncExitStack() as clients,
+        within(),
+    ):
+
+        async def dial(host: str) -> socket.socket:
+            client = await clients.enter_async_context(dialled(listener.addresses[0]))
+            await loop.sock_sendall(client, f"PROXY TCP4 {host} 10.2.2.2 1000 2000\r\n".encode() + _hello())
+            # The answer tells that the header was read. The client leaves it at that.
+            assert await loop.sock_recv(client, 1 << 16)
+            return client
+
+        first, *many = [await dial(host) for host in ("192.0.2.1", "192.0.2.2", "192.0.2.2")]
+        last = await dial("192.0.2.3")
+        for client in many:
+            assert await _answer(client) == b""
+        await _connected(listener, 2)
+        for client in (first, last):
+            with pytest.raises(BlockingIOError):
+                client.recv(1)
 
 
 async def test_an_error_of_one_connection_does_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:

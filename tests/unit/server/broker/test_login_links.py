@@ -1,0 +1,32 @@
+"""The links of one login: how many are opened when they are lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway.config.virtual_host import VirtualHost
+from gateway.server.broker.connector import Credentials
+from gateway.server.broker.link import Link
+from gateway.server.broker.login_links import LoginLinks
+from tests.support.scripted_broker import ScriptedBroker
+
+
+async def test_who_comes_back_waits_for_the_link_that_is_being_opened() -> None:
+    """The publishing link was lost a moment before the other one, so it is already dialled again."""
+    broker, answers = ScriptedBroker(), asyncio.Event()
+    dialled: list[str] = []
+
+    async def open_link(virtual_host: VirtualHost, credentials: Credentials, purpose: str, *names: str) -> Link:
+        dialled.append(purpose)
+        await answers.wait()
+        return await broker.open_link(virtual_host, credentials, purpose, *names)
+
+    links = LoginLinks(VirtualHost(name="/"), Credentials("guest", "guest"), open_link)
+    publishing = asyncio.create_task(links.publishing_channel())
+    await asyncio.sleep(0)
+    waiting = [asyncio.create_task(links.come_back()) for _ in range(10)]
+    await asyncio.sleep(0)
+    answers.set()
+    await asyncio.gather(publishing, *waiting)
+    await links.consuming_channel()
+    assert dialled == ["publish", "consume"]
