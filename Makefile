@@ -5,6 +5,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/ready
 PIPELINE := $(VENV)/pipeline
 PACKAGES := gateway deploy tests
+# With PYTEST, one process, so that a debugger works.
+WORKERS := 3
+
+# The tests start hundreds of processes; without caches each of them would compile the gateway.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test lint style types law docs tests kills clients fuzz audit mutants bench bench-journal bench-ingest
@@ -16,6 +21,7 @@ help:
 	echo "             AMQP_URL=amqp://user:password@host:5672/vhost   use this broker instead"
 	echo "             STOMP_PORT=61614                                listen there instead"
 	echo "make test    check style, types, import law and docs, and run all tests; PYTEST='-k name' selects tests"
+	echo "             WORKERS=2                                       so many processes run them, 3 without"
 	echo "make lint    the same without the tests"
 	echo "make docs    build the documentation as a site in var/site; a dead link is an error"
 	echo "make clients run client libraries in four languages against plugin and gateway, and compare"
@@ -74,12 +80,12 @@ docs: $(STAMP)
 	mkdir -p var
 	$(BIN)/zensical build --config-file .mkdocs.yml --strict >var/docs.log 2>&1 || { cat var/docs.log; exit 1; }
 
-# Two workers, because the tests often wait. With PYTEST, one process, so that a debugger works.
+# More workers than processors, because the tests often wait.
 tests: $(PIPELINE)
 	echo "== tests"
 	$(BIN)/python -m deploy.local.chromium
 	$(BIN)/python -m deploy.local.promtool
-	$(BIN)/python -m pytest -m "not clients and not kills" $(or $(PYTEST),-n 2)
+	$(BIN)/python -m pytest -m "not clients and not kills" $(or $(PYTEST),-n $(WORKERS))
 	echo "To test clients in Ruby, Perl and JavaScript: make clients"
 
 # The long test; `make test` runs a short one.

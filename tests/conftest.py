@@ -125,6 +125,8 @@ def broker() -> Iterator[Broker]:
     """A broker for the tests, with the STOMP plugin enabled."""
     with running(plugins=["rabbitmq_stomp"]) as broker:
         yield broker
+        if not isinstance(broker, GivenBroker):
+            broker.kill()  # an orderly stop takes seconds, and nobody needs the node's data
 
 
 @pytest.fixture(scope="session")

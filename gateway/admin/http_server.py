@@ -249,7 +249,7 @@ class AdminHttpServer:
         try:
             done = await self._gateway.reload(f"{peer} as {user}" if user else str(peer))
         except StoppingError:
-            return _error(409, "The gateway is stopping.")
+            return _error(409, "The gateway is stopping and does not read its configuration any more.")
         except ConfigError as refused:
             mistakes = [asdict(mistake) for mistake in refused.mistakes]
             return _json({"error": str(refused), "file": refused.file, "mistakes": mistakes}, 422)

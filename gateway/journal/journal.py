@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
@@ -16,9 +17,9 @@ from gateway import __version__
 from gateway.config.config_files import default_journal_directory
 from gateway.config.journal_settings import JournalSettings
 from gateway.config.model import PASS_THROUGH, GatewayConfig
-from gateway.errors import JournalError, StompError
+from gateway.errors import GatewayError, JournalError, StompError
 from gateway.journal import schema
-from gateway.journal.privacy import DestinationNames, UserNames, peer_name, users_key
+from gateway.journal.privacy import KEY_NAME, DestinationNames, UserNames, peer_name, users_key
 from gateway.journal.recorder import Recorder, VirtualHostJournal
 from gateway.journal.writer import Clock, Writer, WriterSettings
 from gateway.session.session import Session
@@ -44,6 +45,15 @@ class PreparedJournals:
     config: GatewayConfig
     by_host: dict[str, tuple[JournalSettings, VirtualHostJournal]] = field(default_factory=dict)
     writers: dict[Path, Writer] = field(default_factory=dict)
+    # Directories and keys that were made for it, in this order.
+    made: list[Path] = field(default_factory=list)
+
+    def discard(self) -> None:
+        """It is not used: nothing of it shall be left."""
+        for path in reversed(self.made):
+            # Not if somebody else uses the directory by now.
+            with contextlib.suppress(OSError):
+                path.rmdir() if path.is_dir() else path.unlink()
 
 
 class Journal:
@@ -80,9 +90,17 @@ class Journal:
         self.use(self.prepare(self._config))
 
     def prepare(self, config: GatewayConfig) -> PreparedJournals:
-        """Try the directories of another configuration, for `use`. Raises as `start` does; nothing else changes."""
+        """Try the directories of another configuration, for `use`. Raises as `start` does; then nothing has changed."""
         prepared = PreparedJournals(config)
-        journals = prepared.by_host
+        try:
+            self._prepare(prepared)
+        except GatewayError:
+            prepared.discard()
+            raise
+        return prepared
+
+    def _prepare(self, prepared: PreparedJournals) -> None:
+        config, journals = prepared.config, prepared.by_host
         for virtual_host in config.resolved_virtual_hosts():
             settings = virtual_host.journal
             before = self._by_host.get(virtual_host.name)
@@ -91,7 +109,6 @@ class Journal:
                 journals[virtual_host.name] = before
             elif settings.level != "off" and (opened := self._opened(settings, prepared)) is not None:
                 journals[virtual_host.name] = settings, opened
-        return prepared
 
     def use(self, prepared: PreparedJournals) -> dict[str, str]:
         """Journal new sessions by another configuration. Sessions, and directories that are open, go on as before.
@@ -123,6 +140,10 @@ class Journal:
     def _opened(self, settings: JournalSettings, prepared: PreparedJournals) -> VirtualHostJournal | None:
         directory = settings.directory or default_journal_directory()
         try:
+            new = [path for path in (*reversed(directory.parents), directory) if not path.exists()]
+            if new:
+                # A key in a directory that was there may be another gateway's, too.
+                prepared.made.extend((*new, directory / KEY_NAME))
             writer = self._writers.get(directory) or self._new_writer(settings, directory, prepared)
             key = users_key(directory, settings.users_key_file) if settings.users == "hashed" else None
         except OSError as error:

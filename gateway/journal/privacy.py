@@ -33,7 +33,7 @@ KIND_CODES: Final = {
 _GENERATED: Final = re.compile(
     r"(?P<kept>/(?:temp-queue|reply-queue)/|/(?:amq/)?queue/(?:amq\.gen-|stomp-subscription-)).+", re.DOTALL
 )
-_KEY_NAME: Final = ".users.key"
+KEY_NAME: Final = ".users.key"
 _KEY_SIZE: Final = 32  # bytes
 _MIN_KEY_SIZE: Final = 16
 _HASH_SIZE: Final = 8
@@ -112,7 +112,7 @@ def users_key(directory: Path, given: Path | None) -> bytes:
         OSError: the key cannot be made.
         JournalKeyError: it cannot be read, or is too short to be a secret.
     """
-    path = directory / _KEY_NAME if given is None else given
+    path = directory / KEY_NAME if given is None else given
     if given is None and not path.exists():
         _make_key(path)
     try:

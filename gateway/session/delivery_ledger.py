@@ -21,11 +21,15 @@ from enum import Enum
 from typing import Final
 
 from gateway.amqp.codec import encode_ack, encode_nack
+from gateway.errors import CodecError
 from gateway.session.traffic import DeliveryCounter
 
 # The settled tags out of order are bounded by the larger of this number and this multiple of the outstanding ones.
 _MOST_OUT_OF_ORDER: Final = 1024
 _RATIO: Final = 4
+
+# All arithmetic here counts on tags that come one after the other: with gaps nothing would bound it.
+OUT_OF_ORDER: Final = "the delivery tags of a channel do not count 1, 2, 3, ..."
 
 
 class AckMode(Enum):
@@ -39,8 +43,8 @@ class AckMode(Enum):
 class DeliveryLedger:
     """The deliveries of one subscription, by delivery tag.
 
-    ``last_tag`` is the last delivery, ``last_sent`` the last one that went to the client. `Subscription.deliver` writes
-    both itself, because a call for each message would cost more than the message.
+    ``last_tag`` is the last delivery, ``last_sent`` the last one that went to the client. `Subscription.deliver` checks
+    and writes both itself, because a call for each message would cost more than the message.
     """
 
     __slots__ = (
@@ -136,6 +140,8 @@ class DeliveryLedger:
 
     def drop(self, tag: int) -> None:
         """Note a delivery that the client does not get. Its tag is kept until ``requeue_dropped``."""
+        if tag != self.last_tag + 1:
+            raise CodecError(OUT_OF_ORDER)
         self.last_tag = tag
         self._dropped.append(tag)
         self.dropped += 1

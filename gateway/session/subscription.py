@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gateway.amqp import properties as amqp
+from gateway.errors import CodecError
 from gateway.session import translate
-from gateway.session.delivery_ledger import AckMode, DeliveryLedger
+from gateway.session.delivery_ledger import OUT_OF_ORDER, AckMode, DeliveryLedger
 from gateway.session.destinations import TEMP_QUEUE, DestinationKind, message_destination, parse
 from gateway.session.traffic import DeliveryCounter, TrafficByDestination, TrafficCounter
 from gateway.stomp.headers import escape
@@ -232,6 +233,8 @@ class Subscription:
             headers = self._encode_headers(key, route, properties)
         before, middle, after = headers
         ledger = self.ledger
+        if tag != ledger.last_tag + 1:
+            raise CodecError(OUT_OF_ORDER)
         ledger.last_tag = ledger.last_sent = tag
         if tag > self._notify_above:
             self._note_auto_ack(tag)

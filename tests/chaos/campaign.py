@@ -10,7 +10,7 @@ from pprint import pformat
 from typing import Final, Self
 
 from deploy.local.broker import VAR
-from tests.chaos.checks import Promise
+from tests.chaos.history import Promise
 from tests.chaos.remains import Inspector, prepare
 from tests.chaos.run import RunReport, perform
 from tests.chaos.schedule import Schedule
@@ -35,12 +35,12 @@ class Campaign:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def begun(cls, ride_through: str = RIDE_THROUGH) -> AsyncIterator[Self]:
+    async def begun(cls, ride_through: str = RIDE_THROUGH, *, is_cluster: bool = False) -> AsyncIterator[Self]:
         """Start the servers, and stop them at the end."""
         riding = None if ride_through == "none" else ride_through
-        async with Servers.started(riding) as servers:
+        async with Servers.started(riding, is_cluster=is_cluster) as servers:
             await prepare(servers)
-            yield cls(servers, Promise(ride_through=riding not in (None, "0")))
+            yield cls(servers, Promise(ride_through=riding not in (None, "0"), is_cluster=is_cluster))
 
     async def perform(self, schedule: Schedule) -> RunReport:
         """Carry out a schedule. What explains its findings is kept in ``var/chaos``."""

@@ -1,279 +1,313 @@
-"""What must hold after a run. Pure functions of schedule and recording; each returns sentences about what does not."""
+"""What must hold of the messages of a run. Pure functions of its history, each with an outcome for all that it checks.
+
+What is excused is what ``docs/reliability.md`` says, for the one message or session that it can be the reason for.
+"""
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 
-from tests.chaos.recording import (
-    REPLIES,
-    STRANGER,
-    Began,
-    Confirmed,
-    Copy,
-    Delivered,
-    Ended,
-    Fault,
-    Recording,
-    Sent,
-    Settled,
-)
+from tests.chaos.history import GRACE, History, Promise, Span, any_overlap
+from tests.chaos.recording import EARLIER, REMAINS, REPLIES, Copy, Delivered, Recording, Sent, Settled
 from tests.chaos.schedule import (
     BROKER_ENDS,
-    CLIENT_LOSSES,
-    GATEWAY_ENDS,
-    LINK_LOSSES,
+    FOR_EACH,
     PROBE,
     Ack,
+    ConsumerPlan,
     Harm,
+    Kind,
     Receipts,
     Schedule,
 )
+from tests.chaos.session_checks import ended_sessions
+from tests.chaos.verdict import Check, Excuse, Outcome, Verdict
 
-_SHOWN: Final = 3
-"""Examples for each kind of finding."""
-
-_GRACE: Final = 1.0
-"""Seconds by which a client may see an effect after the fault, and a process act before it was recorded."""
-
-_FORGOTTEN: Final = 5.0
-"""Seconds of acknowledgements that RabbitMQ may not have written to disk when it is killed."""
-
-_UNKNOWN: Final = 5.0
-"""Seconds in which a message without a receipt is thought to be confirmed, whatever stalls."""
-
-_LOGIN_TIMEOUT: Final = 12.0
-"""Without riding through, logins fail so long after the link has gone: while the broker is sought."""
-
-_LOGIN_WAITS: Final = 8.0
-"""With riding through, logins fail if the broker was away for so long."""
-
-_SLOW: Final = frozenset({Harm.LINK_STALL, Harm.LINK_DELAY})
-_LOSSES: Final = LINK_LOSSES | BROKER_ENDS | GATEWAY_ENDS
-
-Finding = str
+_COMES_BACK_WITHIN = 15.0
+"""Seconds after the end of a fault in which a transient subscription is there again."""
 
 
-@dataclass(frozen=True)
-class Promise:
-    """What the gateway is configured to do. With ``ride_through`` sessions outlive their links."""
-
-    ride_through: bool
-
-
-def findings(schedule: Schedule, recording: Recording, promise: Promise) -> list[Finding]:
-    """Everything that does not hold."""
-    checks: Sequence[Callable[[], Iterable[Finding]]] = (
-        lambda: missing(schedule, recording),
-        lambda: come_again(recording),
-        lambda: out_of_order(schedule, recording),
-        lambda: doubled(recording),
-        lambda: not_whole(recording),
-        lambda: of_aborted_transactions(recording),
-        lambda: ended_sessions(recording, promise),
-    )
-    return [line for check in checks for line in _few(list(check()))]
-
-
-def _few(found: list[Finding]) -> list[Finding]:
-    rest = len(found) - _SHOWN
-    return found if rest <= 0 else [*found[:_SHOWN], f"... and {rest} more like that"]
+def judged(schedule: Schedule, recording: Recording, promise: Promise) -> Verdict:
+    """All checks."""
+    history = History(schedule, recording, promise)
+    verdict = Verdict()
+    for check in (
+        kept, to_each, settled, once, in_order, contents, replies, whole_transactions, ended_sessions,
+    ):  # fmt: skip
+        verdict.take(check(history))
+    # At the least, the probes are kept and seen.
+    verdict.findings += verdict.unproven((Check.CONTENT, Check.ORDER, Check.SESSION))
+    return verdict
 
 
 # Losses.
 
 
-def missing(schedule: Schedule, recording: Recording) -> Iterable[Finding]:
-    """A message whose receipt came is in every queue that should have it, or was delivered from there.
+def kept(history: History) -> Iterator[Outcome]:
+    """A message whose receipt came is in every queue that should have it, or was delivered from there."""
+    seen = {(each.queue, each.copy.producer, each.copy.number) for each in history.deliveries}
+    for copy, at in history.confirmed.items():
+        for queue in sorted(history.schedule.queues(history.sent[copy].place)):
+            if (queue, copy.producer, copy.number) in seen:
+                yield Outcome(Check.KEPT)
+            else:
+                lost = f"lost: {copy}, receipt at {at:.3f}, is not in {queue} and was never delivered"
+                yield Outcome(Check.KEPT, lost, _why_lost(history, copy, queue))
 
-    Two losses are documented: a broker that ends loses messages that are not persistent, and under ``ack:auto`` a
-    client that vanishes loses what was on its way.
+
+def _why_lost(history: History, copy: Copy, queue: str) -> Excuse | None:
+    message, there_at = history.sent[copy], history.was_there_at(copy)
+    place = history.schedule.place(message.place)
+    if history.was_over_after({Harm.VHOST_DELETION}, there_at):
+        return Excuse.VHOST_DELETED
+    is_classic = place.kind is not Kind.QUORUM and not history.promise.is_cluster
+    if is_classic and not message.persistent and history.was_over_after(BROKER_ENDS, there_at):
+        return Excuse.NOT_PERSISTENT
+    if place.ack is Ack.AUTO and _may_be_on_its_way(history, copy, queue):
+        return Excuse.ON_ITS_WAY
+    return None
+
+
+def _may_be_on_its_way(history: History, copy: Copy, queue: str) -> bool:
+    """Whether a client vanished to which the message may have been sent, and which had not got one from behind it."""
+    consumers = {plan.name for plan in history.schedule.consumers if plan.queue == queue}
+    ends = [event for event in history.ended if event.client in consumers]
+    for end in ends:
+        if end.wanted or history.sent[copy].at > end.at + GRACE:
+            continue
+        # Until then, messages may have returned to their places in the queue.
+        returned = [span.end for span in history.losses if span.end <= end.at]
+        returned += [other.at for other in ends if other.at < end.at and other.client != end.client]
+        got = [
+            history.sent[event.copy].at
+            for event in history.by_session[end.client, end.connection]
+            if event.copy in history.sent and event.at > max(returned, default=0.0)
+        ]
+        if history.confirmed.get(copy, history.sent[copy].at) > max(got, default=0.0):
+            return True
+    return False
+
+
+def to_each(history: History) -> Iterator[Outcome]:
+    """Each subscriber of a topic or a stream gets what has a receipt and was sent while it was subscribed.
+
+    A queue is in order: what was confirmed before another message was sent has come when that comes.
     """
-    sent = {(event.copy.producer, event.copy.number): event for event in recording.of(Sent)}
-    seen = {(each.queue, each.copy.producer, each.copy.number) for each in recording.of(Delivered)}
-    broker_ended = bool(recording.faults(BROKER_ENDS))
-    lossy = _lossy_queues(schedule, recording)
-    for event in recording.of(Confirmed):
-        message = sent[event.copy.producer, event.copy.number]
-        for queue in sorted(schedule.queues(message.place)):
-            if (queue, event.copy.producer, event.copy.number) in seen or queue in lossy:
-                continue
-            if message.persistent or not broker_ended:
-                yield f"lost: {event.copy}, receipt at {event.at:.3f}, is not in {queue} and was never delivered"
+    for plan in history.schedule.consumers:
+        if history.schedule.place(plan.place).kind not in FOR_EACH:
+            continue
+        messages = [
+            (history.sent[copy], at) for copy, at in history.confirmed.items() if history.sent[copy].place == plan.place
+        ]
+        for (client, connection), subscribed_at in history.subscribed.items():
+            if client == plan.name:
+                yield from _to_session(history, plan, (client, connection), subscribed_at, messages)
 
 
-def _lossy_queues(schedule: Schedule, recording: Recording) -> set[str]:
-    vanished = {event.client for event in recording.of(Ended) if not event.wanted}
-    return {
-        plan.queue
-        for plan in schedule.consumers
-        if schedule.place(plan.place).ack is Ack.AUTO and plan.name in vanished
-    }
+def _to_session(
+    history: History,
+    plan: ConsumerPlan,
+    session: tuple[str, int],
+    subscribed_at: float,
+    messages: Iterable[tuple[Sent, float]],
+) -> Iterator[Outcome]:
+    got = [event for event in history.by_session[session] if event.copy in history.sent]
+    numbers = {(event.copy.producer, event.copy.number) for event in got}
+    for message, confirmed_at in messages:
+        behind = next((event for event in got if history.sent[event.copy].at > confirmed_at), None)
+        if message.at < subscribed_at or behind is None:
+            continue
+        if (message.copy.producer, message.copy.number) in numbers:
+            yield Outcome(Check.TO_EACH)
+            continue
+        missed = f"missed: {message.copy}, receipt at {confirmed_at:.3f}, never came to {plan.name}"
+        yield Outcome(Check.TO_EACH, missed, _why_missed(history, plan, got, message.at, behind.at))
+
+
+def _why_missed(
+    history: History, plan: ConsumerPlan, got: list[Delivered], sent_at: float, behind_at: float
+) -> Excuse | None:
+    if any_overlap(history.spans({Harm.VHOST_DELETION}), sent_at, behind_at):
+        return Excuse.VHOST_DELETED
+    if history.schedule.place(plan.place).kind is Kind.STREAM:
+        # It goes on behind the last message that the client was sent, if there is one.
+        before = [span for span in history.lost if span.begin <= got[0].at]
+        return Excuse.OFFSET_UNKNOWN if any_overlap(before, sent_at, behind_at) else None
+    lost = [Span(loss.begin, _back_at(history, got, loss.end + GRACE)) for loss in history.lost]
+    return Excuse.QUEUE_LOST if any_overlap(lost, sent_at, behind_at) else None
+
+
+def _back_at(history: History, got: Iterable[Delivered], lost_until: float) -> float:
+    """When a message came that was sent after a loss: the queue is there again."""
+    back = (event.at for event in got if history.sent[event.copy].at > lost_until)
+    return min(next(back, lost_until + _COMES_BACK_WITHIN), lost_until + _COMES_BACK_WITHIN)
 
 
 # Duplicates.
 
 
-def come_again(recording: Recording) -> Iterable[Finding]:
-    """A message does not come again after the receipt of its ACK.
-
-    Documented: the loss of a link or of a process takes acknowledgements with it that were on their way, and the
-    gateway publishes again what was not confirmed when a link was lost.
-    """
-    losses = _losses(recording)
+def settled(history: History) -> Iterator[Outcome]:
+    """A message does not come again after the receipt of its ACK."""
     first: dict[tuple[str, Copy], float] = {}
-    settled: dict[tuple[str, Copy], float] = {}
-    publishing = _publishing_spans(recording)
-    for event in recording.events:
+    done: dict[tuple[str, Copy], float] = {}
+    for event in history.recording.events:
         if isinstance(event, Settled):
-            _ = settled.setdefault((event.queue, event.copy), event.at)
-        if not isinstance(event, Delivered):
-            continue
+            if (event.queue, event.copy) not in done:
+                done[event.queue, event.copy] = event.at
+                yield Outcome(Check.SETTLED)
+        elif isinstance(event, Delivered):
+            key = (event.queue, event.copy)
+            began = first.setdefault(key, event.at)
+            if key in done and event.copy in history.sent:
+                again = (
+                    f"came again: {event.copy} at {event.at:.3f} from {event.queue} to {event.consumer}, "
+                    f"after the receipt of its ACK at {done[key]:.3f}"
+                )
+                yield Outcome(Check.SETTLED, again, _why_again(history, event, began, done[key]))
+
+
+def _why_again(history: History, event: Delivered, began: float, settled_at: float) -> Excuse | None:
+    if any_overlap(history.losses, began, settled_at + GRACE):
+        return Excuse.ACK_LOST
+    if any_overlap(history.forgotten, began, settled_at):
+        return Excuse.ACK_FORGOTTEN
+    return _published_again(history, event)
+
+
+def _published_again(history: History, event: Delivered) -> Excuse | None:
+    publishing = history.publishing.get(event.copy)
+    if publishing is not None and any_overlap(history.losses, *publishing):
+        return Excuse.NOT_CONFIRMED
+    return None
+
+
+def once(history: History) -> Iterator[Outcome]:
+    """A copy is in a queue once: if it comes twice, the second says ``redelivered``."""
+    last: dict[tuple[str, Copy], float] = {}
+    for event in history.deliveries:
         key = (event.queue, event.copy)
-        began = first.setdefault(key, event.at)
-        if key not in settled or event.copy not in publishing:
+        before, last[key] = last.get(key), event.at
+        if before is None or event.queue.startswith(REPLIES):
             continue
-        if not _overlap(losses, began, settled[key] + _GRACE) and not _overlap(losses, *publishing[event.copy]):
-            yield (
-                f"came again: {event.copy} at {event.at:.3f} from {event.queue} to {event.consumer}, "
-                f"after the receipt of its ACK at {settled[key]:.3f}"
-            )
-
-
-def doubled(recording: Recording) -> Iterable[Finding]:
-    """A copy is in a queue once: if it comes twice, the second says ``redelivered``.
-
-    Documented: the gateway publishes again what was not confirmed when a link was lost. A broker that ends forgets what
-    it has delivered, and a reply may be given twice.
-    """
-    if recording.faults(BROKER_ENDS):
-        return
-    losses = _losses(recording)
-    publishing = _publishing_spans(recording)
-    seen: set[tuple[str, Copy]] = set()
-    for event in recording.of(Delivered):
-        key = (event.queue, event.copy)
-        is_double = key in seen and not event.redelivered and not event.queue.startswith(REPLIES)
-        seen.add(key)
-        if is_double and not _overlap(losses, *publishing.get(event.copy, (event.at, event.at))):
-            yield f"twice: {event.copy} at {event.at:.3f} to {event.consumer} is not marked as redelivered"
-
-
-def _publishing_spans(recording: Recording) -> dict[Copy, tuple[float, float]]:
-    """From when until when each copy may have been without a confirm."""
-    confirmed: dict[Copy, float] = {}
-    for event in recording.of(Confirmed):
-        _ = confirmed.setdefault(event.copy, event.at)
-    return {event.copy: (event.at, confirmed.get(event.copy, event.at + _UNKNOWN)) for event in recording.of(Sent)}
-
-
-def _losses(recording: Recording) -> list[tuple[float, float]]:
-    """The times of losses. A link that was slow when it was lost loses what it held since it became slow."""
-    slow = recording.faults(_SLOW)
-    return [(_since(fault, slow), fault.until) for fault in recording.faults(_LOSSES)]
-
-
-def _since(loss: Fault, slow: Sequence[Fault]) -> float:
-    before = [fault.at for fault in slow if fault.at <= loss.until and loss.at <= fault.until + _GRACE]
-    return min([loss.at, *before]) - (_FORGOTTEN if loss.harm is Harm.BROKER_KILL else _GRACE)
-
-
-def _overlap(spans: Iterable[tuple[float, float]], begin: float, end: float) -> bool:
-    return any(at <= end and begin <= until for at, until in spans)
+        if event.redelivered:
+            yield Outcome(Check.ONCE)
+            continue
+        twice = f"twice: {event.copy} at {event.at:.3f} to {event.consumer} is not marked as redelivered"
+        broker_ended = any_overlap(history.spans(BROKER_ENDS), before, event.at)
+        excuse = Excuse.DELIVERY_FORGOTTEN if broker_ended else _published_again(history, event)
+        yield Outcome(Check.ONCE, twice, excuse)
 
 
 # Order.
 
 
-def out_of_order(schedule: Schedule, recording: Recording) -> Iterable[Finding]:
+def in_order(history: History) -> Iterator[Outcome]:
     """A consumer sees the messages of one producer in order, among those that nobody saw before.
 
     A producer that asks for all receipts, and so sends again what was not answered, keeps its order over all its
     connections; others keep it on each connection.
     """
-    careful = {plan.name for plan in schedule.producers if plan.receipts is Receipts.ALL}
+    careful = {plan.name for plan in history.schedule.producers if plan.receipts is Receipts.ALL}
     seen: set[tuple[str, str, int, int]] = set()
-    last: dict[tuple[str, str, int], int] = defaultdict(lambda: -1)
-    for event in recording.of(Delivered):
+    last: dict[tuple[str, str, str, int], int] = defaultdict(lambda: -1)
+    for event in history.deliveries:
         producer, number, connection = event.copy
         if producer in careful:
             connection = 0
-        place = f"{event.queue} for {event.consumer}"
-        if event.queue.startswith(REPLIES):
+        if event.queue.startswith(REPLIES) or event.copy == EARLIER:
             continue  # several consumers may reply, and to a message that comes again once more
         known = (event.queue, producer, number, connection) in seen
         seen.add((event.queue, producer, number, connection))
         if event.redelivered or known:
             continue
-        before = last[place, producer, connection]
-        if number < before:
-            yield f"out of order: {event.copy} at {event.at:.3f} comes after number {before} from {place}"
-        last[place, producer, connection] = max(before, number)
+        key = (event.queue, event.consumer, producer, connection)
+        before, last[key] = last[key], max(last[key], number)
+        late = f"{event.copy} at {event.at:.3f} comes after number {before} from {event.queue} to {event.consumer}"
+        yield Outcome(Check.ORDER, f"out of order: {late}" if number < before else "")
 
 
 # Content.
 
 
-def not_whole(recording: Recording) -> Iterable[Finding]:
-    """Headers and body arrive as they were sent, and nothing comes that nobody sent."""
-    sent = {event.copy for event in recording.of(Sent)}
-    killed = bool(recording.faults({Harm.BROKER_KILL}))
-    for event in recording.of(Delivered):
-        if event.copy == STRANGER and killed:
-            continue  # of the run before: the broker has forgotten that it was settled
-        if event.copy not in sent:
-            yield f"never sent: {event.copy} came from {event.queue} to {event.consumer}"
+def contents(history: History) -> Iterator[Outcome]:
+    """Headers and body arrive as they were sent, and nothing comes that nobody sent or committed."""
+    for event in history.deliveries:
+        where = f"came from {event.queue} to {event.consumer}"
+        if event.copy == EARLIER:
+            forgotten = any(span.begin <= 0 and event.at >= span.begin for span in history.forgotten)
+            excuse = Excuse.EARLIER_RUN if forgotten else None
+            yield Outcome(Check.CONTENT, f"of an earlier run: a message {where} at {event.at:.3f}", excuse)
+        elif event.copy not in history.sent:
+            yield Outcome(Check.CONTENT, f"never sent: {event.copy} {where}")
+        elif history.sent[event.copy].aborted:
+            yield Outcome(Check.CONTENT, f"aborted: {event.copy} {where}")
         elif not event.whole:
-            yield f"changed: {event.copy} came from {event.queue} to {event.consumer} with other headers or body"
-        elif event.queue.startswith(REPLIES) and event.copy.producer != event.consumer:
-            yield f"astray: the reply to {event.copy} came to {event.consumer}"
+            yield Outcome(Check.CONTENT, f"changed: {event.copy} {where} with other headers or body")
+        else:
+            yield Outcome(Check.CONTENT)
 
 
-def of_aborted_transactions(recording: Recording) -> Iterable[Finding]:
-    """What was aborted is never delivered."""
-    aborted = {event.copy for event in recording.of(Sent) if event.aborted}
-    for event in recording.of(Delivered):
-        if event.copy in aborted:
-            yield f"aborted: {event.copy} came from {event.queue} to {event.consumer}"
-
-
-# Sessions.
-
-
-def ended_sessions(recording: Recording, promise: Promise) -> Iterable[Finding]:
-    """A session ends when its client wants it, when its connection or its gateway is lost, and for no other reason.
-
-    Without riding through, the loss of a link ends it, too.
-    """
-    began = {(event.client, event.connection): event.at for event in recording.of(Began)}
-    for event in recording.of(Ended):
-        if event.wanted and not event.error:
+def replies(history: History) -> Iterator[Outcome]:
+    """A reply comes to who asked, and as often as the question came to somebody who answers."""
+    asked = Counter(event.copy for event in history.deliveries if _is_question(event))
+    answered: Counter[Copy] = Counter()
+    for event in history.deliveries:
+        if not event.queue.startswith(REPLIES):
             continue
-        if not _is_excused(recording, promise, event):
-            since = began.get((event.client, event.connection))
-            told = "could not log in" if since is None else f"began at {since:.3f}"
-            session = f"session {event.connection} of {event.client}"
-            yield f"ended: {session}, {told}, at {event.at:.3f}: {event.error or '-'}"
+        answered[event.copy] += not event.redelivered
+        if event.copy.producer != event.consumer:
+            yield Outcome(Check.REPLIES, f"astray: the reply to {event.copy} came to {event.consumer}")
+        elif answered[event.copy] <= asked[event.copy]:
+            yield Outcome(Check.REPLIES)
+        else:
+            # The consumer that replied asks for no receipts, so it is not known when its reply was confirmed.
+            lost = any_overlap(history.losses, *history.publishing[event.copy]._replace(end=event.at))
+            excuse = Excuse.NOT_CONFIRMED if lost else None
+            yield Outcome(Check.REPLIES, f"answered too often: {event.copy} at {event.at:.3f}", excuse)
 
 
-def _is_excused(recording: Recording, promise: Promise, event: Ended) -> bool:
-    own = [fault for fault in recording.faults(CLIENT_LOSSES) if fault.client == event.client]
-    spans = [(fault.at, fault.until + _GRACE) for fault in (*own, *recording.faults(GATEWAY_ENDS))]
-    # What a half-closed client sent is carried out first, however long the broker is away.
-    spans += [(fault.at, math.inf) for fault in own if fault.harm is Harm.CLIENT_HALF_CLOSE]
-    logged_in = any(
-        began.client == event.client and began.connection == event.connection for began in recording.of(Began)
-    )
-    if not promise.ride_through:
-        spans += [(at, until + _LOGIN_TIMEOUT) for at, until in _losses(recording)]
-    elif not logged_in:
-        # A client that connects meanwhile waits for the broker as long as it may take to log in.
-        away = [fault for fault in recording.faults(_LOSSES) if fault.until - fault.at >= _LOGIN_WAITS]
-        spans += [(fault.at, fault.until + _GRACE) for fault in away]
-    return _overlap(spans, event.at, event.at)
+def _is_question(event: Delivered) -> bool:
+    return not event.queue.startswith(REPLIES) and event.consumer != REMAINS
+
+
+# Transactions.
+
+
+def whole_transactions(history: History) -> Iterator[Outcome]:
+    """Of each transaction, all messages are in a queue or were delivered from there, or none."""
+    units: dict[tuple[str, int, int], list[Copy]] = defaultdict(list)
+    for copy, event in history.sent.items():
+        if event.unit is not None and not event.aborted:
+            units[copy.producer, copy.connection, event.unit].append(copy)
+    sizes = {plan.name: plan.unit_size for plan in history.schedule.producers}
+    seen = {(each.queue, each.copy) for each in history.deliveries}
+    for (producer, _, unit), copies in units.items():
+        for queue in sorted(history.schedule.queues(history.sent[copies[0]].place)):
+            missing = [copy for copy in copies if (queue, copy) not in seen]
+            is_begun_only = len(copies) < sizes[producer] and len(missing) < len(copies)
+            if not is_begun_only and len(missing) in (0, len(copies)):
+                yield Outcome(Check.COMMIT)
+                continue
+            broken = f"not whole: of {len(copies)} messages of transaction {unit}, {copies[0]} and so on, "
+            broken += f"{len(missing)} are missing in {queue}, and {sizes[producer]} were to be sent"
+            excuse = None if is_begun_only else _why_not_whole(history, copies, missing, queue)
+            yield Outcome(Check.COMMIT, broken, excuse)
+
+
+def _why_not_whole(history: History, copies: list[Copy], missing: list[Copy], queue: str) -> Excuse | None:
+    committing = Span(history.sent[copies[-1]].at, history.publishing[copies[-1]].end)
+    if any_overlap(history.spans({Harm.GATEWAY_KILL}), *committing):
+        return Excuse.GATEWAY_KILLED
+    own = [
+        Span(end.at - GRACE, end.at + GRACE)
+        for end in history.ended
+        if (end.client, end.connection) == (copies[0].producer, copies[0].connection)
+    ]
+    if any_overlap(own, *committing) and any_overlap(history.losses, *committing):
+        return Excuse.CLIENT_AND_LINK
+    reasons = [_why_lost(history, copy, queue) for copy in missing]
+    return reasons[0] if all(reasons) else None
 
 
 def unserved(schedule: Schedule, recording: Recording) -> list[str]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import ssl
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from tests.chaos.peers import GONE, LOGIN, Peer, dialled
@@ -99,12 +100,18 @@ def _text(frame: Frame) -> str:
 
 @dataclass(frozen=True)
 class Scene:
-    """What the clients of a run share: schedule, recording and clock, and where they connect to."""
+    """What the clients of a run share: schedule, recording and clock, where they connect to, and whom they trust.
+
+    ``at_commit`` has what is to happen when a client is about to write its next COMMIT.
+    """
 
     schedule: Schedule
     recording: Recording
     addresses: Mapping[str, Address]
+    trust: ssl.SSLContext
     clock: Callable[[], float]
+    is_cluster: bool = False
+    at_commit: dict[str, Callable[[], None]] = field(default_factory=dict)
 
 
 class ChaosClient(ABC):
@@ -150,7 +157,7 @@ class ChaosClient(ABC):
     @contextlib.asynccontextmanager
     async def _session(self) -> AsyncIterator[Talk]:
         self.is_leaving = False
-        async with dialled(self._transport, self.scene.addresses[self.name]) as peer:
+        async with dialled(self._transport, self.scene.addresses[self.name], self.scene.trust) as peer:
             talk = Talk(peer, self.heed)
             try:
                 await talk.log_in(self._version)

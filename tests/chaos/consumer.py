@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from tests.chaos.client import ChaosClient, Scene, Talk
-from tests.chaos.messages import Content, content, is_whole, label_of, labelled
-from tests.chaos.recording import STRANGER, Copy, Delivered, Settled
+from tests.chaos.messages import Content, content, copy_of, is_whole, labelled
+from tests.chaos.recording import Copy, Delivered, Settled, Subscribed
 from tests.chaos.schedule import PROBE, Ack, ConsumerPlan, Kind
 from tests.support.stomp_client import ConnectionOverError, Frame
 
@@ -30,7 +30,6 @@ class Consumer(ChaosClient):
     def __init__(self, scene: Scene, plan: ConsumerPlan) -> None:
         super().__init__(scene, plan.name, plan.transport, plan.version)
         self.plan = plan
-        self.is_subscribed = False
         self._place = scene.schedule.place(plan.place)
         self._producers = {each.name: each for each in (*scene.schedule.producers, PROBE)}
         self._stop = asyncio.Event()
@@ -53,20 +52,16 @@ class Consumer(ChaosClient):
         """Subscribe, and acknowledge until it is time to go."""
         self._incoming = asyncio.Queue()
         await (await talk.ask("SUBSCRIBE", self._subscribe_headers()))
-        self.is_subscribed = True
-        try:
-            await self._work(talk)
-            await (await talk.ask("UNSUBSCRIBE", {"id": "s", "destination": self._place.destination}))
-            await self.leave(talk)
-            self._done = self._stop.is_set()
-        finally:
-            self.is_subscribed = False
+        self.scene.recording.add(Subscribed(self.scene.clock(), self.name, self.connection))
+        await self._work(talk)
+        await (await talk.ask("UNSUBSCRIBE", {"id": "s", "destination": self._place.destination}))
+        await self.leave(talk)
+        self._done = self._stop.is_set()
 
     def heed(self, frame: Frame) -> None:
         """Record a MESSAGE, and keep it for the acknowledgement."""
         seed = self.scene.schedule.seed
-        label = label_of(frame.headers)
-        copy = STRANGER if label is None or label[0] != seed else label[1]
+        copy = copy_of(seed, frame.headers)
         plan = self._producers.get(copy.producer)
         event = Delivered(
             at=self.scene.clock(),
@@ -86,6 +81,11 @@ class Consumer(ChaosClient):
             headers["prefetch-count"] = str(self.plan.prefetch)
         if self._place.kind is Kind.DURABLE:
             headers |= {"durable": "true", "auto-delete": "false", "x-queue-name": self.plan.queue}
+            headers |= {"x-queue-type": "quorum"} if self.scene.is_cluster else {}
+        if self._place.kind is Kind.STREAM:
+            headers["x-stream-offset"] = "next"
+        if self.plan.exclusive:
+            headers["exclusive"] = "true"
         return headers
 
     async def _work(self, talk: Talk) -> None:

@@ -11,12 +11,18 @@ from typing import Final
 
 from tests.chaos.client import Scene
 from tests.chaos.recording import Fault
-from tests.chaos.schedule import FaultPlan, Harm
+from tests.chaos.remains import remake_virtual_host
+from tests.chaos.schedule import COMMIT_CUTS, OF_CLIENTS, FaultPlan, Harm
 from tests.chaos.servers import ChaosGateway, Servers
 from tests.support.chaos import ChaosProxy, Direction
 
 _DELAY: Final = 0.03
 """Seconds that each piece of data waits on a slow connection."""
+
+_WITHIN_COMMIT: Final = 20
+"""Bytes of a COMMIT that may pass before it is cut: fewer than it has."""
+
+_COMMITS_WITHIN: Final = 2.0
 
 
 class FaultInjector:
@@ -38,6 +44,8 @@ class FaultInjector:
         self._ends: Mapping[Harm, Callable[[], Awaitable[None]]] = {
             Harm.BROKER_KILL: servers.kill_broker,
             Harm.BROKER_RESTART: servers.restart_broker,
+            Harm.NODE_KILL: servers.kill_node,
+            Harm.VHOST_DELETION: functools.partial(remake_virtual_host, servers),
             Harm.CLOSE_CONNECTIONS: servers.close_links,
             Harm.GATEWAY_KILL: functools.partial(servers.kill_gateway, gateway),
             Harm.GATEWAY_RESTART: functools.partial(servers.restart_gateway, gateway),
@@ -48,7 +56,7 @@ class FaultInjector:
         async with asyncio.TaskGroup() as tasks:
             for plan in self._scene.schedule.faults:
                 _ = tasks.create_task(self._inject(plan))
-        for proxy in (self._servers.proxy, *self._proxies.values()):
+        for proxy in (*self._servers.proxies, *self._proxies.values()):
             proxy.heal()
 
     async def _inject(self, plan: FaultPlan) -> None:
@@ -56,9 +64,43 @@ class FaultInjector:
         at = self._scene.clock()
         if plan.harm in self._ends:
             await self._ends[plan.harm]()
+        elif plan.harm is Harm.ALARM:
+            await self._servers.set_alarm()
+            await asyncio.sleep(plan.lasts)
+            await self._servers.clear_alarm()
+        elif plan.harm in COMMIT_CUTS:
+            cut_at = await self._cut_commit(plan)
+            if cut_at is None:
+                return  # there was no COMMIT any more
+            at = cut_at
+        elif plan.harm in OF_CLIENTS:
+            await _disturb(self._proxies[plan.client], plan)
         else:
-            await _disturb(self._proxies[plan.client] if plan.client else self._servers.proxy, plan)
+            _ = await asyncio.gather(*(_disturb(proxy, plan) for proxy in self._servers.proxies))
         self._scene.recording.add(Fault(at, self._scene.clock(), plan.harm, plan.client))
+
+    async def _cut_commit(self, plan: FaultPlan) -> float | None:
+        """Wait for the client's next COMMIT, and cut it or what the gateway makes of it; when it was, if ever."""
+        is_begun = asyncio.Event()
+
+        def cut() -> None:
+            is_begun.set()
+            if plan.harm is Harm.CLIENT_COMMIT_CUT:
+                self._proxies[plan.client].cut_after(1 + plan.size % _WITHIN_COMMIT)
+            else:
+                for proxy in self._servers.proxies:
+                    proxy.cut_after(plan.size)
+
+        self._scene.at_commit[plan.client] = cut
+        try:
+            async with asyncio.timeout(_COMMITS_WITHIN):
+                await is_begun.wait()
+        except TimeoutError:
+            _ = self._scene.at_commit.pop(plan.client, None)
+            return None
+        at = self._scene.clock()
+        await asyncio.sleep(plan.lasts)
+        return at
 
 
 async def _flap(proxy: ChaosProxy, plan: FaultPlan) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from tests.chaos.recording import Copy
+from tests.chaos.recording import EARLIER, STRANGER, Copy
 from tests.chaos.schedule import ProducerPlan
 from tests.support.stomp_client import Frame
 
@@ -45,6 +45,14 @@ def label_of(headers: Mapping[str, str]) -> tuple[int, Copy] | None:
     if len(parts) != 4:
         return None
     return int(parts[0]), Copy(parts[1], int(parts[2]), int(parts[3]))
+
+
+def copy_of(seed: int, headers: Mapping[str, str]) -> Copy:
+    """Which message of a run it is, if it is one."""
+    label = label_of(headers)
+    if label is None:
+        return STRANGER
+    return label[1] if label[0] == seed else EARLIER
 
 
 def is_whole(frame: Frame, expected: Content) -> bool:

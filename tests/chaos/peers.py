@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol
@@ -43,14 +44,14 @@ class Peer(Protocol):
 
 
 @contextlib.asynccontextmanager
-async def dialled(transport: Transport, address: Address) -> AsyncIterator[Peer]:
-    """Open a connection, and abort it at the end.
+async def dialled(transport: Transport, address: Address, trust: ssl.SSLContext) -> AsyncIterator[Peer]:
+    """Open a connection, over TLS to a server that is to be trusted, and abort it at the end.
 
     Raises:
         any of `GONE`: the gateway is not there.
     """
-    if transport is Transport.TCP:
-        async with StompClient.dialled(address) as client:
+    if transport in (Transport.TCP, Transport.TLS):
+        async with StompClient.dialled(address, tls=trust if transport is Transport.TLS else None) as client:
             yield _TcpPeer(client)
     elif transport is Transport.WEBSOCKET:
         async with WebSocketClient.dialled(address) as websocket:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tests.chaos.client import ChaosClient, Scene, Talk
-from tests.chaos.messages import content, label_of, labelled
+from tests.chaos.messages import content, copy_of, labelled
 from tests.chaos.recording import REPLIES, STRANGER, Confirmed, Copy, Delivered, Sent
 from tests.chaos.schedule import ProducerPlan, Receipts
 from tests.support.stomp_client import ConnectionOverError, Frame
@@ -67,14 +67,13 @@ class Producer(ChaosClient):
             await self._until_replied(talk)
         await self.leave(talk)
         # The receipt of DISCONNECT speaks for everything on this connection.
-        self._confirm(sent)
+        self._confirm(sent, of_disconnect=True)
         self._done = True
 
     def heed(self, frame: Frame) -> None:
         """Record a reply."""
-        label = label_of(frame.headers)
         seed = self.scene.schedule.seed
-        copy = STRANGER if label is None or label[0] != seed else label[1]
+        copy = copy_of(seed, frame.headers)
         event = Delivered(
             at=self.scene.clock(),
             consumer=self.name,
@@ -145,10 +144,18 @@ class Producer(ChaosClient):
         command = "ABORT" if self._is_aborted(unit) else "COMMIT"
         if command == "COMMIT":
             sent += copies
+            await self._cut_if_planned(talk, unit)
         if wants_receipt:
             return await talk.ask(command, name)
         await talk.write(command, name)
         return None
+
+    async def _cut_if_planned(self, talk: Talk, unit: int) -> None:
+        cut = self.scene.at_commit.pop(self.name, None)
+        if cut is not None:
+            # When this is answered, the gateway has everything before the COMMIT.
+            await (await talk.ask("BEGIN", {"transaction": f"behind t{unit}"}))
+            cut()
 
     def _is_aborted(self, unit: int) -> bool:
         return self.plan.unit_size > 0 and unit % _ABORTED == _ABORTED - 1
@@ -163,7 +170,8 @@ class Producer(ChaosClient):
             headers["persistent"] = "true"
         if self.plan.requests:
             headers["reply-to"] = "/temp-queue/replies"
-        event = Sent(self.scene.clock(), copy, place.name, persistent, self._is_aborted(unit))
+        number = unit if self.plan.unit_size and copy.number < len(self._persistent) else None
+        event = Sent(self.scene.clock(), copy, place.name, persistent, self._is_aborted(unit), number)
         self.scene.recording.add(event)
         return headers, found.body
 
@@ -174,6 +182,6 @@ class Producer(ChaosClient):
             self._unanswered.pop(unit, None)
             self._confirm(copies)
 
-    def _confirm(self, copies: Sequence[Copy]) -> None:
+    def _confirm(self, copies: Sequence[Copy], *, of_disconnect: bool = False) -> None:
         for copy in copies:
-            self.scene.recording.add(Confirmed(self.scene.clock(), copy))
+            self.scene.recording.add(Confirmed(self.scene.clock(), copy, of_disconnect))

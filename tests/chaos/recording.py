@@ -46,20 +46,33 @@ class Ended(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Subscribed(Event):
+    """The RECEIPT of a SUBSCRIBE came."""
+
+    consumer: str
+    connection: int
+
+
+@dataclass(frozen=True, slots=True)
 class Sent(Event):
-    """A SEND was written. ``aborted`` means that its transaction is not to be committed."""
+    """A SEND was written.
+
+    ``aborted`` means that its transaction is not to be committed, ``unit`` which one it is; None without.
+    """
 
     copy: Copy
     place: str
     persistent: bool
     aborted: bool
+    unit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmed(Event):
-    """The RECEIPT came that says that the broker has the message."""
+    """The RECEIPT came that says that the broker has the message; that of DISCONNECT speaks for all at once."""
 
     copy: Copy
+    of_disconnect: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +113,9 @@ REPLIES = "replies to "
 
 STRANGER = Copy("somebody else", -1, 0)
 """Stands for a message that is not of this run."""
+
+EARLIER = Copy("somebody before", -1, 0)
+"""Stands for a message of an earlier run of the same campaign."""
 
 REMAINS = "what remains"
 """The consumer that takes what is left in the queues after everybody has gone."""

@@ -6,19 +6,18 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import aio_pika
-import psutil
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 
-from tests.chaos.checks import Finding
 from tests.chaos.client import Scene
-from tests.chaos.messages import content, label_of
-from tests.chaos.recording import REMAINS, STRANGER, Delivered
-from tests.chaos.schedule import DURABLES, PROBE, QUEUES, QUORUMS, SUBSCRIPTIONS
+from tests.chaos.messages import content, copy_of
+from tests.chaos.recording import REMAINS, Delivered
+from tests.chaos.schedule import DURABLES, PROBE, QUEUES, QUORUMS, STREAMS, SUBSCRIPTIONS
 from tests.chaos.servers import ChaosGateway, Servers
-from tests.support.management import Management
+from tests.chaos.verdict import Finding
 
 _WITHIN: Final = 10.0
 _LOOK_AGAIN: Final = 0.1
@@ -32,7 +31,8 @@ _TASKS_PER_LINK: Final = 4
 _MEMORY_GROWTH: Final = 48 << 20
 """Bytes by which a gateway may exceed what it had after its first run: what its allocator keeps for the next run."""
 
-_EVERY_QUEUE: Final = (*QUEUES, *QUORUMS, *(queue for place in DURABLES for queue in SUBSCRIPTIONS[place]))
+_EMPTIED: Final = (*QUEUES, *QUORUMS, *(queue for place in DURABLES for queue in SUBSCRIPTIONS[place]))
+_EVERY_QUEUE: Final = (*_EMPTIED, *STREAMS)
 
 
 @asynccontextmanager
@@ -45,27 +45,37 @@ async def prepare(servers: Servers) -> None:
     """Declare all queues. RabbitMQ would forget one that is declared two seconds before it is killed."""
     async with _channel(servers) as channel:
         for queue in _EVERY_QUEUE:
-            arguments: dict[str, Any] = {"x-queue-type": "quorum"} if queue in QUORUMS else {}
-            _ = await channel.declare_queue(queue, durable=True, arguments=arguments)
+            _ = await channel.declare_queue(queue, durable=True, arguments=_arguments(servers, queue))
         for place, queues in SUBSCRIPTIONS.items():
             for queue in queues:
                 _ = await (await channel.get_queue(queue)).bind("amq.topic", place)
     await servers.sync_broker()
 
 
+def _arguments(servers: Servers, queue: str) -> dict[str, Any]:
+    if queue in STREAMS:
+        return {"x-queue-type": "stream"}
+    return {"x-queue-type": "quorum"} if queue in QUORUMS or servers.is_cluster else {}
+
+
+async def remake_virtual_host(servers: Servers) -> None:
+    """Delete the virtual host, and make it again with all queues."""
+    await servers.remake_virtual_host()
+    await prepare(servers)
+
+
 async def take_what_remains(servers: Servers, scene: Scene) -> None:
     """Empty all queues, and record what was in them."""
     async with _channel(servers) as channel:
-        for name in _EVERY_QUEUE:
+        for name in _EMPTIED:
             queue = await channel.get_queue(name)
             while (message := await queue.get(no_ack=True, fail=False)) is not None:
                 scene.recording.add(_delivered(scene, name, message))
 
 
 def _delivered(scene: Scene, queue: str, message: AbstractIncomingMessage) -> Delivered:
-    label = label_of({name: str(value) for name, value in message.headers.items()})
     seed = scene.schedule.seed
-    copy = label[1] if label is not None and label[0] == seed else STRANGER
+    copy = copy_of(seed, {name: str(value) for name, value in message.headers.items()})
     plan = next((plan for plan in (*scene.schedule.producers, PROBE) if plan.name == copy.producer), None)
     return Delivered(
         at=scene.clock(),
@@ -83,8 +93,16 @@ async def _links(gateway: ChaosGateway) -> list[dict[str, Any]]:
     return found
 
 
+@dataclass
+class _Baseline:
+    """What a gateway of a variant had after its first run, which has filled what is filled once."""
+
+    memory: int
+    files: int
+
+
 class Inspector:
-    """Compares a gateway with what it was before its first run.
+    """Compares the gateway of a variant with what it was after its first run, also when it was started again.
 
     Args:
         servers: of the campaign.
@@ -94,30 +112,22 @@ class Inspector:
     def __init__(self, servers: Servers, gateway: ChaosGateway) -> None:
         self._servers = servers
         self._gateway = gateway
-        self._management = Management(servers.broker)
-        self._process: psutil.Process | None = None
-        self._baseline = 0
-        self._files = 0
+        self._baseline: _Baseline | None = None
         self._seen: list[int] = []
 
     def memory(self) -> str:
         """The gateway's memory after its runs."""
         return f"memory of {self._gateway.node}, MiB: " + ", ".join(str(each >> 20) for each in self._seen[::10])
 
-    async def findings(self, *, gateway_killed: bool) -> list[Finding]:
-        """What is left after a run; what goes away by itself gets some seconds for it.
-
-        A gateway that is killed between the declaration of a subscription's queue and its consumer leaves the queue:
-        auto-delete means after the last consumer.
-        """
+    async def findings(self) -> list[Finding]:
+        """What is left after a run; what goes away by itself gets some seconds for it."""
         deadline = time.monotonic() + _WITHIN
         while found := [*await self._in_the_gateway(), *await self._in_the_broker()]:
             if time.monotonic() > deadline:
                 break
             await asyncio.sleep(_LOOK_AGAIN)
         for queue in await self._strange_queues():
-            await self._management.delete_queue(queue)
-            found = [line for line in found if not (gateway_killed and line.endswith(queue))]
+            await self._servers.delete_queue(queue)
         return found + self._in_the_process(len(await _links(self._gateway)))
 
     async def _in_the_gateway(self) -> list[Finding]:
@@ -132,29 +142,27 @@ class Inspector:
 
     async def _in_the_broker(self) -> list[Finding]:
         links = sum([len(await _links(gateway)) for gateway in self._servers.gateways])
-        samples = await self._servers.metrics.samples()
-        count = {name: int(samples[f"rabbitmq_{name}", frozenset()]) for name in ("connections", "consumers")}
+        connections, consumers = await self._servers.connections_and_consumers()
         found = []
-        if count["connections"] != links:
-            found.append(f"left at the broker: {count['connections']} connections for {links} links of the gateways")
-        if count["consumers"]:
-            found.append(f"left at the broker: {count['consumers']} consumers")
+        if connections != links:
+            found.append(f"left at the broker: {connections} connections for {links} links of the gateways")
+        if consumers:
+            found.append(f"left at the broker: {consumers} consumers")
         return found + [f"left at the broker: the queue {queue}" for queue in await self._strange_queues()]
 
     async def _strange_queues(self) -> list[str]:
-        return [queue for queue in await self._management.queues() if queue not in _EVERY_QUEUE]
+        return [queue for queue in await self._servers.queues() if queue not in _EVERY_QUEUE]
 
     def _in_the_process(self, links: int) -> list[Finding]:
         process = self._gateway.process
         memory = process.memory_info().rss
         files = process.num_fds() - links
         self._seen.append(memory)
-        if process != self._process:
-            # Its first run has filled what is filled once: caches, pools, threads, an open journal.
-            self._process, self._baseline, self._files = process, memory, files
+        if self._baseline is None:
+            self._baseline = _Baseline(memory, files)
         found = []
-        if memory > self._baseline + _MEMORY_GROWTH:
-            found.append(f"memory: {memory >> 20} MiB, after the first run {self._baseline >> 20} MiB")
-        if files > self._files + 1:
-            found.append(f"open files: {files} besides links, after the first run {self._files}")
+        if memory > self._baseline.memory + _MEMORY_GROWTH:
+            found.append(f"memory: {memory >> 20} MiB, after the first run {self._baseline.memory >> 20} MiB")
+        if files > self._baseline.files + 1:
+            found.append(f"open files: {files} besides links, after the first run {self._baseline.files}")
         return found

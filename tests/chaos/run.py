@@ -11,16 +11,18 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tests.chaos.checks import Finding, Promise, findings, unserved
+from tests.chaos.checks import judged, unserved
 from tests.chaos.client import ChaosClient, Scene, Talk
 from tests.chaos.consumer import Consumer
 from tests.chaos.faults import FaultInjector
+from tests.chaos.history import Promise
 from tests.chaos.messages import content, labelled
 from tests.chaos.producer import Producer
 from tests.chaos.recording import Confirmed, Copy, Recording, Sent
 from tests.chaos.remains import Inspector, take_what_remains
-from tests.chaos.schedule import PROBE, ConsumerPlan, Harm, ProducerPlan, Schedule
+from tests.chaos.schedule import PROBE, ConsumerPlan, ProducerPlan, Schedule
 from tests.chaos.servers import ChaosGateway, Servers
+from tests.chaos.verdict import Finding, Verdict
 from tests.support.chaos import ChaosProxy, chaos
 
 _PATIENCE: Final = 40.0
@@ -37,9 +39,14 @@ class RunReport:
 
     schedule: Schedule
     recording: Recording
-    findings: list[Finding]
+    verdict: Verdict
     seconds: float
     log: str
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What does not hold."""
+        return self.verdict.findings
 
     def count(self, *kinds: type) -> int:
         """How many events there were of some kinds."""
@@ -91,14 +98,17 @@ async def perform(
     recording = Recording()
     async with _proxies(schedule, gateway) as proxies:
         addresses = {name: proxy.address for name, proxy in proxies.items()}
-        scene = Scene(schedule, recording, addresses, lambda: time.monotonic() - began)
+        scene = Scene(
+            schedule, recording, addresses, servers.trust, lambda: time.monotonic() - began, servers.is_cluster
+        )
         found = await _play(scene, FaultInjector(scene, servers, gateway, proxies))
     inspector = inspectors.setdefault(gateway.node, Inspector(servers, gateway))
-    found += await inspector.findings(gateway_killed=bool(recording.faults({Harm.GATEWAY_KILL})))
+    found += await inspector.findings()
     await take_what_remains(servers, scene)
     log = gateway.log()
-    found += [*findings(schedule, recording, promise), *_bad_lines(log)]
-    return RunReport(schedule, recording, found, time.monotonic() - began, log)
+    verdict = judged(schedule, recording, promise)
+    verdict.findings += [*found, *_bad_lines(log)]
+    return RunReport(schedule, recording, verdict, time.monotonic() - began, log)
 
 
 @contextlib.asynccontextmanager

@@ -1,25 +1,28 @@
-"""The servers of a campaign: one broker, a proxy before it, and a gateway for each variant of the configuration."""
+"""The servers of a campaign: nodes, a proxy before each, and a gateway for each variant of the configuration."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
 import psutil
 
-from deploy.local.broker import PRIVATE, Broker, running
+from deploy.local.broker import PRIVATE, Broker, cluster, running
 from deploy.local.errors import LocalError
 from deploy.local.ports import LOOPBACK, free_ports
 from gateway.errors import ExitCode
 from tests.chaos.schedule import Transport, Variant
 from tests.support.admin import AdminClient
+from tests.support.certificates import Authority
 from tests.support.chaos import ChaosProxy, chaos
-from tests.support.gateway import Address, GatewayProcess, configuration, upstream
+from tests.support.gateway import Address, GatewayProcess, configuration
+from tests.support.management import Management
 
 _VARIANTS: Final[Mapping[Variant, Mapping[str, Any]]] = {
     Variant.SHARED: {},
@@ -27,6 +30,8 @@ _VARIANTS: Final[Mapping[Variant, Mapping[str, Any]]] = {
     Variant.HEARTBEAT: {},
 }
 _HEARTBEAT: Final = {Variant.HEARTBEAT: 2}
+_QUORUM: Final = {"destination": "/queue/*", "arguments": {"x-queue-type": "quorum"}}
+_NODES_OF_A_CLUSTER: Final = 3
 
 
 class ChaosGateway:
@@ -34,25 +39,39 @@ class ChaosGateway:
 
     Args:
         variant: of its configuration.
-        address: of the broker, or of the proxy before it.
+        addresses: of the broker's nodes, or of the proxies before them.
+        identity: its certificate and key.
         ride_through: the key of that name; None leaves it out.
     """
 
-    def __init__(self, variant: Variant, address: Address, ride_through: str | None) -> None:
+    def __init__(
+        self, variant: Variant, addresses: Sequence[Address], identity: tuple[Path, Path], ride_through: str | None
+    ) -> None:
         self.node = f"chaos-{variant.value}"
         self.folder = Path(tempfile.mkdtemp(prefix="stomp-gateway-chaos-"))
         self.temporary = self.folder / "tmp"
         self.temporary.mkdir()
-        tcp, websocket, admin = free_ports(3)
-        self.addresses = {Transport.TCP: (LOOPBACK, tcp), Transport.STOMP_PY: (LOOPBACK, tcp)}
-        self.addresses[Transport.WEBSOCKET] = (LOOPBACK, websocket)
+        tcp, tls, websocket, admin = free_ports(4)
+        self.addresses = {
+            Transport.TCP: (LOOPBACK, tcp),
+            Transport.STOMP_PY: (LOOPBACK, tcp),
+            Transport.TLS: (LOOPBACK, tls),
+            Transport.WEBSOCKET: (LOOPBACK, websocket),
+        }
+        certificate, key = map(str, identity)
         self.admin = AdminClient((LOOPBACK, admin))
         riding = {} if ride_through is None else {"ride_through": ride_through}
+        urls = [f"amqp://{host}:{port}" for host, port in addresses]
+        queues = [_QUORUM] if len(addresses) > 1 else []
         self._document = configuration(
             "amqp://guest:guest@127.0.0.1:5672/",
-            {**_VARIANTS[variant], "journal": {"level": "session", "node": self.node}},
-            listeners=[{"tcp": f"{LOOPBACK}:{tcp}"}, {"websocket": f"{LOOPBACK}:{websocket}"}],
-            upstream=upstream(address, connect_timeout="2s", heartbeat=_HEARTBEAT.get(variant, 60), **riding),
+            {**_VARIANTS[variant], "journal": {"level": "session", "node": self.node}, "queue_arguments": queues},
+            listeners=[
+                {"tcp": f"{LOOPBACK}:{tcp}"},
+                {"tcp": f"{LOOPBACK}:{tls}", "tls": {"cert_file": certificate, "key_file": key}},
+                {"websocket": f"{LOOPBACK}:{websocket}"},
+            ],
+            upstream={"urls": urls, "connect_timeout": "2s", "heartbeat": _HEARTBEAT.get(variant, 60), **riding},
             admin={"address": f"{LOOPBACK}:{admin}"},
             drain_timeout=5,
         )
@@ -121,43 +140,89 @@ class Servers:
     """What the runs of a campaign share.
 
     Args:
-        broker: private, with the management plugin.
-        metrics: of the broker.
-        proxy: between gateways and broker.
+        nodes: of the broker, private.
+        metrics: of a single node, which has the management plugin, too; None in a cluster, where questions take longer.
+        proxies: between gateways and nodes.
+        authority: for TLS.
         ride_through: of the gateways; None leaves the key out.
     """
 
-    def __init__(self, broker: Broker, metrics: AdminClient, proxy: ChaosProxy, ride_through: str | None) -> None:
-        self.broker = broker
-        self.metrics = metrics
-        self.proxy = proxy
+    def __init__(
+        self,
+        nodes: Sequence[Broker],
+        metrics: AdminClient | None,
+        proxies: Sequence[ChaosProxy],
+        authority: Authority,
+        ride_through: str | None,
+    ) -> None:
+        self.nodes = nodes
+        self.broker = nodes[0]
+        self._metrics = metrics
+        self._management = None if metrics is None else Management(nodes[0])
+        self.proxies = proxies
+        self.trust = authority.client()
+        self._identity = authority.sign(authority.certificate.parent, "gateway")
         self._ride_through = ride_through
         self._gateways: dict[Variant, ChaosGateway] = {}
+        # RabbitMQ 3.10 counts consumers of streams on when they are gone.
+        self._phantoms = 0
+        self._killed = itertools.cycle(nodes)
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def started(cls, ride_through: str | None) -> AsyncIterator[Self]:
-        """Start broker and proxy, and stop everything at the end."""
-        [metrics] = free_ports(1)
-        config = [f"prometheus.tcp.ip = {LOOPBACK}", f"prometheus.tcp.port = {metrics}"]
-        order = running(order=PRIVATE, plugins=["rabbitmq_management", "rabbitmq_prometheus"], config=config, say=print)
-        broker = await asyncio.to_thread(order.__enter__)
-        try:
-            async with chaos((broker.host, broker.amqp_port)) as proxy:
-                servers = cls(broker, AdminClient((LOOPBACK, metrics)), proxy, ride_through)
-                try:
-                    yield servers
-                finally:
-                    for gateway in servers._gateways.values():
-                        await asyncio.to_thread(gateway.remove)
-        finally:
-            await asyncio.to_thread(broker.kill)  # an orderly stop takes seconds, and nobody needs the data
-            _ = await asyncio.to_thread(order.__exit__, None, None, None)
+    async def started(cls, ride_through: str | None, *, is_cluster: bool = False) -> AsyncIterator[Self]:
+        """Start nodes and proxies, and stop everything at the end."""
+        async with contextlib.AsyncExitStack() as stack:
+            folder = Path(tempfile.mkdtemp(prefix="stomp-gateway-chaos-"))
+            _ = stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            starting = _cluster() if is_cluster else _single()
+            nodes, metrics = await asyncio.to_thread(starting.__enter__)
+            _ = stack.push_async_callback(asyncio.to_thread, starting.__exit__, None, None, None)
+            proxies = [await stack.enter_async_context(chaos((node.host, node.amqp_port))) for node in nodes]
+            servers = cls(nodes, metrics, proxies, Authority.make(folder, "chaos"), ride_through)
+            try:
+                yield servers
+            finally:
+                for gateway in servers._gateways.values():
+                    await asyncio.to_thread(gateway.remove)
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether there are several nodes."""
+        return len(self.nodes) > 1
+
+    # Questions.
+
+    async def connections_and_consumers(self) -> tuple[int, int]:
+        """How many there are at the broker."""
+        if self._metrics is not None:
+            samples = await self._metrics.samples()
+            connections, consumers = (
+                int(samples[f"rabbitmq_{name}", frozenset()]) for name in ("connections", "consumers")
+            )
+            if consumers == self._phantoms:
+                return connections, 0
+            real = len(await self._lines("list_consumers"))
+            self._phantoms = consumers - real
+            return connections, real
+        return len(await self._lines("list_connections", "pid")), len(await self._lines("list_consumers"))
+
+    async def queues(self) -> list[str]:
+        """The names of all queues."""
+        return await self._lines("list_queues", "name") if self._management is None else await self._management.queues()
+
+    async def delete_queue(self, name: str) -> None:
+        """Delete a queue, even if it is in use."""
+        _ = await asyncio.to_thread(self.broker.ctl, "delete_queue", name)
+
+    async def _lines(self, *arguments: str) -> list[str]:
+        return (await asyncio.to_thread(self.broker.ctl, "--no-table-headers", *arguments)).splitlines()
 
     async def gateway(self, variant: Variant) -> ChaosGateway:
         """The gateway of a variant, started if it is not there yet."""
         if variant not in self._gateways:
-            self._gateways[variant] = ChaosGateway(variant, self.proxy.address, self._ride_through)
+            addresses = [proxy.address for proxy in self.proxies]
+            self._gateways[variant] = ChaosGateway(variant, addresses, self._identity, self._ride_through)
             await asyncio.to_thread(self._gateways[variant].start)
         return self._gateways[variant]
 
@@ -170,6 +235,7 @@ class Servers:
 
     async def kill_broker(self) -> None:
         """SIGKILL, and start it again."""
+        self._phantoms = 0
         await asyncio.to_thread(self.broker.kill)
         await asyncio.to_thread(self.broker.start)
 
@@ -178,14 +244,39 @@ class Servers:
         await asyncio.to_thread(self.broker.ctl, "stop_app")
         await asyncio.to_thread(self.broker.ctl, "start_app")
 
+    async def kill_node(self) -> None:
+        """SIGKILL one node of the cluster after the other, and start it again."""
+        node = next(self._killed)
+        await asyncio.to_thread(node.kill)
+        await asyncio.to_thread(node.start)
+
+    async def set_alarm(self) -> None:
+        """Let the broker say that its memory is full."""
+        await self._alarm("set_alarm({{resource_limit, memory, node()}, []})")
+
+    async def clear_alarm(self) -> None:
+        """The broker has memory again."""
+        await self._alarm("clear_alarm({resource_limit, memory, node()})")
+
+    async def _alarm(self, call: str) -> None:
+        _ = await asyncio.to_thread(self.broker.ctl, "eval", f"rabbit_alarm:{call}.")
+
+    async def remake_virtual_host(self) -> None:
+        """Delete the virtual host with all that is in it, and make it again."""
+        for command in (
+            ("delete_vhost", "/"), ("add_vhost", "/"), ("set_permissions", "-p", "/", "guest", ".*", ".*", ".*"),
+        ):  # fmt: skip
+            _ = await asyncio.to_thread(self.broker.ctl, *command)
+
     async def sync_broker(self) -> None:
         """Let the broker write to disk which queues there are."""
         _ = await asyncio.to_thread(self.broker.ctl, "eval", "mnesia:sync_log().")
 
     async def close_links(self) -> None:
         """Close all connections as an operator; a broker that is down has none."""
-        with contextlib.suppress(LocalError):
-            _ = await asyncio.to_thread(self.broker.ctl, "close_all_connections", "chaos")
+        for node in self.nodes:
+            with contextlib.suppress(LocalError):
+                _ = await asyncio.to_thread(node.ctl, "close_all_connections", "chaos")
 
     async def kill_gateway(self, gateway: ChaosGateway) -> None:
         """SIGKILL, and start it again."""
@@ -197,3 +288,22 @@ class Servers:
         code = await asyncio.to_thread(gateway.stop)
         assert code == ExitCode.OK, code
         await asyncio.to_thread(gateway.start)
+
+
+Nodes = tuple[Sequence[Broker], AdminClient | None]
+
+
+@contextlib.contextmanager
+def _single() -> Iterator[Nodes]:
+    [metrics] = free_ports(1)
+    config = [f"prometheus.tcp.ip = {LOOPBACK}", f"prometheus.tcp.port = {metrics}"]
+    plugins = ["rabbitmq_management", "rabbitmq_prometheus"]
+    with running(order=PRIVATE, plugins=plugins, config=config, say=print) as broker:
+        yield [broker], AdminClient((LOOPBACK, metrics))
+        broker.kill()  # an orderly stop takes seconds, and nobody needs the data
+
+
+@contextlib.contextmanager
+def _cluster() -> Iterator[Nodes]:
+    with cluster(_NODES_OF_A_CLUSTER) as nodes:
+        yield nodes, None

@@ -92,6 +92,7 @@ def test_a_message_is_what_the_plain_encoder_writes(
     for choice, number, redelivered, body in deliveries:
         exchange, key, given_properties = kinds[choice % len(kinds)]
         route = (exchange, key)
+        subscription.ledger.last_tag = number - 1
         subscription.deliver(number, redelivered, short(exchange) + short(key), given_properties.marshal(), body)
         data = b"".join(subscription.output)
         subscription.output.clear()
@@ -124,8 +125,8 @@ def read(data: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
 def test_what_the_server_says_cannot_be_forged(
     given_properties: commands.Basic.Properties, exchange: bytes, key: bytes, body: bytes, mode: AckMode
 ) -> None:
-    subscription = Subscription(b"T_1", b"1", mode, SESSION, shows_ack=True)
-    subscription.deliver(7, False, short(exchange) + short(key), given_properties.marshal(), body)
+    subscription = Subscription(b"T_1", b"1", mode, SESSION, shows_ack=True, base=6)
+    subscription.deliver(1, False, short(exchange) + short(key), given_properties.marshal(), body)
     headers, received = read(b"".join(subscription.output))
     assert received == body
     message_id = b"T_1@@%b@@7" % SESSION

@@ -13,14 +13,15 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from deploy.local.broker import PRIVATE, VAR, Broker, running
 from deploy.local.ports import LOOPBACK, free_ports
 from tests.bench.environment import raise_descriptor_limit
-from tests.soak.samples import Latency, Outage, Point, curve, growth, percentile, slope
+from tests.soak.behaviour import done_per_second
+from tests.soak.samples import Latency, Outage, Point, levels, percentile, trend
+from tests.soak.verdict import LONG, Observations, Plan, findings, unexplained
 from tests.support.certificates import Authority
 from tests.support.gateway import GatewayProcess, configuration, listening, upstream
 from tests.support.long_run import FOUND, SUCCESS, status_of
@@ -28,41 +29,7 @@ from tests.support.long_run import FOUND, SUCCESS, status_of
 _PROCESSES: Final = 2
 _LOOK_EVERY: Final = 5.0
 _PROGRESS_EVERY: Final = 30.0
-_WARM_UP: Final = 45.0
-"""Seconds until all sessions are there and have sent their first messages."""
-
-_LONG: Final = 600.0
-"""Seconds from which on a soak has several restarts of the broker."""
-
-_MEMORY_MAY_GROW: Final = 16.0
-"""MiB from the first half to the second."""
-_P99_MAY_GROW: Final = 25.0
-"""Milliseconds from the first half to the second."""
-
-
-@dataclass
-class _Observations:
-    """What the soak has seen so far."""
-
-    begun: float
-    latencies: list[Latency] = field(default_factory=list)
-    errors: list[tuple[float, str]] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
-    memory: list[Point] = field(default_factory=list)
-    outages: list[Outage] = field(default_factory=list)
-    connected: dict[int, int] = field(default_factory=dict)
-
-    def now(self) -> float:
-        return time.time() - self.begun
-
-    def unasked(self, ride_through: bool) -> list[tuple[float, str]]:
-        """Errors that nothing explains. A broker that ends takes the messages of transient topics with it."""
-        return [
-            (at, text)
-            for at, text in self.errors
-            if not any(outage.covers(at) for outage in self.outages)
-            or (ride_through and not text.startswith("a message to a topic"))
-        ]
+_LAST_REPORT_WITHIN: Final = 60.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,7 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def _soak(options: argparse.Namespace) -> int:
-    with contextlib.ExitStack() as stack:
+    seconds = options.minutes * 60
+    seen = Observations(time.time())
+    plan = Plan(
+        seconds, options.sessions, options.ride_through not in ("0", "none"), _parts(seconds) - 1,
+        done_per_second(options.sessions),
+    )  # fmt: skip
+    async with contextlib.AsyncExitStack() as stack:
         broker = stack.enter_context(running(order=PRIVATE, say=print))
         _ = stack.callback(broker.kill)
         folder = Path(tempfile.mkdtemp(prefix="stomp-gateway-soak-"))
@@ -84,24 +57,27 @@ async def _soak(options: argparse.Namespace) -> int:
         )
         _ = stack.callback(gateway.stop)
         ports = [address[1] for address in listening(gateway, 3)]
-        seen = _Observations(time.time())
+        seen.begun = time.time()
         loads = [stack.enter_context(_load(options, ports, authority, seen.begun, n)) for n in range(_PROCESSES)]
-        tasks = [asyncio.create_task(_read(load, n, seen)) for n, load in enumerate(loads)]
-        tasks.append(asyncio.create_task(_watch(gateway, seen)))
-        restarting = asyncio.create_task(_restart(broker, seen, options.minutes * 60))
-        _ = await asyncio.wait([restarting, *tasks], timeout=options.minutes * 60, return_when=asyncio.FIRST_EXCEPTION)
-        for task in (restarting, *tasks):
+        reading = [asyncio.create_task(_read(load, n, seen)) for n, load in enumerate(loads)]
+        watching = [asyncio.create_task(_watch(gateway, seen)), asyncio.create_task(_restart(broker, seen, seconds))]
+        _ = await asyncio.wait([*watching, *reading], timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+        for task in (*watching, *reading):
             if task.done():
                 task.result()
+        for task in watching:
             _ = task.cancel()
         for load in loads:
             assert load.stdin is not None
             load.stdin.close()
-        log = gateway.log.read_text()
-    riding = options.ride_through not in ("0", "none")
-    print("\n".join(_table(options, seen, log, riding)))
-    (VAR / "soak.log").write_text(log)
-    return SUCCESS if _is_flat(seen, log, riding) else FOUND
+        async with asyncio.timeout(_LAST_REPORT_WITHIN):
+            _ = await asyncio.gather(*reading)
+        seen.read_log(gateway.log.read_text())
+        (VAR / "soak.log").write_text(gateway.log.read_text())
+    print("\n".join(_table(options, seen, plan)))
+    found = findings(seen, plan)
+    print("\n".join([f"NOT FLAT: {finding}" for finding in found]) if found else "all is flat and well")
+    return FOUND if found else SUCCESS
 
 
 def _document(broker: Broker, authority: Authority, folder: Path, ride_through: str) -> dict[str, Any]:
@@ -109,10 +85,11 @@ def _document(broker: Broker, authority: Authority, folder: Path, ride_through: 
     riding = {} if ride_through == "none" else {"ride_through": ride_through}
     tls = {"cert_file": str(certificate), "key_file": str(key)}
     tcp, secure, websocket = (f"{LOOPBACK}:{port}" for port in free_ports(3))
+    listeners: list[dict[str, Any]] = [{"tcp": tcp}, {"tcp": secure, "tls": tls}, {"websocket": websocket}]
     return configuration(
         broker.amqp_url,
         {"journal": {"level": "session"}},
-        listeners=[{"tcp": tcp}, {"tcp": secure, "tls": tls}, {"websocket": websocket}],
+        listeners=[{"login_timeout": "60s", **each} for each in listeners],  # so that who comes meanwhile waits, too
         upstream=upstream((broker.host, broker.amqp_port), **riding),
     )
 
@@ -134,19 +111,22 @@ def _load(
         _ = child.wait(20)
 
 
-async def _read(load: subprocess.Popen[str], number: int, seen: _Observations) -> None:
-    """Take the reports of a load process."""
+async def _read(load: subprocess.Popen[str], number: int, seen: Observations) -> None:
+    """Take the reports of a load process, until the last one."""
     assert load.stdout is not None
     while line := await asyncio.to_thread(load.stdout.readline):
         report = json.loads(line)
         seen.latencies += [Latency(*each) for each in report["latencies"]]
         seen.errors += [(at, text) for at, text in report["errors"]]
         seen.counts.update(report["counts"])
-        seen.connected[number] = report["connected"]
+        seen.there[number] = report["there"]
+        if "missing" in report:
+            seen.missing[number] = report["missing"]
+            return
     raise RuntimeError("a load process has ended")
 
 
-async def _watch(gateway: GatewayProcess, seen: _Observations) -> None:
+async def _watch(gateway: GatewayProcess, seen: Observations) -> None:
     told = 0.0
     while True:
         await asyncio.sleep(_LOOK_EVERY)
@@ -155,16 +135,20 @@ async def _watch(gateway: GatewayProcess, seen: _Observations) -> None:
             told = seen.now()
             recent = [each.seconds * 1000 for each in seen.latencies if each.at > told - _PROGRESS_EVERY] or [0.0]
             print(
-                f"{told:5.0f} s: {sum(seen.connected.values())} sessions, {sum(seen.counts.values())} done, "
+                f"{told:5.0f} s: {seen.there.total()} sessions, {sum(seen.counts.values())} done, "
                 f"{seen.memory[-1].value:.0f} MiB, p50 {percentile(recent, 0.5):.1f} ms, "
                 f"p99 {percentile(recent, 0.99):.1f} ms, {len(seen.errors)} errors",
                 flush=True,
             )
 
 
-async def _restart(broker: Broker, seen: _Observations, seconds: float) -> None:
-    """Restart the broker at each quarter, in good order and by SIGKILL in turns; in a short soak once."""
-    parts = 4 if seconds >= _LONG else 2
+def _parts(seconds: float) -> int:
+    return 4 if seconds >= LONG else 2
+
+
+async def _restart(broker: Broker, seen: Observations, seconds: float) -> None:
+    """Restart the broker at each quarter, by SIGKILL and in good order in turns; in a short soak once."""
+    parts = _parts(seconds)
     for part in range(1, parts):
         await asyncio.sleep(part * seconds / parts - seen.now())
         how = "SIGKILL" if part % 2 else "restart"
@@ -179,52 +163,29 @@ async def _restart(broker: Broker, seen: _Observations, seconds: float) -> None:
         seen.outages.append(Outage(begun, seen.now(), how))
 
 
-def _flat_memory(seen: _Observations) -> list[Point]:
-    return [
-        point
-        for point in seen.memory
-        if point.at > _WARM_UP and not any(outage.covers(point.at) for outage in seen.outages)
-    ]
-
-
-def _flat_latency(seen: _Observations, share: float) -> list[Point]:
-    return curve([each for each in seen.latencies if each.at > _WARM_UP], share, seen.outages)
-
-
-def _log_lines(log: str) -> Counter[str]:
-    records = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
-    return Counter(record["event"] for record in records if record.get("level") in ("warning", "error"))
-
-
-def _is_flat(seen: _Observations, log: str, riding: bool) -> bool:
-    memory, p99 = _flat_memory(seen), _flat_latency(seen, 0.99)
-    if not memory or not p99:
-        print("soak: too little was seen to tell", file=sys.stderr)
-        return False
-    return (
-        growth(memory) <= _MEMORY_MAY_GROW
-        and growth(p99) <= _P99_MAY_GROW
-        and not seen.unasked(riding)
-        and '"level": "error"' not in log
-    )
-
-
-def _table(options: argparse.Namespace, seen: _Observations, log: str, riding: bool) -> Iterator[str]:
-    memory, median, p99 = _flat_memory(seen), _flat_latency(seen, 0.5), _flat_latency(seen, 0.99)
+def _table(options: argparse.Namespace, seen: Observations, plan: Plan) -> Iterator[str]:
     away = ", ".join(f"{outage.how} {outage.ended - outage.begun:.0f} s" for outage in seen.outages)
     counts = ", ".join(f"{count:,} {what}" for what, count in sorted(seen.counts.items()))
-    unasked = Counter(text for _, text in seen.unasked(riding))
+    explained = Counter(text for _, text in seen.errors) - unexplained(seen, plan)
     yield f"| {options.minutes:g} minutes, {options.sessions:,} sessions over TCP, TLS and WebSocket | |"
     yield "|---|--:|"
     yield f"| restarts of the broker, and how long it was away | {away} |"
     yield f"| done | {counts} |"
-    for name, unit, points in (("memory", "MiB", memory), ("p50", "ms", median), ("p99", "ms", p99)):
-        if points:
-            values = f"{points[0].value:.1f}, {points[-1].value:.1f}; {slope(points):+.1f}"
-            yield f"| {name} at first and at last, {unit}; slope, {unit} per hour | {values} |"
-    yield f"| sessions that ended, or lost a message of a transient topic, around the restarts | {len(seen.errors)} |"
-    yield f"| errors that nobody asked for | {dict(unasked) or 0} |"
-    yield f"| warnings and errors in the log | {dict(_log_lines(log)) or 0} |"
+    yield f"| messages with a receipt that were not delivered | {sum(map(len, seen.missing.values()))} |"
+    curves = (("memory", "MiB", seen.warm_memory()), ("p50", "ms", seen.warm_latency(0.5)))
+    for name, unit, parts in (*curves, ("p99", "ms", seen.warm_latency(0.99))):
+        between = ", ".join(f"{level:.1f}" for level in levels(parts))
+        yield f"| {name} between restarts (medians), {unit} | {between} |"
+        if (found := trend(parts)) is not None:
+            values = f"{found.slope:+.1f} ({found.at_most:+.1f})"
+            yield f"| slope of {name}, {unit} per hour (with a confidence of 95 % at most) | {values} |"
+    yield f"| explained by the restarts | {_listed(explained)} |"
+    yield f"| sessions that ended, and other errors that nobody asked for | {_listed(unexplained(seen, plan))} |"
+    yield f"| warnings and errors in the log that no restart explains | {_listed(seen.unasked_lines())} |"
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} x {what}" for what, count in counts.most_common()) or "0"
 
 
 def _parser() -> argparse.ArgumentParser:

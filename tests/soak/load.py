@@ -1,6 +1,7 @@
 """``python -m tests.soak.load``: a part of the sessions, in a process of its own.
 
-It writes a line of JSON every few seconds, and ends when its standard input does.
+It writes a line of JSON every few seconds. When its standard input ends, it waits until all messages are delivered, and
+says in its last line which were not.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 import random
 import ssl
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Final
@@ -23,6 +25,8 @@ logging.getLogger("asyncio").setLevel(logging.CRITICAL)
 
 _REPORT_EVERY: Final = 5.0
 _OPENED_PER_SECOND: Final = 100.0
+_UNDER_WAY: Final = 3.0
+_DELIVERED_WITHIN: Final = 30.0
 
 
 async def _main(options: argparse.Namespace) -> None:
@@ -30,27 +34,44 @@ async def _main(options: argparse.Namespace) -> None:
     tcp, tls, websocket = (("127.0.0.1", port) for port in options.ports)
     doors = Doors(tcp, tls, websocket, context)
     sessions = Sessions(doors, options.begun, random.Random(options.first))  # noqa: S311 - no secret
-    tasks = [asyncio.create_task(_report(sessions)), asyncio.create_task(asyncio.to_thread(sys.stdin.read))]
+    told_to_end = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
+    tasks = [asyncio.create_task(_report_often(sessions)), told_to_end]
     for number in range(options.first, options.first + options.count):
         tasks.append(asyncio.create_task(sessions.run(number)))
         await asyncio.sleep(1 / _OPENED_PER_SECOND)
     _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    sessions.send_no_more()
     for task in tasks:
         if task.done():
             task.result()  # of a session: a fault of the soak
+    await _delivered(sessions)
+    _report(sessions, missing=sessions.promises.missing())
+    for task in tasks:
         _ = task.cancel()
     _ = await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _report(sessions: Sessions) -> None:
+async def _delivered(sessions: Sessions) -> None:
+    """Wait until what is under way has its receipts, and all messages with a receipt have come."""
+    await asyncio.sleep(_UNDER_WAY)
+    deadline = time.monotonic() + _DELIVERED_WITHIN
+    while sessions.promises.missing() and time.monotonic() < deadline:  # noqa: ASYNC110 - often enough
+        await asyncio.sleep(1)
+
+
+async def _report_often(sessions: Sessions) -> None:
     while True:
         await asyncio.sleep(_REPORT_EVERY)
-        tally = sessions.tally
-        line = {
-            "latencies": tally.latencies, "errors": tally.errors, "counts": tally.counts, "connected": tally.connected,
-        }  # fmt: skip
-        print(json.dumps(line), flush=True)
-        tally.latencies, tally.errors, tally.counts = [], [], Counter()
+        _report(sessions)
+
+
+def _report(sessions: Sessions, **more: object) -> None:
+    tally = sessions.tally
+    line = {
+        "latencies": tally.latencies, "errors": tally.errors, "counts": tally.counts, "there": len(sessions.there),
+    }  # fmt: skip
+    print(json.dumps(line | more), flush=True)
+    tally.latencies, tally.errors, tally.counts = [], [], Counter()
 
 
 def _parser() -> argparse.ArgumentParser:

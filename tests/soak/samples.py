@@ -1,16 +1,23 @@
-"""What a soak measures, and whether it stays flat. Pure functions."""
+"""What a soak measures, and how fast it grows. Pure functions."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist, median
 from typing import Final, NamedTuple
 
 WINDOW: Final = 10.0
 """Seconds whose latencies make one percentile."""
 
+_SMOOTHED: Final = 30.0
+"""Seconds whose values make one point of a trend: the values of a moment depend on each other."""
 _SETTLING: Final = 30.0
 """Seconds after a restart of the broker in which latencies are not those of every day."""
+_CONFIDENCE: Final = 0.95
+_FREE: Final = 10
+"""Points that a trend needs beyond those that fix its line."""
 
 
 class Latency(NamedTuple):
@@ -25,6 +32,13 @@ class Point(NamedTuple):
 
     at: float
     value: float
+
+
+class Trend(NamedTuple):
+    """How fast a curve grows per hour, and the most that it may grow in truth, with a confidence of 95 %."""
+
+    slope: float
+    at_most: float
 
 
 @dataclass(frozen=True)
@@ -51,29 +65,58 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def curve(latencies: Iterable[Latency], share: float, outages: Sequence[Outage]) -> list[Point]:
-    """A percentile for each window without an outage, in milliseconds."""
+def curve(latencies: Iterable[Latency], share: float) -> list[Point]:
+    """A percentile for each window, in milliseconds."""
     windows: dict[int, list[float]] = {}
     for each in latencies:
-        if not any(outage.covers(each.at) for outage in outages):
-            windows.setdefault(int(each.at / WINDOW), []).append(each.seconds)
+        windows.setdefault(int(each.at / WINDOW), []).append(each.seconds)
     return [Point((n + 0.5) * WINDOW, percentile(found, share) * 1000) for n, found in sorted(windows.items())]
 
 
-def slope(points: Sequence[Point]) -> float:
-    """The growth per hour by least squares; 0 for fewer than two points."""
-    if len(points) < 2:
-        return 0.0
-    mean_at = sum(point.at for point in points) / len(points)
-    mean = sum(point.value for point in points) / len(points)
-    spread = sum((point.at - mean_at) ** 2 for point in points)
-    return 3600 * sum((point.at - mean_at) * (point.value - mean) for point in points) / spread
+def stretches(points: Sequence[Point], outages: Sequence[Outage]) -> list[list[Point]]:
+    """The points between restarts of the broker; those that a restart explains are left out."""
+    found: dict[int, list[Point]] = {}
+    for point in points:
+        if not any(outage.covers(point.at) for outage in outages):
+            found.setdefault(sum(outage.ended < point.at for outage in outages), []).append(point)
+    return [found[number] for number in sorted(found)]
 
 
-def growth(points: Sequence[Point]) -> float:
-    """How much the later half is above the earlier one, by their medians; 0 for fewer than two points."""
-    if len(points) < 2:
-        return 0.0
-    middle = len(points) // 2
-    earlier, later = points[:middle], points[middle:]
-    return percentile([p.value for p in later], 0.5) - percentile([p.value for p in earlier], 0.5)
+def levels(parts: Sequence[Sequence[Point]]) -> list[float]:
+    """The median of each stretch."""
+    return [median(point.value for point in part) for part in parts]
+
+
+def trend(parts: Sequence[Sequence[Point]]) -> Trend | None:
+    """The growth within stretches, by least squares: one slope for all, while each has a level of its own.
+
+    Returns:
+        Nothing, if there are too few points to tell.
+    """
+    smooth = [_smooth(part) for part in parts]
+    free = sum(map(len, smooth)) - len(smooth) - 1
+    if free < _FREE:
+        return None
+    spread = product = square = 0.0
+    for part in smooth:
+        at = sum(point.at for point in part) / len(part)
+        value = sum(point.value for point in part) / len(part)
+        spread += sum((point.at - at) ** 2 for point in part)
+        product += sum((point.at - at) * (point.value - value) for point in part)
+        square += sum((point.value - value) ** 2 for point in part)
+    slope = product / spread
+    error = math.sqrt(max(square - slope * product, 0.0) / free / spread)
+    return Trend(3600 * slope, 3600 * (slope + _quantile(free) * error))
+
+
+def _smooth(points: Iterable[Point]) -> list[Point]:
+    windows: dict[int, list[Point]] = {}
+    for point in points:
+        windows.setdefault(int(point.at / _SMOOTHED), []).append(point)
+    return [Point(median(p.at for p in each), median(p.value for p in each)) for each in windows.values()]
+
+
+def _quantile(free: int) -> float:
+    """Of Student's distribution, by the first term of its expansion; good to 1 % from ten degrees of freedom on."""
+    normal = NormalDist().inv_cdf(_CONFIDENCE)
+    return normal + (normal**3 + normal) / (4 * free)

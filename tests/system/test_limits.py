@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gateway.config.model import GatewayConfig
 from gateway.parity import AmqpBroker
 from gateway.server.process.gateway import Gateway
 from gateway.session.context import Hold
@@ -22,14 +23,18 @@ pytestmark = pytest.mark.system
 @asynccontextmanager
 async def limited(broker_url: str, **limits: Any) -> AsyncIterator[tuple[Gateway, Address]]:  # noqa: ANN401 - YAML
     """A gateway with the PROXY protocol, so that clients have any address. The virtual host `other` has no limits."""
-    config = parsed(
+    async with gateway_here(limiting(broker_url, limits)) as gateway:
+        yield gateway, gateway.addresses[0]
+
+
+def limiting(broker_url: str, limits: dict[str, Any]) -> GatewayConfig:
+    """The configuration of ``limited``."""
+    return parsed(
         broker_url,
         {"loopback_users": [], "journal": {"level": "off"}},
         listeners=[{"tcp": "127.0.0.1:0", "proxy_protocol": True}],
         virtual_hosts={"/": {"limits": limits}, "other": {"amqp_vhost": "/"}},
     )
-    async with gateway_here(config) as gateway:
-        yield gateway, gateway.addresses[0]
 
 
 def proxy_header(host: str) -> bytes:
@@ -180,3 +185,23 @@ async def test_a_rate_holds_every_session_of_a_user_but_not_a_gateway_that_stops
             await client.expect("ERROR", b"The gateway is stopping; connect again.\n", message="Shutting down")
             client.hang_up()
         await stopping
+
+
+async def test_a_rate_that_a_reload_adds_or_takes_away_is_for_new_sessions(broker_url: str) -> None:
+    slow = {"user": {"bytes_per_second": "1B", "burst": "1s"}}
+    async with (
+        within(),
+        limited(broker_url) as (gateway, address),
+        StompClient.logged_in(address, preface=proxy_header("192.0.2.1")) as free,
+    ):
+        await gateway.apply(limiting(broker_url, slow))
+        async with StompClient.logged_in(address, preface=proxy_header("192.0.2.2")):
+            await held(gateway, 1)
+            await free.ask("SEND", destination="/topic/t")
+            await gateway.apply(limiting(broker_url, {}))
+            async with StompClient.logged_in(address, preface=proxy_header("192.0.2.3")) as freed:
+                await freed.ask("SEND", destination="/topic/t")
+                await freed.disconnect()
+            await held(gateway, 1)
+        assert holds(gateway, "/") == 1
+        await free.disconnect()

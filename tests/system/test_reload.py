@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -360,6 +361,7 @@ async def test_a_refused_reload_leaves_no_journal_open(
     document["defaults"] |= {"journal": journal | {"rotate_bytes": "8MiB"}}
     taken = {"tcp": f"127.0.0.1:{broker.amqp_port}"}
     assert (await asked(process, document | {"listeners": [TCP, taken]})).status == 422
+    assert os.listdir(tmp_path) == []
     # An open directory would keep the refused settings until a restart.
     document["defaults"] |= {"journal": journal | {"rotate_bytes": "9MiB"}}
     assert (await asked(process, document)).json == {"changes": ["virtual host /: journal"], "restart": []}
@@ -438,6 +440,9 @@ async def test_hang_ups_in_a_row_and_during_the_stop_do_no_harm(
     await process.until_logged("drain announced")
     process.child.send_signal(signal.SIGHUP)
     assert (await (await admin_of(process)).ask("/api/reload", "POST")).status == 409
+    printed = await asyncio.to_thread(command, process)
+    assert printed.returncode == ExitCode.FAILURE
+    assert "The gateway is stopping and does not read its configuration any more." in printed.stderr
     async with StompClient.logged_in(process.address) as client, within():
         await client.disconnect()
     process.terminate()

@@ -23,6 +23,7 @@ def setups() -> Iterator[Setups]:
             pytest.skip("the tests may not configure the broker that AMQP_URL names")
         with Setups.on(broker) as setups:
             yield setups
+        broker.kill()  # an orderly stop takes seconds
 
 
 # One setup after the other, because the plugin restarts for each.

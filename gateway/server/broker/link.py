@@ -59,8 +59,8 @@ class LinkUser(FaultOwner, Protocol):
     def link_lost(self, link: Link) -> None:
         """The link is closed."""
 
-    def leave(self, link: Link) -> None:
-        """The link drains."""
+    async def leave(self, link: Link) -> None:
+        """The link drains: use it no longer, if nothing can be lost by that. Asked again and again."""
 
     def window_full(self) -> None:
         """Publish no more for now."""

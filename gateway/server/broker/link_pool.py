@@ -29,9 +29,9 @@ from gateway.server.broker.connector import Credentials
 from gateway.server.broker.dial_slots import DialSlots
 from gateway.server.broker.dialer import Dialer
 from gateway.server.broker.link import Link
+from gateway.server.broker.link_drain import LinkDrain
 from gateway.server.broker.login_links import LoginLinks
 from gateway.server.broker.queue_declare import QueueConflictLog
-from gateway.server.fault_boundary import guarded
 from gateway.server.log_limits import LogLimits
 from gateway.server.paced_work import PacedWork
 from gateway.server.stats import GatewayStats
@@ -75,6 +75,7 @@ class LinkPool:
     ) -> None:
         # Every open link.
         self.links: set[Link] = set()
+        self.drain = LinkDrain(self.links, spawn)
         self.dialer = Dialer(clock, contexts, log_limits, paced)
         self._slots = DialSlots()
         self.queue_conflicts = QueueConflictLog()
@@ -223,7 +224,7 @@ class LinkPool:
         draining = sum(link.drain() for link in concerned if link.broker != preferred)
         for login in self._logins:
             if self._stats.label(login.virtual_host.name) == label:
-                login.is_refused = False
+                login.replace_again()
         return draining
 
     def use(self, find_virtual_host: FindVirtualHost) -> None:
@@ -242,14 +243,6 @@ class LinkPool:
         for name, count in draining.items():
             if count:
                 log.info("links draining", virtual_host=name, draining=count)
-
-    def drain_links(self) -> None:
-        """Let sessions leave the links that drain, and close those that are drained. Called about once a second."""
-        for link in [link for link in self.links if link.is_draining and not link.is_closing]:
-            for user in tuple(link.users):
-                guarded(user, user.leave, link)
-            if link.is_idle:
-                self._spawn(link.close())
 
     def close_idle(self) -> None:
         """Close the shared links that no session has used for a while."""

@@ -1,12 +1,12 @@
 """Limits on the number of sessions and on their rates: by virtual host, by user, by address.
 
-All sessions of one user in one virtual host share one scope, and so do all sessions from one address. A scope has a
-bucket for messages and one for bytes, if its virtual host limits them. A bucket fills at its rate and holds a burst.
+All sessions of one user in one virtual host share a rate, and so do all sessions from one address, if the virtual host
+limits them. A rate has a bucket for messages and one for bytes. A bucket fills at its rate and holds a burst.
 After each read a session is charged for it, and may go into debt; it is not read again until its debt is paid. Each
-session waits only for the debt after its own read, so the sessions of one scope take turns, and together they keep to
-the rate.
+session waits only for the debt after its own read, so the sessions that share a rate take turns, and together they keep
+to it.
 
-A scope without a session is forgotten when its buckets are full, because a new one would be the same.
+A rate without a session is forgotten when its buckets are full, because a new one would be the same.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _ADDRESS: Final = "address"
 # A turn of a client whose message rate is limited, in seconds of that rate.
 _TURN: Final = 0.1
 
-_ScopeKey = tuple[str, str, str]
-"""The virtual host, user or address, and its name."""
+_Scope = tuple[str, str, str]
+"""The virtual host, user or address, and its name; the last two are empty for the virtual host itself."""
 
 
 class LimitReachedError(GatewayError):
@@ -67,30 +67,19 @@ class Bucket:
         return min(self._size, self._left + (now - self._at) * self.rate)
 
 
-class _RateScope:
-    """All sessions of one user, or from one address, in one virtual host."""
+class _Rate:
+    """A rate of one user, or of one address, in one virtual host, and the sessions that share it."""
 
-    __slots__ = ("_bytes", "limit", "messages", "sessions")
+    __slots__ = ("_bytes", "messages", "sessions")
 
     def __init__(self, limit: Limit, now: float) -> None:
         self.sessions = 0
-        self.messages: Bucket | None
-        self._bytes: Bucket | None
-        self.change(limit, now)
-
-    def change(self, limit: Limit, now: float) -> None:
-        """Begin with another limit, without debts."""
 
         def bucket(rate: int | None) -> Bucket | None:
             return None if rate is None else Bucket(rate, limit.burst, now)
 
-        self.limit = limit
         self.messages = bucket(limit.messages_per_second)
         self._bytes = bucket(limit.bytes_per_second)
-
-    @property
-    def has_rates(self) -> bool:
-        return self.messages is not None or self._bytes is not None
 
     def take(self, messages: int, size: int, now: float) -> float:
         """Charge for messages and bytes; the seconds until the greater debt is paid."""
@@ -106,23 +95,22 @@ class SessionRates:
     """The rates that one session has to keep. Call ``release`` when the session is over."""
 
     def __init__(
-        self, limits: SessionLimits, virtual_host: str, scopes: tuple[_RateScope, ...], clock: Callable[[], float]
+        self, limits: SessionLimits, scopes: tuple[_Scope, ...], rates: tuple[_Rate, ...], clock: Callable[[], float]
     ) -> None:
         self._limits = limits
-        self._virtual_host = virtual_host
         self._scopes = scopes
-        self._limited = tuple(scope for scope in scopes if scope.has_rates)
+        self._rates = rates
         self._clock = clock
 
     @property
     def has_rates(self) -> bool:
         """Whether any rate is limited."""
-        return bool(self._limited)
+        return bool(self._rates)
 
     @property
     def max_frames_per_turn(self) -> int:
         """Frames that the session may have carried out in one turn; one read may hold the messages of many seconds."""
-        rates = [scope.messages.rate for scope in self._limited if scope.messages is not None]
+        rates = [rate.messages.rate for rate in self._rates if rate.messages is not None]
         return max(1, int(min(rates) * _TURN)) if rates else NO_TURN_LIMIT
 
     def charge(self, messages: int, size: int) -> float:
@@ -131,13 +119,13 @@ class SessionRates:
         HOT: once per read of a client whose rate is limited.
         """
         now = self._clock()
-        return max((scope.take(messages, size, now) for scope in self._limited), default=0.0)
+        return max((rate.take(messages, size, now) for rate in self._rates), default=0.0)
 
     def release(self) -> None:
         """The session is over."""
         scopes, self._scopes = self._scopes, ()
         if scopes:
-            self._limits.leave(self._virtual_host, scopes)
+            self._limits.leave(scopes, self._rates)
 
 
 class SessionLimits:
@@ -146,21 +134,20 @@ class SessionLimits:
     def __init__(self, clock: Callable[[], float], failed_logins: FailedLoginLimits | None = None) -> None:
         self.failed_logins = FailedLogins(failed_logins or FailedLoginLimits(), clock)
         self._clock = clock
-        self._sessions: Counter[str] = Counter()
-        self._scopes: dict[_ScopeKey, _RateScope] = {}
+        self._sessions: Counter[_Scope] = Counter()
+        # A rate that a reload has changed is another one: sessions keep the rates that they logged in with.
+        self._rates: dict[tuple[_Scope, tuple[object, ...]], _Rate] = {}
 
     def sessions(self, virtual_host: str, *, login: str | None = None, host: str | None = None) -> int:
         """Number of sessions in a virtual host: all, those of one user, or those from one address."""
-        if login is None and host is None:
-            return self._sessions[virtual_host]
-        key = (virtual_host, _ADDRESS, network_of(host)) if host is not None else (virtual_host, _USER, login or "")
-        scope = self._scopes.get(key)
-        return 0 if scope is None else scope.sessions
+        if host is not None:
+            return self._sessions[virtual_host, _ADDRESS, network_of(host)]
+        return self._sessions[(virtual_host, "", "") if login is None else (virtual_host, _USER, login)]
 
     @property
-    def scopes(self) -> int:
-        """Number of users and addresses that are remembered."""
-        return len(self._scopes)
+    def remembered(self) -> int:
+        """Number of virtual hosts, users and addresses with sessions, and of rates."""
+        return len(self._sessions) + len(self._rates)
 
     def check(self, virtual_host: VirtualHost, host: str) -> None:
         """Check the limits before the broker is asked about a login.
@@ -183,35 +170,37 @@ class SessionLimits:
         limits, name = virtual_host.limits, virtual_host.name
         self.check(virtual_host, host)
         _check(limits.user.sessions, self.sessions(name, login=login), f"The user '{login}'")
-        keys = ((name, _USER, login), limits.user), ((name, _ADDRESS, network_of(host)), limits.address)
-        scopes = tuple(self._scope(key, limit) for key, limit in keys)
-        for scope in scopes:
-            scope.sessions += 1
-        self._sessions[name] += 1
-        return SessionRates(self, name, scopes, self._clock)
+        user, address = (name, _USER, login), (name, _ADDRESS, network_of(host))
+        scopes = (name, "", ""), user, address
+        self._sessions.update(scopes)
+        rates = tuple(self._rate(scope, limit) for scope, limit in ((user, limits.user), (address, limits.address)))
+        return SessionRates(self, scopes, tuple(rate for rate in rates if rate is not None), self._clock)
 
-    def _scope(self, key: _ScopeKey, limit: Limit) -> _RateScope:
-        scope = self._scopes.get(key)
-        if scope is None:
-            scope = self._scopes[key] = _RateScope(limit, self._clock())
-        elif scope.limit != limit:
-            # The configuration was reloaded: all sessions share a rate, so the new one holds for those of before too.
-            scope.change(limit, self._clock())
-        return scope
+    def _rate(self, scope: _Scope, limit: Limit) -> _Rate | None:
+        """The rate that the next session of a scope shares; None without a limit."""
+        if limit.messages_per_second is None and limit.bytes_per_second is None:
+            return None
+        key = scope, (limit.messages_per_second, limit.bytes_per_second, limit.burst)
+        rate = self._rates.get(key)
+        if rate is None:
+            rate = self._rates[key] = _Rate(limit, self._clock())
+        rate.sessions += 1
+        return rate
 
-    def leave(self, virtual_host: str, scopes: tuple[_RateScope, ...]) -> None:
+    def leave(self, scopes: tuple[_Scope, ...], rates: tuple[_Rate, ...]) -> None:
         """A session is over; ``SessionRates.release`` calls this."""
+        for rate in rates:
+            rate.sessions -= 1
         for scope in scopes:
-            scope.sessions -= 1
-        self._sessions[virtual_host] -= 1
-        if not self._sessions[virtual_host]:
-            del self._sessions[virtual_host]
+            self._sessions[scope] -= 1
+            if not self._sessions[scope]:
+                del self._sessions[scope]
 
     def forget_idle(self) -> None:
-        """Forget users and addresses without sessions and debts. Called about once a second."""
+        """Forget rates without sessions and debts. Called about once a second."""
         now = self._clock()
-        for key in [key for key, scope in self._scopes.items() if scope.is_idle(now)]:
-            del self._scopes[key]
+        for key in [key for key, rate in self._rates.items() if rate.is_idle(now)]:
+            del self._rates[key]
 
 
 def _check(limit: int | None, sessions: int, scope: str) -> None:

@@ -36,8 +36,8 @@ class ConnectionLimits:
         self._address = address
         self._log_limiter = log_limiter
         self._refused = refused
-        # By connection, its address until it has logged in.
-        self._connections: dict[object, str] = {}
+        # By connection, its address, which may be empty, while it counts for it: until it has logged in.
+        self._connections: dict[object, str | None] = {}
         self._unauthenticated: Counter[str] = Counter()
 
     @property
@@ -55,7 +55,7 @@ class ConnectionLimits:
         if most is not None and len(self._connections) >= most:
             self._refuse(OF_LISTENER, "The listener", most)
         connection = object()
-        self._connections[connection] = ""
+        self._connections[connection] = None
         on_closed, on_login = partial(self._closed, connection), partial(self._logged_in, connection)
         return AcceptedConnection(peer, now, self._log_limiter, on_closed, on_login, connection)
 
@@ -79,13 +79,13 @@ class ConnectionLimits:
     def _logged_in(self, connection: object) -> None:
         if connection in self._connections:
             self._leave(self._connections[connection])
-            self._connections[connection] = ""
+            self._connections[connection] = None
 
     def _closed(self, connection: object) -> None:
-        self._leave(self._connections.pop(connection, ""))
+        self._leave(self._connections.pop(connection, None))
 
-    def _leave(self, address: str) -> None:
-        if address:
+    def _leave(self, address: str | None) -> None:
+        if address is not None:
             self._unauthenticated[address] -= 1
             if not self._unauthenticated[address]:
                 del self._unauthenticated[address]

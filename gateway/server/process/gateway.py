@@ -189,7 +189,12 @@ class Gateway:
             GatewayError: it cannot be used; nothing has changed.
         """
         journal = self.journal.prepare(config)
-        changes = await self._listeners.change(config.listeners)
+        try:
+            changes = await self._listeners.change(config.listeners)
+        except BaseException:
+            # Also when the gateway stops meanwhile.
+            journal.discard()
+            raise
         if config.logging != self.config.logging:
             configure_logs(config.logging)
         self.config = config
@@ -237,7 +242,7 @@ class Gateway:
         for client in tuple(self.clients):
             guarded(client, client.time_passed, now)
         guarded(self, self.limits.forget_idle)
-        guarded(self, self.pool.drain_links)
+        guarded(self, self.pool.drain.sweep)
         guarded(self, self.pool.close_idle)
 
     def failed(self, error: Exception) -> None:

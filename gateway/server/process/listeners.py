@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,25 +54,27 @@ class Listeners:
             ListenError: one cannot be opened; the others are closed again, and have accepted no client.
         """
         opened: dict[OpenListener, set[asyncio.Transport]] = {}
-        for listener in listeners:
-            handshakes: set[asyncio.Transport] = set()
-            one = OpenListener(
-                listener,
-                self._maker(listener, handshakes),
-                self._contexts,
-                self._context.log_limits.of_listener(),
-                self._context.stats.connections_refused,
-            )
-            try:
-                await one.bind()
-            except OSError as error:
-                if error.errno == errno.EAFNOSUPPORT and _is_served_by_ipv4(listener.address, listeners):
-                    log.warning("no ipv6", address=str(listener.address))
-                    continue
-                for each in opened:
-                    each.close()
-                raise ListenError(str(listener.address), error) from error
-            opened[one] = handshakes
+        # Also when the gateway stops meanwhile: a name lookup may take long.
+        with contextlib.ExitStack() as closing:
+            for listener in listeners:
+                handshakes: set[asyncio.Transport] = set()
+                one = OpenListener(
+                    listener,
+                    self._maker(listener, handshakes),
+                    self._contexts,
+                    self._context.log_limits.of_listener(),
+                    self._context.stats.connections_refused,
+                )
+                closing.callback(one.close)
+                try:
+                    await one.bind()
+                except OSError as error:
+                    if error.errno == errno.EAFNOSUPPORT and _is_served_by_ipv4(listener.address, listeners):
+                        log.warning("no ipv6", address=str(listener.address))
+                        continue
+                    raise ListenError(str(listener.address), error) from error
+                opened[one] = handshakes
+            closing.pop_all()
         self._open |= opened
         for one in opened:
             one.accept()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import random
 import threading
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 
@@ -73,6 +74,22 @@ def test_a_line_without_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyP
     found = list(raw_lines(io.BytesIO(content), rest=True))
     assert [(len(line), position) for line, position in found] == [(100, 5001), (4, 5006)]
     assert [len(line) for line in raw_lines_backwards(io.BytesIO(content), len(content))] == [4, 100]
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_line_without_end_is_kept_up_to_a_megabyte(backwards: bool) -> None:
+    content = b"x" * (64 << 20) + b"\n"
+    file = io.BytesIO(content)
+    tracemalloc.start()
+    try:
+        (line,) = (
+            raw_lines_backwards(file, len(content)) if backwards else (line for line, _ in raw_lines(file, rest=True))
+        )
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(line) == 1 << 20
+    assert peak < 8 << 20
 
 
 @pytest.mark.parametrize(

@@ -395,6 +395,23 @@ def test_what_waits_for_the_disk_is_bounded_in_bytes_too(
     assert writer.close()
 
 
+def test_so_much_waits_for_the_disk_and_no_more(tmp_path: Path, clock: ManualClock, stuck: threading.Event) -> None:
+    """The bounds that docs/limits.md has, as they are."""
+    settings = WriterSettings(tmp_path, "node-1")
+    many, large = Writer(settings, clock, 1), Writer(settings, clock, 2)
+    for writer, text, lines_taken in ((many, "x", 127 * BATCH), (large, "x" * 20_000, 4 * BATCH)):
+        writer.probe()
+        writer.start()
+        batch = [ErrorLine(clock.time, 0, text)] * BATCH
+        for _ in range(lines_taken // BATCH + 3):
+            writer.events.extend(batch)
+            writer.flush()
+        assert writer.dropped == 3 * BATCH
+    stuck.set()
+    assert many.close()
+    assert large.close()
+
+
 def test_gateways_that_start_at_the_same_moment_do_not_disturb_each_other(tmp_path: Path, clock: ManualClock) -> None:
     """All of them process 1, each in a container of its own."""
     failures: list[OSError] = []

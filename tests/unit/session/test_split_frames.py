@@ -22,8 +22,8 @@ OTHERS = (encode(b"CONNECTED", [(b"version", b"1.2")]), encode_receipt(b"MESSAGE
 
 
 def delivered(body: bytes, properties: bytes, mode: AckMode, *, shows_ack: bool) -> list[bytes]:
-    subscription = Subscription(b"T_1", b"1", mode, b"session-1", shows_ack=shows_ack, window=100, base=0)
-    subscription.deliver(7, True, ROUTE, properties, body)
+    subscription = Subscription(b"T_1", b"1", mode, b"session-1", shows_ack=shows_ack, window=100, base=6)
+    subscription.deliver(1, True, ROUTE, properties, body)
     return subscription.output
 
 

@@ -5,6 +5,7 @@ import tracemalloc
 import pytest
 
 from gateway.amqp.properties import Properties, encode_around_table, table_entries
+from gateway.errors import CodecError
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.subscription import Subscription
 from tests.support.playbook import NO_PROPERTIES, OF_STREAM, TO_QUEUE, settlements_in_words
@@ -433,3 +434,16 @@ def test_a_client_cannot_acknowledge_by_guessing_what_it_never_got(mode: AckMode
     found = subscription(mode, delivered=2)
     drop_for_requeue(found, 3)
     assert not found.ledger.is_outstanding(3)
+
+
+# A broker that makes up its delivery tags: nothing here would have a bound.
+
+
+@pytest.mark.parametrize("tag", [0, 2, 4, 1 << 63])
+@pytest.mark.parametrize("drops", [False, True])
+def test_delivery_tags_that_do_not_count_on_are_refused(tag: int, drops: bool) -> None:
+    found = subscription(delivered=2)
+    take = found.drop_for_requeue if drops else found.deliver
+    with pytest.raises(CodecError, match="delivery tags"):
+        take(tag, False, TO_QUEUE, NO_PROPERTIES, b"x")
+    assert (found.ledger.last_tag, found.output) == (2, [])

@@ -149,3 +149,12 @@ def test_work_for_a_chunk_of_many_frames_grows_with_its_length_only(frame: bytes
         return chunk.work
 
     assert work(4_000) < 5 * work(1_000)
+
+
+def test_a_length_is_the_same_mistake_in_a_block_that_is_known() -> None:
+    """More digits than any number may have; here they are zeros, so that the number itself would be in order."""
+    decoder = Decoder()
+    read(decoder, b"SEND\ndestination:/queue/a\ncontent-length:1\n\nx\0")
+    decoder.feed(b"SEND\ndestination:/queue/a\ncontent-length:" + b"0" * 1500 + b"1\n\nx\0")
+    with pytest.raises(FrameError, match="content-length"):
+        decoder.next_frame()

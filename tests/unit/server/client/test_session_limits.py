@@ -121,7 +121,7 @@ def test_sessions_are_counted_whether_limited_or_not() -> None:
         each.release()
     assert limits.sessions("/") == limits.sessions("/", login="a") == limits.sessions("/", host="10.0.0.1") == 0
     limits.forget_idle()
-    assert limits.scopes == 0
+    assert limits.remembered == 0
 
 
 @pytest.mark.parametrize(
@@ -203,25 +203,28 @@ def test_a_debt_outlives_the_session() -> None:
     again.release()
     clock.now += 10.9
     limits.forget_idle()
-    assert limits.scopes == 1
+    assert limits.remembered == 1
     clock.now += 0.2
     limits.forget_idle()
-    assert limits.scopes == 0
+    assert limits.remembered == 0
 
 
-def test_after_a_reload_all_sessions_of_a_user_have_the_new_rate_as_soon_as_one_has_logged_in() -> None:
+def test_after_a_reload_sessions_keep_the_rates_that_they_logged_in_with() -> None:
     limits = SessionLimits(Clock())
-    before, after = (virtual_host(f"{{user: {{messages_per_second: {rate}, burst: 1}}}}") for rate in (1, 100))
-    first = limits.enter(before, "a", "10.0.0.1")
+    slow, fast = (virtual_host(f"{{user: {{messages_per_second: {rate}, burst: 1}}}}") for rate in (1, 100))
+    free = limits.enter(virtual_host(), "a", "10.0.0.1")
+    first, second, third = (limits.enter(host, "a", "10.0.0.1") for host in (slow, fast, slow))
     assert first.charge(11, 0) == 10.0
-    second = limits.enter(after, "a", "10.0.0.1")
-    assert (second.charge(50, 0), first.charge(50, 0)) == (0, 0)
-    assert first.charge(100, 0) == 1.0
-    # The same limit again changes nothing.
-    assert limits.enter(after, "a", "10.0.0.1").charge(0, 0) == 1.0
-    # Without a rate from now on; one that was limited must not fail.
-    limits.enter(virtual_host(), "a", "10.0.0.1")
-    assert first.charge(1000, 0) == 0
+    # Those with the same rate share it, and no others.
+    assert (second.charge(50, 0), free.charge(1000, 0)) == (0, 0)
+    assert third.charge(1, 0) == 11.0
+    assert limits.enter(fast, "a", "10.0.0.1").charge(60, 0) == pytest.approx(0.1)
+    # The number of sessions is that of all.
+    with pytest.raises(LimitReachedError):
+        limits.enter(virtual_host("{user: {sessions: 5, messages_per_second: 1}}"), "a", "10.0.0.1")
+    # A changed number of sessions leaves the rate as it is.
+    more = virtual_host("{user: {sessions: 9, messages_per_second: 1, burst: 1}}")
+    assert limits.enter(more, "a", "10.0.0.1").charge(0, 0) == 11.0
 
 
 # The rate_limiter of one client.

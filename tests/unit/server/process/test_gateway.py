@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from deploy.local.ports import free_ports
 from gateway.config.loader import parse
+from gateway.errors import JournalError
 from gateway.server.client.connection import ClientConnection
 from tests.support.deadline import within
 from tests.support.gateway import gateway_here
@@ -59,3 +64,47 @@ async def test_deadlines_hold_while_sessions_wait_for_their_turn_in_a_drain_of_h
             await checked.wait()
             await gateway.stop()
     assert spreads[0] == 2.0
+
+
+_FILE = "listeners: [{{tcp: '127.0.0.1:0'}}{listeners}]\ndefaults: {{journal: {journal}}}\n"
+_OFF = "{level: off}"
+
+
+async def test_a_stop_during_a_reload_leaves_no_listener_and_no_journal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The name of the last listener's address is looked up for ever."""
+    loop, is_asked, [port] = asyncio.get_running_loop(), asyncio.Event(), free_ports(1)
+    lookup = loop.getaddrinfo
+
+    async def hang(host: str, *args: Any, **options: Any) -> list[Any]:  # noqa: ANN401 - as the loop's own
+        if host == "slow.example":
+            is_asked.set()
+            await asyncio.Event().wait()
+        return await lookup(host, *args, **options)
+
+    monkeypatch.setattr(loop, "getaddrinfo", hang)
+    listeners = f", {{tcp: '127.0.0.1:{port}'}}, {{tcp: 'slow.example:1'}}"
+    before = parse(_FILE.format(listeners="", journal=_OFF), environment={})
+    after = parse(_FILE.format(listeners=listeners, journal=f"{{directory: {tmp_path}/a/b}}"), environment={})
+    async with within(), gateway_here(before) as gateway:
+        reload = asyncio.create_task(gateway.apply(after))
+        await is_asked.wait()
+        reload.cancel()
+        await asyncio.wait([reload])
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+        assert os.listdir(tmp_path) == []
+        assert gateway.config is before
+
+
+async def test_a_journal_that_cannot_be_opened_leaves_nothing_of_the_others(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    before = parse(_FILE.format(listeners="", journal=_OFF), environment={})
+    hosts = f"virtual_hosts: {{/: {{}}, bad: {{journal: {{directory: {tmp_path}/file/journal}}}}}}"
+    after = parse(_FILE.format(listeners="", journal=f"{{directory: {tmp_path}/a/b}}") + hosts, environment={})
+    async with within(), gateway_here(before) as gateway:
+        with pytest.raises(JournalError, match="Not a directory"):
+            await gateway.apply(after)
+        assert os.listdir(tmp_path) == ["file"]
+        assert not gateway.journal.is_on

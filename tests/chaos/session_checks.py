@@ -1,0 +1,63 @@
+"""What must hold of the sessions of a run: none ends without a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.chaos.history import GRACE, LOSSES, History, Span, any_overlap
+from tests.chaos.recording import Ended, Fault
+from tests.chaos.schedule import CLIENT_LOSSES, GATEWAY_ENDS, Harm
+from tests.chaos.verdict import Check, Excuse, Outcome
+
+_LOGIN_TIMEOUT = 12.0
+"""Without riding through, logins fail so long after the link has gone: while the broker is sought."""
+
+_LOGIN_WAITS = 8.0
+"""With riding through, logins fail if the broker was away for so long."""
+
+_CARRIED_OUT_WITHIN = 10.0
+"""Seconds in which what a half-closed client sent is carried out, once there is a broker."""
+
+
+def ended_sessions(history: History) -> Iterator[Outcome]:
+    """A session ends when its client wants it, when its connection or its gateway is lost, and for no other reason."""
+    cuts = dict(enumerate(history.recording.faults(CLIENT_LOSSES)))
+    for event in history.ended:
+        if event.wanted and not event.error:
+            yield Outcome(Check.SESSION)
+            continue
+        since = history.began.get((event.client, event.connection))
+        told = "could not log in" if since is None else f"began at {since:.3f}"
+        ended = f"ended: session {event.connection} of {event.client}, {told}, at {event.at:.3f}: {event.error or '-'}"
+        # One cut of a connection is the end of one session.
+        cut = next((each for each, fault in cuts.items() if _is_cut_by(history, event, since, fault)), None)
+        if cut is not None:
+            del cuts[cut]
+        excuse = Excuse.CLIENT_CUT if cut is not None else _why_ended(history, event, since)
+        yield Outcome(Check.SESSION, ended, excuse)
+
+
+def _is_cut_by(history: History, event: Ended, since: float | None, fault: Fault) -> bool:
+    if fault.client != event.client or event.at < fault.at:
+        return False
+    if fault.harm is Harm.CLIENT_HALF_CLOSE and since is not None and since <= fault.at:
+        # What it sent is carried out first, however long the broker is away.
+        losses = [loss for loss in history.losses if loss.begin <= event.at]
+        return event.at <= max([fault.until, *(loss.end for loss in losses)]) + _CARRIED_OUT_WITHIN
+    return event.at <= fault.until + GRACE
+
+
+def _why_ended(history: History, event: Ended, since: float | None) -> Excuse | None:
+    ends = [Span(fault.at, fault.until + GRACE) for fault in history.recording.faults(GATEWAY_ENDS)]
+    if any(span.overlaps(event.at, event.at) and (since is None or since <= span.end - GRACE) for span in ends):
+        return Excuse.GATEWAY_ENDED
+    faults = history.recording.faults(LOSSES)
+    if not history.promise.ride_through:
+        lost = [Span(fault.at - GRACE, fault.until + _LOGIN_TIMEOUT) for fault in faults]
+        return Excuse.NOT_RIDING if any_overlap(lost, event.at, event.at) else None
+    if since is None:
+        # A client that connects meanwhile waits for the broker as long as it may take to log in.
+        away = [Span(each.at, each.until + GRACE) for each in faults if each.until - each.at >= _LOGIN_WAITS]
+        if any_overlap(away, event.at, event.at):
+            return Excuse.NO_BROKER
+    return None
