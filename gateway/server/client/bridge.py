@@ -254,6 +254,10 @@ class Bridge:
         """Too much is on its way over the publishing link: others have their turn."""
         self._publishing.window_full()
 
+    def keep_to_window(self) -> None:
+        """The session is about to send much: it waits while too much is on its way over the publishing link."""
+        self._publishing.keep_to_window()
+
     def window_open(self) -> None:
         """There is room again, and it is this session's turn."""
         link = self._publishing.window_open()

@@ -148,6 +148,12 @@ class PublishingChannel:
             self._session.release(Hold.LINK_WRITE)
         return is_lost
 
+    def keep_to_window(self) -> None:
+        """Much is about to be published: not while too much is on its way over the link."""
+        window = None if self._channel is None or self._is_window_full else self._channel.link.window
+        if window is not None:
+            window.enter(self._owner)
+
     def window_full(self) -> None:
         """Too much is on its way over the link: others have their turn."""
         self._is_window_full = True
