@@ -163,8 +163,8 @@ async def test_s_client_has_the_versions_and_ciphers_of_the_configuration(gatewa
     assert await asyncio.to_thread(versions, old) == [True, False]
     assert await asyncio.to_thread(versions, old, "-cipher", "ECDHE+AES256:!AESGCM") == [True, False]
     printed = await asyncio.to_thread(s_client, usual, "-tls1_1", "-cipher", "ALL:@SECLEVEL=0")
-    assert "CONNECTED\nserver" not in printed
-    assert "alert protocol version" in printed or "no protocols available" in printed
+    assert "error" in printed
+    assert "CONNECTED" not in printed
 
 
 @OPENSSL
@@ -189,6 +189,6 @@ async def test_a_certificate_is_refused_as_soon_as_it_is_in_the_list_of_revoked_
         authority.revoke(directory, "followed", bad)
         await process.until_logged("certificate changed")
         assert "RECEIPT\nreceipt-id:r" in await asyncio.to_thread(welcome, process, good)
-        assert "alert certificate revoked" in await asyncio.to_thread(welcome, process, bad)
+        assert "RECEIPT" not in await asyncio.to_thread(welcome, process, bad)
         (line,) = await process.until_logged("tls handshake failed")
     assert line["reason"] == "the client's certificate is not accepted: certificate revoked"

@@ -23,6 +23,9 @@ from gateway.session.queues import Argument, QueueSpec
 
 _CLOSE: Final = commands.Channel.Close(reply_code=200, reply_text="", class_id=0, method_id=0)
 
+# The priority of a consumer has to be a number.
+_REFUSED_ARGUMENT: Final = {"x-priority": "none"}
+
 
 class LinkChannel:
     """A channel of a link, for one purpose of one session: publishing, one subscription, or declarations.
@@ -149,6 +152,14 @@ class LinkChannel:
         both = asyncio.gather(consuming, self.bind(queue, *binding))
         both.add_done_callback(_retrieve)
         return both
+
+    def may_consume(self, queue: str) -> Awaitable[object]:
+        """Ask whether a queue may be consumed, without doing it (basic.consume); the broker always refuses.
+
+        If permissions and the queue are there, it refuses the argument (406): no consumer begins, which would take a
+        message, and with which an auto-delete queue would end.
+        """
+        return self._call(_BasicConsume(queue=queue, arguments=dict[str, Any](_REFUSED_ARGUMENT)))
 
     def cancel(self) -> Awaitable[object]:
         """Stop the consumer (basic.cancel)."""

@@ -23,15 +23,15 @@ import structlog
 
 from gateway.config.virtual_host import FindVirtualHost, VirtualHost
 from gateway.journal.journal import Journal
-from gateway.server.broker.broker_errors import LinkDownError
+from gateway.server.broker.broker_errors import BROKER_FAULTS, LinkDownError
 from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.dial_slots import DialSlots
 from gateway.server.broker.dialer import Dialer
 from gateway.server.broker.link import Link
+from gateway.server.broker.link_drain import LinkDrain
 from gateway.server.broker.login_links import LoginLinks
 from gateway.server.broker.queue_declare import QueueConflictLog
-from gateway.server.fault_boundary import guarded
 from gateway.server.log_limits import LogLimits
 from gateway.server.paced_work import PacedWork
 from gateway.server.stats import GatewayStats
@@ -75,6 +75,7 @@ class LinkPool:
     ) -> None:
         # Every open link.
         self.links: set[Link] = set()
+        self.drain = LinkDrain(self.links, spawn)
         self.dialer = Dialer(clock, contexts, log_limits, paced)
         self._slots = DialSlots()
         self.queue_conflicts = QueueConflictLog()
@@ -106,6 +107,16 @@ class LinkPool:
         self.links.discard(link)
         if not link.is_closing:
             self._stats.host(self._stats.label(link.virtual_host)).links_lost += 1
+            if link.closed is not None and link.closed.code in BROKER_FAULTS:
+                self.dialer.link_lost(link.broker)
+
+    def is_unsettled(self, virtual_host: VirtualHost) -> bool:
+        """Whether a broker of a virtual host went or came so lately that sessions ride through what they feel of it.
+
+        Then a queue may be without a leader. Without such a change, one that takes no message is full.
+        """
+        upstream = virtual_host.upstream
+        return self._clock() - self.dialer.changed_at(upstream) < upstream.ride_through
 
     async def log_in(
         self, virtual_host: VirtualHost, credentials: Credentials, client: str, session: str
@@ -223,7 +234,7 @@ class LinkPool:
         draining = sum(link.drain() for link in concerned if link.broker != preferred)
         for login in self._logins:
             if self._stats.label(login.virtual_host.name) == label:
-                login.is_refused = False
+                login.replace_again()
         return draining
 
     def use(self, find_virtual_host: FindVirtualHost) -> None:
@@ -242,14 +253,6 @@ class LinkPool:
         for name, count in draining.items():
             if count:
                 log.info("links draining", virtual_host=name, draining=count)
-
-    def drain_links(self) -> None:
-        """Let sessions leave the links that drain, and close those that are drained. Called about once a second."""
-        for link in [link for link in self.links if link.is_draining and not link.is_closing]:
-            for user in tuple(link.users):
-                guarded(user, user.leave, link)
-            if link.is_idle:
-                self._spawn(link.close())
 
     def close_idle(self) -> None:
         """Close the shared links that no session has used for a while."""

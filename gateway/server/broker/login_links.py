@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -17,6 +18,9 @@ from gateway.server.broker.redial import Redial
 
 # How many sessions of one login have their channels restored at the same time after a loss.
 _RESTORING: Final = 32
+
+# Seconds from one dial for a link that replaces another one to the next, if the first has failed.
+_BETWEEN_REPLACEMENTS: Final = 1.0
 
 _PUBLISH: Final = "publish"
 _CONSUME: Final = "consume"
@@ -51,8 +55,8 @@ class LoginLinks:
         self._unused: Link | None = None
         self._pausable: list[Link] = []
         self._opening: dict[str, asyncio.Future[Link]] = {}
-        # Whether a broker refused the login when a draining link was to be replaced. It is not asked again and again.
-        self.is_refused = False
+        # When a draining link may be replaced, on the event loop's clock: never if a broker has refused the login.
+        self._replace_at = 0.0
         self._is_closed = False
         self._redial = Redial(self.check_login, slots or DialSlots(), virtual_host.name)
         # How many of its sessions have their channels restored at the same time.
@@ -179,7 +183,7 @@ class LoginLinks:
             # Nobody would ever close it.
             await link.close()
             raise LinkDownError(CONNECTION_FORCED, "CONNECTION_FORCED - the session is over")
-        self.is_refused = False
+        self.replace_again()
         if link.broker not in self.virtual_host.upstream.urls:
             # The configuration has changed meanwhile.
             link.drain()
@@ -188,7 +192,7 @@ class LoginLinks:
     def use_upstream(self, upstream: Upstream) -> int:
         """Open links to these brokers from now on, and drain those to any other; how many drain now."""
         self.virtual_host = self.virtual_host.model_copy(update={"upstream": upstream})
-        self.is_refused = False
+        self.replace_again()
         links = (*self.all, *self._pausable)
         return sum(link.drain() for link in links if link.closed is None and link.broker not in upstream.urls)
 
@@ -197,15 +201,21 @@ class LoginLinks:
         return any(link.has_room for link in self._links[self._purpose_of(draining)])
 
     async def replace(self, draining: Link) -> None:
-        """Open a link that takes the place of one that drains, unless a broker has refused the login before."""
-        purpose = self._purpose_of(draining)
-        if purpose in self._opening or self.is_refused:
+        """Open a link that takes the place of one that drains, unless a broker has refused the login before.
+
+        All sessions that ask share one dial, and the next dial after a failure is not at once.
+        """
+        clock = asyncio.get_running_loop().time
+        if clock() < self._replace_at:
             return
         try:
-            await self._link_with_room(purpose)
+            await self._link_with_room(self._purpose_of(draining))
         except UpstreamError as error:
-            # A broker that does not answer is asked again.
-            self.is_refused = not isinstance(error, LinkDownError)
+            self._replace_at = clock() + _BETWEEN_REPLACEMENTS if isinstance(error, LinkDownError) else math.inf
+
+    def replace_again(self) -> None:
+        """Something has changed: a broker that has refused the login before may be asked again."""
+        self._replace_at = 0.0
 
     @staticmethod
     def _purpose_of(link: Link) -> str:

@@ -75,7 +75,7 @@ class CancelledConsumers:
         """Wait for the loss of the link if the virtual host goes: permissions go first, connections last."""
         try:
             async with LinkChannel.opened(link) as channel:
-                await channel.consume(subscription.queue, 1, {})
+                await channel.may_consume(subscription.queue)
         except UpstreamError as refusal:
             if refusal.code == ACCESS_REFUSED or isinstance(refusal, LinkDownError):
                 with contextlib.suppress(TimeoutError):

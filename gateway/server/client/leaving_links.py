@@ -1,13 +1,18 @@
-"""How one session leaves links that drain: its channels move at a quiet moment, in which nothing can be lost by it."""
+"""How one session leaves links that drain: its channels move at a quiet moment, in which nothing can be lost by it.
+
+Nobody polls for that moment. `look` is called after each batch of the session's work while it waits for one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final, Protocol
 
 from gateway.server.broker.broker_errors import CONNECTION_FORCED, UpstreamError
-from gateway.server.broker.link import Link
+from gateway.server.broker.channel import LinkChannel
+from gateway.server.broker.link import Link, LinkUser
 from gateway.server.client.consuming_channels import ConsumingChannels
 from gateway.server.client.login_handler import LoginHandler
 from gateway.server.client.publishing_channel import PublishingChannel
@@ -15,12 +20,11 @@ from gateway.server.client.session_queues import SessionQueues
 from gateway.session.context import Hold
 from gateway.session.session import Session
 
-# How often a session looks for a quiet moment, and the seconds between two looks.
-_LOOKS: Final = 50
-_BETWEEN_LOOKS: Final = 0.01
+# How long a client is held so that everything it has published is confirmed, in seconds.
+_HELD: Final = 0.5
 
 
-class _Leaver(Protocol):
+class _Leaver(LinkUser, Protocol):
     """The bridge."""
 
     def lose(self, link: Link, reason: UpstreamError) -> None: ...
@@ -29,9 +33,15 @@ class _Leaver(Protocol):
 
 
 class LeavingLinks:
-    """The draining links that one session is leaving. ``spawn`` starts background work of the session."""
+    """The draining links that one session is leaving.
 
-    __slots__ = ("_channels", "_leaver", "_login", "_publishing", "_queues", "_session", "_spawn", "_tasks")
+    ``spawn`` starts background work of the session. All sessions that leave share ``slots``.
+    """
+
+    __slots__ = (
+        "_awaited", "_channels", "_closing", "_is_over", "_leaver", "_login", "_publishing", "_queues", "_session",
+        "_slots", "_spawn", "_under_way", "moments",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -41,6 +51,7 @@ class LeavingLinks:
         channels: ConsumingChannels,
         publishing: PublishingChannel,
         queues: SessionQueues,
+        slots: asyncio.Semaphore,
         spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
     ) -> None:
         self._session = session
@@ -49,42 +60,98 @@ class LeavingLinks:
         self._channels = channels
         self._publishing = publishing
         self._queues = queues
+        self._slots = slots
         self._spawn = spawn
-        self._tasks: dict[Link, asyncio.Task[None]] = {}
+        # What to do at which moment; each once.
+        self.moments: list[tuple[Callable[[], bool], Callable[[], object]]] = []
+        # The links whose subscriptions wait for the client's acknowledgements, and those that are being left.
+        self._awaited: set[Link] = set()
+        self._under_way: set[Link] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._is_over = False
 
-    def leave(self, link: Link) -> None:
-        """A link drains: move the session's channels elsewhere, if nothing can be lost by it. Asked again and again."""
-        if link not in self._tasks:
-            self._tasks[link] = task = self._spawn(self._leave(link), "leave")
-            task.add_done_callback(lambda _: self._tasks.pop(link))
+    def look(self) -> None:
+        """See which moments have come. HOT while there are any: once per batch."""
+        moments, self.moments = self.moments, []
+        for moment in moments:
+            has_come, act = moment
+            if self._is_over or has_come():
+                act()
+            else:
+                self.moments.append(moment)
+
+    def give_up(self) -> None:
+        """The session is over: nothing waits any more."""
+        self._is_over = True
+        self.look()
 
     async def done(self) -> None:
         """Wait until what the session has left is closed: only then are all messages back in their queues, in order."""
-        if self._tasks:
-            await asyncio.wait(self._tasks.values())
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+    async def leave(self, link: Link) -> None:
+        """Leave a link that drains, if nothing can be lost by it. The session has one of the slots."""
+        if link not in self._under_way:
+            self._under_way.add(link)
+            try:
+                await self._leave(link)
+            finally:
+                self._under_way.discard(link)
 
     async def _leave(self, link: Link) -> None:
-        session, consuming = self._session, self._channels.subscriptions_on(link)
-        if self._queues.exclusive.has_any(link) or not session.can_leave(consuming):
+        if not self._may_leave(link):
             return
-        if not self._login.links.is_replaced(link):
+        links = self._login.links
+        if not links.is_replaced(link):
             # Nobody leaves a link before a broker has accepted the login again.
-            await self._login.links.replace(link)
-            return
-        if not consuming:
-            # Nothing more is published, so all that was is confirmed soon. A consumer needs its client's ACKs.
-            session.hold(Hold.LINK_LOST)
+            await links.replace(link)
+            if not links.is_replaced(link):
+                return
+        if self._is_quiet(link):
+            await self._leave_now(link)
+        elif self._channels.subscriptions_on(link):
+            if link not in self._awaited:
+                self._awaited.add(link)
+                self.moments.append((partial(self._is_settled, link), partial(self._settled, link)))
+        elif self._publishing.channels_on(link):
+            await self._leave_when_confirmed(link)
+
+    def _may_leave(self, link: Link) -> bool:
+        is_here = not self._is_over and link.closed is None
+        subscriptions = self._channels.subscriptions_on(link)
+        return is_here and not self._queues.exclusive.has_any(link) and self._session.can_leave(subscriptions)
+
+    def _is_quiet(self, link: Link) -> bool:
+        subscriptions, publishing = self._channels.subscriptions_on(link), self._publishing.channels_on(link)
+        return self._may_leave(link) and self._session.is_quiet(subscriptions, publishing=bool(publishing))
+
+    def _is_settled(self, link: Link) -> bool:
+        return link.closed is not None or self._is_quiet(link)
+
+    def _settled(self, link: Link) -> None:
+        """The client has acknowledged everything."""
+        self._awaited.discard(link)
+        _ = self._spawn(self._leave_in_turn(link), "leave")
+
+    async def _leave_in_turn(self, link: Link) -> None:
+        async with self._slots:
+            await self.leave(link)
+
+    async def _leave_when_confirmed(self, link: Link) -> None:
+        """Nothing more is published meanwhile, so all that was is confirmed soon."""
+        self._session.hold(Hold.LINK_LOST)
         try:
-            for _ in range(_LOOKS):
-                if session.is_quiet(consuming):
-                    await self._leave_now(link)
-                    return
-                if session.is_recovering:
-                    return
-                await asyncio.sleep(_BETWEEN_LOOKS)
+            async with asyncio.timeout(_HELD):
+                await self._until(lambda: self._is_quiet(link))
+            if self._is_quiet(link):
+                await self._leave_now(link)
+        except TimeoutError:
+            # The client goes on until it is asked again.
+            pass
         finally:
-            if not consuming and not session.is_recovering:
-                session.release(Hold.LINK_LOST)
+            if not self._session.is_recovering:
+                self._session.release(Hold.LINK_LOST)
                 self._leaver.advance()
 
     async def _leave_now(self, link: Link) -> None:
@@ -92,5 +159,23 @@ class LeavingLinks:
         left = [*self._channels.channels_on(link), *self._publishing.channels_on(link)]
         for channel in left:
             channel.discard(self._leaver)
+        closing = self._spawn(self._close(left), "leave")
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
         self._leaver.lose(link, UpstreamError(CONNECTION_FORCED, "CONNECTION_FORCED - the connection is replaced"))
-        await asyncio.gather(*map(self._channels.close, left))
+        await self._until(lambda: not self._session.is_recovering)
+
+    async def _close(self, channels: list[LinkChannel]) -> None:
+        await asyncio.gather(*map(self._channels.close, channels))
+
+    async def _until(self, has_come: Callable[[], bool]) -> None:
+        """Wait for a moment, or for the end of the session."""
+        came = asyncio.Event()
+        moment = has_come, came.set
+        if self._is_over or has_come():
+            return
+        self.moments.append(moment)
+        try:
+            await came.wait()
+        finally:
+            self.moments = [each for each in self.moments if each is not moment]

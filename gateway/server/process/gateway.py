@@ -242,7 +242,7 @@ class Gateway:
         for client in tuple(self.clients):
             guarded(client, client.time_passed, now)
         guarded(self, self.limits.forget_idle)
-        guarded(self, self.pool.drain_links)
+        guarded(self, self.pool.drain.sweep)
         guarded(self, self.pool.close_idle)
 
     def failed(self, error: Exception) -> None:
@@ -282,6 +282,7 @@ class Gateway:
             self._following.cancel()
             await asyncio.wait([self._following])
         self._context.paced.finish()
+        self._context.turns.finish()
         for timer in (self._deadline_timer, self._journal_timer):
             if timer is not None:
                 timer.stop()

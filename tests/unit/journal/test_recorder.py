@@ -258,6 +258,17 @@ def test_rejected_messages_are_counted(journalled: Callable[[str], JournalledSes
     assert "h" not in stat
 
 
+def test_a_message_that_the_broker_returns_is_rejected_even_though_its_confirm_follows(
+    journalled: Callable[[str], JournalledSession],
+) -> None:
+    at = journalled("message")
+    at.play.client("SEND", "destination:/topic/t", "receipt:r", "mandatory:true")
+    at.play.prepare()
+    at.play.return_message("amq.topic", "t", receipt="r")
+    at.play.confirm(1)
+    assert [line["x"] for line in at.writer.lines("conf")] == ["rejected"]
+
+
 def test_a_cancelled_subscription_ends_as_such(journalled: Callable[[str], JournalledSession]) -> None:
     at = journalled("session")
     subscription = at.play.subscribe("1", "/queue/q", "ack:client")

@@ -23,6 +23,7 @@ from gateway.server.paced_work import PacedWork
 from gateway.server.stats import GatewayStats
 from gateway.server.tls_contexts import TlsContexts
 from tests.support.scripted_broker import ScriptedBroker
+from tests.support.virtual_time import run_in_virtual_time
 
 GUEST = Credentials("guest", "guest")
 
@@ -120,6 +121,16 @@ async def test_who_was_refused_at_a_fail_back_is_asked_about_again_at_the_next_o
     assert (setup.dials, links.is_replaced(old)) == (3, True)
 
 
+async def test_sessions_that_leave_share_a_dial_and_do_not_dial_at_once_after_a_failure(setup: Setup) -> None:
+    links = await setup.pool.log_in(virtual_host(), GUEST, "client", "")
+    [old] = [await links.consuming_link()]
+    await setup.pool.fail_back(virtual_host())
+    setup.answers = [LinkDownError(320, "no broker answers")] * 100
+    for _ in range(3):
+        await asyncio.gather(*(links.replace(old) for _ in range(32)))
+    assert setup.dials == 2
+
+
 async def test_only_links_to_brokers_that_the_configuration_has_no_longer_are_drained(setup: Setup) -> None:
     links = await setup.pool.log_in(virtual_host(), GUEST, "client", "")
     old = await links.consuming_link()
@@ -154,3 +165,20 @@ async def test_a_link_to_a_broker_that_is_gone_when_it_answers_drains(setup: Set
     link = await links.open_pausable("client", "session")
     assert link.broker == old_settings.upstream.urls[0]
     assert link.is_draining
+
+
+def test_a_link_that_nobody_uses_is_closed_after_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def open_after(*pauses: float) -> list[int]:
+        setup = Setup(monkeypatch)
+        links = await setup.pool.log_in(virtual_host(), GUEST, "client", "")
+        await links.consuming_link()
+        setup.pool.release(links)
+        found = []
+        for pause in pauses:
+            await asyncio.sleep(pause)
+            setup.pool.close_idle()
+            await setup.background()
+            found.append(len(setup.open_links))
+        return found
+
+    assert run_in_virtual_time(open_after(59, 2)) == [1, 0]

@@ -3,40 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
 
+import pamqp.frame
 import pytest
 from pamqp import commands
 from pamqp.base import Frame
 
-from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.broker_errors import LinkDownError
 from gateway.server.broker.link import Link
 from gateway.session import ops
 from gateway.session.context import State
 from gateway.session.queues import QueueSpec
-from tests.support.scripted_broker import BridgedClient, ScriptedBroker, usual_answer
-from tests.support.virtual_time import run_in_virtual_time
+from tests.support.scripted_broker import BridgedClient, ScriptedBroker, play, usual_answer
 
 SEND_EXCLUSIVE = "SEND\ndestination:/queue/x\nexclusive:true\nreceipt:1\n\nhi"
 EXCLUSIVE = "destination:/queue/x\nexclusive:true\nauto-delete:true"
 SUBSCRIBE = "SUBSCRIBE\nid:1\ndestination:/queue/x\n\n"
-
-Scene = Callable[[ScriptedBroker, BridgedClient], Coroutine[Any, Any, None]]
-
-
-def play(scene: Scene, **settings: object) -> None:
-    """Play a scene with a client that has logged in; nothing in it may be a fault of the gateway."""
-
-    async def work() -> None:
-        broker = ScriptedBroker()
-        client = BridgedClient(broker, VirtualHost.model_validate({"name": "/", **settings}))
-        await client.connect()
-        await scene(broker, client)
-        assert client.failures == []
-
-    run_in_virtual_time(work())
 
 
 def lose_publishing_link_amid_declaration(broker: ScriptedBroker) -> None:
@@ -157,13 +139,130 @@ def test_a_session_leaves_a_draining_link_once() -> None:
         await client.say("UNSUBSCRIBE\nid:1\n\n")
         consuming = next(link for link in broker.links if link.purpose == "consume")
         consuming.is_draining = True
-        client.bridge.leave(consuming)
-        await asyncio.sleep(10)
         broker.methods.clear()
         client.advances = 0
-        client.bridge.leave(consuming)
-        await asyncio.sleep(10)
+        for _ in range(2):
+            await client.bridge.leave(consuming)
+            await asyncio.sleep(10)
         assert broker.methods == ["Channel.Close"]
         assert client.advances < 10
+
+    play(scene)
+
+
+def pausable_links(broker: ScriptedBroker) -> list[Link]:
+    return [link for link in broker.links if link.purpose == "own"]
+
+
+def test_a_subscription_that_begins_while_a_link_drains_is_not_torn_down_with_it() -> None:
+    """It goes to a link of its own, and the session looks again directly before it leaves."""
+
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SUBSCRIBE\nid:1\nack:client\ndestination:/queue/q\n\n")
+        [first] = client.session.subscriptions.all
+        [own] = pausable_links(broker)
+        first.deliver(1, False, b"\0\1q", b"\0\0", b"x")
+        own.drain()
+        await client.bridge.leave(own)
+        await client.say("SUBSCRIBE\nid:2\nack:client\ndestination:/topic/t\n\n")
+        assert len(pausable_links(broker)) == 2
+        broker.methods.clear()
+        await client.say("ACK\nid:T_1@@session-x@@1\n\n")
+        assert broker.methods == ["Basic.Ack", "Channel.Close", "Channel.Open", "Queue.Declare", "Basic.Consume"]
+        assert not client.session.holds
+
+    play(scene)
+
+
+def test_a_link_is_not_left_after_a_subscription_has_begun_on_it_that_cannot_move() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SUBSCRIBE\nid:1\nack:client\nprefetch-count:9\ndestination:/queue/q\n\n")
+        [first] = client.session.subscriptions.all
+        [link] = [link for link in broker.links if link.purpose == "consume"]
+        first.deliver(1, False, b"\0\1q", b"\0\0", b"x")
+        await client.say("SUBSCRIBE\nid:2\ndestination:/topic/t\n\n", seconds=0)
+        link.drain()
+        await client.bridge.leave(link)
+        broker.methods.clear()
+        await client.say("ACK\nid:T_1@@session-x@@1\n\n")
+        assert "Channel.Close" not in broker.methods
+
+    play(scene)
+
+
+def test_only_so_many_sessions_leave_at_a_time_and_the_others_wait_for_their_turn() -> None:
+    """Also those that wait for their clients' acknowledgements."""
+
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SUBSCRIBE\nid:1\nack:client\nprefetch-count:9\ndestination:/queue/q\n\n")
+        [first] = client.session.subscriptions.all
+        [link] = [link for link in broker.links if link.purpose == "consume"]
+        first.deliver(1, False, b"\0\1q", b"\0\0", b"x")
+        link.drain()
+        await client.bridge.leave(link)
+        others = [client.slots.acquire() for _ in range(32)]
+        await asyncio.gather(*others)
+        await client.say("ACK\nid:T_1@@session-x@@1\n\n")
+        assert "Channel.Close" not in broker.methods
+        client.slots.release()
+        client.advance()
+        await asyncio.sleep(1)
+        assert "Channel.Close" in broker.methods
+
+    play(scene)
+
+
+def test_a_session_that_ends_while_it_leaves_gives_its_turn_back() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SUBSCRIBE\nid:1\ndestination:/queue/q\n\n")
+        [link] = [link for link in broker.links if link.purpose == "consume"]
+        link.drain()
+        # The session's channel is closed, and never comes back.
+        broker.script = lambda link, method: None if method.name == "Basic.Consume" else usual_answer(method)
+        leaving = asyncio.ensure_future(client.bridge.leave(link))
+        await asyncio.sleep(10)
+        assert (leaving.done(), client.session.is_recovering) == (False, True)
+        client.leave()
+        await asyncio.wait_for(leaving, 10)
+
+    play(scene)
+
+
+def test_a_consumer_moves_although_messages_are_not_confirmed_and_a_publisher_does_not() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SUBSCRIBE\nid:1\ndestination:/queue/q\n\n", "SEND\ndestination:/topic/t\n\nx")
+        [publishing] = [link for link in broker.links if link.purpose == "publish"]
+        [consuming] = [link for link in broker.links if link.purpose == "consume"]
+        for link in (publishing, consuming):
+            link.drain()
+            await client.bridge.leave(link)
+        assert [link.channels for link in (publishing, consuming)] == [1, 0]
+        assert not client.session.holds
+        client.session.confirm(1, False, True)
+        await client.bridge.leave(publishing)
+        assert publishing.channels == 0
+
+    play(scene)
+
+
+def test_a_cancelled_consumer_is_asked_about_without_consuming() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SUBSCRIBE\nid:1\ndestination:/queue/q\n\n")
+        [link] = [link for link in broker.links if link.purpose == "consume"]
+        asked: list[commands.Basic.Consume] = []
+
+        def script(link: Link, method: Frame) -> Frame | None:
+            if isinstance(method, commands.Basic.Consume):
+                asked.append(method)
+                return commands.Channel.Close(406, "PRECONDITION_FAILED - invalid arg 'x-priority'", 60, 20)
+            return usual_answer(method)
+
+        broker.script = script
+        cancel = pamqp.frame.marshal(commands.Basic.Cancel("s1", nowait=True), 1)
+        link.splitter.receive(cancel)
+        await asyncio.sleep(1)
+        [question] = asked
+        assert question.arguments == {"x-priority": "none"}
+        assert b"Server cancelled subscription" in client.output
 
     play(scene)
