@@ -19,6 +19,7 @@ from gateway.session.delivery_ledger import AckMode
 from gateway.session.destination_rules import NO_DESTINATION_RULES
 from gateway.session.destinations import subscription_queue_name
 from gateway.session.observer import SessionObserver
+from gateway.session.pending_operations import PendingOperations
 from gateway.session.queues import DeclaredQueues, QueueRules, QueueSpec
 from gateway.session.subscription import Subscription, Subscriptions
 from gateway.session.traffic import SessionTraffic
@@ -100,10 +101,9 @@ class SessionContext:
     """
 
     __slots__ = (
-        "_frame", "_interrupted", "_queues_named", "_retries", "_taken", "client_writable", "close_reason",
-        "declared_queues", "destination_rules", "holds", "identity", "login", "observer", "operation", "output",
-        "queue_rules", "settings", "state", "strict", "subscriptions", "traffic", "transactions", "trims_values",
-        "unlogged_errors", "version",
+        "_queues_named", "client_writable", "close_reason", "declared_queues", "destination_rules", "holds", "identity",
+        "login", "observer", "output", "pending", "queue_rules", "settings", "state", "strict", "subscriptions",
+        "traffic", "transactions", "trims_values", "unlogged_errors", "version",
     )  # fmt: skip
 
     def __init__(self, identity: bytes, *, strict: bool) -> None:
@@ -129,13 +129,8 @@ class SessionContext:
         self.destination_rules = NO_DESTINATION_RULES
         # Whether the client takes messages about as fast as they come. Set by the server.
         self.client_writable = True
-        # The operation under way, and the frame that asked for it.
-        self.operation: ops.Operation | None = None
-        self._taken: ops.Operation | None = None
-        # The operation that a lost link interrupted; it is asked for again.
-        self._interrupted: ops.Operation | None = None
-        self._frame: Frame | None = None
-        self._retries = False
+        # What the broker is asked for.
+        self.pending = PendingOperations()
         self._queues_named = 0
 
     # Frames.
@@ -163,15 +158,34 @@ class SessionContext:
 
     # Operations.
 
+    @property
+    def operation(self) -> ops.Operation | None:
+        """The operation that the session waits for first."""
+        return self.pending.operation
+
     def ask(self, operation: ops.Operation, frame: Frame | None, *, retry: bool = False) -> None:
-        """Ask the broker for an operation, and hold the frames behind.
+        """Ask the broker for an operation, and hold the frames behind, except a SUBSCRIBE behind others.
 
         With ``retry`` the frame is carried out anew once the operation is done.
         """
-        self.operation = operation
-        self._frame = frame
-        self._retries = retry
-        self.holds.add(Hold.OPERATION)
+        self.pending.ask(operation, frame, retries=retry)
+        self._hold_or_release()
+
+    def postpone(self, frame: Frame) -> None:
+        """Carry a frame out, and those behind it, once nothing is asked for any more."""
+        self.pending.postponed = frame
+        self._hold_or_release()
+
+    def take_frame(self) -> Frame | None:
+        """A frame that was not carried out at first, and whose turn has come, handed out once."""
+        others = self.holds - {Hold.STOPPING}
+        return None if others else self.pending.take_frame(stopping=Hold.STOPPING in self.holds)
+
+    def _hold_or_release(self) -> None:
+        if self.pending.takes_nothing:
+            self.holds.add(Hold.OPERATION)
+        else:
+            self.holds.discard(Hold.OPERATION)
 
     def new_subscription(
         self, tag: bytes, identifier: bytes | None, mode: AckMode, destination: bytes = b""
@@ -192,6 +206,9 @@ class SessionContext:
         self, operation: ops.Subscribe, queue: QueueSpec | None, frame: Frame, *, retry: bool = False
     ) -> None:
         """Ask for a subscription whose messages the observer counts; ``queue`` as for `SessionObserver.subscribing`."""
+        if self.pending.concerns(operation):
+            self.postpone(frame)
+            return
         if self.observer is not None:
             operation.subscription.set_counter(self.observer.subscribing(operation, queue))
         if queue is not None and operation.queue is None:
@@ -203,38 +220,18 @@ class SessionContext:
     def ask_instead(self, operation: ops.Subscribe) -> None:
         """Ask for another subscription in place of the one that the broker has refused, with the same frame."""
         operation.subscription.request = operation
-        self.operation = operation
-
-    def take_operation(self) -> ops.Operation | None:
-        """The operation to carry out, handed out once."""
-        if self.operation is self._taken:
-            return None
-        self._taken = self.operation
-        return self.operation
+        self.pending.ask_instead(operation)
 
     def operation_done(self) -> Frame | None:
         """End the operation. Returns the frame that asked for it, or None if that frame is to be carried out anew."""
-        self.operation = None
-        self.holds.discard(Hold.OPERATION)
-        if self._retries:
-            return None
-        frame, self._frame = self._frame, None
+        frame = self.pending.done()
+        self._hold_or_release()
         return frame
 
     def operation_failed(self) -> Frame | None:
         """End an operation that failed. Returns the frame that asked for it, which is not carried out anew."""
-        self._retries = False
-        return self.operation_done()
-
-    @property
-    def must_retry(self) -> bool:
-        """Whether a frame is to be carried out anew, now or once its operation is done."""
-        return self._retries
-
-    def take_retry(self) -> Frame | None:
-        """The frame to carry out anew, handed out once."""
-        self._retries = False
-        frame, self._frame = self._frame, None
+        frame = self.pending.done(failed=True)
+        self._hold_or_release()
         return frame
 
     def fresh_queue_name(self) -> bytes:
@@ -255,35 +252,6 @@ class SessionContext:
         """Whether the session outlives the loss of a link."""
         return self.login is not None and self.settings.upstream.ride_through > 0
 
-    def interrupt(self) -> None:
-        """The operation under way was lost with a link. It is asked for again by ``resume``."""
-        self._interrupted, self.operation = self.operation, None
-
-    def recover(self, operation: ops.Recover) -> None:
-        """Ask for a recovery. Unlike ``ask`` it leaves the frame alone that asked for an interrupted operation."""
-        self.operation = operation
-
-    def recovery_done(self) -> None:
-        """The recovery is over, but perhaps not all is back."""
-        self.operation = None
-
-    def resume(self) -> None:
-        """All is back: the interrupted operation is asked for again."""
-        self.operation, self._interrupted = self._interrupted, None
-        if isinstance(self.operation, ops.Subscribe) and isinstance(self.operation.subscription.request, ops.Subscribe):
-            # As after a loss: a queue that was declared before may be gone.
-            self.operation = self.operation.subscription.request
-
-    @property
-    def is_interrupted(self) -> bool:
-        """Whether a lost link has interrupted an operation, which is to be asked for again."""
-        return self._interrupted is not None
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no operation is under way, apart from a recovery."""
-        return self._interrupted is None and (self.operation is None or isinstance(self.operation, ops.Recover))
-
     # The end.
 
     def fail(self, error: StompError, receipt: bytes | None = None) -> None:
@@ -302,8 +270,7 @@ class SessionContext:
         """Close the session, once. Deliveries that still arrive are thrown away."""
         if self.state is not State.CLOSED:
             self.close_reason = reason
-            self._frame = None
-            self._retries = False
+            self.pending.clear()
             self.subscriptions.stop_deliveries()
             self.move(State.CLOSED)
 

@@ -55,10 +55,10 @@ class DisconnectHandler:
         context = self._context
         if context.state is State.CONNECTED:
             # The frame under way is finished first.
-            is_idle = context.is_idle and not context.must_retry and self._transactions.committing is None
-            if self._stopping and is_idle:
+            is_idle = not context.pending.asked and not context.pending.must_retry
+            if self._stopping and is_idle and self._transactions.committing is None:
                 self._drain(self._say_shutting_down)
-        elif context.state is State.DRAINING and context.is_idle and not self._confirms:
+        elif context.state is State.DRAINING and not context.pending.asked and not self._confirms:
             # This replaces a recovery: nothing is left that needs one.
             context.subscriptions.stop_deliveries()
             context.ask(ops.CloseUpstream(), None)

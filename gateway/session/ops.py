@@ -1,7 +1,7 @@
 """Operations that a session asks the broker for, and events: their outcome, and what happens at the broker.
 
-A session has at most one operation under way; the frames behind it wait. Publishing, acknowledging and delivering are
-not operations: they are bytes, and never wait.
+A session has one operation under way, or several SUBSCRIBEs; the frames behind wait. Publishing, acknowledging and
+delivering are not operations: they are bytes, and never wait.
 """
 
 from __future__ import annotations

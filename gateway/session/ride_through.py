@@ -23,6 +23,7 @@ from gateway.errors import CloseReason, CodecError
 from gateway.session import error_frames, ops
 from gateway.session.commit import TransactionHandler
 from gateway.session.context import Hold, SessionContext, State
+from gateway.session.pending_operations import PendingOperation
 from gateway.session.publish import Publisher
 from gateway.session.subscription import Subscription
 
@@ -36,7 +37,7 @@ _STREAM_OFFSET: Final = "x-stream-offset"
 class RideThrough:
     """Takes a session through the loss of a link, if its virtual host wants that; else the session ends."""
 
-    __slots__ = ("_cause", "_context", "_is_again", "_publisher", "_transactions")
+    __slots__ = ("_cause", "_context", "_interrupted", "_publisher", "_transactions")
 
     def __init__(self, context: SessionContext, publisher: Publisher, transactions: TransactionHandler) -> None:
         self._context = context
@@ -44,8 +45,8 @@ class RideThrough:
         self._transactions = transactions
         # The first loss, until everything is back.
         self._cause: tuple[int, str] | None = None
-        # Whether an operation was interrupted since the last recovery, before another one succeeded.
-        self._is_again = False
+        # The operation that was interrupted before the last recovery.
+        self._interrupted: PendingOperation | None = None
 
     @property
     def is_under_way(self) -> bool:
@@ -66,6 +67,7 @@ class RideThrough:
             self._publisher.lost()
         for subscription in event.subscriptions:
             subscription.lost()
+        context.pending.lose(event)
         self._transactions.deliveries_lost()
 
     def interrupted(self, event: ops.OperationInterrupted) -> None:
@@ -81,7 +83,13 @@ class RideThrough:
         self._hold(event.code, event.text)
         if isinstance(context.operation, ops.Subscribe):
             context.operation.subscription.lost()
-        context.interrupt()
+        context.pending.interrupt()
+
+    @property
+    def _is_again(self) -> bool:
+        """Whether the operation in front was interrupted before, too."""
+        asked = self._context.pending.asked
+        return bool(asked) and asked[0] is self._interrupted
 
     def _hold(self, code: int, text: str) -> None:
         self._cause = self._cause or (code, text)
@@ -90,19 +98,18 @@ class RideThrough:
     def advance(self) -> None:
         """Ask for a recovery once nothing else is under way. Called after every event."""
         context = self._context
-        if context.operation is not None or context.state is State.CLOSED:
+        if context.pending.is_under_way or context.state is State.CLOSED:
             return
         if self._cause is None:
-            # Whatever was interrupted has succeeded since.
-            self._is_again = False
+            self._interrupted = None
             return
         lost = self.what_is_lost()
-        if not (lost.subscriptions or lost.publishing or context.is_interrupted):
+        if not (lost.subscriptions or lost.publishing or context.pending.is_interrupted):
             self._cause = None
             context.holds.discard(Hold.LINK_LOST)
             return
-        self._is_again = context.is_interrupted
-        context.recover(lost)
+        self._interrupted = context.pending.asked[0] if context.pending.is_interrupted else None
+        context.pending.recover(lost)
 
     def what_is_lost(self) -> ops.Recover:
         """What is to be brought back now. It may be more than was asked for, if another link was lost meanwhile."""
@@ -114,7 +121,7 @@ class RideThrough:
             publishing, lost = publishing and bool(self._publisher.confirms), []
         requests = [_request(each) for each in lost]
         queues = self._publisher.queues_of_unconfirmed if publishing else ()
-        is_again = self._publisher.is_stuck or (self._is_again and context.is_interrupted)
+        is_again = self._publisher.is_stuck or (self._is_again and context.pending.is_interrupted)
         return ops.Recover(tuple(filter(None, requests)), publishing, queues, is_again)
 
     def recovered(self, event: ops.Recovered) -> None:
@@ -123,7 +130,7 @@ class RideThrough:
         if event.publisher is not None:
             for queue in self._publisher.queues_of_unconfirmed:
                 context.declared_queues.add(queue.name, queue)
-        context.recovery_done()
+        context.pending.recovered()
         for subscribed in event.subscribed:
             if context.subscriptions.is_current(subscribed.subscription):
                 context.subscriptions.add(subscribed.subscription, subscribed.queue_name)
@@ -138,7 +145,7 @@ class RideThrough:
         if not any(each.must_return for each in context.subscriptions.all) and not self._publisher.is_lost:
             self._cause = None
             context.holds.discard(Hold.LINK_LOST)
-            context.resume()
+            context.pending.resume()
 
     def failed(self, event: ops.RecoveryFailed) -> None:
         """It took too long, or the broker refuses something."""

@@ -127,7 +127,7 @@ class Session:
         context = self._context
         return (
             context.state is State.CONNECTED
-            and context.operation is None
+            and not context.pending.asked
             and not self.is_recovering
             and not (publishing and self.confirms)
             and all(subscription.ledger.outstanding == 0 for subscription in subscriptions)
@@ -256,15 +256,15 @@ class Session:
         HOT: the loop of every frame.
         """
         context, holds = self._context, self.holds
-        if context.must_retry and not holds - {Hold.STOPPING}:
-            frame = context.take_retry()
-            if frame is not None:
-                self._carry_out(frame)
+        pending = context.pending
+        if pending.has_frame and (frame := context.take_frame()) is not None:
+            self._carry_out(frame)
             self._disconnect.advance()
         received, turn_ends = 0, self._clock() + self._turn_time
         max_frames = self.max_frames_per_turn
         check_at = min(max_frames, _FRAMES_PER_CHECK)
         self.reached_turn_limit = False
+        asked = pending.asked
         try:
             while not holds and context.state in READING:
                 if received >= check_at:
@@ -279,6 +279,9 @@ class Session:
                 command = frame.header_block.command
                 if command != b"SEND":
                     context.traffic.note_command(command)
+                if asked and command != b"SUBSCRIBE":
+                    context.postpone(frame)
+                    return
                 self._carry_out(frame)
         except FrameError as error:
             self.malformed(error)
@@ -330,11 +333,18 @@ class Session:
         if self._context.state is not State.CLOSED:
             self._publisher.message_returned(returned)
 
-    def handle(self, event: ops.Event) -> None:
-        """Take the answer to an operation, or what happened at the broker."""
+    def handle(self, event: ops.Event, operation: ops.Operation | None = None) -> None:
+        """Take the answer to an operation, or what happened at the broker.
+
+        ``operation`` is the one that is answered, where several may be under way.
+        """
         if self._context.state is State.CLOSED:
             return
-        _EVENTS[type(event)](self, event)
+        pending = self._context.pending
+        if not pending.defers(event, operation):
+            _EVENTS[type(event)](self, event)
+            while (answer := pending.next_answer()) is not None:
+                _EVENTS[type(answer)](self, answer)
         self._disconnect.advance()
         self._ride_through.advance()
 
@@ -387,7 +397,7 @@ class Session:
 
     def take_operation(self) -> ops.Operation | None:
         """The operation to carry out, handed out once."""
-        return self._context.take_operation()
+        return self._context.pending.take()
 
     def take_errors(self) -> list[StompError]:
         """The ERRORs sent since the last call."""

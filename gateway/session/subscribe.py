@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.config.virtual_host import VirtualHost
+from gateway.errors import CodecError, StompError
 from gateway.session import error_frames, ops
 from gateway.session.context import SessionContext
 from gateway.session.delivery_ledger import AckMode
@@ -191,6 +192,17 @@ class SubscribeHandler:
 
     def subscribe(self, frame: Frame) -> None:
         """SUBSCRIBE."""
+        context = self._context
+        if not context.pending.asked:
+            self._ask(frame)
+            return
+        try:
+            self._ask(frame)
+        except (StompError, CodecError):
+            # Its ERROR follows the answers to the frames before.
+            context.postpone(frame)
+
+    def _ask(self, frame: Frame) -> None:
         context = self._context
         headers, fresh = context.headers(frame), context.fresh_queue_name()
         request = read_subscribe(headers, fresh, context.settings, context.queue_rules, context.destination_rules)

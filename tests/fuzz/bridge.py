@@ -8,6 +8,7 @@ from typing import Any, Final
 from pamqp.exceptions import PAMQPException
 
 from gateway.session import ops
+from gateway.session.pending_operations import MOST_SUBSCRIBES
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
 from tests.fuzz.violation import ViolationError, demand
@@ -56,7 +57,9 @@ class SteppedBridge(ModelBridge):
         self.rejects = False
         self.sheds = False
         self._failure: int | None = None
-        self._asked: ops.Operation | None = None
+        self._asked: list[ops.Operation] = []
+        # Whether the broker answers first what it was asked for last.
+        self.newest_first = False
 
     def write(self) -> None:
         """Write what the session has for the broker, as the owner does after each batch."""
@@ -66,13 +69,14 @@ class SteppedBridge(ModelBridge):
             channel = self._consuming.get(subscription)
             if channel is not None:
                 channel.write(settlements)
-        operation = self._session.take_operation()
-        if operation is not None:
-            demand(self._asked is None, "one operation at a time")
-            self._asked = operation
+        while (operation := self._session.take_operation()) is not None:
+            self._asked.append(operation)
+            several = [each for each in self._asked if isinstance(each, ops.Subscribe)]
+            demand(len(self._asked) == 1 or several == self._asked, "one operation at a time, or several SUBSCRIBEs")
+            demand(len(self._asked) <= MOST_SUBSCRIBES, "the operations under way are bounded")
 
     def step(self) -> bool:
-        """Let the broker answer one thing: the oldest of what it has to say, else the operation under way.
+        """Let the broker answer one thing: the oldest of what it has to say, else an operation under way.
 
         Returns:
             Whether there was anything.
@@ -80,14 +84,14 @@ class SteppedBridge(ModelBridge):
         if self._heard:
             self._heard.popleft()()
             return True
-        operation, self._asked = self._asked, None
-        if operation is None:
+        if not self._asked:
             return False
+        operation = self._asked.pop(-1 if self.newest_first else 0)
         failure, self._failure = self._failure, None
         if failure is not None:
-            self._session.handle(_FAILURES[failure % len(_FAILURES)](operation))
+            self._session.handle(_FAILURES[failure % len(_FAILURES)](operation), operation)
         else:
-            self._session.handle(self._carried_out(operation))
+            self._session.handle(self._carried_out(operation), operation)
         return True
 
     def fail_next(self, kind: int) -> None:
@@ -106,7 +110,7 @@ class SteppedBridge(ModelBridge):
     @property
     def is_idle(self) -> bool:
         """Whether the broker has nothing to do or to say."""
-        return self._asked is None and not self._heard
+        return not self._asked and not self._heard
 
     @property
     def consuming(self) -> dict[Subscription, Channel]:
@@ -130,14 +134,12 @@ class SteppedBridge(ModelBridge):
         return recovered
 
     def lose_link(self, code: int = 320, text: str = "CONNECTION_FORCED - gone") -> None:
-        """As in the model; the operation under way gets no other answer."""
-        operation, self._asked = self._asked, None
+        """As in the model; the operations under way get no other answer, but a recovery goes on with what is lost."""
+        interrupted = [each for each in self._asked if not isinstance(each, ops.Recover)]
+        self._asked = [each for each in self._asked if each not in interrupted]
         super().lose_link(code, text)
-        if isinstance(operation, ops.Recover):
-            # It goes on with what is lost by now.
-            self._asked = operation
-        elif operation is not None:
-            self._session.handle(_interrupted(operation))
+        for operation in interrupted:
+            self._session.handle(_interrupted(operation), operation)
 
     def _make_lenient(self, channel: Channel) -> None:
         """Pamqp reads text and dates. What is none is refused, though RabbitMQ takes any bytes and numbers there."""

@@ -167,7 +167,8 @@ class _Stage:
         self._client().bridge.fail_next(argument)
 
     def reject(self, argument: int) -> None:
-        self._client().bridge.rejects = bool(argument & 1)
+        bridge = self._client().bridge
+        bridge.rejects, bridge.newest_first = bool(argument & 1), bool(argument & 2)
 
     def publish(self, argument: int) -> None:
         properties = _PROPERTIES[argument % len(_PROPERTIES)]

@@ -110,9 +110,9 @@ class Playbook:
             self.session.malformed(error)
         self.session.run(self._decoder)
 
-    def broker(self, event: ops.Event) -> None:
-        """The broker answers, or says something of its own."""
-        self.session.handle(event)
+    def broker(self, event: ops.Event, operation: ops.Operation | None = None) -> None:
+        """The broker answers an operation, by default the oldest, or says something of its own."""
+        self.session.handle(event, operation)
         self.session.run(self._decoder)
 
     def confirm(self, sequence: int, *, multiple: bool = False, accepted: bool = True) -> None:
@@ -223,7 +223,7 @@ class Playbook:
         channel = next(self._channels)
         subscription.set_channel(channel)
         name = operation.queue_name or "amq.gen-1"
-        self.broker(ops.Subscribed(subscription, name))
+        self.broker(ops.Subscribed(subscription, name), operation)
         return subscription
 
     def state(self) -> State:

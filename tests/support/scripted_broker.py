@@ -25,6 +25,7 @@ from gateway.session import ops
 from gateway.session.connect import ClientFacts
 from gateway.session.session import Session
 from gateway.stomp.decoder import Decoder, FrameLimits
+from tests.support.virtual_time import run_in_virtual_time
 
 _LATENCY = 0.001
 _LIMITS = FrameLimits(frame=65536)
@@ -38,6 +39,8 @@ def usual_answer(method: Frame) -> Frame | None:
         return commands.Queue.DeleteOk(0)
     if isinstance(method, commands.Basic.Consume):
         return commands.Basic.ConsumeOk(method.consumer_tag)
+    if isinstance(method, commands.Basic.Cancel):
+        return commands.Basic.CancelOk(method.consumer_tag)
     plain = (
         commands.Channel.OpenOk,
         commands.Channel.CloseOk,
@@ -82,10 +85,11 @@ class ScriptedBroker:
             answer = self.script(link, method)
             if answer is not None:
                 frame = pamqp.frame.marshal(answer, channel)
-                asyncio.get_running_loop().call_later(_LATENCY, self._answer, link, frame)
+                asyncio.get_running_loop().call_later(_LATENCY, self.tell, link, frame)
 
     @staticmethod
-    def _answer(link: Link, frame: bytes) -> None:
+    def tell(link: Link, frame: bytes) -> None:
+        """Send something over a link."""
         if link.closed is None:
             link.splitter.receive(frame)
             link.batch_done()
@@ -165,3 +169,19 @@ class BridgedClient:
         """Hang up."""
         self.session.client_gone()
         self.bridge.release()
+
+
+Scene = Callable[[ScriptedBroker, BridgedClient], Coroutine[Any, Any, None]]
+
+
+def play(scene: Scene, **settings: object) -> None:
+    """Play a scene with a client that has logged in; nothing in it may be a fault of the gateway."""
+
+    async def work() -> None:
+        broker = ScriptedBroker()
+        client = BridgedClient(broker, VirtualHost.model_validate({"name": "/", **settings}))
+        await client.connect()
+        await scene(broker, client)
+        assert client.failures == []
+
+    run_in_virtual_time(work())

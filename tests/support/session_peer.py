@@ -59,7 +59,7 @@ PLAIN: Final = Premises()
 
 
 class ModelBridge:
-    """Carries out what one session asks, on the model; the twin of ``gateway.server.broker.bridge``.
+    """Carries out what one session asks, on the model; the twin of ``gateway.server.client.bridge``.
 
     Args:
         session: whose operations are carried out.
@@ -79,7 +79,7 @@ class ModelBridge:
         self._heard: deque[Callable[[], None]] = deque()
 
     def flush(self) -> bool:
-        """Write what the session has for the broker, carry out its operation, and tell it what the broker answers.
+        """Write what the session has for the broker, carry out its operations, and tell it what the broker answers.
 
         Returns:
             Whether there was anything.
@@ -95,10 +95,13 @@ class ModelBridge:
             channel = self._consuming.get(subscription)
             if channel is not None:
                 channel.write(settlements)
-        operation = session.take_operation()
-        if operation is not None:
+        answers = []
+        while (operation := session.take_operation()) is not None:
+            answers.append((self._carried_out(operation), operation))
+        for event, operation in reversed(answers):
+            # The broker may answer several in any order: the client must not notice.
             busy = True
-            session.handle(self._carried_out(operation))
+            session.handle(event, operation)
         while self._heard:
             busy = True
             self._heard.popleft()()

@@ -286,6 +286,16 @@ async def test_a_client_that_sends_very_many_frames_does_not_block_others(gatewa
         assert await answers_during(busy.ask("BEGIN", transaction="last"), other) > 5
 
 
+async def test_subscribes_sent_before_a_half_close_have_their_receipts_in_order(gateway_address: Address) -> None:
+    frames = [encoded("SUBSCRIBE", id=str(n), destination="/topic/t", receipt=f"r{n}") for n in range(30)]
+    async with StompClient.logged_in(gateway_address) as client, within():
+        client.writer.write(b"".join(frames))
+        client.writer.write_eof()
+        received = [await client.receive() for _ in frames]
+        assert [frame.headers["receipt-id"] for frame in received] == [f"r{n}" for n in range(30)]
+        await client.closed()
+
+
 async def test_very_many_frames_sent_before_half_close_are_all_processed(
     gateway_address: Address, amqp: AmqpBroker, queue: str
 ) -> None:

@@ -1,6 +1,6 @@
 """The bridge of one session: carries out its operations on channels, and carries bytes both ways.
 
-Operations run one at a time, each as a task; bytes never wait. The broker's actions on the session's channels become
+Each operation runs as a task; bytes never wait. The broker's actions on the session's channels become
 events of the session here. How each is done stands in the files of its parts::
 
     Bridge ─┬─ PublishingChannel   the channel for publishing
@@ -15,7 +15,7 @@ events of the session here. How each is done stands in the files of its parts::
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Protocol
 
 from gateway.amqp.codec import PUBLISH
@@ -62,7 +62,8 @@ class Bridge:
         self._login = login
         self._client = client
         self._spawn = spawn
-        self._task: asyncio.Task[None] | None = None
+        # The operations under way.
+        self._tasks: set[asyncio.Task[None]] = set()
         self._is_released = False
 
         background = self._do_in_background
@@ -80,7 +81,7 @@ class Bridge:
     # Bytes.
 
     def flush(self) -> None:
-        """Send the session's publishes and settlements, and start its next operation. HOT: once per batch."""
+        """Send the session's publishes and settlements, and start its operations. HOT: once per batch."""
         session = self._session
         self._publishing.flush()
         # All taken before the first write: only the publishing link leads back here when it is full.
@@ -88,12 +89,13 @@ class Bridge:
             channel = self._channels.get(subscription)
             if channel is not None:
                 channel.write(settlements)
-        operation = session.take_operation()
-        if operation is not None:
+        while (operation := session.take_operation()) is not None:
             if isinstance(operation, ops.CloseUpstream):
                 # Perhaps it replaces a recovery.
                 self._recovery.stop()
-            self._task = self._spawn(self._carry_out(operation, self._task), name=f"stomp-operation {self._client}")
+            task = self._spawn(self._carry_out(operation, tuple(self._tasks)), name=f"stomp-operation {self._client}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         if self._leaving.moments:
             self._leaving.look()
 
@@ -133,14 +135,14 @@ class Bridge:
 
     # Operations.
 
-    async def _carry_out(self, operation: ops.Operation, earlier: asyncio.Task[None] | None) -> None:
+    async def _carry_out(self, operation: ops.Operation, earlier: Collection[asyncio.Task[None]]) -> None:
         try:
-            if isinstance(operation, ops.CloseUpstream) and earlier is not None and not earlier.done():
-                await asyncio.wait([earlier])
+            if isinstance(operation, ops.CloseUpstream) and earlier:
+                await asyncio.wait(earlier)
             event = await self._outcome(operation)
             if event is None:
                 return
-            self._session.handle(event)
+            self._session.handle(event, operation)
             if self._session.state is State.CONNECTING:
                 self._login.log_out()
         except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
@@ -289,9 +291,8 @@ class Bridge:
         self.client_gone()
 
     async def _release(self) -> None:
-        task = self._task
-        if task is not None and not task.done():
-            await asyncio.wait([task])
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks))
         try:
             await self._close_channels()
         except UpstreamError:

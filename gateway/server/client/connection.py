@@ -318,7 +318,7 @@ class ClientConnection(StompProtocol):
     def _is_done(self) -> bool:
         """Whether the client's input has ended and is carried out, and the client has its receipts."""
         session = self.session
-        if not self._has_ended or not session.wants_read or session.reached_turn_limit:
+        if not self._has_ended or not session.wants_read or session.reached_turn_limit or session.operation is not None:
             return False
         return self._is_lost or not session.confirms.owes_receipts
 

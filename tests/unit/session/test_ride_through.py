@@ -438,7 +438,7 @@ def test_an_interrupted_operation_is_asked_for_again(play: Playbook) -> None:
     play.broker(ops.OperationInterrupted(320, "CONNECTION_FORCED - gone"))
     recover = play.asked()
     assert recover == ops.Recover()
-    assert play.session.holds == {Hold.OPERATION, Hold.LINK_LOST}
+    assert play.session.holds == {Hold.LINK_LOST}
     assert isinstance(recover, ops.Recover)
     play.recover(recover)
     assert play.asked() == asked

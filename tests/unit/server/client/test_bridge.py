@@ -3,41 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import pamqp.frame
 import pytest
 from pamqp import commands
 from pamqp.base import Frame
 
-from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.broker_errors import LinkDownError
 from gateway.server.broker.link import Link
 from gateway.session import ops
 from gateway.session.context import State
 from gateway.session.queues import QueueSpec
-from tests.support.scripted_broker import BridgedClient, ScriptedBroker, usual_answer
-from tests.support.virtual_time import run_in_virtual_time
+from tests.support.scripted_broker import BridgedClient, ScriptedBroker, play, usual_answer
 
 SEND_EXCLUSIVE = "SEND\ndestination:/queue/x\nexclusive:true\nreceipt:1\n\nhi"
 EXCLUSIVE = "destination:/queue/x\nexclusive:true\nauto-delete:true"
 SUBSCRIBE = "SUBSCRIBE\nid:1\ndestination:/queue/x\n\n"
-
-Scene = Callable[[ScriptedBroker, BridgedClient], Coroutine[Any, Any, None]]
-
-
-def play(scene: Scene, **settings: object) -> None:
-    """Play a scene with a client that has logged in; nothing in it may be a fault of the gateway."""
-
-    async def work() -> None:
-        broker = ScriptedBroker()
-        client = BridgedClient(broker, VirtualHost.model_validate({"name": "/", **settings}))
-        await client.connect()
-        await scene(broker, client)
-        assert client.failures == []
-
-    run_in_virtual_time(work())
 
 
 def lose_publishing_link_amid_declaration(broker: ScriptedBroker) -> None:
