@@ -126,9 +126,12 @@ class BridgedClient:
             close=lambda: self.released.append("login"),
             release_links=lambda: self.released.append("links"),
         )
+        # Whether a broker went or came lately.
+        self.is_unsettled = False
         self.slots = asyncio.Semaphore(32)
         pool = SimpleNamespace(
             queue_conflicts=SimpleNamespace(write=lambda *texts: None),
+            is_unsettled=lambda host: self.is_unsettled,
             drain=SimpleNamespace(slots=self.slots),
         )
         self.bridge = Bridge(self.session, self, cast(Any, pool), cast(Any, login), "client", self._spawn)

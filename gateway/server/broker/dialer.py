@@ -65,6 +65,16 @@ class Dialer:
         detail = "; ".join(known) or "no broker answered in time"
         return LinkDownError(CONNECTION_FORCED, "no broker answers", detail)
 
+    def link_lost(self, broker: BrokerUrl) -> None:
+        """A broker has closed a link, or does not answer on it any more."""
+        for circuit in self._circuits.values():
+            if circuit.broker == broker:
+                circuit.changed_at = self._clock()
+
+    def changed_at(self, upstream: Upstream) -> float:
+        """When one of these brokers last went or came."""
+        return max(circuit.changed_at for circuit in self.circuits(upstream))
+
     def keep(self, upstreams: Iterable[Upstream]) -> None:
         """Forget the brokers of a configuration that is not in use any more."""
         wanted = {(broker, upstream.tls) for upstream in upstreams for broker in upstream.urls}

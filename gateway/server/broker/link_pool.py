@@ -23,7 +23,7 @@ import structlog
 
 from gateway.config.virtual_host import FindVirtualHost, VirtualHost
 from gateway.journal.journal import Journal
-from gateway.server.broker.broker_errors import LinkDownError
+from gateway.server.broker.broker_errors import BROKER_FAULTS, LinkDownError
 from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.dial_slots import DialSlots
@@ -115,6 +115,16 @@ class LinkPool:
         self.links.discard(link)
         if not link.is_closing:
             self._stats.host(self._stats.label(link.virtual_host)).links_lost += 1
+            if link.closed is not None and link.closed.code in BROKER_FAULTS:
+                self.dialer.link_lost(link.broker)
+
+    def is_unsettled(self, virtual_host: VirtualHost) -> bool:
+        """Whether a broker of a virtual host went or came so lately that sessions ride through what they feel of it.
+
+        Then a queue may be without a leader. Without such a change, one that takes no message is full.
+        """
+        upstream = virtual_host.upstream
+        return self._clock() - self.dialer.changed_at(upstream) < upstream.ride_through
 
     async def log_in(
         self, virtual_host: VirtualHost, credentials: Credentials, client: str, session: str
