@@ -11,13 +11,16 @@ import pytest
 
 from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
 from gateway.server.broker.channel import LinkChannel
-from gateway.server.broker.link import Link
+from gateway.server.broker.link import Link, LinkUser
 from gateway.server.broker.queue_declare import ExclusiveQueues, declare_or_accept
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.queues import QueueSpec
 from gateway.session.subscription import Subscription
 
 MINE, AUTO = QueueSpec("mine", exclusive=True), QueueSpec("auto", exclusive=True, auto_delete=True)
+
+# It is told of the loss of a link, of which there is none here.
+SESSION = cast(LinkUser, None)
 
 
 class SharedLink:
@@ -77,7 +80,7 @@ def subscription() -> Subscription:
 
 
 async def test_a_queue_belongs_to_the_session_that_declared_it_until_that_ends(link: SharedLink) -> None:
-    owner, other = ExclusiveQueues(), ExclusiveQueues()
+    owner, other = ExclusiveQueues(SESSION), ExclusiveQueues(SESSION)
     assert await declared(owner, link, MINE) == "mine"
     assert await declared(owner, link, MINE) == "mine"
     assert (owner.link_of("mine"), other.link_of("mine")) == (link.as_link, None)
@@ -100,7 +103,7 @@ async def test_a_queue_belongs_to_the_session_that_declared_it_until_that_ends(l
 
 
 async def test_a_session_that_ends_leaves_no_queue(link: SharedLink) -> None:
-    queues = ExclusiveQueues()
+    queues = ExclusiveQueues(SESSION)
     await declared(queues, link, MINE)
     assert await declared(queues, link, QueueSpec("", exclusive=True), "amq.gen-1") == "amq.gen-1"
     link.asked.clear()
@@ -112,7 +115,7 @@ async def test_a_session_that_ends_leaves_no_queue(link: SharedLink) -> None:
 
 
 async def test_a_queue_of_another_connection_is_not_deleted_and_the_others_are(link: SharedLink) -> None:
-    queues = ExclusiveQueues()
+    queues = ExclusiveQueues(SESSION)
     for name in ("a", "b"):
         await declared(queues, link, QueueSpec(name, exclusive=True))
     link.asked.clear()
@@ -123,7 +126,7 @@ async def test_a_queue_of_another_connection_is_not_deleted_and_the_others_are(l
 
 
 async def test_a_lost_link_is_asked_for_nothing(link: SharedLink) -> None:
-    queues = ExclusiveQueues()
+    queues = ExclusiveQueues(SESSION)
     await declared(queues, link, MINE)
     link.asked.clear()
     link.closed = UpstreamError(320, "")
@@ -132,7 +135,7 @@ async def test_a_lost_link_is_asked_for_nothing(link: SharedLink) -> None:
 
 
 async def test_a_queue_that_has_gone_unnoticed_is_free(link: SharedLink) -> None:
-    owner, other = ExclusiveQueues(), ExclusiveQueues()
+    owner, other = ExclusiveQueues(SESSION), ExclusiveQueues(SESSION)
     await declared(owner, link, MINE)
     link.refusals["look for"] = UpstreamError(404, "NOT_FOUND")
     assert await declared(other, link, MINE) == "mine"
@@ -145,21 +148,21 @@ async def test_a_queue_that_has_gone_unnoticed_is_free(link: SharedLink) -> None
 
 @pytest.mark.parametrize("refusal", [UpstreamError(405, "LOCKED"), UpstreamError(403, "REFUSED")])
 async def test_a_queue_that_may_not_be_looked_at_is_there(link: SharedLink, refusal: UpstreamError) -> None:
-    await declared(ExclusiveQueues(), link, MINE)
+    await declared(ExclusiveQueues(SESSION), link, MINE)
     link.refusals["look for"] = refusal
     with pytest.raises(UpstreamError, match="RESOURCE_LOCKED"):
-        await declared(ExclusiveQueues(), link, MINE)
+        await declared(ExclusiveQueues(SESSION), link, MINE)
 
 
 async def test_a_link_that_is_lost_meanwhile_is_no_answer(link: SharedLink) -> None:
-    await declared(ExclusiveQueues(), link, MINE)
+    await declared(ExclusiveQueues(SESSION), link, MINE)
     link.refusals["look for"] = LinkDownError(404, "gone")
     with pytest.raises(LinkDownError):
-        await declared(ExclusiveQueues(), link, MINE)
+        await declared(ExclusiveQueues(SESSION), link, MINE)
 
 
 async def test_two_that_want_one_name_at_once_get_it_one_after_the_other(link: SharedLink) -> None:
-    first, second = ExclusiveQueues(), ExclusiveQueues()
+    first, second = ExclusiveQueues(SESSION), ExclusiveQueues(SESSION)
     answer = asyncio.get_running_loop().create_future()
 
     async def slow(queue: QueueSpec) -> str:
@@ -178,7 +181,7 @@ async def test_two_that_want_one_name_at_once_get_it_one_after_the_other(link: S
 
 
 async def test_a_declaration_that_is_cancelled_may_have_made_the_queue(link: SharedLink) -> None:
-    queues = ExclusiveQueues()
+    queues = ExclusiveQueues(SESSION)
 
     async def never(queue: QueueSpec) -> str:
         await asyncio.Event().wait()
@@ -194,7 +197,7 @@ async def test_a_declaration_that_is_cancelled_may_have_made_the_queue(link: Sha
 
 
 async def test_a_lost_link_takes_its_queues_and_those_with_a_name_may_come_back(link: SharedLink) -> None:
-    queues, another = ExclusiveQueues(), SharedLink()
+    queues, another = ExclusiveQueues(SESSION), SharedLink()
     await declared(queues, link, MINE)
     await declared(queues, link, QueueSpec("", exclusive=True), "amq.gen-1")
     await declared(queues, another, AUTO)
@@ -204,7 +207,7 @@ async def test_a_lost_link_takes_its_queues_and_those_with_a_name_may_come_back(
 
 
 async def test_an_auto_delete_queue_goes_with_its_last_consumer_and_others_stay(link: SharedLink) -> None:
-    queues, one, two, three = ExclusiveQueues(), subscription(), subscription(), subscription()
+    queues, one, two, three = ExclusiveQueues(SESSION), subscription(), subscription(), subscription()
     await declared(queues, link, MINE)
     await declared(queues, link, AUTO)
     for consumer, name in ((one, "auto"), (two, "auto"), (three, "mine")):
@@ -217,7 +220,7 @@ async def test_an_auto_delete_queue_goes_with_its_last_consumer_and_others_stay(
 
 
 async def test_a_consumer_that_the_broker_cancels_has_lost_its_queue(link: SharedLink) -> None:
-    queues, one, stranger = ExclusiveQueues(), subscription(), subscription()
+    queues, one, stranger = ExclusiveQueues(SESSION), subscription(), subscription()
     await declared(queues, link, MINE)
     queues.consumed(one, "mine")
     queues.consumed(stranger, "shared with others")
@@ -228,7 +231,7 @@ async def test_a_consumer_that_the_broker_cancels_has_lost_its_queue(link: Share
 
 
 async def test_an_auto_delete_queue_whose_consumers_are_gone_is_not_made_again_to_be_deleted(link: SharedLink) -> None:
-    queues = ExclusiveQueues()
+    queues = ExclusiveQueues(SESSION)
     await declared(queues, link, AUTO)
     queues.consumed(subscription(), "auto")
     link.asked.clear()
@@ -262,7 +265,7 @@ async def test_only_a_queue_that_is_there_can_be_taken_as_it_is(
 
 
 async def test_of_two_that_wait_for_a_name_the_second_is_refused_when_the_first_has_it(link: SharedLink) -> None:
-    first, second, third = ExclusiveQueues(), ExclusiveQueues(), ExclusiveQueues()
+    first, second, third = ExclusiveQueues(SESSION), ExclusiveQueues(SESSION), ExclusiveQueues(SESSION)
     answer = asyncio.get_running_loop().create_future()
 
     async def slow(queue: QueueSpec) -> str:
@@ -279,7 +282,7 @@ async def test_of_two_that_wait_for_a_name_the_second_is_refused_when_the_first_
 
 
 async def test_what_is_gone_already_is_forgotten_once(link: SharedLink) -> None:
-    owner, other, consumer = ExclusiveQueues(), ExclusiveQueues(), subscription()
+    owner, other, consumer = ExclusiveQueues(SESSION), ExclusiveQueues(SESSION), subscription()
     owner.forget("never there")
     await declared(owner, link, AUTO)
     owner.consumed(consumer, "auto")

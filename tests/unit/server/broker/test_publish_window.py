@@ -91,6 +91,32 @@ async def test_sessions_that_flood_take_turns_in_their_order(turns: list[str]) -
     assert turns == ["a", "b", "c"]
 
 
+async def test_who_is_about_to_send_much_waits_while_the_window_is_full(turns: list[str]) -> None:
+    users = [User(name, turns) for name in "ab"]
+    window = _window(*users)
+    held = []
+    window.enter(users[1])
+    held.append(users[1].is_held)
+    window.published(users[0], LARGE)
+    window.enter(users[1])
+    held.append(users[1].is_held)
+    await _answer()
+    assert (held, turns) == ([False, True], ["a", "b"])
+
+
+async def test_a_window_that_has_shrunk_under_what_is_on_its_way_opens_again(turns: list[str]) -> None:
+    """A session alone on its link may have more on its way than is marked once another one has joined."""
+    users = [User(name, turns) for name in "ab"]
+    link = FakeLink(users[0])
+    window = PublishWindow(cast(Link, link), lambda: 0.0)
+    window.published(users[0], LARGE)
+    link.users[users[1]] += 1
+    window.enter(users[1])
+    assert users[1].is_held
+    await _answer()
+    assert turns == ["b"]
+
+
 async def test_many_small_messages_together_wait_too(turns: list[str]) -> None:
     users = [User("a", turns), User("b", turns)]
     window = _window(*users)
