@@ -279,6 +279,35 @@ async def test_an_operator_closes_the_connections_and_no_client_notices(own_brok
         await client.disconnect()
 
 
+@pytest.mark.parametrize("purpose", ["publish", "consume"])
+async def test_an_administrator_closes_one_connection_and_the_others_stay(own_broker: Broker, purpose: str) -> None:
+    queues = [f"/queue/{secrets.token_hex(6)}" for _ in range(2)]
+    async with (
+        gateway_here(parsed(own_broker.amqp_url)) as gateway,
+        StompClient.logged_in(gateway.addresses[0]) as client,
+        StompClient.logged_in(gateway.addresses[0]) as other,
+        within(60),
+    ):
+        for each, queue in zip((client, other), queues, strict=True):
+            await each.ask("SUBSCRIBE", id="a", destination=queue)
+        await client.ask("SEND", b"x", destination="/topic/elsewhere")
+        [closed] = [link for link in gateway.pool.links if link.purpose == purpose]
+        [stays] = [link for link in gateway.pool.links if link is not closed]
+        assert closed._tap is not None
+        port = closed._tap.transport.get_extra_info("sockname")[1]
+        listed = await asyncio.to_thread(own_broker.ctl, "list_connections", "pid", "peer_port", "-q")
+        [pid] = [line.split()[0] for line in listed.splitlines() if line.split()[1:] == [str(port)]]
+        await asyncio.to_thread(own_broker.ctl, "close_connection", pid, "maintenance at noon")
+        for queue in queues:
+            client.write("SEND", b"x", destination=queue, receipt=queue)
+        assert sorted(each.command for each in await frames(client, 3)) == ["MESSAGE", "RECEIPT", "RECEIPT"]
+        await other.expect("MESSAGE", b"x")
+        assert closed not in gateway.pool.links
+        assert stays in gateway.pool.links
+        await other.disconnect()
+        await client.disconnect()
+
+
 @pytest.fixture
 def vhost(own_broker: Broker) -> Iterator[str]:
     name = f"ride-{secrets.token_hex(4)}"

@@ -105,13 +105,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # What an earlier run has found may be true no longer.
     shutil.rmtree(_MADE, ignore_errors=True)
     try:
-        mutmut("run", "--max-children", str(given.processes), _FEW, shown=True)
+        mutmut("run", "--max-children", str(given.processes), _FEW, shown=sys.stdout.isatty())
         names = [name for name in results() if given.only in name]
         if not names:
             print(f"mutants: no name has {given.only!r} in it", file=sys.stderr)
             return 1
         random.Random(given.seed).shuffle(names)  # noqa: S311 - to be repeated, not to be kept secret
-        print(f"\n{len(names)} mutants, seed {given.seed}, for {given.seconds:.0f} seconds", flush=True)
+        print(f"{len(names)} mutants, seed {given.seed}, for {given.seconds:.0f} seconds", flush=True)
         return report(_tried(names, given.seconds, given.processes))
     except MutmutError as error:
         print(str(error)[-3000:], file=sys.stderr)

@@ -61,7 +61,7 @@ class ScriptedBroker:
         self.methods: list[str] = []
         self.script: Callable[[Link, Frame], Frame | None] = lambda link, method: usual_answer(method)
 
-    async def open_link(self, virtual_host: VirtualHost, credentials: Credentials, purpose: str, *names: str) -> Link:
+    async def open_link(self, virtual_host: VirtualHost, credentials: Credentials, purpose: str, *more: object) -> Link:
         """Open a link, as a dialer does."""
         log_limits = LogLimits(Logging(), lambda: 0.0)
         whose, broker = ClientProperties(purpose, virtual_host.name, "guest"), virtual_host.upstream.urls[0]

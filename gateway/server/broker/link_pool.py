@@ -90,10 +90,18 @@ class LinkPool:
         self._logins: weakref.WeakSet[LoginLinks] = weakref.WeakSet()
 
     async def _open(
-        self, virtual_host: VirtualHost, credentials: Credentials, purpose: str, client: str, session: str
+        self,
+        virtual_host: VirtualHost,
+        credentials: Credentials,
+        purpose: str,
+        client: str,
+        session: str,
+        patiently: bool,
     ) -> Link:
         client_properties = ClientProperties(purpose, virtual_host.name, credentials.login, self._node, client, session)
-        link = await self.dialer.open_link(virtual_host, credentials, client_properties, self._journal.clock.tick)
+        link = await self.dialer.open_link(
+            virtual_host, credentials, client_properties, self._journal.clock.tick, patiently=patiently
+        )
         link.opened_at = self._journal.clock.time
         self._stats.host(self._stats.label(link.virtual_host)).links_opened += 1
         if link.closed is None:

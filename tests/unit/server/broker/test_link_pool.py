@@ -42,7 +42,13 @@ class Setup:
         setup = self
 
         async def open_link(
-            dialer: Dialer, virtual_host: VirtualHost, whose: Credentials, properties: ClientProperties, _: object
+            dialer: Dialer,
+            virtual_host: VirtualHost,
+            whose: Credentials,
+            properties: ClientProperties,
+            _: object,
+            *,
+            patiently: bool,
         ) -> Link:
             setup.dials += 1
             await asyncio.sleep(0)

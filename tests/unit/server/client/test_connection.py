@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +17,12 @@ from gateway.config.model import GatewayConfig, Logging
 from gateway.errors import CertificateUnreadableError, CloseReason, StompError
 from gateway.journal.journal import Journal
 from gateway.server.broker.link_pool import LinkPool
+from gateway.server.client.bridge import Bridge
+from gateway.server.client.client_log import ClientLog
 from gateway.server.client.connection import ClientConnection, ServerContext
-from gateway.server.client.session_limits import SessionLimits
+from gateway.server.client.heartbeat_timer import HeartbeatTimer
+from gateway.server.client.output import ClientOutput
+from gateway.server.client.session_limits import RateLimiter, SessionLimits
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.log_limits import LogLimits, LogRateLimiter
 from gateway.server.paced_work import PacedWork
@@ -376,6 +380,39 @@ async def test_clients_with_certificates_that_cannot_be_read_do_not_fill_the_log
     assert len(written) == 10
     assert (written[0]["peer"], written[0]["reason"]) == ("10.1.1.1:1000", "x" * 300)
     assert connections.log_limits.left_out == 15
+
+
+END = [
+    (HeartbeatTimer, "stop"),
+    (RateLimiter, "stop"),
+    (Bridge, "release"),
+    (ClientLog, "ended"),
+    (ClientOutput, "close"),
+]
+
+
+@pytest.mark.parametrize("fault", range(4))
+async def test_whatever_of_an_end_is_a_fault_the_rest_is_done(fault: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[int] = []
+
+    def step(number: int) -> Callable[..., None]:
+        def run(*_: object, **__: object) -> None:
+            done.append(number)
+            if number == fault:
+                raise ValueError("a fault")
+
+        return run
+
+    connections = Connections()
+    client, _ = connections.accept(connections.clock.now)
+    for number, (owner, name) in enumerate(END):
+        monkeypatch.setattr(owner, name, step(number))
+    with structlog.testing.capture_logs() as lines:
+        client.data_received(b"CONNECT\nno colon\n\n\0")
+    assert done == list(range(len(END)))
+    assert [str(line["exc_info"]) for line in lines if line["event"] == "internal error"] == ["a fault"]
+    monkeypatch.undo()
+    client.connection_lost(None)
 
 
 def test_a_client_that_resets_at_once_is_dropped_without_a_line() -> None:

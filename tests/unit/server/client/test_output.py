@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.config.virtual_host import VirtualHost
-from gateway.server.client.output import ClientOutput
+from gateway.server.client.output import AutoAckFlusher, ClientOutput
 from tests.support.virtual_time import run_in_virtual_time
 
 
@@ -85,3 +85,34 @@ def test_a_client_whose_bytes_fill_the_kernel_has_sent_some(waiting: int, has_se
                 pass
             output = ClientOutput(_Open(connection), over_tls=False)
             assert output.has_sent_unread(-1) is has_sent
+
+
+class _Settling:
+    """A client; its settlement is a fault if it is told so."""
+
+    def __init__(self, *, is_faulty: bool = False) -> None:
+        self.settled = 0
+        self.faults: list[str] = []
+        self._is_faulty = is_faulty
+
+    def settle(self) -> None:
+        if self._is_faulty:
+            raise ValueError("a fault")
+        self.settled += 1
+
+    def failed(self, error: Exception) -> None:
+        self.faults.append(str(error))
+
+
+def test_a_client_whose_settlement_is_a_fault_keeps_no_other_one_from_settling() -> None:
+    clients = [_Settling(), _Settling(is_faulty=True), _Settling()]
+
+    async def settle() -> None:
+        flusher = AutoAckFlusher()
+        for client in clients * 2:
+            flusher.schedule(client)
+        await asyncio.sleep(1)
+
+    run_in_virtual_time(settle())
+    assert [client.settled for client in clients] == [1, 0, 1]
+    assert [client.faults for client in clients] == [[], ["a fault"], []]
