@@ -2,7 +2,7 @@
 
 Sessions and their parts refer to each other, so Python finds those that have ended only by looking at all objects. That
 takes a tenth of a second for a thousand sessions, in which nobody is served, and by itself Python does it whenever a
-quarter more objects live: again and again while clients connect. (docs/adr/0025-garbage-in-rounds.md)
+quarter more objects live: again and again while clients connect. (docs/adr/0026-garbage-in-rounds.md)
 """
 
 from __future__ import annotations

@@ -63,7 +63,8 @@ def test_what_is_garbage_already_is_not_put_aside() -> None:
 
 
 @pytest.mark.parametrize(
-    ("opened", "ended", "is_found"), [(1000, 199, False), (1000, 200, True), (2000, 399, False), (2000, 400, True)]
+    ("opened", "ended", "is_found"),
+    [(400, 199, False), (1000, 199, False), (1000, 200, True), (2000, 399, False), (2000, 400, True)],
 )
 def test_sessions_that_have_ended_are_found_once_they_are_many_or_a_quarter(
     opened: int, ended: int, is_found: bool
