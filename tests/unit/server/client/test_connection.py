@@ -18,9 +18,13 @@ from gateway.config.model import GatewayConfig, Logging
 from gateway.errors import CertificateUnreadableError, CloseReason, StompError
 from gateway.journal.journal import Journal
 from gateway.server.broker.link_pool import LinkPool
+from gateway.server.client.bridge import Bridge
 from gateway.server.client.connection import ClientConnection, ServerContext
-from gateway.server.client.session_limits import SessionLimits
-from gateway.server.fault_boundary import FaultOwner
+from gateway.server.client.connection_stats import ConnectionStats
+from gateway.server.client.heartbeat_timer import HeartbeatTimer
+from gateway.server.client.login_handler import LoginHandler
+from gateway.server.client.session_limits import RateLimiter, SessionLimits
+from gateway.server.fault_boundary import FaultOwner, guarded
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.log_limits import LogLimits, LogRateLimiter
 from gateway.server.paced_work import PacedWork
@@ -50,6 +54,7 @@ class Wire(asyncio.Transport):
         super().__init__({"peername": ("10.1.1.1", 1000)})
         self.written = b""
         self.reading: list[bool] = []
+        self.is_closed = False
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
         self.written += data
@@ -67,10 +72,10 @@ class Wire(asyncio.Transport):
         return 0
 
     def close(self) -> None:
-        pass
+        self.is_closed = True
 
     def abort(self) -> None:
-        pass
+        self.is_closed = True
 
 
 @dataclass
@@ -120,6 +125,44 @@ async def test_the_time_to_log_in_begins_when_the_connection_is_accepted() -> No
     connections.clock.now += 1
     client.time_passed(connections.clock.now)
     assert b"message:Login timeout" in wire.written
+    client.connection_lost(None)
+
+
+@pytest.mark.parametrize(
+    ("owner", "step"),
+    [
+        (HeartbeatTimer, "stop"),
+        (RateLimiter, "stop"),
+        (Bridge, "flush"),
+        (Bridge, "release"),
+        (ConnectionStats, "ended"),
+    ],
+)
+async def test_a_fault_in_one_step_of_a_sessions_end_keeps_no_other_step_from_being_done(
+    owner: type, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or links, limits and the socket would stay for ever."""
+
+    def breaks(*_: object, **__: object) -> None:
+        raise IndexError("fault")
+
+    returned = asyncio.Event()
+    monkeypatch.setattr(LoginHandler, "release_links", lambda login: returned.set())
+    connections = Connections()
+    client, wire = connections.accept(connections.clock.now)
+    monkeypatch.setattr(owner, step, breaks)
+    connections.clock.now += 11
+    with structlog.testing.capture_logs() as log:
+        # As the sweep over all clients calls it.
+        guarded(client, client.time_passed, connections.clock.now)
+        if step != "release":
+            async with within():
+                await returned.wait()
+    events = [line["event"] for line in log]
+    assert events.count("internal error") == 1
+    assert ("session ended" in events) is (step != "ended")
+    assert wire.is_closed
+    monkeypatch.undo()
     client.connection_lost(None)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from gateway.config.virtual_host import VirtualHost
-from gateway.server.client.output import ClientOutput
+from gateway.server.client.output import AutoAckFlusher, ClientOutput
+from tests.support.virtual_time import run_in_virtual_time
 
 
 class _Stuck(asyncio.Transport):
@@ -36,3 +37,34 @@ def test_messages_are_dropped_when_sixteen_times_the_buffer_waits() -> None:
     assert [output.is_slow(now) for now in (130, 130.1)] == [False, True]
     output.resume()
     assert [output.must_drop, output.is_slow(1000)] == [False, False]
+
+
+class _Client:
+    """Settles, or has a fault of the gateway."""
+
+    def __init__(self, *, is_faulty: bool) -> None:
+        self._is_faulty = is_faulty
+        self.settled = 0
+        self.failures: list[Exception] = []
+
+    def settle(self) -> None:
+        if self._is_faulty:
+            raise IndexError("fault")
+        self.settled += 1
+
+    def failed(self, error: Exception) -> None:
+        self.failures.append(error)
+
+
+def test_a_fault_in_one_client_keeps_no_other_from_being_settled() -> None:
+    clients = [_Client(is_faulty=number % 2 == 0) for number in range(20)]
+
+    async def round_of_all() -> None:
+        flusher = AutoAckFlusher()
+        for client in clients:
+            flusher.schedule(client)
+        await asyncio.sleep(1)
+        assert not any(map(flusher.is_scheduled, clients))
+
+    run_in_virtual_time(round_of_all())
+    assert [(client.settled, len(client.failures)) for client in clients] == [(0, 1), (1, 0)] * 10
