@@ -65,7 +65,8 @@ class ScriptedBroker:
 
     async def open_link(self, virtual_host: VirtualHost, credentials: Credentials, purpose: str, *names: str) -> Link:
         """Open a link, as a dialer does."""
-        await asyncio.sleep(self.link_latency)
+        if self.link_latency:
+            await asyncio.sleep(self.link_latency)
         log_limits = LogLimits(Logging(), lambda: 0.0)
         whose, broker = ClientProperties(purpose, virtual_host.name, "guest"), virtual_host.upstream.urls[0]
         link = Link(whose, broker, lambda: None, log_limits, self.paced)
