@@ -111,7 +111,8 @@ audit: $(STAMP)
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive gateway deploy
 	echo "== pip-audit"
 	$(BIN)/pip-audit --strict --disable-pip --no-deps --requirement constraints.txt || \
-		{ echo "audit: pip-audit found something, or PyPI could not be asked: see its message above" >&2; exit 1; }
+		{ echo "audit: the lines above name vulnerabilities; or a package of which PyPI told nothing, and then" \
+			"pip-audit has checked none" >&2; exit 1; }
 
 # One run again: SEED=. Fewer: RUNS=.
 chaos: $(STAMP)

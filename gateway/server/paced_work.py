@@ -1,7 +1,7 @@
-"""Work that many clients cause at the same moment, such as their logins and their ends: little of it at a time.
+"""Work that many clients cause at the same moment: their logins, their ends, and much input. Little of it at a time.
 
 The event loop calls everything that is ready before it looks at the sockets again. When a thousand clients come or go
-at once, the messages of all others would wait for the last of them.
+at once, or fifty send as fast as they can, the messages of all others would wait for the last of them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from gateway.server.fault_boundary import FaultOwner, guarded
 # The time for such work in one round of the event loop, in seconds.
 _PER_ROUND: Final = 0.004
 
+# What one of many that wait gets of it at least: with less, the system calls at the end of each turn would cost more
+# than what is done in it.
+_LEAST: Final = 0.001
+
 
 class PacedWork:
     """Does work at once while there is time for it in this round of the event loop, and otherwise in a later round."""
@@ -26,6 +30,9 @@ class PacedWork:
         self._waiting: deque[tuple[FaultOwner, Callable[[], object]]] = deque()
         self._spent = 0.0
         self._has_next_round = False
+        # Whose work is under way, and when its time is over.
+        self._owner: FaultOwner | None = None
+        self._ends_at = 0.0
 
     def do(self, owner: FaultOwner, call: Callable[[], object]) -> None:
         """Call a function, now or later, in the order of the calls."""
@@ -33,13 +40,36 @@ class PacedWork:
         if len(self._waiting) == 1:
             self._work()
 
+    def later(self, owner: FaultOwner, call: Callable[[], object]) -> None:
+        """Call a function in another round, behind the others."""
+        self._waiting.append((owner, call))
+        self._await_next_round()
+
+    def serves(self, owner: FaultOwner) -> bool:
+        """Whether work of this owner is under way."""
+        return self._owner is owner
+
+    @property
+    def time_left(self) -> float:
+        """The seconds that are left for the work under way; not above zero when it should end."""
+        return self._ends_at - self._clock()
+
     def _work(self) -> None:
-        while self._waiting and self._spent < _PER_ROUND:
+        # What is added meanwhile is for another round.
+        for _ in range(len(self._waiting)):
+            if self._spent >= _PER_ROUND:
+                break
             started = self._clock()
             # Left in its place meanwhile: what it causes waits behind it.
-            guarded(*self._waiting[0])
+            owner, call = self._waiting[0]
+            self._owner, self._ends_at = owner, started + max(_LEAST, _PER_ROUND / len(self._waiting))
+            guarded(owner, call)
+            self._owner = None
             self._waiting.popleft()
             self._spent += self._clock() - started
+        self._await_next_round()
+
+    def _await_next_round(self) -> None:
         if not self._has_next_round:
             self._has_next_round = True
             asyncio.get_running_loop().call_soon(self._next_round)

@@ -32,17 +32,23 @@ class Commit:
 Unconfirmed = tuple[bytes | None, CachedPublish, int, Commit | None, object, Frame | None]
 """A message that waits for its confirm: receipt, where it went, bytes of its body, the COMMIT that published it, what
 the observer's counter returned for it (``sent_at``), and the frame, to publish it again if the link is lost; None once
-the broker has returned the message. A plain tuple, since one is made for every message."""
+the broker has returned the message, and in a session that does not outlive its link. A plain tuple, since one is made
+for every message."""
 
 
 class PublisherConfirms:
     """The unconfirmed messages of one session, in the order of publishing."""
 
-    __slots__ = ("_last_returned", "_max_bytes", "_max_messages", "_unconfirmed", "last_sequence", "unconfirmed_bytes")
+    __slots__ = (
+        "_last_returned", "_max_bytes", "_max_messages", "_refused", "_unconfirmed", "last_sequence",
+        "unconfirmed_bytes",
+    )  # fmt: skip
 
     def __init__(self, settings: VirtualHost) -> None:
         self.set_limits(settings)
         self._unconfirmed: dict[int, Unconfirmed] = {}
+        # What the broker did not take for now. It is still unconfirmed, but nothing on this channel confirms it.
+        self._refused: dict[int, Unconfirmed] = {}
         self._last_returned = 0
         # The publish sequence number of the last message; 0 before confirms are on.
         self.last_sequence = 0
@@ -55,16 +61,26 @@ class PublisherConfirms:
 
     def __len__(self) -> int:
         """Messages published and not confirmed yet."""
-        return len(self._unconfirmed)
+        return len(self._unconfirmed) + len(self._refused)
 
     def __contains__(self, sequence: int) -> bool:
-        """Whether a message is not confirmed yet."""
+        """Whether a message is not answered yet."""
         return sequence in self._unconfirmed
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the broker has confirmed or refused everything."""
+        return not self._unconfirmed
+
+    @property
+    def has_refused(self) -> bool:
+        """Whether there are messages that the broker did not take for now."""
+        return bool(self._refused)
 
     @property
     def owes_receipts(self) -> bool:
         """Whether a receipt waits for a confirm."""
-        return any(receipt is not None for receipt, *_ in self._unconfirmed.values())
+        return any(receipt is not None for receipt, *_ in self.messages)
 
     @property
     def is_full(self) -> bool:
@@ -79,6 +95,8 @@ class PublisherConfirms:
     @property
     def messages(self) -> Iterable[Unconfirmed]:
         """What is not confirmed yet, in the order of publishing."""
+        if self._refused:
+            return [message for _, message in sorted((*self._refused.items(), *self._unconfirmed.items()), key=_number)]
         return self._unconfirmed.values()
 
     def add(self, message: Unconfirmed) -> None:
@@ -89,8 +107,9 @@ class PublisherConfirms:
 
     def take_all(self) -> list[Unconfirmed]:
         """Take out everything, to publish it on another channel, whose publish sequence numbers begin anew."""
-        messages = list(self._unconfirmed.values())
+        messages = list(self.messages)
         self._unconfirmed.clear()
+        self._refused.clear()
         self.last_sequence = self._last_returned = self.unconfirmed_bytes = 0
         return messages
 
@@ -112,6 +131,24 @@ class PublisherConfirms:
             confirmed.append(each)
         messages = [unconfirmed.pop(each) for each in confirmed]
         self.unconfirmed_bytes -= sum([message[2] for message in messages])
+        return messages
+
+    def refuse(self, sequence: int, *, multiple: bool) -> None:
+        """The broker did not take these messages; keep those that it may take later.
+
+        Not those for a queue that was declared to refuse what it has no room for.
+        """
+        numbers = [each for each in self._unconfirmed if each <= sequence] if multiple else [sequence]
+        for each in numbers:
+            message = self._unconfirmed.get(each)
+            if message is not None and not _is_refused_for_good(message):
+                self._refused[each] = self._unconfirmed.pop(each)
+
+    def take_refused(self) -> list[Unconfirmed]:
+        """Take out what the broker did not take, in the order of publishing."""
+        messages = [message for _, message in sorted(self._refused.items(), key=_number)]
+        self._refused.clear()
+        self.unconfirmed_bytes -= sum(message[2] for message in messages)
         return messages
 
     def take_returned(self, returned: Return) -> Unconfirmed | None:
@@ -148,6 +185,15 @@ class PublisherConfirms:
         if len(self._unconfirmed) == 1 and b"exchange" not in quoted:
             return next(iter(self._unconfirmed.values()))[0]
         return None
+
+
+def _number(item: tuple[int, Unconfirmed]) -> int:
+    return item[0]
+
+
+def _is_refused_for_good(message: Unconfirmed) -> bool:
+    queue = message[1].queue
+    return queue is not None and str(queue.arguments.get("x-overflow", "")).startswith("reject-publish")
 
 
 def _is_returned(message: Unconfirmed, returned: Return, receipt_in_headers: bytes | None) -> bool:

@@ -6,7 +6,7 @@ and events. What all of them do goes through here: answer, hold the frames behin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import Enum
 from hashlib import md5
@@ -93,6 +93,10 @@ class Hold(Enum):
     """The gateway is stopping; the frame under way is the last one."""
 
 
+def _is_settled() -> bool:
+    return False
+
+
 class SessionContext:
     """The state that the parts of one session share, for them to read.
 
@@ -102,8 +106,8 @@ class SessionContext:
 
     __slots__ = (
         "_queues_named", "client_writable", "close_reason", "declared_queues", "destination_rules", "holds", "identity",
-        "login", "observer", "output", "pending", "queue_rules", "settings", "state", "strict", "subscriptions",
-        "traffic", "transactions", "trims_values", "unlogged_errors", "version",
+        "is_unsettled", "login", "observer", "output", "pending", "queue_rules", "settings", "state", "strict",
+        "subscriptions", "traffic", "transactions", "trims_values", "unlogged_errors", "version",
     )  # fmt: skip
 
     def __init__(self, identity: bytes, *, strict: bool) -> None:
@@ -129,6 +133,8 @@ class SessionContext:
         self.destination_rules = NO_DESTINATION_RULES
         # Whether the client takes messages about as fast as they come. Set by the server.
         self.client_writable = True
+        # Whether the brokers have changed so lately that what they refuse may pass. Set by the server.
+        self.is_unsettled: Callable[[], bool] = _is_settled
         # What the broker is asked for.
         self.pending = PendingOperations()
         self._queues_named = 0

@@ -39,8 +39,8 @@ class Login:
 class PreparePublisher:
     """Open the session's publishing channel if there is none yet, switch on confirms, declare a queue.
 
-    With ``is_fresh`` the channel is replaced first, once nothing on it waits for a confirm. Answered by
-    PublisherPrepared or OperationFailed.
+    With ``is_fresh`` the channel is replaced first, once nothing on it waits for a confirm, unless it was replaced a
+    moment ago. Answered by PublisherPrepared or OperationFailed.
     """
 
     confirms: bool
@@ -133,13 +133,15 @@ class Recover:
 
     ``subscriptions`` are to consume again, in this order. Then, if ``publishing``, a publishing channel with confirms
     is opened, and ``queues`` are declared there. All of it may be empty: an operation was interrupted before it began.
-    ``is_again``: nothing has succeeded since the last time, so the time goes on that this may take.
+    ``is_again``: nothing has succeeded since the last time, so the time goes on that this may take. ``has_refused``:
+    the broker did not take messages on the old publishing channel, and may still confirm others there.
     """
 
     subscriptions: tuple[Subscribe, ...] = ()
     publishing: bool = False
     queues: tuple[QueueSpec, ...] = ()
     is_again: bool = False
+    has_refused: bool = False
 
     @property
     def purpose(self) -> str:

@@ -12,7 +12,7 @@ from gateway.amqp.codec import Publication
 from gateway.amqp.splitter import Return
 from gateway.session import error_frames, ops
 from gateway.session.cached_publish import CachedPublish
-from gateway.session.confirms import Commit, PublisherConfirms
+from gateway.session.confirms import Commit, PublisherConfirms, Unconfirmed
 from gateway.session.context import NO_SETTINGS, Hold, SessionContext
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.queues import QueueSpec, temporary_queue
@@ -26,7 +26,7 @@ class Publisher:
 
     __slots__ = (
         "_blocked", "_channel", "_channel_key", "_confirmed_before", "_context", "_frame_max", "_has_rejected",
-        "_output", "confirms", "has_confirms", "is_lost",
+        "_keeps_frames", "_output", "confirms", "has_confirms", "is_lost",
     )  # fmt: skip
 
     def __init__(self, context: SessionContext) -> None:
@@ -37,8 +37,11 @@ class Publisher:
         self._channel_key = object()
         # Whether the channel is lost, and not back yet.
         self.is_lost = False
+        # Whether what is unconfirmed is published again after a loss.
+        self._keeps_frames = False
         # Whether the broker has rejected a message. A channel whose first message for a quorum queue comes while the
-        # queue's leader is dead rejects everything for that queue from then on (RabbitMQ 3.10), so it is replaced.
+        # queue's leader is dead rejects everything for that queue from then on (RabbitMQ 3.10), so it is replaced now
+        # and then.
         self._has_rejected = False
         # How many messages were confirmed when the last recovery left some unconfirmed; None without such.
         self._confirmed_before: int | None = None
@@ -173,7 +176,7 @@ class Publisher:
         traffic.published_bytes += size
         sent_at = None if counter is None else counter.sent(size, receipt is not None)
         if self.has_confirms:
-            self.confirms.add((receipt, cached, size, commit, sent_at, frame))
+            self.confirms.add((receipt, cached, size, commit, sent_at, frame if self._keeps_frames else None))
 
     def _hold(self) -> None:
         holds = self._context.holds
@@ -190,6 +193,7 @@ class Publisher:
         operation = context.operation
         self._channel, self._frame_max, self.has_confirms = event.channel, event.frame_max, event.confirms
         self._has_rejected = False
+        self._keeps_frames = context.rides_through
         if event.is_new:
             # Publish sequence numbers begin anew, and nothing waits for a confirm.
             self.confirms.take_all()
@@ -208,9 +212,16 @@ class Publisher:
 
         HOT: once per confirm, a receipt or nothing per message.
         """
+        if not accepted and self._keeps_frames and self._context.is_unsettled():
+            self.confirms.refuse(sequence, multiple=multiple)
+        messages = self.confirms.confirm(sequence, multiple=multiple)
+        if messages:
+            self._answered(messages, accepted)
+
+    def _answered(self, messages: list[Unconfirmed], accepted: bool) -> None:
+        """HOT: see ``confirm``."""
         context = self._context
         output, traffic = context.output, context.traffic
-        messages = self.confirms.confirm(sequence, multiple=multiple)
         if accepted:
             traffic.confirmed += len(messages)
         else:
@@ -270,10 +281,16 @@ class Publisher:
         """Whether nothing of what the last recovery published again was confirmed."""
         return self._confirmed_before == self._context.traffic.confirmed and bool(self.confirms)
 
-    def lost(self) -> None:
-        """The channel is gone. All that was published on it and is not confirmed is in ``confirms``, with its frame.
+    def give_up_refused(self) -> None:
+        """The broker did not take messages for so long that their clients get the ERROR."""
+        self._confirmed_before = None
+        self._answered(self.confirms.take_refused(), accepted=False)
 
-        Whatever was encoded for it is worthless now, sent or not; ``restored`` encodes it again.
+    def lost(self) -> None:
+        """The channel is gone, or of no use any more.
+
+        All that was published on it and is not confirmed is in ``confirms``, with its frame. Whatever was encoded for
+        it is worthless now, sent or not; ``restored`` encodes it again.
         """
         self.is_lost = True
         self._has_rejected = False
@@ -287,7 +304,7 @@ class Publisher:
 
         Not again: what the broker returned, and what belongs to a COMMIT that is answered with an ERROR.
         """
-        self.is_lost = False
+        self.is_lost = self._has_rejected = False
         self._channel, self._frame_max, self.has_confirms = event.channel, event.frame_max, event.confirms
         given_up: list[Commit] = []
         for message in self.confirms.take_all():

@@ -7,6 +7,7 @@ both. Each part of the session forgets at once what was true of its channel, and
   client is held until then. So a message is published at least once, and each receipt is sent once.
 * `Subscription` keeps its place in the numbers of message-ids. The broker delivers again what was not settled. An
   acknowledgement of a delivery of the lost channel is accepted and does nothing.
+* What the broker does not take while its nodes change is published again in the same way, on another channel.
 * `DeclaredQueues` forgets everything, because the broker may have.
 * An operation that was under way is asked for again, with the frame that waits for it.
 
@@ -30,6 +31,8 @@ from gateway.session.subscription import Subscription
 # Reply codes of connection.close with which a broker ends a link for its own reasons: an operator closes it, or it
 # fails. With others it blames something that was sent on the link, and who may have sent it does not try it for ever.
 _BLAMES_NOBODY: Final = frozenset((320, 541))
+
+_CONNECTION_FORCED: Final = 320
 
 _STREAM_OFFSET: Final = "x-stream-offset"
 
@@ -91,6 +94,16 @@ class RideThrough:
         asked = self._context.pending.asked
         return bool(asked) and asked[0] is self._interrupted
 
+    def refused(self) -> None:
+        """The broker did not take messages that it may take later, for a queue that elects its leader for example."""
+        if not self._publisher.confirms.has_refused:
+            return
+        self._hold(_CONNECTION_FORCED, "CONNECTION_FORCED - the broker took no message")
+        if not self._publisher.is_lost:
+            # On this channel it may refuse everything for that queue from now on.
+            self._publisher.lost()
+        self.advance()
+
     def _hold(self, code: int, text: str) -> None:
         self._cause = self._cause or (code, text)
         self._context.holds.add(Hold.LINK_LOST)
@@ -122,7 +135,8 @@ class RideThrough:
         requests = [_request(each) for each in lost]
         queues = self._publisher.queues_of_unconfirmed if publishing else ()
         is_again = self._publisher.is_stuck or (self._is_again and context.pending.is_interrupted)
-        return ops.Recover(tuple(filter(None, requests)), publishing, queues, is_again)
+        has_refused = self._publisher.confirms.has_refused
+        return ops.Recover(tuple(filter(None, requests)), publishing, queues, is_again, has_refused)
 
     def recovered(self, event: ops.Recovered) -> None:
         """Everything is back, unless another link was lost meanwhile; then ``advance`` asks again."""
@@ -149,6 +163,11 @@ class RideThrough:
 
     def failed(self, event: ops.RecoveryFailed) -> None:
         """It took too long, or the broker refuses something."""
+        if not event.code and self._publisher.confirms.has_refused:
+            # That was all that the time was for. The channel still comes back.
+            self._context.pending.recovered()
+            self._publisher.give_up_refused()
+            return
         code, text = (event.code, event.text) if event.code else self._cause or (event.code, event.text)
         self._fail(code, text)
 

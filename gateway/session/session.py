@@ -229,6 +229,10 @@ class Session:
         """Note whether the client takes messages about as fast as they come."""
         self._context.client_writable = writable
 
+    def set_unsettled(self, is_unsettled: Callable[[], bool]) -> None:
+        """``is_unsettled`` tells whether the brokers have changed so lately that what they refuse may pass."""
+        self._context.is_unsettled = is_unsettled
+
     def set_blocked(self, blocked: bool) -> None:
         """Note a broker alarm, or its end. During an alarm the client is held after its next SEND."""
         self._publisher.set_blocked(blocked)
@@ -325,6 +329,8 @@ class Session:
         if self._context.state is State.CLOSED:
             return
         self._publisher.confirm(sequence, multiple, accepted)
+        if not accepted:
+            self._ride_through.refused()
         if self._disconnect.is_waiting:
             self._disconnect.advance()
 

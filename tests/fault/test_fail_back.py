@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import sys
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from tests.support.admin import AdminClient
 from tests.support.chaos import chaos
 from tests.support.deadline import until, within
 from tests.support.gateway import GatewayProcess, configuration, gateway_process
-from tests.support.stomp_client import StompClient
+from tests.support.stomp_client import Frame, StompClient
 
 pytestmark = pytest.mark.system
 
@@ -34,6 +35,11 @@ class Setup:
     async def brokers(self) -> set[str]:
         """The brokers that there are links to."""
         return {link["broker"] for link in (await self.admin.json("/api/links"))["items"]}
+
+    async def sessions_elsewhere(self) -> int:
+        """How many sessions have channels on links to other brokers; one with two such links counts twice."""
+        links = (await self.admin.json("/api/links"))["items"]
+        return sum(link["sessions"] for link in links if link["broker"] != self.preferred)
 
     @property
     def preferred(self) -> str:
@@ -137,14 +143,46 @@ async def produce(client: StompClient, queue: str, enough: asyncio.Event) -> int
     return sent
 
 
-async def work(client: StompClient) -> list[int]:
-    """Receive and acknowledge the numbers up to the last message."""
-    found = []
-    while (message := await client.expect("MESSAGE")).body != b"end":
+async def work(client: StompClient, behind: int = 0) -> list[int]:
+    """Receive and acknowledge the numbers up to the last message; so many of them are acknowledged later."""
+    found: list[int] = []
+    owed: list[Frame] = []
+    while True:
+        owed.append(message := await client.expect("MESSAGE"))
+        is_last = message.body == b"end"
+        while len(owed) > (0 if is_last else behind):
+            each = owed.pop(0)
+            if "ack" in each.headers:
+                client.write("ACK", id=each["ack"])
+        if is_last:
+            return found
         found.append(int(message.body))
-        client.write("ACK", id=message["ack"])
-    client.write("ACK", id=message["ack"])
-    return found
+
+
+async def test_many_busy_sessions_move_and_nothing_is_lost(setup: Setup) -> None:
+    """Producers that never pause, and workers; some workers always have a message that they have not acknowledged."""
+    moved = asyncio.Event()
+    async with within(120.0), contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(StompClient.logged_in(setup.process.address)) for _ in range(48)]
+        workers, producers = clients[:24], clients[24:]
+        queues = [f"/queue/{secrets.token_hex(6)}" for _ in workers]
+        for number, (worker, queue) in enumerate(zip(workers, queues, strict=True)):
+            mode = "auto" if number % 3 == 1 else "client-individual"
+            await worker.ask("SUBSCRIBE", id="a", destination=queue, ack=mode, prefetch_count="10")
+        behind = [int(number % 3 == 2) for number, _ in enumerate(workers)]
+        working = [asyncio.create_task(work(*each)) for each in zip(workers, behind, strict=True)]
+        producing = [asyncio.create_task(produce(*each, moved)) for each in zip(producers, queues, strict=True)]
+        await stack.enter_async_context(chaos(setup.broker, port=setup.port))
+        code, printed = await setup.fail_back()
+        assert code == ExitCode.OK, printed
+        # All but the subscriptions of those that always have a message.
+        await until(setup.sessions_elsewhere, lambda count: count == sum(behind))
+        moved.set()
+        sent = await asyncio.gather(*producing)
+        assert await asyncio.gather(*working) == [list(range(count)) for count in sent]
+        await until(setup.brokers, lambda brokers: brokers == {setup.preferred})
+        for client in clients:
+            await client.disconnect()
 
 
 async def test_a_subscription_whose_queue_would_end_with_it_stays(setup: Setup) -> None:

@@ -151,6 +151,29 @@ async def test_what_was_not_confirmed_is_published_again_in_order(
         client.hang_up()
 
 
+async def test_a_queue_that_takes_nothing_is_full_unless_the_broker_has_changed_lately(
+    broker: Broker, proxy: ChaosProxy, amqp: AmqpBroker, queue: str
+) -> None:
+    """RabbitMQ rejects messages for a full queue as it does for one that elects its leader."""
+    full = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    await amqp.declare_queue(queue, durable=True, auto_delete=False, arguments=full)
+    destination = f"/amq/queue/{queue}"
+    config = behind(proxy, broker)
+    async with gateway_here(config) as gateway, StompClient.logged_in(gateway.addresses[0]) as client, within():
+        await client.ask("SEND", b"1", destination=destination)
+        client.write("SEND", b"2", destination=destination, receipt="r2")
+        await client.expect("ERROR", message="Message rejected", receipt_id="r2")
+        proxy.reset()
+        await until(lambda: asyncio.sleep(0, gateway.stats.host("/").links_lost), lambda lost: lost > 0)
+        client.write("SEND", b"3", destination=destination, receipt="r3")
+        [connection] = gateway.clients
+        await until(lambda: asyncio.sleep(0, connection.session.confirms.has_refused), bool)
+        client.write("SEND", b"4", destination="/topic/nobody", receipt="r4")
+        assert await amqp.take(queue) is not None
+        assert [each["receipt-id"] for each in await frames(client, 2)] == ["r3", "r4"]
+        await client.disconnect()
+
+
 async def test_a_session_outlives_an_orderly_stop_and_start(mortal: Broker, process: GatewayProcess) -> None:
     async with StompClient.logged_in(process.address, heart_beat="0,1000") as client, within(120):
         await client.ask("SUBSCRIBE", id="a", destination="/topic/stopped", ack="client")
@@ -253,6 +276,35 @@ async def test_an_operator_closes_the_connections_and_no_client_notices(own_brok
         await asyncio.to_thread(own_broker.ctl, "close_all_connections", "maintenance at noon")
         client.write("SEND", b"x", destination=topic, receipt="r")
         assert {each.command for each in await frames(client, 2)} == {"RECEIPT", "MESSAGE"}
+        await client.disconnect()
+
+
+@pytest.mark.parametrize("purpose", ["publish", "consume"])
+async def test_an_administrator_closes_one_connection_and_the_others_stay(own_broker: Broker, purpose: str) -> None:
+    queues = [f"/queue/{secrets.token_hex(6)}" for _ in range(2)]
+    async with (
+        gateway_here(parsed(own_broker.amqp_url)) as gateway,
+        StompClient.logged_in(gateway.addresses[0]) as client,
+        StompClient.logged_in(gateway.addresses[0]) as other,
+        within(60),
+    ):
+        for each, queue in zip((client, other), queues, strict=True):
+            await each.ask("SUBSCRIBE", id="a", destination=queue)
+        await client.ask("SEND", b"x", destination="/topic/elsewhere")
+        [closed] = [link for link in gateway.pool.links if link.purpose == purpose]
+        [stays] = [link for link in gateway.pool.links if link is not closed]
+        assert closed._tap is not None
+        port = closed._tap.transport.get_extra_info("sockname")[1]
+        listed = await asyncio.to_thread(own_broker.ctl, "list_connections", "pid", "peer_port", "-q")
+        [pid] = [line.split()[0] for line in listed.splitlines() if line.split()[1:] == [str(port)]]
+        await asyncio.to_thread(own_broker.ctl, "close_connection", pid, "maintenance at noon")
+        for queue in queues:
+            client.write("SEND", b"x", destination=queue, receipt=queue)
+        assert sorted(each.command for each in await frames(client, 3)) == ["MESSAGE", "RECEIPT", "RECEIPT"]
+        await other.expect("MESSAGE", b"x")
+        assert closed not in gateway.pool.links
+        assert stays in gateway.pool.links
+        await other.disconnect()
         await client.disconnect()
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import time
 import tomllib
 from collections import Counter
 from collections.abc import Sequence
@@ -23,7 +26,15 @@ _FEW: Final = "gateway.stomp.heartbeat.*"
 _RESULT: Final = re.compile(r"^\s+(gateway\.\S+__mutmut_[0-9]+): (.+)$", re.MULTILINE)
 # A mutant of lines that no test runs survives, too.
 _SURVIVED: Final = ("survived", "no tests")
-_UNTRIED: Final = "not checked"
+_UNTRIED: Final = ("not checked", "check was interrupted by user")
+# Where mutmut keeps its copies of the code; mutants in a batch for each process; seconds that it may take to stop.
+_MADE: Final = Path("mutants")
+_BATCH: Final = 100
+_TO_STOP: Final = 60.0
+
+
+class MutmutError(Exception):
+    """mutmut has failed; its output is the text."""
 
 
 @dataclass(frozen=True)
@@ -57,18 +68,29 @@ def argued(text: str) -> dict[Change, str]:
     }
 
 
-def mutmut(*arguments: str, seconds: float | None = None) -> str:
-    """Run mutmut; after so many seconds it is asked to stop, and keeps what it has found."""
-    environment = os.environ | {"HYPOTHESIS_PROFILE": "few"}
+def mutmut(*arguments: str, seconds: float | None = None, shown: bool = False) -> str:
+    """Run mutmut; its output, unless that is ``shown`` as it comes.
+
+    After so many seconds it is asked to stop, and keeps what it has found.
+    """
     with subprocess.Popen(
         [sys.executable, "-m", "mutmut", *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=environment,
+        stdout=None if shown else subprocess.PIPE, stderr=None if shown else subprocess.STDOUT,
+        text=True, errors="replace", env=os.environ | {"HYPOTHESIS_PROFILE": "few"}, start_new_session=True,
     ) as process:  # fmt: skip
         try:
-            return process.communicate(timeout=seconds)[0]
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)
-            return process.communicate()[0]
+            try:
+                said = process.communicate(timeout=seconds)[0]
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGINT)
+                said = process.communicate(timeout=_TO_STOP)[0]
+            if process.returncode and seconds is None:
+                raise MutmutError(said or "")
+        finally:
+            # Whatever it has started: a mutant may be an endless loop.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return said or ""
 
 
 def results() -> dict[str, str]:
@@ -80,19 +102,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run, and return 1 if a mutant survived without a reason."""
     given = _parser().parse_args(arguments)
     print("Making mutants, and looking which test runs which lines; this takes minutes", flush=True)
-    said = mutmut("run", "--max-children", str(given.processes), _FEW)
-    names = [name for name in results() if given.only in name]
-    if not names:
-        print(said[-3000:], file=sys.stderr)
-        print("mutants: there are none", file=sys.stderr)
+    # What an earlier run has found may be true no longer.
+    shutil.rmtree(_MADE, ignore_errors=True)
+    try:
+        mutmut("run", "--max-children", str(given.processes), _FEW, shown=sys.stdout.isatty())
+        names = [name for name in results() if given.only in name]
+        if not names:
+            print(f"mutants: no name has {given.only!r} in it", file=sys.stderr)
+            return 1
+        random.Random(given.seed).shuffle(names)  # noqa: S311 - to be repeated, not to be kept secret
+        print(f"{len(names)} mutants, seed {given.seed}, for {given.seconds:.0f} seconds", flush=True)
+        return report(_tried(names, given.seconds, given.processes))
+    except MutmutError as error:
+        print(str(error)[-3000:], file=sys.stderr)
+        print("mutants: mutmut failed; do the tests pass without mutants?", file=sys.stderr)
         return 1
-    random.Random(given.seed).shuffle(names)  # noqa: S311 - to be repeated, not to be kept secret
-    # More than can be run in this time.
-    sample = names[: int(given.seconds * given.processes * 2)]
-    print(f"{len(names)} mutants, seed {given.seed}, about {given.seconds:.0f} seconds", flush=True)
-    mutmut("run", "--max-children", str(given.processes), *sample, seconds=given.seconds)
-    after = results()
-    return report({name: after[name] for name in sample if after.get(name, _UNTRIED) != _UNTRIED})
+
+
+def _tried(names: Sequence[str], seconds: float, processes: int) -> dict[str, str]:
+    """Try mutants for so long; what became of those that were tried.
+
+    In batches: mutmut begins with those whose tests are quick, and a sample shall not be of these alone.
+    """
+    deadline, found = time.monotonic() + seconds, dict[str, str]()
+    size = _BATCH * processes
+    for first in range(0, len(names), size):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            break
+        batch = names[first : first + size]
+        said = mutmut("run", "--max-children", str(processes), *batch, seconds=left)
+        after = results()
+        tried = {name: after[name] for name in batch if after.get(name, _UNTRIED[0]) not in _UNTRIED}
+        if not tried and time.monotonic() < deadline:
+            raise MutmutError(said)
+        found |= tried
+        survived = sum(status in _SURVIVED for status in found.values())
+        left = max(0.0, deadline - time.monotonic())
+        print(f"{len(found)} tried, {survived} survived, {left:.0f} seconds left", flush=True)
+    return found
 
 
 def report(found: dict[str, str]) -> int:

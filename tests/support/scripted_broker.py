@@ -63,7 +63,7 @@ class ScriptedBroker:
         self.methods: list[str] = []
         self.script: Callable[[Link, Frame], Frame | None] = lambda link, method: usual_answer(method)
 
-    async def open_link(self, virtual_host: VirtualHost, credentials: Credentials, purpose: str, *names: str) -> Link:
+    async def open_link(self, virtual_host: VirtualHost, credentials: Credentials, purpose: str, *more: object) -> Link:
         """Open a link, as a dialer does."""
         if self.link_latency:
             await asyncio.sleep(self.link_latency)
@@ -130,9 +130,12 @@ class BridgedClient:
             close=lambda: self.released.append("login"),
             release_links=lambda: self.released.append("links"),
         )
+        # Whether a broker went or came lately.
+        self.is_unsettled = False
         self.slots = asyncio.Semaphore(32)
         pool = SimpleNamespace(
             queue_conflicts=SimpleNamespace(write=lambda *texts: None),
+            is_unsettled=lambda host: self.is_unsettled,
             drain=SimpleNamespace(slots=self.slots),
         )
         self.bridge = Bridge(self.session, self, cast(Any, pool), cast(Any, login), "client", self._spawn)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,15 @@ def test_a_survivor_needs_a_reason(
 def test_that_no_mutant_was_tried_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     assert mutants.report({}) == 1
     assert "none was tried" in capsys.readouterr().err
+
+
+def test_every_file_that_is_mutated_and_every_test_is_there() -> None:
+    """What has another name since would be left out in silence."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["mutmut"]
+    for pattern in settings["only_mutate"]:
+        assert list(ROOT.glob(pattern)), pattern
+    for test in settings["pytest_add_cli_args_test_selection"]:
+        assert (ROOT / test).exists(), test
 
 
 def test_every_reason_is_about_lines_that_are_there() -> None:

@@ -29,6 +29,12 @@ INTERNAL_ERROR: Final = 541
 """Reply code for a fault of the broker."""
 
 
+BROKER_FAULTS: Final = frozenset((CONNECTION_FORCED, INTERNAL_ERROR))
+"""Reply codes with which a broker says that the fault is its own: it stops, it starts, an operator closes a connection.
+
+With others it blames something that was sent on the connection."""
+
+
 class UpstreamError(GatewayError):
     """The broker closed a channel or a connection; ``code`` and ``text`` are the broker's.
 

@@ -30,6 +30,8 @@ class Circuit:
         self.is_late = False
         # When the broker last answered or did not; None before.
         self.known_at: float | None = None
+        # When it last ceased to answer, answered again, or closed a link.
+        self.changed_at = float("-inf")
         self._retry_at = 0.0
 
     @property
@@ -54,12 +56,14 @@ class Circuit:
         """The broker answered."""
         if self.is_open:
             log.info("broker answers again", broker=str(self.broker))
+            self.changed_at = now
         self.failures, self.reason, self.is_late, self.known_at = 0, "", False, now
 
     def failed(self, reason: str, now: float, *, is_trial: bool) -> None:
         """The broker did not answer. Of several dials at the same time only one lengthens the wait."""
         if not self.is_open:
             log.warning("broker does not answer", broker=str(self.broker), reason=reason)
+            self.changed_at = now
         self.reason, self.is_late, self.known_at = reason, False, now
         if is_trial or not self.is_open:
             self.failures += 1

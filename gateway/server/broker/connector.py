@@ -20,8 +20,8 @@ from gateway.config.scalars import BrokerUrl
 from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.broker_errors import (
     ACCESS_REFUSED,
+    BROKER_FAULTS,
     CONNECTION_FORCED,
-    INTERNAL_ERROR,
     LinkDownError,
     UpstreamError,
     is_cancelled,
@@ -40,9 +40,6 @@ _HIGH_WATER: Final = 1 << 20
 _SHORT_LOGIN: Final = 3000
 
 _NO_CHANNEL_LIMIT: Final = 0xFFFF
-
-# Reply codes with which a broker says that the fault is its own, and not that of the login: it stops, or it starts.
-_BROKER_FAULTS: Final = (CONNECTION_FORCED, INTERNAL_ERROR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +75,7 @@ async def connect_link(
     except (TimeoutError, OSError, AMQPError, RuntimeError, LinkDownError, asyncio.CancelledError) as error:
         if is_cancelled():
             raise
-        if link.closed is not None and link.closed.code not in _BROKER_FAULTS:
+        if link.closed is not None and link.closed.code not in BROKER_FAULTS:
             raise UpstreamError(link.closed.code, link.closed.text) from None
         if _is_reset(error) and credentials.size > _SHORT_LOGIN:
             text = f"the broker hung up on a login of {credentials.size} bytes; see its initial_frame_max"

@@ -65,6 +65,16 @@ class Dialer:
         detail = "; ".join(known) or "no broker answered in time"
         return LinkDownError(CONNECTION_FORCED, "no broker answers", detail)
 
+    def link_lost(self, broker: BrokerUrl) -> None:
+        """A broker has closed a link, or does not answer on it any more."""
+        for circuit in self._circuits.values():
+            if circuit.broker == broker:
+                circuit.changed_at = self._clock()
+
+    def changed_at(self, upstream: Upstream) -> float:
+        """When one of these brokers last went or came."""
+        return max(circuit.changed_at for circuit in self.circuits(upstream))
+
     def keep(self, upstreams: Iterable[Upstream]) -> None:
         """Forget the brokers of a configuration that is not in use any more."""
         wanted = {(broker, upstream.tls) for upstream in upstreams for broker in upstream.urls}
@@ -90,8 +100,12 @@ class Dialer:
         credentials: Credentials,
         client_properties: ClientProperties,
         on_read: Callable[[], None],
+        *,
+        patiently: bool = False,
     ) -> Link:
         """Open a connection to the first broker of a virtual host that answers.
+
+        ``patiently``: nobody waits for it, so the next broker is dialled only if the one before it fails.
 
         A broker that refuses the login or its passcode (403) has answered for all of them. After any other refusal
         the other brokers are asked too, because a virtual host may be down, or a limit reached, on one node only.
@@ -101,7 +115,7 @@ class Dialer:
             LinkDownError: no broker answered.
         """
         waiting = self._in_order(virtual_host.upstream)
-        moment = min(_MOMENT, _ALL_DIALLED / len(waiting))
+        moment = virtual_host.upstream.connect_timeout if patiently else min(_MOMENT, _ALL_DIALLED / len(waiting))
         running: dict[asyncio.Task[Link], Circuit] = {}
         refusal: UpstreamError | None = None
         failures: list[str] = []

@@ -75,6 +75,8 @@ class _Window(Protocol):
     @property
     def channels(self) -> int: ...
 
+    def enter(self, user: LinkUser) -> None: ...
+
     def published(self, user: LinkUser, size: int) -> None: ...
 
     def leave(self, user: LinkUser) -> None: ...
@@ -92,6 +94,8 @@ class _ChannelCallbacks(FaultOwner, Protocol):
 
 class _QueueOwner(Protocol):
     """The exclusive queues of one session."""
+
+    user: LinkUser
 
     async def settled(self, queue: str) -> bool: ...
 
@@ -380,7 +384,7 @@ class Link:
         for update in self._secret_updates:
             update.cancel()
         closed = self._lost(cause)
-        users = tuple(self.users)
+        users = dict.fromkeys((*self.users, *(owner.user for owner in self.exclusive_queues.values())))
         if self._tap is not None and self.closed is not None:
             # Or it was never open, and the dialer logs why.
             level = log.info if self.is_closing else log.warning

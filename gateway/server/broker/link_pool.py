@@ -23,7 +23,7 @@ import structlog
 
 from gateway.config.virtual_host import FindVirtualHost, VirtualHost
 from gateway.journal.journal import Journal
-from gateway.server.broker.broker_errors import LinkDownError
+from gateway.server.broker.broker_errors import BROKER_FAULTS, LinkDownError
 from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.dial_slots import DialSlots
@@ -90,10 +90,18 @@ class LinkPool:
         self._logins: weakref.WeakSet[LoginLinks] = weakref.WeakSet()
 
     async def _open(
-        self, virtual_host: VirtualHost, credentials: Credentials, purpose: str, client: str, session: str
+        self,
+        virtual_host: VirtualHost,
+        credentials: Credentials,
+        purpose: str,
+        client: str,
+        session: str,
+        patiently: bool,
     ) -> Link:
         client_properties = ClientProperties(purpose, virtual_host.name, credentials.login, self._node, client, session)
-        link = await self.dialer.open_link(virtual_host, credentials, client_properties, self._journal.clock.tick)
+        link = await self.dialer.open_link(
+            virtual_host, credentials, client_properties, self._journal.clock.tick, patiently=patiently
+        )
         link.opened_at = self._journal.clock.time
         self._stats.host(self._stats.label(link.virtual_host)).links_opened += 1
         if link.closed is None:
@@ -107,6 +115,16 @@ class LinkPool:
         self.links.discard(link)
         if not link.is_closing:
             self._stats.host(self._stats.label(link.virtual_host)).links_lost += 1
+            if link.closed is not None and link.closed.code in BROKER_FAULTS:
+                self.dialer.link_lost(link.broker)
+
+    def is_unsettled(self, virtual_host: VirtualHost) -> bool:
+        """Whether a broker of a virtual host went or came so lately that sessions ride through what they feel of it.
+
+        Then a queue may be without a leader. Without such a change, one that takes no message is full.
+        """
+        upstream = virtual_host.upstream
+        return self._clock() - self.dialer.changed_at(upstream) < upstream.ride_through
 
     async def log_in(
         self, virtual_host: VirtualHost, credentials: Credentials, client: str, session: str

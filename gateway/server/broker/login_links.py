@@ -25,8 +25,9 @@ _BETWEEN_REPLACEMENTS: Final = 1.0
 _PUBLISH: Final = "publish"
 _CONSUME: Final = "consume"
 
-OpenLink = Callable[[VirtualHost, Credentials, str, str, str], Awaitable[Link]]
-"""Opens a link for a purpose; the last two name client and session of a link that serves only one session."""
+OpenLink = Callable[[VirtualHost, Credentials, str, str, str, bool], Awaitable[Link]]
+"""Opens a link for a purpose; two names are of client and session of a link that serves only one session. The last says
+whether nobody waits for the link, so that the first broker may take its time."""
 
 
 class LoginLinks:
@@ -114,7 +115,7 @@ class LoginLinks:
     async def check_passcode(self, passcode: str) -> None:
         """Ask the broker about another passcode, over a new connection, with the errors of ``check_login``."""
         credentials = Credentials(self._credentials.login, passcode)
-        link = await self._open_link(self.virtual_host, credentials, "login", self._client, self._session)
+        link = await self._open_link(self.virtual_host, credentials, "login", self._client, self._session, False)
         await link.close()
 
     async def update_secret(self, passcode: str) -> None:
@@ -147,7 +148,7 @@ class LoginLinks:
         self._pausable = [each for each in (*self._pausable, link) if each.closed is None]
         return link
 
-    async def _link_with_room(self, purpose: str) -> Link:
+    async def _link_with_room(self, purpose: str, *, patiently: bool = False) -> Link:
         """A link with room for one more channel. Sessions that need a new link at the same time share one."""
         links = self._links[purpose]
         links[:] = [link for link in links if link.closed is None]
@@ -165,7 +166,7 @@ class LoginLinks:
             return unused
         self._opening[purpose] = opening = asyncio.get_running_loop().create_future()
         try:
-            link = await self._open(purpose, self._client, self._session)
+            link = await self._open(purpose, self._client, self._session, patiently=patiently)
             links.append(link)
             opening.set_result(link)
         except BaseException as error:
@@ -177,8 +178,8 @@ class LoginLinks:
             del self._opening[purpose]
         return link
 
-    async def _open(self, purpose: str, client: str, session: str) -> Link:
-        link = await self._open_link(self.virtual_host, self._credentials, purpose, client, session)
+    async def _open(self, purpose: str, client: str, session: str, *, patiently: bool = False) -> Link:
+        link = await self._open_link(self.virtual_host, self._credentials, purpose, client, session, patiently)
         if self._is_closed:
             # Nobody would ever close it.
             await link.close()
@@ -209,7 +210,7 @@ class LoginLinks:
         if clock() < self._replace_at:
             return
         try:
-            await self._link_with_room(self._purpose_of(draining))
+            await self._link_with_room(self._purpose_of(draining), patiently=True)
         except UpstreamError as error:
             self._replace_at = clock() + _BETWEEN_REPLACEMENTS if isinstance(error, LinkDownError) else math.inf
 

@@ -77,6 +77,15 @@ class PublishWindow:
                 self._waiting.append(user)
                 user.window_full()
 
+    def enter(self, user: WindowUser) -> None:
+        """A session is about to write much: it waits if the window is full."""
+        if self._on_way > self._window:
+            # Or no answer may come: the window is smaller than it was if another session has joined.
+            self._mark()
+            if self._on_way:
+                self._waiting.append(user)
+                user.window_full()
+
     def leave(self, user: WindowUser) -> None:
         """A session publishes no longer."""
         if user in self._waiting:

@@ -15,7 +15,7 @@ import structlog
 
 from gateway.server.broker.broker_errors import NOT_FOUND, RESOURCE_LOCKED, LinkDownError, UpstreamError
 from gateway.server.broker.channel import LinkChannel
-from gateway.server.broker.link import Link
+from gateway.server.broker.link import Link, LinkUser
 from gateway.session.queues import QueueSpec
 from gateway.session.subscription import Subscription
 
@@ -36,9 +36,13 @@ Declare = Callable[[QueueSpec], Awaitable[str]]
 
 
 class ExclusiveQueues:
-    """The exclusive queues of one session, on any of its links, and the subscriptions that consume them."""
+    """The exclusive queues of one session, on any of its links, and the subscriptions that consume them.
 
-    def __init__(self) -> None:
+    ``user`` is told when such a link is lost, also if it has no channel there.
+    """
+
+    def __init__(self, user: LinkUser) -> None:
+        self.user = user
         self._queues: dict[str, tuple[Link, QueueSpec]] = {}
         self._consumers: dict[Subscription, str] = {}
         # Until the broker has answered a declaration, it cannot be asked about the queue.

@@ -65,10 +65,11 @@ class Bridge:
         # The operations under way.
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_released = False
+        session.set_unsettled(lambda: pool.is_unsettled(session.settings))
 
         background = self._do_in_background
         channels = self._channels = ConsumingChannels(self, login, client, session.identity.decode())
-        queues = self._queues = SessionQueues(session, login, channels, pool.queue_conflicts)
+        queues = self._queues = SessionQueues(session, self, login, channels, pool.queue_conflicts)
         publishing = self._publishing = PublishingChannel(session, self, login, queues)
         cancelled = self._cancelled = CancelledConsumers(session, self, channels, queues, background)
         consumers = self._consumers = Consumers(self, login, channels, queues, cancelled)
@@ -252,6 +253,10 @@ class Bridge:
     def window_full(self) -> None:
         """Too much is on its way over the publishing link: others have their turn."""
         self._publishing.window_full()
+
+    def keep_to_window(self) -> None:
+        """The session is about to send much: it waits while too much is on its way over the publishing link."""
+        self._publishing.keep_to_window()
 
     def window_open(self) -> None:
         """There is room again, and it is this session's turn."""

@@ -41,9 +41,12 @@ from gateway.session.context import Hold, State
 from gateway.session.session import Session
 from gateway.stomp.decoder import Decoder, FrameLimits
 
-# Frames of one client that are carried out before others have their turn, and how long that may take, in seconds.
+# Frames of one client that are carried out before others have their turn.
 _MAX_FRAMES_PER_TURN: Final = 1000
-_TURN_TIME: Final = 0.005
+
+# So many bytes of a client are carried out at once, as most messages are. Who has sent more shares the time for such
+# input in a round of the event loop with all others of its kind.
+_LITTLE: Final = 4096
 
 # uvloop reads at most 256,000 bytes at once. After a read that size it reads the same client again, up to 32 times,
 # before anybody else.
@@ -55,7 +58,8 @@ class ServerContext:
     """The objects that all clients of a gateway share.
 
     ``clock`` is monotonic, in seconds. ``spawn`` starts a background task and keeps a reference to it. ``clients`` are
-    the connections with a session, ``closing`` those whose session is over.
+    the connections with a session, ``closing`` those whose session is over. ``paced`` has the logins and ends of
+    sessions, ``turns`` the input of those who send much.
     """
 
     server: bytes
@@ -69,6 +73,7 @@ class ServerContext:
     log_limits: LogLimits
     paced: PacedWork
     auto_acks: AutoAckFlusher = field(default_factory=AutoAckFlusher)
+    turns: PacedWork = field(default_factory=PacedWork)
     clients: set[ClientConnection] = field(default_factory=set)
     closing: set[ClientConnection] = field(default_factory=set)
 
@@ -109,7 +114,7 @@ class ClientConnection(StompProtocol):
         self._waits_for_turn = False
         # `advance` is among the paced work. Nothing is read until then: input would accumulate unbounded and unchecked.
         self._is_queued = False
-        # The last read took as much as a read can.
+        # The last read took as much as a read can, and the client is read ever since.
         self._read_fully = False
         # Result of `ClientOutput.unsent_bytes` in the last round of automatic acknowledgements.
         self._unsent = 0
@@ -169,7 +174,6 @@ class ClientConnection(StompProtocol):
         if output.websocket is None:
             keep_what_is_not_read(transport)
         self.session.set_max_frames_per_turn(_MAX_FRAMES_PER_TURN)
-        self.session.set_turn_time(time.monotonic, _TURN_TIME)
         self.stats.arrived(peer)
         name, is_broken = None, False
         try:
@@ -274,10 +278,24 @@ class ClientConnection(StompProtocol):
         if self._is_closed:
             self.session.output.clear()
             return
+        if self._decoder.buffered > _LITTLE and self.session.wants_read and not self._begin_turn():
+            return
         try:
             self._advance()
         except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
             self.failed(error)
+
+    def _begin_turn(self) -> bool:
+        """Begin the client's turn, or let it wait for it; False if it has had its turn when this returns."""
+        turns = self._context.turns
+        if turns.serves(self):
+            self.session.set_turn_time(time.monotonic, turns.time_left)
+            self._bridge.keep_to_window()
+        elif not self._waits_for_turn:
+            self._waits_for_turn = True
+            turns.do(self, self._take_turn)
+            return self._waits_for_turn and not self._is_closed
+        return True
 
     def _advance_paced(self) -> None:
         """Advance when there is time for it in a round of the event loop: now, or once however often this is called."""
@@ -292,8 +310,9 @@ class ClientConnection(StompProtocol):
     def _advance(self) -> None:
         session = self.session
         self._context.journal.clock.tick()
-        session.run(self._decoder)
-        self._rate_limiter.charge(self.stats.bytes_in)
+        if not self._waits_for_turn:
+            session.run(self._decoder)
+            self._rate_limiter.charge(self.stats.bytes_in)
         self._flush()
         if session.state is State.CLOSED:
             self._close()
@@ -310,7 +329,7 @@ class ClientConnection(StompProtocol):
             if (session.reached_turn_limit or self._read_fully) and not self._waits_for_turn:
                 # Other clients have their turn. Nothing is read until the frames in the decoder are carried out.
                 self._waits_for_turn = True
-                asyncio.get_running_loop().call_soon(self._take_turn)
+                self._context.turns.later(self, self._take_turn)
             self._read_or_pause()
             if not self._is_started and session.state is State.CONNECTED:
                 self._start()
@@ -318,7 +337,9 @@ class ClientConnection(StompProtocol):
     def _is_done(self) -> bool:
         """Whether the client's input has ended and is carried out, and the client has its receipts."""
         session = self.session
-        if not self._has_ended or not session.wants_read or session.reached_turn_limit or session.operation is not None:
+        if not self._has_ended or not session.wants_read or session.operation is not None:
+            return False
+        if session.reached_turn_limit or self._waits_for_turn:
             return False
         return self._is_lost or not session.confirms.owes_receipts
 
@@ -358,7 +379,7 @@ class ClientConnection(StompProtocol):
         self._unsent = unsent
 
     def _take_turn(self) -> None:
-        self._waits_for_turn = self._read_fully = False
+        self._waits_for_turn = False
         self.advance()
 
     def _read_or_pause(self) -> None:
@@ -369,6 +390,7 @@ class ClientConnection(StompProtocol):
             if wanted:
                 self._output.transport.resume_reading()
             else:
+                self._read_fully = False
                 self._output.transport.pause_reading()
 
     def _start(self) -> None:

@@ -17,15 +17,18 @@ from gateway.session import ops
 from gateway.session.context import Hold
 from gateway.session.session import Session
 
-# How often it looks whether everything is confirmed before the channel is replaced, and the seconds between two looks.
+# How often it looks whether everything is answered before the channel is replaced, and the seconds between two looks.
 _LOOKS: Final = 50
 _BETWEEN_LOOKS: Final = 0.01
+
+# For so many seconds a channel is not replaced again: a full queue rejects everything, on whatever channel.
+_REPLACED_FOR: Final = 5.0
 
 
 class PublishingChannel:
     """Opened when the session first publishes, and replaced when it is lost, or when the broker takes nothing on it."""
 
-    __slots__ = ("_channel", "_is_window_full", "_login", "_owner", "_queues", "_session")
+    __slots__ = ("_channel", "_is_window_full", "_login", "_owner", "_queues", "_replaced_at", "_session")
 
     def __init__(self, session: Session, owner: ChannelsOwner, login: LoginHandler, queues: SessionQueues) -> None:
         self._session = session
@@ -34,6 +37,7 @@ class PublishingChannel:
         self._queues = queues
         self._channel: LinkChannel | None = None
         self._is_window_full = False
+        self._replaced_at = float("-inf")
 
     @property
     def is_open(self) -> bool:
@@ -61,7 +65,7 @@ class PublishingChannel:
     async def prepare(self, operation: ops.PreparePublisher) -> ops.PublisherPrepared:
         """Open the channel if there is none, declare a queue, switch confirms on."""
         if operation.is_fresh:
-            await self._discard()
+            await self._replace()
         channel = self._channel
         is_new = channel is None
         if channel is None:
@@ -83,6 +87,9 @@ class PublishingChannel:
 
     async def restore(self, operation: ops.Recover) -> ops.PublisherPrepared:
         """Open a channel again, and declare the queues of the messages that will be published again."""
+        if operation.has_refused:
+            await self._answered()
+        await self._drop()
         try:
             prepared = await self.prepare(ops.PreparePublisher(confirms=True, queue=None))
             for queue in operation.queues:
@@ -93,13 +100,21 @@ class PublishingChannel:
             raise
         return prepared
 
-    async def _discard(self) -> None:
+    async def _replace(self) -> None:
         """Close the channel, unless the broker does not soon confirm what was published on it."""
-        for _ in range(_LOOKS):
-            if not self._session.confirms:
+        now = asyncio.get_running_loop().time()
+        if now - self._replaced_at >= _REPLACED_FOR:
+            self._replaced_at = now
+            if await self._answered():
                 await self._drop()
-                return
+
+    async def _answered(self) -> bool:
+        """Wait for the broker's answers to what was published, but not for long; whether they came."""
+        for _ in range(_LOOKS):
+            if self._session.confirms.is_answered:
+                return True
             await asyncio.sleep(_BETWEEN_LOOKS)
+        return False
 
     async def _drop(self) -> None:
         channel = self.take()
@@ -132,6 +147,12 @@ class PublishingChannel:
             self._channel = None
             self._session.release(Hold.LINK_WRITE)
         return is_lost
+
+    def keep_to_window(self) -> None:
+        """Much is about to be published: not while too much is on its way over the link."""
+        window = None if self._channel is None or self._is_window_full else self._channel.link.window
+        if window is not None:
+            window.enter(self._owner)
 
     def window_full(self) -> None:
         """Too much is on its way over the link: others have their turn."""

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from functools import partial
 
 from gateway.server.broker.channel import LinkChannel
-from gateway.server.broker.link import Link
+from gateway.server.broker.link import Link, LinkUser
 from gateway.server.broker.queue_declare import Declare, ExclusiveQueues, QueueConflictLog, declare_or_accept
 from gateway.server.client.consuming_channels import ConsumingChannels
 from gateway.server.client.login_handler import LoginHandler
@@ -20,13 +20,18 @@ class SessionQueues:
     __slots__ = ("_channels", "_conflicts", "_login", "_lost", "_session", "exclusive")
 
     def __init__(
-        self, session: Session, login: LoginHandler, channels: ConsumingChannels, conflicts: QueueConflictLog
+        self,
+        session: Session,
+        user: LinkUser,
+        login: LoginHandler,
+        channels: ConsumingChannels,
+        conflicts: QueueConflictLog,
     ) -> None:
         self._session = session
         self._login = login
         self._channels = channels
         self._conflicts = conflicts
-        self.exclusive = ExclusiveQueues()
+        self.exclusive = ExclusiveQueues(user)
         # Exclusive queues that were lost with their link.
         self._lost: list[QueueSpec] = []
 

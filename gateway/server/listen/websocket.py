@@ -24,6 +24,7 @@ from gateway.server.listen.accepted_connection import TLS_HINT, AcceptedConnecti
 from gateway.server.listen.tls import keep_what_is_not_read
 from gateway.server.listen.websocket_handshake import Handshake, HandshakeResult, message_limit, select_subprotocol
 from gateway.server.listen.websocket_transport import WebSocketTransport
+from gateway.server.paced_work import PacedWork
 
 # At level debug the library logs every frame, passcodes included, and above it a line for each connection.
 _LIBRARY_LOG: Final = logging.getLogger("gateway.websocket.library")
@@ -35,9 +36,15 @@ _FIRST_BYTE_OF_TLS: Final = 0x16
 _CLOSE_TIMEOUT: Final = 5.0
 
 # Input is taken in slices, because all frames of a slice are in memory at once. Slices of compressed input are smaller:
-# deflate expands one byte to a thousand at most.
+# deflate expands one byte to a thousand at most. So are those of a client that has just sent many frames in one: it
+# costs as much to read a frame as to carry one out.
 _SLICE: Final = 16 << 10
 _COMPRESSED_SLICE: Final = 4 << 10
+_SMALL_SLICE: Final = 2 << 10
+_MANY_FRAMES: Final = 32
+
+# So many bytes are taken at once. Who has sent more shares the time for such input with all others of its kind.
+_LITTLE: Final = 4096
 
 # After this much input, other clients have their turn: the bytes, and a constant for the cost of each frame. A read may
 # hold forty thousand frames, and the event loop may read from one client many times in a row.
@@ -56,6 +63,10 @@ class StompProtocol(asyncio.Protocol, ABC):
         """The largest STOMP frame that the client may send now, in bytes."""
 
     @abstractmethod
+    def failed(self, error: Exception) -> None:
+        """A fault of the gateway."""
+
+    @abstractmethod
     def violated(self, reason: str) -> None:
         """The client broke the protocol below STOMP."""
 
@@ -63,7 +74,8 @@ class StompProtocol(asyncio.Protocol, ABC):
 class WebSocketConnection(asyncio.Protocol):
     """One client that speaks STOMP over WebSocket.
 
-    Its connection is made once the handshake is done; until then ``handshakes`` holds the transport.
+    Its connection is made once the handshake is done; until then ``handshakes`` holds the transport. ``turns`` has the
+    input of all clients that send much.
     """
 
     def __init__(
@@ -72,11 +84,13 @@ class WebSocketConnection(asyncio.Protocol):
         accepted: AcceptedConnection,
         make_client: Callable[[AcceptedConnection], StompProtocol],
         handshakes: set[asyncio.Transport],
+        turns: PacedWork,
     ) -> None:
         self._listener = listener
         self._accepted = accepted
         self._make_client = make_client
         self._handshakes = handshakes
+        self._turns = turns
         self._protocol = ServerProtocol(
             select_subprotocol=select_subprotocol,
             max_size=message_limit(listener.max_frame_size_unauthenticated),
@@ -92,6 +106,8 @@ class WebSocketConnection(asyncio.Protocol):
         self._violation = ""
         # Input for later, because the session is held or other clients have their turn. Nothing is read meanwhile.
         self._postponed = b""
+        self._waits_for_turn = False
+        self._slice = _SLICE
 
     # The socket.
 
@@ -112,7 +128,11 @@ class WebSocketConnection(asyncio.Protocol):
         client = self._client
         if client is not None:
             self._websocket.has_received = True
-            self._take_slices(client, self._postponed + data)
+            self._postponed += data
+            if len(self._postponed) > _LITTLE:
+                self._begin_turn(client)
+            else:
+                self._take_slices(client)
         elif self._handshake is not None:
             self._receive_request(self._handshake, data)
 
@@ -202,24 +222,35 @@ class WebSocketConnection(asyncio.Protocol):
 
     # Messages.
 
-    def _take_slices(self, client: StompProtocol, data: bytes) -> None:
+    def _begin_turn(self, client: StompProtocol) -> None:
+        """Take input now if there is time for it in this round of the event loop, and otherwise later."""
+        if not self._waits_for_turn:
+            self._waits_for_turn = True
+            self._turns.do(client, self._take_turn)
+            self._read_or_pause()
+
+    def _take_turn(self) -> None:
+        self._waits_for_turn = False
+        if self._client is not None and self._postponed and not self._websocket.is_paused:
+            self._take_slices(self._client)
+        self._read_or_pause()
+
+    def _take_slices(self, client: StompProtocol) -> None:
         """HOT: once per read."""
-        websocket = self._websocket
-        size = _COMPRESSED_SLICE if self._protocol.extensions else _SLICE
+        websocket, turns, data = self._websocket, self._turns, self._postponed
+        largest = _COMPRESSED_SLICE if self._protocol.extensions else _SLICE
         position = taken = 0
         while position < len(data) and taken < _MAX_PER_TURN and not websocket.is_paused:
+            if taken and turns.serves(client) and turns.time_left <= 0:
+                break
+            size = min(self._slice, largest)
             taken += self._take(client, data[position : position + size])
             position += size
         self._postponed = data[position:]
-        if (self._postponed or taken >= _MAX_PER_TURN) and not self._transport.is_closing():
-            self._transport.pause_reading()
-            if not websocket.is_paused:
-                asyncio.get_running_loop().call_soon(self._continue)
-
-    def _continue(self) -> None:
-        if self._client is not None and self._postponed and not self._websocket.is_paused:
-            self._take_slices(self._client, self._postponed)
-        self._resume_reading()
+        if (self._postponed or taken >= _MAX_PER_TURN) and not websocket.is_paused and not self._waits_for_turn:
+            self._waits_for_turn = True
+            turns.later(client, self._take_turn)
+            self._read_or_pause()
 
     def _take_postponed(self, client: StompProtocol) -> None:
         """The client is gone and gets no other turn."""
@@ -229,14 +260,18 @@ class WebSocketConnection(asyncio.Protocol):
             self._take(client, postponed)
 
     def _reading_resumed(self) -> None:
-        """The session takes input again, from the next callback on: it is at work now."""
-        if self._postponed:
-            asyncio.get_running_loop().call_soon(self._continue)
-        self._resume_reading()
+        """The session takes input again, but not from here: it is at work now."""
+        if self._client is not None and self._postponed and not self._waits_for_turn:
+            self._waits_for_turn = True
+            self._turns.later(self._client, self._take_turn)
+        self._read_or_pause()
 
-    def _resume_reading(self) -> None:
-        if not self._postponed and not self._websocket.is_paused and not self._transport.is_closing():
-            self._transport.resume_reading()
+    def _read_or_pause(self) -> None:
+        if not self._transport.is_closing():
+            if self._postponed or self._waits_for_turn or self._websocket.is_paused:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
 
     def _take(self, client: StompProtocol, data: bytes) -> int:
         """Read WebSocket frames and pass their contents on; their cost, to compare with `_MAX_PER_TURN`. HOT."""
@@ -244,6 +279,7 @@ class WebSocketConnection(asyncio.Protocol):
         protocol.max_message_size = message_limit(client.max_frame_size)
         protocol.receive_data(data)
         events = protocol.events_received()
+        self._slice = _SLICE if len(events) < _MANY_FRAMES else _SMALL_SLICE
         contents = b"".join(self._contents(events))
         if contents:
             client.data_received(contents)

@@ -282,6 +282,7 @@ class Gateway:
             self._following.cancel()
             await asyncio.wait([self._following])
         self._context.paced.finish()
+        self._context.turns.finish()
         for timer in (self._deadline_timer, self._journal_timer):
             if timer is not None:
                 timer.stop()

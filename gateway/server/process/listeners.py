@@ -117,7 +117,7 @@ class Listeners:
         make_client = partial(ClientConnection, self._context, listener)
 
         def make_websocket(accepted: AcceptedConnection) -> WebSocketConnection:
-            return WebSocketConnection(listener, accepted, make_client, handshakes)
+            return WebSocketConnection(listener, accepted, make_client, handshakes, self._context.turns)
 
         return make_client if listener.websocket is None else make_websocket
 

@@ -2,7 +2,7 @@
 
 Log lines go to standard error, apart from a command's output. Two things keep passcodes out: tracebacks show no local
 variables, and credentials in URLs are blanked in every text, because libraries put a connection's URL into their
-messages.
+messages. Texts of clients can neither begin a line nor move a terminal: what is not printable is escaped.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ def configure_logs(settings: Logging, stream: TextIO | None = None) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
         _without_url_credentials,
+        _printable,
     ]
     structlog.configure(
         processors=[
@@ -69,3 +70,16 @@ def _without_url_credentials(logger: WrappedLogger, method: str, event: EventDic
         if isinstance(value, str) and "://" in value:
             event[key] = _URL_CREDENTIALS.sub(r"\1:***@", value)
     return event
+
+
+def _printable(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    for key, value in event.items():
+        # A traceback has several lines.
+        lines = value.split("\n") if key == "exception" and isinstance(value, str) else [value]
+        if not all(line.isprintable() for line in lines if isinstance(line, str)):
+            event[key] = "\n".join(_escaped(line) for line in lines)
+    return event
+
+
+def _escaped(text: str) -> str:
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

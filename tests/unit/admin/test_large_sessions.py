@@ -10,6 +10,7 @@ import pytest
 
 from gateway.admin.overview import destinations
 from gateway.admin.sessions import detail
+from gateway.admin.stats_snapshot import in_turns
 from gateway.config.loader import parse
 from gateway.server.client.connection import ClientConnection
 from gateway.server.process.gateway import Gateway
@@ -63,3 +64,18 @@ async def test_beyond_ten_thousand_destinations_further_ones_share_a_row(gateway
     assert len(rows) == 10_002
     assert Counter(row.destination for row in rows).most_common(1) == [("other", 2)]
     assert sum(row.traffic.published for row in rows) == 12_000
+
+
+async def test_others_have_their_turns_while_thousands_of_sessions_are_counted(gateway: Gateway) -> None:
+    client, turns = await _client(gateway), 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.ensure_future(other())
+    assert [each async for each in in_turns((client,) * 2000)] == [client] * 2000
+    task.cancel()
+    assert turns >= 19

@@ -55,6 +55,8 @@ def test_pages_end() -> None:
         ({"sort": "--size"}, "sorted by '-size'"),
         ({"page": "-1"}, "page must be"),
         ({"page": "²"}, "page must be"),
+        ({"page": "1" * 10}, "page must be"),
+        ({"page": "0" * 5000 + "1"}, "page must be"),
         ({"page_size": "1001"}, "from 1 to 1000"),
         ({"name": "c"}, "one of a, b"),
     ],

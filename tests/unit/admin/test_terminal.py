@@ -21,7 +21,7 @@ from typing import Self
 
 import pytest
 
-from gateway.admin import terminal_list, terminal_text
+from gateway.admin import terminal_api, terminal_list, terminal_text
 from gateway.admin.terminal_columns import Column
 from gateway.cli import main
 from gateway.errors import ExitCode
@@ -207,6 +207,14 @@ def test_an_answer_does_not_flood_the_terminal(api: AdminApi, capsys: pytest.Cap
     assert len(error) < 1000
 
 
+def test_an_answer_without_end_is_not_read_to_its_end(
+    api: AdminApi, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terminal_api, "_MAX_ANSWER", 100_000)
+    api.broken = "no " * 100_000
+    assert "no no" not in refused(capsys, "links")
+
+
 def test_a_login_is_asked_for_and_sent(
     busy: AdminApi, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -349,6 +357,13 @@ def test_top_once_prints_rates_and_the_busiest_first(
     assert came[1] not in ("0", "-")
     assert "no-route 3" in lines[5]
     assert [line.split()[0] for line in lines[8:]] == ["audit", "billing", "-"]
+
+
+def test_top_keeps_its_columns_when_a_login_is_long(api: AdminApi, capsys: pytest.CaptureFixture[str]) -> None:
+    api.lists["sessions"] = [a_session("session-a", login="x" * 500)]
+    text = "\n".join(printed(capsys, "top", "--once", "--interval", "0.1"))
+    assert "x" * 20 in text
+    assert "x" * 31 not in text
 
 
 @pytest.mark.parametrize("interval", ["0", "-1", "nan", "inf", "1e9"])

@@ -258,6 +258,17 @@ def test_rejected_messages_are_counted(journalled: Callable[[str], JournalledSes
     assert "h" not in stat
 
 
+def test_a_message_that_the_broker_returns_is_rejected_even_though_its_confirm_follows(
+    journalled: Callable[[str], JournalledSession],
+) -> None:
+    at = journalled("message")
+    at.play.client("SEND", "destination:/topic/t", "receipt:r", "mandatory:true")
+    at.play.prepare()
+    at.play.return_message("amq.topic", "t", receipt="r")
+    at.play.confirm(1)
+    assert [line["x"] for line in at.writer.lines("conf")] == ["rejected"]
+
+
 def test_a_cancelled_subscription_ends_as_such(journalled: Callable[[str], JournalledSession]) -> None:
     at = journalled("session")
     subscription = at.play.subscribe("1", "/queue/q", "ack:client")
@@ -369,3 +380,14 @@ def test_delivery_times_are_bounded_and_the_rest_is_acknowledged_without_a_laten
     found = [(line.get("n", 1), "l" in line) for line in at.writer.lines("ack")]
     assert found[-1] == (3, False)
     assert len(found) == MAX_TIMES + 1
+
+
+def test_the_end_of_very_many_subscriptions_leaves_others_their_turns(
+    journalled: Callable[[str], JournalledSession],
+) -> None:
+    at = journalled("session")
+    for number in range(1000):
+        at.play.subscribe(str(number), "/queue/q")
+    turns = sum(1 for _ in at.recorder.ended(CloseReason.DISCONNECT, 100, 200))
+    assert turns == 10
+    assert len(at.writer.lines("unsub")) == 1000

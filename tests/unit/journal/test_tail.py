@@ -210,6 +210,23 @@ def test_lines_in_words_are_aligned_and_say_the_day(tmp_path: Path, capsys: pyte
     assert r"ju\x1bnk" in bad
 
 
+def test_long_values_do_not_spoil_the_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    day = tmp_path / "d=2026-11-21"
+    day.mkdir()
+    lines = [
+        {"e": "close", "t": START, "q": 1, "c": 1, "vh": "/", "u": "u" * 100},
+        {"e": "close", "t": START, "q": 2, "c": 2, "vh": "/", "u": "v"},
+        {"e": "later", "t": START, "q": 3, "z": "z" * 5000},
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines) + "j" * 5000 + "\n"
+    (day / str(SegmentName("gateway", "n", "0" * 16, 1, 0))).write_text(text)
+    _run(tmp_path)
+    _, _, short, later, bad = capsys.readouterr().out.splitlines()
+    assert short.index("CLOSE") < 60
+    assert later.count("z") < 200
+    assert 100 < bad.count("j") <= 201
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -230,7 +247,8 @@ def test_lines_in_words_are_aligned_and_say_the_day(tmp_path: Path, capsys: pyte
         ('"e":"nack","d":"/queue/a","s":"1","m":3,"x":"requeue"', "/queue/a id 1 message 3 requeue"),
         ('"e":"err","x":"not_found","ip":"192.0.2.9"', "not_found from 192.0.2.9"),
         ('"e":"blk","x":"window","l":1500000', "window for 1.5 s"),
-        ('"e":"stat","d":"/queue/a","cnt":{"send":3,"send_bytes":3000},"h":{"conf:5":2,"conf:junk":1}',
+        ('"e":"stat","d":"/queue/a","cnt":{"send":3,"send_bytes":3000},'
+         '"h":{"conf:5":2,"conf:junk":1,"conf:' + "9" * 5000 + '":9}',
          "/queue/a send 3, send 3.0 kB, conf p50 5 us, p99 5 us"),
         ('"e":"later","z":1', '{"t":1,"q":1,"e":"later","z":1}'),
     ],

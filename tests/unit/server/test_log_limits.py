@@ -105,3 +105,28 @@ def test_limits_may_change() -> None:
     assert limits.for_address("192.0.2.1") is None
     session = limits.of_session()
     assert session.left_out("Bad transaction") == session.left_out("Bad transaction") == 0
+
+
+def test_a_line_has_its_details_and_how_many_were_left_out_before_it() -> None:
+    now = 100.0
+    limiter = LogRateLimiter(lambda: now, 1)
+    with structlog.testing.capture_logs() as lines:
+        written = [limiter.info("one", peer="a"), limiter.info("two"), limiter.info("three")]
+        now += 11
+        limiter.info("four", peer="b")
+    assert written == [True, False, False]
+    assert lines == [
+        {"event": "one", "log_level": "info", "peer": "a", "left_out": 0},
+        {"event": "four", "log_level": "info", "peer": "b", "left_out": 2},
+    ]
+
+
+def test_lines_about_links_count_for_the_clients_address_or_for_the_login_that_shares_them() -> None:
+    limits = LogLimits(Logging(lines_per_address=1), lambda: 100.0)
+    assert limits.for_link("192.0.2.1:5000", "/", "a") == 0
+    assert limits.for_link("192.0.2.1:5001", "/", "b") is None
+    assert limits.for_link("[2001:db8::1]:5000", "/", "a") == 0
+    assert limits.for_address("2001:db8::1") is None
+    assert limits.for_link("", "/", "a") == limits.for_link("", "/", "b") == limits.for_link("", "x", "a") == 0
+    assert limits.for_link("", "/", "a") is None
+    assert limits.left_out == 3

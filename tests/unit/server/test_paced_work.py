@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
+import pytest
+
 from gateway.server.paced_work import PacedWork
 
 
@@ -61,6 +63,38 @@ async def test_what_work_causes_waits_behind_the_rest() -> None:
     work.do(_Owner(), partial(done.append, "second"))
     await asyncio.sleep(0)
     assert done == ["first", "caused", "second"]
+
+
+async def test_what_is_for_later_waits_for_another_round_though_there_is_time() -> None:
+    work, done = PacedWork(), list[int]()
+
+    def first() -> None:
+        done.append(1)
+        work.later(owner, partial(done.append, 2))
+
+    owner = _Owner()
+    work.do(owner, first)
+    assert done == [1]
+    work.later(owner, partial(done.append, 3))
+    assert done == [1]
+    await asyncio.sleep(0)
+    assert done == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("waiting", "share"), [(1, 0.004), (2, 0.002), (50, 0.001)])
+async def test_those_that_wait_share_the_time_of_a_round_but_none_gets_too_little(waiting: int, share: float) -> None:
+    now = 0.0
+    work, owner, shares = PacedWork(lambda: now), _Owner(), list[float]()
+    for _ in range(waiting):
+        work.later(owner, lambda: shares.append(work.time_left))
+    await asyncio.sleep(0)
+    assert shares[0] == share
+
+
+async def test_it_is_known_whose_work_is_under_way() -> None:
+    work, owner, other, served = PacedWork(), _Owner(), _Owner(), list[bool]()
+    work.do(owner, lambda: served.extend((work.serves(owner), work.serves(other))))
+    assert [*served, work.serves(owner)] == [True, False, False]
 
 
 async def test_a_fault_belongs_to_its_owner_and_the_rest_is_done() -> None:

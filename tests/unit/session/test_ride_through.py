@@ -9,6 +9,7 @@ from gateway.session.context import Hold, State
 from gateway.session.queues import QueueSpec
 from gateway.session.subscription import Subscription
 from tests.support.playbook import (
+    ENDS_WITH_ITS_LINK,
     FRAME_MAX,
     OF_STREAM,
     TO_QUEUE,
@@ -225,6 +226,167 @@ def test_a_reply_queue_that_gets_another_name_is_named_by_what_is_published_agai
     assert b"amq.gen-1" in play.session.take_publishes()
     play.recover(play.lose(subscription, publishing=True))
     assert b"amq.gen-2" in play.session.take_publishes()
+
+
+def unsettled(play: Playbook) -> None:
+    """A node of the broker has died a moment ago."""
+    play.session.set_unsettled(lambda: True)
+
+
+REJECTED = "ERROR for {} Message rejected: The broker did not accept the message for '{}'."
+
+
+def test_what_the_broker_does_not_take_for_a_while_is_published_again_before_anything_new(play: Playbook) -> None:
+    unsettled(play)
+    sending(play, ("/topic/a", "r1", "1"), ("/topic/b", "r2", "2"), ("/topic/a", "r3", "3"))
+    play.confirm(3, accepted=False)
+    play.confirm(1, accepted=False)
+    play.client("SEND", "destination:/topic/a", "receipt:r4", body="4")
+    operation = play.asked()
+    assert isinstance(operation, ops.Recover)
+    assert (operation.publishing, operation.has_refused) == (True, True)
+    # The old channel still answers.
+    play.confirm(2)
+    assert play.said() == ["RECEIPT r2"]
+    play.recover(operation)
+    assert play.published() == ["amq.topic a 1", "amq.topic a 3", "amq.topic a 4"]
+    play.confirm(3, multiple=True)
+    assert play.said() == ["RECEIPT r1", "RECEIPT r3", "RECEIPT r4"]
+    assert not play.session.confirms
+    assert play.session.confirms.unconfirmed_bytes == 0
+
+
+def test_a_confirm_of_many_does_not_confirm_what_was_refused(play: Playbook) -> None:
+    unsettled(play)
+    sending(play, ("/topic/a", "r1", "1"), ("/topic/b", "r2", "2"), ("/topic/a", "r3", "3"))
+    play.confirm(2, multiple=True, accepted=False)
+    play.confirm(3, multiple=True)
+    assert play.said() == ["RECEIPT r3"]
+    operation = play.asked()
+    assert isinstance(operation, ops.Recover)
+    play.recover(operation)
+    assert play.published() == ["amq.topic a 1", "amq.topic b 2"]
+    play.confirm(2, multiple=True)
+    play.said()
+
+
+def test_what_the_broker_does_not_take_until_the_time_is_up_gets_its_error_and_the_session_goes_on(
+    play: Playbook,
+) -> None:
+    unsettled(play)
+    sending(play, ("/topic/a", "r1", "1"), ("/topic/a", "r2", "2"))
+    play.confirm(2, multiple=True, accepted=False)
+    assert isinstance(play.asked(), ops.Recover)
+    play.broker(ops.RecoveryFailed())
+    assert play.said() == [REJECTED.format("r1", "/topic/a"), REJECTED.format("r2", "/topic/a")]
+    operation = play.asked()
+    assert isinstance(operation, ops.Recover)
+    assert (operation.publishing, operation.has_refused, operation.is_again) == (True, False, False)
+    play.recover(operation)
+    play.client("SEND", "destination:/topic/a", "receipt:r3", body="3")
+    assert play.published() == ["amq.topic a 3"]
+    play.confirm(1)
+    assert play.said() == ["RECEIPT r3"]
+    assert not play.session.holds
+
+
+def test_a_message_that_is_refused_again_has_no_more_time(play: Playbook) -> None:
+    unsettled(play)
+    sending(play, ("/topic/a", "r1", "1"))
+    for is_again in (False, True, True):
+        play.confirm(1, accepted=False)
+        operation = play.asked()
+        assert isinstance(operation, ops.Recover)
+        assert operation.is_again is is_again
+        play.recover(operation)
+        assert play.published() == ["amq.topic a 1"]
+    play.session.set_unsettled(lambda: False)
+    play.confirm(1, accepted=False)
+    assert play.said() == [REJECTED.format("r1", "/topic/a")]
+
+
+def test_what_was_on_its_way_with_a_message_that_is_given_up_has_the_whole_time(play: Playbook) -> None:
+    unsettled(play)
+    sending(play, ("/topic/a", "r1", "1"), ("/topic/b", "r2", "2"))
+    for is_again in (False, True):
+        play.confirm(1, accepted=False)
+        operation = play.asked()
+        assert isinstance(operation, ops.Recover)
+        assert operation.is_again is is_again
+        if is_again:
+            play.broker(ops.RecoveryFailed())
+        else:
+            play.recover(operation)
+            play.published()
+    assert play.said() == [REJECTED.format("r1", "/topic/a")]
+    operation = play.asked()
+    assert isinstance(operation, ops.Recover)
+    assert not operation.is_again
+    play.recover(operation)
+    assert play.published() == ["amq.topic b 2"]
+
+
+@pytest.mark.parametrize("overflow", ["reject-publish", "reject-publish-dlx"])
+def test_a_queue_that_was_declared_to_refuse_what_it_has_no_room_for_is_full(overflow: str) -> None:
+    arguments = {"destination": "/queue/*", "arguments": {"x-overflow": overflow}}
+    play = Playbook(VirtualHost.model_validate({"name": "/", "queue_arguments": [arguments]}))
+    play.connect()
+    unsettled(play)
+    play.client("SEND", "destination:/queue/q", "receipt:r1")
+    play.prepare()
+    play.published()
+    play.confirm(1, accepted=False)
+    assert play.said() == [REJECTED.format("r1", "/queue/q")]
+    assert play.asked() is None
+
+
+def test_what_a_commit_publishes_is_taken_in_the_end_or_the_commit_gets_an_error(play: Playbook) -> None:
+    for outcome in ("RECEIPT c", "ERROR for c Message rejected"):
+        unsettled(play)
+        _transaction(play, stomp("SEND", "destination:/topic/t", "transaction:t", body="a"))
+        if outcome == "RECEIPT c":
+            play.prepare()
+        play.client("COMMIT", "transaction:t", "receipt:c")
+        play.published()
+        play.confirm(1 if outcome == "RECEIPT c" else 2, accepted=False)
+        operation = play.asked()
+        assert isinstance(operation, ops.Recover)
+        if outcome == "RECEIPT c":
+            play.recover(operation)
+            assert play.published() == ["amq.topic t a"]
+            play.confirm(1)
+        else:
+            play.broker(ops.RecoveryFailed())
+            again = play.asked()
+            assert isinstance(again, ops.Recover)
+            play.recover(again)
+        assert [word[: len(outcome)] for word in play.said()][-1] == outcome
+        assert not play.session.holds
+
+
+def test_a_disconnect_waits_for_what_the_broker_did_not_take_yet(play: Playbook) -> None:
+    unsettled(play)
+    sending(play, ("/topic/a", "r1", "1"))
+    play.client("DISCONNECT", "receipt:bye")
+    play.confirm(1, accepted=False)
+    operation = play.asked()
+    assert isinstance(operation, ops.Recover)
+    play.recover(operation)
+    assert play.published() == ["amq.topic a 1"]
+    play.confirm(1)
+    assert isinstance(play.asked(), ops.CloseUpstream)
+    play.broker(ops.UpstreamClosed())
+    assert play.said() == ["RECEIPT r1", "RECEIPT bye"]
+
+
+def test_a_session_that_ends_with_its_link_keeps_no_message() -> None:
+    play = Playbook(ENDS_WITH_ITS_LINK)
+    play.connect()
+    unsettled(play)
+    sending(play, ("/topic/a", "r1", "1"))
+    assert [frame for *_, frame in play.session.confirms.messages] == [None]
+    play.confirm(1, accepted=False)
+    assert play.said() == [REJECTED.format("r1", "/topic/a")]
 
 
 # Deliveries.

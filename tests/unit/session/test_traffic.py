@@ -12,6 +12,7 @@ from gateway.session.delivery_ledger import AckMode
 from gateway.session.destinations import DestinationKind
 from gateway.session.subscription import Subscription, Subscriptions
 from gateway.session.traffic import OTHER, TrafficByDestination, TrafficCounter
+from tests.support.playbook import Playbook
 
 ROUTE = b"\0\x01q"
 NO_PROPERTIES = b"\0\0"
@@ -187,3 +188,16 @@ def test_a_difference_and_its_start_add_up_to_the_counter() -> None:
     assert new == TrafficCounter(*range(9))
     earlier.add(new)
     assert earlier == counter
+
+
+def test_what_is_published_adds_up() -> None:
+    play = Playbook()
+    play.connect()
+    for body in ("abc", "defgh"):
+        play.client("SEND", "destination:/topic/t", body=body)
+        if body == "abc":
+            play.prepare()
+    play.client("SEND", "destination:/topic/u", body="i")
+    sends = play.session.traffic.sends
+    sent = {destination: (each.published, each.published_bytes) for (destination, _), each in sends.items()}
+    assert sent == {b"/topic/t": (2, 8), b"/topic/u": (1, 1)}

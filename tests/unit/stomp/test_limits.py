@@ -32,6 +32,20 @@ def test_a_frame_that_says_it_will_be_too_large_is_refused_at_once(total: int, f
             decoder.next_frame()
 
 
+@pytest.mark.parametrize(("total", "fits"), [(60, True), (61, False)])
+def test_the_same_when_its_headers_come_in_pieces(total: int, fits: bool) -> None:
+    decoder = Decoder(FrameLimits(frame=60))
+    decoder.feed(b"SEND\ncontent-")
+    assert decoder.next_frame() is None
+    rest = b"length:%d\n\n" % (total - 25)
+    if fits:
+        decoder.feed(rest)
+        assert decoder.next_frame() is None
+    else:
+        with pytest.raises(FrameError, match="larger than 60"):
+            decoder.feed(rest)
+
+
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("head", [b"SEND\ndestination:/queue/a\n\n", b"SEND\ncontent-length:%d\n\n", b"ACK\nid:%d\n\n"])
 def test_a_frame_may_have_as_many_bytes_as_the_limit_and_not_one_more(head: bytes, step: int) -> None:

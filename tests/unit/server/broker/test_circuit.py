@@ -75,3 +75,15 @@ def test_a_broker_that_keeps_a_dial_waiting_is_dialled_after_those_that_answer()
     assert slow.rank(0) == _LATE
     slow.answered(0)
     assert slow.rank(0) == _GOOD
+
+
+def test_it_remembers_when_the_broker_went_or_came() -> None:
+    changing = circuit()
+    changing.answered(1)
+    assert changing.changed_at < 0
+    changing.failed("refused", 2, is_trial=False)
+    changing.failed("refused", 3, is_trial=True)
+    assert changing.changed_at == 2
+    changing.answered(4)
+    changing.answered(5)
+    assert changing.changed_at == 4

@@ -1,14 +1,22 @@
-"""The dialer's memory: brokers of an earlier configuration are forgotten."""
+"""The dialer: what it remembers of brokers, and how long it waits for the first one."""
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
 from gateway.config.model import Logging
 from gateway.config.scalars import BrokerUrl
-from gateway.config.virtual_host import Upstream
+from gateway.config.virtual_host import Upstream, VirtualHost
+from gateway.server.broker.client_properties import ClientProperties
+from gateway.server.broker.connector import Credentials
 from gateway.server.broker.dialer import Dialer
+from gateway.server.broker.link import Link
 from gateway.server.log_limits import LogLimits
 from gateway.server.paced_work import PacedWork
 from gateway.server.tls_contexts import TlsContexts
+from tests.support.virtual_time import run_in_virtual_time
 
 
 def upstream(*hosts: str) -> Upstream:
@@ -21,3 +29,24 @@ def test_what_is_known_of_a_broker_stays_as_long_as_the_broker_is_configured() -
         circuit.failed("refused", 0.0, is_trial=False)
     dialer.keep([upstream("b", "c")])
     assert [circuit.is_open for circuit in dialer.circuits(upstream("a", "b", "c"))] == [False, True, False]
+
+
+@pytest.mark.parametrize(("patiently", "answers"), [(False, "b"), (True, "a")])
+def test_a_link_that_nobody_waits_for_goes_to_the_first_broker_however_slow(
+    monkeypatch: pytest.MonkeyPatch, *, patiently: bool, answers: str
+) -> None:
+    async def connect(link: Link, *_: object) -> None:
+        await asyncio.sleep({"a": 2.0, "b": 0.1}[link.broker.host])
+
+    async def scene() -> str:
+        log_limits = LogLimits(Logging(), lambda: 0.0)
+        dialer = Dialer(asyncio.get_running_loop().time, TlsContexts(), log_limits, PacedWork())
+        virtual_host = VirtualHost(name="/", upstream=upstream("a", "b"))
+        whose = ClientProperties("consume", "/", "guest")
+        link = await dialer.open_link(
+            virtual_host, Credentials("guest", "guest"), whose, lambda: None, patiently=patiently
+        )
+        return link.broker.host
+
+    monkeypatch.setattr("gateway.server.broker.dialer.connect_link", connect)
+    assert run_in_virtual_time(scene()) == answers

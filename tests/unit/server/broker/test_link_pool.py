@@ -23,6 +23,7 @@ from gateway.server.paced_work import PacedWork
 from gateway.server.stats import GatewayStats
 from gateway.server.tls_contexts import TlsContexts
 from tests.support.scripted_broker import ScriptedBroker
+from tests.support.virtual_time import run_in_virtual_time
 
 GUEST = Credentials("guest", "guest")
 
@@ -41,7 +42,13 @@ class Setup:
         setup = self
 
         async def open_link(
-            dialer: Dialer, virtual_host: VirtualHost, whose: Credentials, properties: ClientProperties, _: object
+            dialer: Dialer,
+            virtual_host: VirtualHost,
+            whose: Credentials,
+            properties: ClientProperties,
+            _: object,
+            *,
+            patiently: bool,
         ) -> Link:
             setup.dials += 1
             await asyncio.sleep(0)
@@ -164,3 +171,20 @@ async def test_a_link_to_a_broker_that_is_gone_when_it_answers_drains(setup: Set
     link = await links.open_pausable("client", "session")
     assert link.broker == old_settings.upstream.urls[0]
     assert link.is_draining
+
+
+def test_a_link_that_nobody_uses_is_closed_after_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def open_after(*pauses: float) -> list[int]:
+        setup = Setup(monkeypatch)
+        links = await setup.pool.log_in(virtual_host(), GUEST, "client", "")
+        await links.consuming_link()
+        setup.pool.release(links)
+        found = []
+        for pause in pauses:
+            await asyncio.sleep(pause)
+            setup.pool.close_idle()
+            await setup.background()
+            found.append(len(setup.open_links))
+        return found
+
+    assert run_in_virtual_time(open_after(59, 2)) == [1, 0]

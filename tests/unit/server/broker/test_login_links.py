@@ -16,10 +16,10 @@ async def test_who_comes_back_waits_for_the_link_that_is_being_opened() -> None:
     broker, answers = ScriptedBroker(), asyncio.Event()
     dialled: list[str] = []
 
-    async def open_link(virtual_host: VirtualHost, credentials: Credentials, purpose: str, *names: str) -> Link:
+    async def open_link(virtual_host: VirtualHost, credentials: Credentials, purpose: str, *more: object) -> Link:
         dialled.append(purpose)
         await answers.wait()
-        return await broker.open_link(virtual_host, credentials, purpose, *names)
+        return await broker.open_link(virtual_host, credentials, purpose, *more)
 
     links = LoginLinks(VirtualHost(name="/"), Credentials("guest", "guest"), open_link)
     publishing = asyncio.create_task(links.publishing_channel())

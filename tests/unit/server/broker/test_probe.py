@@ -36,3 +36,21 @@ async def test_a_file_that_was_spoiled_after_the_configuration_was_read_is_named
     step, finding = report.steps[-1]
     assert (step, finding.partition(", ")[0]) == ("TLS", "no: the files under tls cannot be used")
     assert "Does this port speak TLS?" not in finding
+
+
+async def test_a_frame_that_no_broker_would_send_is_not_waited_for() -> None:
+    """Its size alone says so: this would be 2 MiB, before a login."""
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"\1\0\0" + (2 << 20).to_bytes(4, "big"))
+        while await reader.read(100):
+            pass
+        writer.close()
+
+    server = await asyncio.start_server(greet, "127.0.0.1", 0)
+    async with server, within():
+        port = server.sockets[0].getsockname()[1]
+        config = parse(f"upstream: {{urls: ['amqp://127.0.0.1:{port}'], connect_timeout: 10min}}", environment={})
+        (report,) = await probe(config.resolved_virtual_hosts())
+    assert not report.usable
+    assert "no" in report.steps[-1][1]

@@ -91,6 +91,32 @@ async def test_sessions_that_flood_take_turns_in_their_order(turns: list[str]) -
     assert turns == ["a", "b", "c"]
 
 
+async def test_who_is_about_to_send_much_waits_while_the_window_is_full(turns: list[str]) -> None:
+    users = [User(name, turns) for name in "ab"]
+    window = _window(*users)
+    held = []
+    window.enter(users[1])
+    held.append(users[1].is_held)
+    window.published(users[0], LARGE)
+    window.enter(users[1])
+    held.append(users[1].is_held)
+    await _answer()
+    assert (held, turns) == ([False, True], ["a", "b"])
+
+
+async def test_a_window_that_has_shrunk_under_what_is_on_its_way_opens_again(turns: list[str]) -> None:
+    """A session alone on its link may have more on its way than is marked once another one has joined."""
+    users = [User(name, turns) for name in "ab"]
+    link = FakeLink(users[0])
+    window = PublishWindow(cast(Link, link), lambda: 0.0)
+    window.published(users[0], LARGE)
+    link.users[users[1]] += 1
+    window.enter(users[1])
+    assert users[1].is_held
+    await _answer()
+    assert turns == ["b"]
+
+
 async def test_many_small_messages_together_wait_too(turns: list[str]) -> None:
     users = [User("a", turns), User("b", turns)]
     window = _window(*users)
@@ -143,3 +169,114 @@ async def test_a_lost_link_holds_nobody(turns: list[str]) -> None:
         asked.exception()
     await asyncio.sleep(0)
     assert not [user for user in users if user.is_held]
+
+
+async def test_the_window_grows_up_to_four_megabytes_while_the_broker_is_quick(turns: list[str]) -> None:
+    users = [User("a", turns), User("b", turns)]
+    window = _window(*users)
+    for _ in range(100):
+        while not users[0].is_held:
+            window.published(users[0], LARGE)
+        while FakeChannel.asked:
+            await _answer()
+    published = 0
+    while not users[0].is_held:
+        window.published(users[0], SMALL << 10)
+        published += SMALL << 10
+    assert 3 << 20 < published <= (4 << 20) + (SMALL << 10)
+
+
+class Timed:
+    """A window of two users, on a clock that is set by hand; markers come back after so long."""
+
+    def __init__(self, turns: list[str], start: float = 100.0) -> None:
+        self.now = start
+        self.user, self.other = User("a", turns), User("b", turns)
+        self.window = PublishWindow(cast(Link, FakeLink(self.user, self.other)), lambda: self.now)
+
+    async def answer(self, after: float) -> None:
+        """The broker answers all markers, the last ones first: only the last answer makes room."""
+        self.now += after
+        while FakeChannel.asked:
+            await _answer(-1)
+
+    async def room(self) -> int:
+        """How many bytes may be on their way, in kilobytes; they come back neither quickly nor slowly."""
+        published = 0
+        while not self.user.is_held:
+            self.window.published(self.user, 9 << 10)
+            published += 9
+        await self.answer(0.02)
+        return published - 9
+
+    async def flood(self, after: float) -> None:
+        """One marker, with a session that waits for it."""
+        self.window.published(self.user, 8 << 20)
+        await self.answer(after)
+
+
+async def test_the_window_becomes_larger_by_a_quarter_with_each_quick_answer_that_somebody_waits_for(
+    turns: list[str],
+) -> None:
+    timed = Timed(turns)
+    assert 128 - 9 < await timed.room() <= 128
+    await timed.flood(0.005)
+    assert 160 - 9 < await timed.room() <= 160
+    await timed.flood(0.005)
+    assert 200 - 9 < await timed.room() <= 200
+    # Nobody waits: the window was large enough.
+    timed.window.published(timed.user, 60 << 10)
+    await timed.answer(0.005)
+    assert 200 - 9 < await timed.room() <= 200
+
+
+@pytest.mark.parametrize(("after", "room"), [(0.01, 128), (0.025, 128), (0.0251, 96), (0.0099, 160)])
+async def test_what_is_quick_and_what_is_slow(turns: list[str], after: float, room: int) -> None:
+    timed = Timed(turns, 0.0)
+    await timed.flood(after)
+    assert room - 9 < await timed.room() <= room
+
+
+async def test_the_window_becomes_smaller_by_a_quarter_with_each_slow_answer_and_keeps_its_least(
+    turns: list[str],
+) -> None:
+    timed = Timed(turns)
+    rooms = []
+    for _ in range(8):
+        timed.window.published(timed.user, 60 << 10)
+        await timed.answer(0.03)
+        rooms.append(await timed.room())
+    # Rounded down to nine kilobytes.
+    assert rooms[:4] == [90, 72, 54, 36]
+    assert rooms[-1] == 27
+
+
+async def test_an_answer_that_makes_no_room_gives_no_turn(turns: list[str]) -> None:
+    timed = Timed(turns)
+    for _ in range(3):
+        timed.window.published(timed.user, LARGE)
+    FakeChannel.asked.pop(0).set_result(None)
+    await asyncio.sleep(0)
+    assert turns == []
+    await timed.answer(0.02)
+    assert turns
+
+
+async def test_a_session_whose_turn_is_a_fault_takes_nobody_elses(turns: list[str]) -> None:
+    faults: list[Exception] = []
+
+    class Faulty(User):
+        def window_open(self) -> None:
+            raise ValueError("a fault")
+
+        def failed(self, error: Exception) -> None:
+            faults.append(error)
+
+    users = [Faulty("a", turns), User("b", turns)]
+    window = _window(*users)
+    for user in users:
+        window.published(user, LARGE)
+    while FakeChannel.asked:
+        await _answer()
+    assert [str(each) for each in faults] == ["a fault"]
+    assert turns == ["b"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +23,7 @@ from gateway.server.client.connection_stats import ConnectionStats
 from gateway.server.client.heartbeat_timer import HeartbeatTimer
 from gateway.server.client.login_handler import LoginHandler
 from gateway.server.client.session_limits import RateLimiter, SessionLimits
-from gateway.server.fault_boundary import FaultOwner, guarded
+from gateway.server.fault_boundary import guarded
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.log_limits import LogLimits, LogRateLimiter
 from gateway.server.paced_work import PacedWork
@@ -85,6 +84,7 @@ class Connections:
     clock: Clock = field(default_factory=Clock)
     # On its own clock no time passes, so nothing waits for a later round.
     paced: PacedWork = field(default_factory=lambda: PacedWork(Clock()))
+    turns: PacedWork = field(default_factory=lambda: PacedWork(Clock()))
     logging: Logging = field(default_factory=Logging)
 
     def __post_init__(self) -> None:
@@ -103,6 +103,7 @@ class Connections:
             limits=SessionLimits(self.clock),
             log_limits=log_limits,
             paced=self.paced,
+            turns=self.turns,
         )
 
     def _spawn(self, work: Coroutine[Any, Any, None], *, name: str | None = None) -> asyncio.Task[None]:
@@ -186,15 +187,22 @@ class BusyRounds(PacedWork):
     """Others have used up the time of each round, until the test gives this work its own."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.waiting: deque[Callable[[], object]] = deque()
+        super().__init__(Clock())
+        self._spent = 1.0
 
-    def do(self, owner: FaultOwner, call: Callable[[], object]) -> None:
-        self.waiting.append(call)
+    @property
+    def waiting(self) -> int:
+        """How much waits."""
+        return len(self._waiting)
+
+    def _await_next_round(self) -> None:
+        """Not by itself."""
 
     def next_round(self) -> None:
-        while self.waiting:
-            self.waiting.popleft()()
+        """Do what waits, in as many rounds as it takes."""
+        while self._waiting:
+            self._next_round()
+        self._spent = 1.0
 
 
 @pytest.mark.parametrize("piece", [b"\n" * 60_000, b"SEND\nx:" + b"y" * 60_000], ids=["nothing", "half a frame"])
@@ -219,7 +227,7 @@ async def test_input_of_a_stranger_waits_once_however_many_pieces_it_comes_in() 
     for byte in encoded("ACK") + b"\n" * 100:
         client.data_received(bytes((byte,)))
     client.connection_lost(None)
-    assert len(paced.waiting) == 1
+    assert paced.waiting == 1
     paced.next_round()
     assert client.session.traffic.frames_received == 1
     assert wire.written == b""
@@ -255,11 +263,91 @@ async def test_a_turn_is_bounded_by_frames_and_by_time(limit: str, monkeypatch: 
     client, wire = connections.accept(connections.clock.now)
     client.data_received(encoded("ACK") * 1500)
     taken = client.session.traffic.frames_received
-    # Two milliseconds for sixteen frames; a turn has five.
+    # Two milliseconds for sixteen frames; a turn has four.
     assert taken == (1000 if limit == "frames" else 48)
     assert wire.reading == [False]
     client.abort()
     client.connection_lost(None)
+
+
+async def test_who_floods_waits_for_its_turn_and_who_sends_little_does_not() -> None:
+    turns = BusyRounds()
+    connections = Connections(turns=turns)
+    (flooder, flood), (neighbour, _) = (connections.accept(connections.clock.now) for _ in range(2))
+    flooder.data_received(encoded("ACK") * 900)
+    neighbour.data_received(encoded("ACK") * 9)
+    assert (flooder.session.traffic.frames_received, flood.reading) == (0, [False])
+    assert neighbour.session.traffic.frames_received == 9
+    turns.next_round()
+    assert (flooder.session.traffic.frames_received, flood.reading) == (900, [False, True])
+    for client in (flooder, neighbour):
+        client.connection_lost(None)
+
+
+async def test_a_client_that_waits_for_its_turn_still_gets_its_messages_and_no_other_turn() -> None:
+    turns = BusyRounds()
+    connections = Connections(turns=turns)
+    client, wire = connections.accept(connections.clock.now)
+    client.data_received(encoded("ACK") * 900)
+    for message in (b"one", b"two"):
+        client.session.output.append(message)
+        client.advance()
+    assert wire.written == b"onetwo"
+    assert (client.session.traffic.frames_received, turns.waiting) == (0, 1)
+    turns.next_round()
+    client.connection_lost(None)
+
+
+@pytest.mark.parametrize("end", ["closed", "vanished", "broken"])
+async def test_what_a_client_sent_before_its_end_is_carried_out_in_its_turn(end: str) -> None:
+    turns = BusyRounds()
+    connections = Connections(turns=turns)
+    client, wire = connections.accept(connections.clock.now)
+    client.data_received(encoded("ACK") * 900)
+    if end == "closed":
+        client.eof_received()
+    elif end == "broken":
+        client.violated("broken")
+    else:
+        client.connection_lost(None)
+    assert (client.session.traffic.frames_received, client.is_closed) == (0, False)
+    turns.next_round()
+    assert (client.session.traffic.frames_received, client.is_closed) == (900, True)
+    assert wire.written.count(b"ERROR\n") == {"closed": 900, "vanished": 0, "broken": 901}[end]
+    if end != "vanished":
+        client.connection_lost(None)
+
+
+async def test_a_round_has_one_budget_for_all_that_flood_and_each_gets_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += 0.0001
+        return now
+
+    monkeypatch.setattr("gateway.server.client.connection.time.monotonic", clock)
+    connections = Connections(turns=PacedWork(clock))
+    clients = [connections.accept(connections.clock.now)[0] for _ in range(50)]
+    for client in clients:
+        client.data_received(encoded("ACK") * 1500)
+
+    def taken() -> list[int]:
+        return [client.session.traffic.frames_received for client in clients]
+
+    rounds, before = 0, sum(taken())
+    while min(taken()) == 0:
+        # A tenth of a millisecond for sixteen frames: four milliseconds are 640, and the last turn may be too long.
+        assert before <= 1000
+        start = sum(taken())
+        await asyncio.sleep(0)
+        before, rounds = sum(taken()) - start, rounds + 1
+    assert 10 < rounds < 50
+    for client in clients:
+        client.abort()
+        client.connection_lost(None)
 
 
 async def test_what_is_logged_of_an_error_is_short() -> None:

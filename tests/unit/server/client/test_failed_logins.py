@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+import structlog
 
 from gateway.config.model import FailedLoginLimits, GatewayConfig, Logging
 from gateway.config.scalars import BrokerUrl
@@ -184,6 +185,25 @@ async def test_a_login_whose_session_is_over_waits_no_longer(
         each.close()
     await asyncio.wait(tasks)
     assert not limits.failed_logins._slots
+
+
+async def test_a_long_login_that_is_refused_is_a_short_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def log_in(*_: object) -> LoginLinks:
+        raise UpstreamError(403, "ACCESS_REFUSED")
+
+    monkeypatch.setattr(LinkPool, "log_in", log_in)
+    clock = asyncio.get_running_loop().time
+    log_limits = LogLimits(Logging(), clock)
+    pool = LinkPool(
+        clock, asyncio.ensure_future, Journal(GatewayConfig()), GatewayStats(("/",)), "node", TlsContexts(), log_limits,
+        PacedWork(),
+    )  # fmt: skip
+    handler = LoginHandler(pool, SessionLimits(clock), log_limits, HERE, "c", "s", clock() + 3600)
+    with structlog.testing.capture_logs() as lines:
+        answer = await handler.log_in(ops.Login(HEALTHY, b"a" * 50_000, b"b"))
+    assert isinstance(answer, ops.LoginFailed)
+    (line,) = lines
+    assert (line["event"], line["login"]) == ("login refused", "a" * 100)
 
 
 async def test_only_refused_credentials_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from typing import Any
+
+import pytest
 
 from gateway.config.virtual_host import VirtualHost
 from gateway.server.client.output import AutoAckFlusher, ClientOutput
@@ -68,3 +72,47 @@ def test_a_fault_in_one_client_keeps_no_other_from_being_settled() -> None:
 
     run_in_virtual_time(round_of_all())
     assert [(client.settled, len(client.failures)) for client in clients] == [(0, 1), (1, 0)] * 10
+
+
+class _Open(_Stuck):
+    """A transport that never closes by itself, over a socket."""
+
+    def __init__(self, connection: socket.socket | None = None) -> None:
+        super().__init__()
+        self.aborted_at: list[float] = []
+        self._connection = connection
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        self.aborted_at.append(asyncio.get_running_loop().time())
+
+    def get_extra_info(self, name: str, default: object = None) -> Any:  # noqa: ANN401 - asyncio's own
+        return self._connection
+
+
+def test_a_client_that_does_not_close_is_cut_after_five_seconds() -> None:
+    async def close() -> list[float]:
+        transport = _Open()
+        ClientOutput(transport, over_tls=False).close(None, has_ended=False, is_reading=True)
+        await asyncio.sleep(60)
+        return transport.aborted_at
+
+    assert run_in_virtual_time(close()) == [5.0]
+
+
+@pytest.mark.parametrize(("waiting", "has_sent"), [(0, False), (4095, False), (4096, True)])
+def test_a_client_whose_bytes_fill_the_kernel_has_sent_some(waiting: int, has_sent: bool) -> None:
+    """For how long they have waited, the kernel cannot tell then."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        connection, _ = server.accept()
+        with connection:
+            client.sendall(b"x" * waiting)
+            while waiting and len(connection.recv(waiting, socket.MSG_PEEK)) < waiting:
+                pass
+            output = ClientOutput(_Open(connection), over_tls=False)
+            assert output.has_sent_unread(-1) is has_sent

@@ -8,7 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
+from gateway.server.broker.connector import Credentials
+from gateway.server.broker.login_links import LoginLinks
 from gateway.server.client.recovery import Recovery
 from gateway.session import ops
 from gateway.session.delivery_ledger import AckMode
@@ -169,3 +172,26 @@ async def test_one_that_is_stopped_ends_without_an_outcome() -> None:
     recovery.stop()
     assert await running is None
     assert await recovery.run(bridge.what_is_lost(), FOREVER) is None
+
+
+async def test_of_a_login_a_few_dozen_sessions_restore_at_a_time() -> None:
+    """All at once, the first one to be back would be the last one."""
+    restoring = LoginLinks(VirtualHost(name="/"), Credentials("a", "b"), cast(Any, None)).restoring
+    running = most = 0
+
+    class Counting(Bridge):
+        async def restore_consumer(self, operation: ops.Subscribe) -> ops.Subscribed:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            for _ in range(3):
+                await asyncio.sleep(0)
+            running -= 1
+            return await super().restore_consumer(operation)
+
+    bridges = [Counting("a") for _ in range(100)]
+    for bridge in bridges:
+        bridge.links.restoring = restoring
+    events = await asyncio.gather(*(Recovery(each).run(each.what_is_lost(), FOREVER) for each in bridges))
+    assert {type(event) for event in events} == {ops.Recovered}
+    assert most == 32

@@ -1,32 +1,98 @@
-"""How connections are counted, apart from sockets."""
+"""The connections of a listener, counted from the accept to the close, and by address until the login."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
+import structlog
 
 from gateway.config.loader import parse
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
-from gateway.server.listen.connection_limits import ConnectionLimits, TooManyConnectionsError
+from gateway.server.listen.connection_limits import OF_ADDRESS, OF_LISTENER, ConnectionLimits, TooManyConnectionsError
 from gateway.server.log_limits import LogRateLimiter
+
+HERE, THERE = Peer("192.0.2.1", 1000), Peer("192.0.2.2", 1000)
+
+
+class Door:
+    """The limits of one listener."""
+
+    def __init__(self, **settings: int) -> None:
+        more = "".join(f", {name}: {value}" for name, value in settings.items())
+        self.settings = parse(f"listeners: [{{tcp: '127.0.0.1:0'{more}}}]", environment={}).listeners[0]
+        self.refused = Counter[str]()
+        self.limits = ConnectionLimits("127.0.0.1:1", LogRateLimiter(lambda: 0.0), self.refused)
+
+    def enter(self, peer: Peer = HERE) -> AcceptedConnection:
+        accepted = self.limits.accept(self.settings, peer, 12.5)
+        self.limits.admit(self.settings, accepted)
+        return accepted
+
+
+def test_a_connection_beyond_the_listeners_is_refused_until_another_closes() -> None:
+    door = Door(max_connections=2)
+    first, _ = door.enter(), door.enter(THERE)
+    assert (first.peer, first.accepted_at) == (HERE, 12.5)
+    with structlog.testing.capture_logs() as lines, pytest.raises(TooManyConnectionsError) as refused:
+        door.enter()
+    assert (refused.value.whose, refused.value.most) == ("The listener", 2)
+    assert str(refused.value) == "The listener has 2 connections"
+    (line,) = lines
+    assert (line["event"], line["address"], line["whose"], line["most"]) == (
+        "too many connections", "127.0.0.1:1", "The listener", 2,
+    )  # fmt: skip
+    assert (door.refused, door.limits.open) == ({OF_LISTENER: 1}, 2)
+    first.on_closed()
+    assert door.limits.open == 1
+    door.enter()
+
+
+def test_a_connection_beyond_those_of_its_address_is_refused_until_another_logs_in_or_closes() -> None:
+    door = Door(max_unauthenticated_per_address=2)
+    first, second = door.enter(), door.enter(replace(HERE, port=1001))
+    door.enter(THERE)
+    for leave in (first.on_login, second.on_closed):
+        with pytest.raises(TooManyConnectionsError) as refused:
+            door.enter()
+        assert (refused.value.whose, refused.value.most) == ("The address 192.0.2.1", 2)
+        leave()
+        door.enter()
+    assert door.refused == {OF_ADDRESS: 2}
+
+
+def test_a_connection_gives_its_place_back_once() -> None:
+    door = Door(max_unauthenticated_per_address=2)
+    first = door.enter()
+    for leave in (first.on_login, first.on_login, first.on_closed, first.on_closed, first.on_login):
+        leave()
+    # One that was never let in took no place.
+    door.limits.accept(door.settings, HERE, 0).on_closed()
+    for _ in range(2):
+        door.enter()
+    with pytest.raises(TooManyConnectionsError):
+        door.enter()
+
+
+def test_of_connections_that_are_gone_nothing_is_kept() -> None:
+    door = Door(max_unauthenticated_per_address=2)
+    for _ in range(3):
+        accepted = door.enter()
+        accepted.on_login()
+        accepted.on_closed()
+        door.limits.accept(door.settings, THERE, 0).on_closed()
+    assert (door.limits.open, door.limits._unauthenticated) == (0, {})
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", ""])
 def test_a_connection_counts_for_its_address_until_it_is_closed_also_if_that_is_not_known(host: str) -> None:
-    settings = parse("listeners: [{tcp: '127.0.0.1:0', max_unauthenticated_per_address: 1}]", environment={})
-    limits = ConnectionLimits("here", LogRateLimiter(lambda: 0.0), Counter())
-
-    def connect(peer: str) -> AcceptedConnection:
-        accepted = limits.accept(settings.listeners[0], Peer(peer, 1), 0.0)
-        limits.admit(settings.listeners[0], accepted)
-        return accepted
-
-    first = connect(host)
+    door, peer = Door(max_unauthenticated_per_address=1), Peer(host, 1)
+    first = door.enter(peer)
     with pytest.raises(TooManyConnectionsError):
-        connect(host)
-    connect("192.0.2.9")
+        door.enter(peer)
+    door.enter(THERE)
     first.on_closed()
-    second = connect(host)
+    second = door.enter(peer)
     second.on_login()
-    connect(host)
+    door.enter(peer)

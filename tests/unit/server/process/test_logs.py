@@ -68,6 +68,23 @@ def test_no_line_holds_a_passcode_from_a_url_or_from_a_variable(settings: Loggin
     assert SECRET not in stream.getvalue()
 
 
+@pytest.mark.parametrize("settings", [Logging(format="json"), Logging(format="console")])
+def test_no_text_of_a_client_begins_a_line_or_moves_a_terminal(settings: Logging) -> None:
+    stream = logged(settings)
+    evil = "\x1b]0;owned\x07\x9b31m\u202egnp.\u2028\x7f\nlevel=error"
+    structlog.get_logger("gateway").info("login refused", login=evil)
+    structlog.get_logger("gateway").info("login refused", login="\x1b[31mred")
+    logging.getLogger("aiohttp.web").error("bad request %s", evil)
+    try:
+        raise ValueError("\x1b[31mred")
+    except ValueError:
+        structlog.get_logger("gateway").exception("internal error")
+    text = stream.getvalue()
+    assert "Traceback" in text
+    assert all(char.isprintable() or char == "\n" for char in text)
+    assert sum("owned" in line and "level=error" in line for line in text.split("\n")) == 2
+
+
 def test_setting_up_twice_does_not_double_the_lines() -> None:
     logged(Logging())
     stream = logged(Logging(format="json"))

@@ -1,0 +1,101 @@
+"""The channel on which a session publishes: what a rejected message costs, and when it is published again."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway.session.context import State
+from tests.support.scripted_broker import BridgedClient, ScriptedBroker, play
+
+
+def rejects(client: BridgedClient) -> None:
+    """The broker does not take the last message."""
+    client.session.confirm(client.session.confirms.last_sequence, False, False)
+    client.advance()
+
+
+SEND_RECEIPT = "SEND\ndestination:/queue/full\nreceipt:1\n\nhi"
+
+
+def test_a_full_queue_costs_its_senders_a_new_channel_now_and_then_and_not_for_each_message() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say(SEND_RECEIPT)
+        broker.methods.clear()
+        for _ in range(20):
+            rejects(client)
+            await client.say(SEND_RECEIPT, seconds=0.1)
+        assert broker.methods.count("Basic.Publish") == 20
+        assert broker.methods.count("Channel.Open") == 1
+        await asyncio.sleep(5)
+        rejects(client)
+        await client.say(SEND_RECEIPT)
+        assert broker.methods.count("Channel.Open") == 2
+        assert client.output.count(b"Message rejected") == 21
+
+    play(scene)
+
+
+def test_a_full_queue_and_a_slow_one_do_not_make_each_message_wait() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SEND\ndestination:/queue/slow\n\nhi", SEND_RECEIPT)
+        broker.methods.clear()
+        rejects(client)
+        await client.say(SEND_RECEIPT)
+        for published in range(1, 5):
+            assert broker.methods.count("Basic.Publish") == published
+            rejects(client)
+            await client.say(SEND_RECEIPT, seconds=0.1)
+        assert "Channel.Open" not in broker.methods
+
+    play(scene)
+
+
+def test_a_message_for_a_queue_without_a_leader_is_published_until_it_is_taken() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say(SEND_RECEIPT)
+        client.is_unsettled = True
+        broker.methods.clear()
+        for _ in range(3):
+            rejects(client)
+            await asyncio.sleep(5)
+        assert client.session.confirms.last_sequence == 1
+        client.session.confirm(1, False, True)
+        client.advance()
+        assert client.output.rstrip().endswith(b"RECEIPT\nreceipt-id:1\n\n\0")
+        assert b"ERROR" not in client.output
+        for name in ("Channel.Open", "Channel.Close", "Queue.Declare", "Basic.Publish"):
+            assert broker.methods.count(name) == 3, name
+
+    play(scene)
+
+
+def test_a_message_that_no_broker_takes_in_time_is_an_error_and_the_session_goes_on() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say(SEND_RECEIPT)
+        client.is_unsettled = True
+        while b"ERROR" not in client.output:
+            rejects(client)
+            await asyncio.sleep(0.1)
+        assert client.session.state is State.CONNECTED
+        await client.say(SEND_RECEIPT, seconds=5)
+        client.session.confirm(1, False, True)
+        client.advance()
+        assert client.output.rstrip().endswith(b"RECEIPT\nreceipt-id:1\n\n\0")
+
+    play(scene, upstream={"ride_through": 10})
+
+
+def test_what_is_still_under_way_when_another_message_is_refused_is_not_published_twice() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say(SEND_RECEIPT, "SEND\ndestination:/queue/slow\n\nhi")
+        client.is_unsettled = True
+        broker.methods.clear()
+        client.session.confirm(1, False, False)
+        client.advance()
+        await asyncio.sleep(0.1)
+        client.session.confirm(2, False, True)
+        client.advance()
+        await asyncio.sleep(1)
+        assert broker.methods.count("Basic.Publish") == 1
+
+    play(scene)
