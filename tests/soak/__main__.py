@@ -137,7 +137,7 @@ async def _watch(gateway: GatewayProcess, seen: Observations) -> None:
             print(
                 f"{told:5.0f} s: {seen.there.total()} sessions, {sum(seen.counts.values())} done, "
                 f"{seen.memory[-1].value:.0f} MiB, p50 {percentile(recent, 0.5):.1f} ms, "
-                f"p99 {percentile(recent, 0.99):.1f} ms, {len(seen.errors)} errors",
+                f"p99 {percentile(recent, 0.99):.1f} ms, errors: {_listed(Counter(text for _, text in seen.errors))}",
                 flush=True,
             )
 

@@ -42,6 +42,7 @@ async def serve(config: GatewayConfig, services: Sequence[Service] = (), file: s
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, hanging_up.set)
     gateway, notifier = Gateway(config), SystemdNotifier()
+    loop.set_exception_handler(gateway.log_limits.unhandled)
     reloading: asyncio.Task[None] | None = None
     await gateway.start()
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import ssl
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,11 @@ def authority(tmp_path: Path) -> Authority:
 def settings(authority: Authority, tmp_path: Path) -> ServerTls:
     certificate, key = authority.sign(tmp_path, "server")
     return ServerTls.model_construct(cert_file=certificate, key_file=key)
+
+
+def test_nothing_is_renegotiated_or_compressed(settings: ServerTls) -> None:
+    for option in (ssl.OP_NO_RENEGOTIATION, ssl.OP_NO_COMPRESSION):
+        assert TlsContext(settings).context.options & option
 
 
 def test_nothing_is_read_again_while_nothing_changes(settings: ServerTls) -> None:

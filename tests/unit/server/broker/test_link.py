@@ -13,8 +13,10 @@ from pamqp.common import FieldTable
 
 from gateway.config.model import Logging
 from gateway.config.scalars import BrokerUrl
+from gateway.server.broker.channel import LinkChannel
 from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.link import Link, Tuning
+from gateway.server.broker.publish_window import PublishWindow
 from gateway.server.log_limits import LogLimits
 from gateway.server.paced_work import PacedWork
 
@@ -111,3 +113,15 @@ async def test_the_sessions_of_a_lost_link_learn_it_little_by_little_and_write_n
     assert [user.lost for user in users] == [[link]] * len(users)
     assert 1 <= most_at_once <= 10
     assert written == [b"before"]
+
+
+async def test_the_channel_of_the_publish_window_is_nobodys_and_keeps_no_link_open() -> None:
+    whose, limits = ClientProperties("publish", "/", "guest"), LogLimits(Logging(), lambda: 0.0)
+    link = Link(whose, BrokerUrl("amqp", "broker", 5672), lambda: None, limits, PacedWork())
+    tap = SimpleNamespace(transport=SimpleNamespace(write=lambda _data: None))
+    link.opened(cast(Any, object()), cast(Any, tap), Tuning(channel_max=9))
+    link.window = window = PublishWindow(link, lambda: 0.0)
+    window.published(cast(Any, User([0.0])), 300 << 10)
+    assert (window.channels, link.channels, link.is_idle) == (1, 0, True)
+    LinkChannel.begun(link)
+    assert (link.channels, link.is_idle) == (1, False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,12 +18,11 @@ from gateway.errors import CertificateUnreadableError, CloseReason, StompError
 from gateway.journal.journal import Journal
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.client.bridge import Bridge
+from gateway.server.client.client_log import ClientLog
 from gateway.server.client.connection import ClientConnection, ServerContext
-from gateway.server.client.connection_stats import ConnectionStats
 from gateway.server.client.heartbeat_timer import HeartbeatTimer
-from gateway.server.client.login_handler import LoginHandler
+from gateway.server.client.output import ClientOutput
 from gateway.server.client.session_limits import RateLimiter, SessionLimits
-from gateway.server.fault_boundary import guarded
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.log_limits import LogLimits, LogRateLimiter
 from gateway.server.paced_work import PacedWork
@@ -53,7 +52,6 @@ class Wire(asyncio.Transport):
         super().__init__({"peername": ("10.1.1.1", 1000)})
         self.written = b""
         self.reading: list[bool] = []
-        self.is_closed = False
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
         self.written += data
@@ -71,10 +69,10 @@ class Wire(asyncio.Transport):
         return 0
 
     def close(self) -> None:
-        self.is_closed = True
+        pass
 
     def abort(self) -> None:
-        self.is_closed = True
+        pass
 
 
 @dataclass
@@ -126,44 +124,6 @@ async def test_the_time_to_log_in_begins_when_the_connection_is_accepted() -> No
     connections.clock.now += 1
     client.time_passed(connections.clock.now)
     assert b"message:Login timeout" in wire.written
-    client.connection_lost(None)
-
-
-@pytest.mark.parametrize(
-    ("owner", "step"),
-    [
-        (HeartbeatTimer, "stop"),
-        (RateLimiter, "stop"),
-        (Bridge, "flush"),
-        (Bridge, "release"),
-        (ConnectionStats, "ended"),
-    ],
-)
-async def test_a_fault_in_one_step_of_a_sessions_end_keeps_no_other_step_from_being_done(
-    owner: type, step: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Or links, limits and the socket would stay for ever."""
-
-    def breaks(*_: object, **__: object) -> None:
-        raise IndexError("fault")
-
-    returned = asyncio.Event()
-    monkeypatch.setattr(LoginHandler, "release_links", lambda login: returned.set())
-    connections = Connections()
-    client, wire = connections.accept(connections.clock.now)
-    monkeypatch.setattr(owner, step, breaks)
-    connections.clock.now += 11
-    with structlog.testing.capture_logs() as log:
-        # As the sweep over all clients calls it.
-        guarded(client, client.time_passed, connections.clock.now)
-        if step != "release":
-            async with within():
-                await returned.wait()
-    events = [line["event"] for line in log]
-    assert events.count("internal error") == 1
-    assert ("session ended" in events) is (step != "ended")
-    assert wire.is_closed
-    monkeypatch.undo()
     client.connection_lost(None)
 
 
@@ -420,6 +380,39 @@ async def test_clients_with_certificates_that_cannot_be_read_do_not_fill_the_log
     assert len(written) == 10
     assert (written[0]["peer"], written[0]["reason"]) == ("10.1.1.1:1000", "x" * 300)
     assert connections.log_limits.left_out == 15
+
+
+END = [
+    (HeartbeatTimer, "stop"),
+    (RateLimiter, "stop"),
+    (Bridge, "release"),
+    (ClientLog, "ended"),
+    (ClientOutput, "close"),
+]
+
+
+@pytest.mark.parametrize("fault", range(4))
+async def test_whatever_of_an_end_is_a_fault_the_rest_is_done(fault: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[int] = []
+
+    def step(number: int) -> Callable[..., None]:
+        def run(*_: object, **__: object) -> None:
+            done.append(number)
+            if number == fault:
+                raise ValueError("a fault")
+
+        return run
+
+    connections = Connections()
+    client, _ = connections.accept(connections.clock.now)
+    for number, (owner, name) in enumerate(END):
+        monkeypatch.setattr(owner, name, step(number))
+    with structlog.testing.capture_logs() as lines:
+        client.data_received(b"CONNECT\nno colon\n\n\0")
+    assert done == list(range(len(END)))
+    assert [str(line["exc_info"]) for line in lines if line["event"] == "internal error"] == ["a fault"]
+    monkeypatch.undo()
+    client.connection_lost(None)
 
 
 def test_a_client_that_resets_at_once_is_dropped_without_a_line() -> None:

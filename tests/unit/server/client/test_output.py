@@ -43,37 +43,6 @@ def test_messages_are_dropped_when_sixteen_times_the_buffer_waits() -> None:
     assert [output.must_drop, output.is_slow(1000)] == [False, False]
 
 
-class _Client:
-    """Settles, or has a fault of the gateway."""
-
-    def __init__(self, *, is_faulty: bool) -> None:
-        self._is_faulty = is_faulty
-        self.settled = 0
-        self.failures: list[Exception] = []
-
-    def settle(self) -> None:
-        if self._is_faulty:
-            raise IndexError("fault")
-        self.settled += 1
-
-    def failed(self, error: Exception) -> None:
-        self.failures.append(error)
-
-
-def test_a_fault_in_one_client_keeps_no_other_from_being_settled() -> None:
-    clients = [_Client(is_faulty=number % 2 == 0) for number in range(20)]
-
-    async def round_of_all() -> None:
-        flusher = AutoAckFlusher()
-        for client in clients:
-            flusher.schedule(client)
-        await asyncio.sleep(1)
-        assert not any(map(flusher.is_scheduled, clients))
-
-    run_in_virtual_time(round_of_all())
-    assert [(client.settled, len(client.failures)) for client in clients] == [(0, 1), (1, 0)] * 10
-
-
 class _Open(_Stuck):
     """A transport that never closes by itself, over a socket."""
 
@@ -116,3 +85,34 @@ def test_a_client_whose_bytes_fill_the_kernel_has_sent_some(waiting: int, has_se
                 pass
             output = ClientOutput(_Open(connection), over_tls=False)
             assert output.has_sent_unread(-1) is has_sent
+
+
+class _Settling:
+    """A client; its settlement is a fault if it is told so."""
+
+    def __init__(self, *, is_faulty: bool = False) -> None:
+        self.settled = 0
+        self.faults: list[str] = []
+        self._is_faulty = is_faulty
+
+    def settle(self) -> None:
+        if self._is_faulty:
+            raise ValueError("a fault")
+        self.settled += 1
+
+    def failed(self, error: Exception) -> None:
+        self.faults.append(str(error))
+
+
+def test_a_client_whose_settlement_is_a_fault_keeps_no_other_one_from_settling() -> None:
+    clients = [_Settling(), _Settling(is_faulty=True), _Settling()]
+
+    async def settle() -> None:
+        flusher = AutoAckFlusher()
+        for client in clients * 2:
+            flusher.schedule(client)
+        await asyncio.sleep(1)
+
+    run_in_virtual_time(settle())
+    assert [client.settled for client in clients] == [1, 0, 1]
+    assert [client.faults for client in clients] == [[], ["a fault"], []]
