@@ -58,12 +58,16 @@ class ScriptedBroker:
     def __init__(self) -> None:
         self.links: list[Link] = []
         self.paced = PacedWork()
+        # How long a link takes to open, in seconds.
+        self.link_latency = 0.0
         # The methods that came, by name.
         self.methods: list[str] = []
         self.script: Callable[[Link, Frame], Frame | None] = lambda link, method: usual_answer(method)
 
     async def open_link(self, virtual_host: VirtualHost, credentials: Credentials, purpose: str, *more: object) -> Link:
         """Open a link, as a dialer does."""
+        if self.link_latency:
+            await asyncio.sleep(self.link_latency)
         log_limits = LogLimits(Logging(), lambda: 0.0)
         whose, broker = ClientProperties(purpose, virtual_host.name, "guest"), virtual_host.upstream.urls[0]
         link = Link(whose, broker, lambda: None, log_limits, self.paced)
