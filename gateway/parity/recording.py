@@ -125,12 +125,16 @@ _SESSION = {
     "CONNECTED": re.compile(r"session:(session-[A-Za-z0-9_-]{22})"),
     "MESSAGE": re.compile(r"message-id:.*@@(session-[A-Za-z0-9_-]{22})@@[0-9]+"),
 }
-# Names that a server generates, in the broker's form or in that of RabbitMQ's adapter: for a `/temp-queue/` the gateway
-# takes the one and the plugin the other. A message id ends with `@@session@@tag`, and the server counts the tags.
+# Names that the broker generates, and a server of STOMP. Which of the two does is a difference, but for the queue of a
+# `/temp-queue/`: there the gateway takes a name of its own (ADR 21). A message id ends with `@@session@@tag`, and the
+# server counts the tags.
 _GENERATED = re.compile(
-    r"(?P<generated>(?:amq\.gen|stomp-subscription)-[A-Za-z0-9_-]{22})"
+    r"(?P<broker>amq\.gen-[A-Za-z0-9_-]{22})"
+    r"|(?P<server>stomp-subscription-[A-Za-z0-9_-]{22})"
     r"|(?P<tag>(?<=session\}@@)[0-9]+)"
 )
+# The header that tells others of the queue of a `/temp-queue/`, in STOMP and in AMQP.
+_REPLY_TO = re.compile(r"(?:reply-to:/reply-queue/|reply_to:)(\S+)")
 _MESSAGE_ID = re.compile(r"[QT]_[^\n]*$")
 # RabbitMQ quotes bytes that are not UTF-8 as a list of numbers, and folds it where the line is full.
 _QUOTED_BYTES = re.compile(r"\[[0-9]+(?:,\s*[0-9]+)*\]")
@@ -153,6 +157,8 @@ class _Normaliser:
         self._known = {recording.run: "{run}"}
         self._generated: dict[tuple[str, str], str] = {}
         self._counts: dict[str, int] = {}
+        headers = (line for event in recording.events for line in event.headers)
+        self._replies = {found[1] for line in headers if (found := _REPLY_TO.fullmatch(line))}
         for event in recording.events:
             if event.first_line in _SESSION:
                 self._learn_session(event)
@@ -169,9 +175,9 @@ class _Normaliser:
     def group(self, group: EventGroup) -> EventGroup:
         events = [self._with_known_names(event) for event in group.events]
         if group.order is not EventOrder.EXACT:
-            events.sort(key=lambda event: event.replaced(_GENERATED, _kind).lines)
+            events.sort(key=lambda event: event.replaced(_GENERATED, self._unnumbered).lines)
         if group.order is EventOrder.ANY_NUMBER:  # how often they came does not matter
-            events = list(dict.fromkeys(event.replaced(_GENERATED, _kind) for event in events))
+            events = list(dict.fromkeys(event.replaced(_GENERATED, self._unnumbered) for event in events))
         else:
             events = [event.replaced(_GENERATED, self._numbered) for event in events]
         return EventGroup(group.order, group.line, events)
@@ -192,7 +198,7 @@ class _Normaliser:
         return named
 
     def _numbered(self, match: re.Match[str]) -> str:
-        kind = str(match.lastgroup)
+        kind = self._kind_of(match)
         # One server starts to count tags anew for each subscription, the other does not: a tag means something only
         # together with the subscription and session before it.
         before = _MESSAGE_ID.search(match.string[: match.start()]) if kind == "tag" else None
@@ -203,6 +209,8 @@ class _Normaliser:
             self._generated[key] = f"{{{kind} {self._counts[counter]}}}"
         return self._generated[key]
 
+    def _kind_of(self, match: re.Match[str]) -> str:
+        return "reply" if match[0] in self._replies else str(match.lastgroup)
 
-def _kind(match: re.Match[str]) -> str:
-    return f"{{{match.lastgroup}}}"
+    def _unnumbered(self, match: re.Match[str]) -> str:
+        return f"{{{self._kind_of(match)}}}"

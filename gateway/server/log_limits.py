@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Hashable
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -76,6 +77,7 @@ class LogLimits:
         self._settings = settings
         self._addresses = LogRateLimiter(clock, settings.lines_per_address, note=self._note)
         self._brokers = self.of_listener()
+        self._unhandled = self.of_listener()
 
     def configure(self, settings: Logging) -> None:
         """Other settings hold from now on, for the ERRORs of a session from its first one on."""
@@ -107,3 +109,9 @@ class LogLimits:
     def for_virtual_host(self, name: str) -> int | None:
         """As `LogRateLimiter.left_out`, for a line about a virtual host that each login would repeat."""
         return self._brokers.left_out(name)
+
+    def unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """The event loop's handler of errors that nobody handles. A client may cause one with each connection."""
+        left_out = self._unhandled.left_out()
+        if left_out is not None:
+            loop.default_exception_handler(context | ({"left_out": left_out} if left_out else {}))

@@ -174,6 +174,9 @@ async def test_sessions_end_one_after_the_other_and_work_until_their_turn(broker
             first_frames = [asyncio.create_task(client.receive(30)) for client in clients]
             process.terminate()
             await asyncio.wait(first_frames, return_when="FIRST_COMPLETED")
+            # The listener went first: nobody new has to be sent away.
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection(*process.address)
             told = [frame.done() for frame in first_frames]
             for client, is_told in zip(clients, told, strict=True):
                 if not is_told:

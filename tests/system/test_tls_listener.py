@@ -258,6 +258,33 @@ async def test_an_expired_certificate_is_refused(strict: GatewayProcess, files: 
     assert reason == "the client's certificate is not accepted: certificate has expired"
 
 
+async def test_certificates_that_cannot_be_decoded_are_bounded_in_the_log_and_leave_nothing(
+    files: Files, broker_url: str
+) -> None:
+    """The event loop itself decodes them: neither the client nor the gateway asked for that."""
+    # An alternative name of type DNS that is not ASCII.
+    bad = files.authority.identify(files.directory, "undecodable", alternative_names=b"\x30\x03\x82\x01\xff")
+    good = files.authority.identify(files.directory, "decodable")
+    many = 20
+    listener = files.listener(verify="required") | {"max_unauthenticated_per_address": many}
+
+    async def fail() -> None:
+        with contextlib.suppress(OSError, ConnectionOverError):
+            async with StompClient.dialled(process.address, tls=files.client(bad)) as client, within():
+                client.write("CONNECT", accept_version="1.2")
+                pytest.fail(f"was answered with {await client.receive()}")
+
+    with gateway_process(configuration(broker_url, listeners=[listener])) as process:
+        await asyncio.gather(*(fail() for _ in range(many)))
+        async with StompClient.logged_in(process.address, tls=files.client(good)) as client, within():
+            await client.disconnect()
+        await process.until_logged("session ended")
+        failed, text = process.logged(FAILED), process.log.read_text()
+    assert {line["reason"] for line in failed} == {"the client's certificate has a text that cannot be decoded"}
+    assert len(failed) == 10
+    assert text.count("Traceback") <= 10
+
+
 async def test_where_a_certificate_is_optional_only_a_bad_one_is_refused(files: Files, broker_url: str) -> None:
     with gateway_process(configuration(broker_url, listeners=[files.listener(verify="optional")])) as process:
         await answered(process, files.client())

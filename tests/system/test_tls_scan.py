@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import socket
 import ssl
+import subprocess
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ from tests.support.gateway import Address, GatewayProcess, configuration, gatewa
 from tests.support.stomp_client import StompClient
 
 pytestmark = pytest.mark.system
+OPENSSL = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 
 VERSIONS = (ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
 # Everything that OpenSSL has, also what it would not use by itself.
@@ -131,3 +134,61 @@ async def test_a_revoked_certificate_is_refused(
         await asyncio.to_thread(agreed, process.address, trusting(authority, bad))
         (line,) = await process.until_logged("tls handshake failed")
     assert line["reason"] == f"the client's certificate is not accepted: {reason}"
+
+
+# A client that is not Python's: the one that operators have at hand.
+
+HELLO = b"CONNECT\naccept-version:1.2\nhost:/\n\n\0DISCONNECT\nreceipt:r\n\n\0"
+
+
+def s_client(address: Address, *options: str) -> str:
+    """Log in and out with `openssl s_client`; all that it prints."""
+    host, port = address
+    program = ["openssl", "s_client", "-connect", f"{host}:{port}", "-brief", "-ign_eof", *options]
+    done = subprocess.run(program, input=HELLO, capture_output=True, check=False, timeout=PATIENCE)
+    return (done.stdout + done.stderr).decode(errors="replace")
+
+
+def versions(address: Address, *ciphers: str) -> list[bool]:
+    """Whether TLS 1.2 and TLS 1.3 get an answer of STOMP."""
+    options = (("-tls1_2", *ciphers), ("-tls1_3",))
+    return ["RECEIPT\nreceipt-id:r" in s_client(address, *option) for option in options]
+
+
+@OPENSSL
+async def test_s_client_has_the_versions_and_ciphers_of_the_configuration(gateway: GatewayProcess) -> None:
+    usual, old = listening(gateway, 2)
+    assert await asyncio.to_thread(versions, usual) == [True, True]
+    assert await asyncio.to_thread(versions, usual, "-cipher", "ECDHE+AES256:!AESGCM") == [False, True]
+    assert await asyncio.to_thread(versions, old) == [True, False]
+    assert await asyncio.to_thread(versions, old, "-cipher", "ECDHE+AES256:!AESGCM") == [True, False]
+    printed = await asyncio.to_thread(s_client, usual, "-tls1_1", "-cipher", "ALL:@SECLEVEL=0")
+    assert "error" in printed
+    assert "CONNECTED" not in printed
+
+
+@OPENSSL
+async def test_a_certificate_is_refused_as_soon_as_it_is_in_the_list_of_revoked_ones(
+    authority: Authority, directory: Path, broker_url: str
+) -> None:
+    """The list is a file like the others: it is followed when it changes, and nobody reloads anything."""
+    certificate, key = authority.sign(directory, "server")
+    good, bad = (authority.identify(directory, name) for name in ("stays", "goes"))
+    revoked = authority.revoke(directory, "followed")
+    tls = {
+        "cert_file": str(certificate), "key_file": str(key), "ca_file": str(authority.certificate),
+        "verify": "required", "crl_file": str(revoked), "max_version": "1.2",
+    }  # fmt: skip
+
+    def welcome(process: GatewayProcess, identity: Identity) -> str:
+        return s_client(process.address, "-cert", str(identity.certificate), "-key", str(identity.key))
+
+    with gateway_process(configuration(broker_url, listeners=[{"tcp": "127.0.0.1:0", "tls": tls}])) as process:
+        for identity in (good, bad):
+            assert "RECEIPT\nreceipt-id:r" in await asyncio.to_thread(welcome, process, identity)
+        authority.revoke(directory, "followed", bad)
+        await process.until_logged("certificate changed")
+        assert "RECEIPT\nreceipt-id:r" in await asyncio.to_thread(welcome, process, good)
+        assert "RECEIPT" not in await asyncio.to_thread(welcome, process, bad)
+        (line,) = await process.until_logged("tls handshake failed")
+    assert line["reason"] == "the client's certificate is not accepted: certificate revoked"

@@ -239,7 +239,8 @@ class OpenListener:
             await self._loop.connect_accepted_socket(
                 lambda: treatment.make_protocol(accepted), connection, ssl=context, ssl_handshake_timeout=timeout
             )
-        except OSError as error:
+        except (OSError, ValueError) as error:
+            # The event loop decodes the client's certificate, and lets through what Python says about its texts.
             accepted.on_closed()
             self._log("tls handshake failed", accepted, handshake_failure(error))
 

@@ -52,8 +52,10 @@ _FAILURES: Final = {
 }
 
 
-def handshake_failure(error: OSError) -> str:
+def handshake_failure(error: OSError | ValueError) -> str:
     """Why a client's TLS handshake failed, in words."""
+    if isinstance(error, ValueError) and not isinstance(error, OSError):
+        return "the client's certificate has a text that cannot be decoded"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the client's certificate is not accepted: {error.verify_message}"
     if isinstance(error, ConnectionAbortedError):

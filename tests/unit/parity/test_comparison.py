@@ -69,6 +69,12 @@ PLAIN = HEAD + SUBSCRIBE + "S< RECEIPT\n   receipt-id:r\n" + MESSAGE
             "message-id:T_1@@SESSION@@1\nreply-to:/reply-queue/amq.gen-AAAAAAAAAAAAAAAAAAAAAA|a",
             "message-id:T_1@@SESSION@@1\nreply-to:/reply-queue/amq.gen-BBBBBBBBBBBBBBBBBBBBBB|a",
         ),
+        (
+            # ADR 21. The same queue may be named again, without its prefix.
+            "message-id:T_1@@SESSION@@1\nreply-to:/reply-queue/amq.gen-AAAAAAAAAAAAAAAAAAAAAA|amq.gen-AAAAAAAAAAAAAAAAAAAAAA",
+            "message-id:T_1@@SESSION@@1\n"
+            "reply-to:/reply-queue/stomp-subscription-BBBBBBBBBBBBBBBBBBBBBB|stomp-subscription-BBBBBBBBBBBBBBBBBBBBBB",
+        ),
     ],
 )
 async def test_generated_names_and_the_order_of_headers_may_differ(plugin: str, gateway: str) -> None:
@@ -99,6 +105,7 @@ async def test_wildcards_do_not_hide_a_difference(gateway: str) -> None:
         ("color:RUN|a", "color:NUMBERS|a"),
         ("color:\\x07|a", "color:\x07|a"),
         ("color:a|a\n", "color:a|a"),
+        ("color:amq.gen-AAAAAAAAAAAAAAAAAAAAAA|a", "color:stomp-subscription-AAAAAAAAAAAAAAAAAAAAAA|a"),
     ],
 )
 async def test_a_difference_that_is_allowed_elsewhere_counts(plugin: str, gateway: str) -> None:
