@@ -447,6 +447,13 @@ class TestSessions:
         assert excuses(refused, Fault(1, 13, Harm.BROKER_KILL)) == {Excuse.NO_BROKER}
         assert told(Began(0, "c", 1), refused, Fault(1, 13, Harm.BROKER_KILL)) == ["ended"]
 
+    def test_a_virtual_host_that_is_away_refuses_new_sessions_only(self) -> None:
+        deletion, refused = Fault(2, 5, Harm.VHOST_DELETION), Ended(4, "c", 2, "access_refused", False)
+        assert excuses(Began(3, "c", 2), refused, deletion) == {Excuse.NO_VHOST}
+        assert excuses(refused, deletion) == {Excuse.NO_VHOST}
+        assert told(Began(1, "c", 2), refused, deletion) == ["ended"]
+        assert told(Began(3, "c", 2), Ended(9, "c", 2, "access_refused", False), deletion) == ["ended"]
+
 
 def test_a_consumer_that_gets_no_probe_is_named() -> None:
     probe = Delivered(1, "c", 1, QUEUE, Copy(PROBE.name, 0, 1), False, True)

@@ -46,6 +46,7 @@ class Excuse(Enum):
     CLIENT_CUT = "its own connection was cut"
     GATEWAY_ENDED = "its gateway ended"
     NO_BROKER = "no broker to log in to for as long as a login may take"
+    NO_VHOST = "its virtual host was away when it logged in"
     NOT_RIDING = "its link was lost, and sessions do not ride through"
 
 
