@@ -29,6 +29,7 @@ class Refused(Consumers):
     """The broker refuses."""
 
     __slots__ = ("refusal",)
+    refusal: UpstreamError
 
     async def start(self, operation: ops.Subscribe) -> ops.Subscribed:
         raise self.refusal
