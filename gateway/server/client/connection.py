@@ -21,11 +21,11 @@ from gateway.errors import CertificateUnreadableError, CloseReason, FrameError, 
 from gateway.journal.journal import Journal
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.client.bridge import Bridge
+from gateway.server.client.client_deadlines import ClientDeadlines
 from gateway.server.client.client_log import ClientLog
 from gateway.server.client.connection_stats import ConnectionStats
 from gateway.server.client.heartbeat_timer import HeartbeatTimer
 from gateway.server.client.login_handler import LoginHandler
-from gateway.server.client.operation_deadline import OperationDeadline
 from gateway.server.client.output import AutoAckFlusher, ClientOutput
 from gateway.server.client.session_limits import RateLimiter, SessionLimits
 from gateway.server.fault_boundary import guarded
@@ -100,7 +100,7 @@ class ClientConnection(StompProtocol):
         self._output: ClientOutput
         self._bridge: Bridge
         self._login: LoginHandler
-        self._operation_deadline: OperationDeadline
+        self._deadlines: ClientDeadlines
         self.stats = ConnectionStats(context.stats, context.journal, self.session, listener)
         self._log = ClientLog(self.session, self.stats, accepted, str(listener.address), context.log_limits)
         self._heartbeats = HeartbeatTimer(
@@ -196,7 +196,9 @@ class ClientConnection(StompProtocol):
             context.pool, context.limits, context.log_limits, peer.host, client, identity, login_until
         )
         self._bridge = Bridge(self.session, self, context.pool, self._login, client, context.spawn)
-        self._operation_deadline = OperationDeadline(self.session, self._bridge.must_wait)
+        self._deadlines = ClientDeadlines(
+            self.session, output, self._listener, self._accepted.accepted_at, self._bridge.must_wait
+        )
         context.clients.add(self)
 
     def data_received(self, data: bytes) -> None:
@@ -437,31 +439,18 @@ class ClientConnection(StompProtocol):
         self._end(error_frames.closing("Heart-beat timeout", text, CloseReason.HEART_BEAT_TIMEOUT))
 
     def time_passed(self, now: float) -> None:
-        """Called about once a second, for deadlines that need no timer of their own."""
-        session, output = self.session, self._output
-        if output.websocket is not None and output.websocket.is_silent(now):
-            text = f"Nothing was heard for {self._listener.idle_timeout:g} seconds, not even a pong.\n"
-            self._end(error_frames.closing("Heart-beat timeout", text, CloseReason.HEART_BEAT_TIMEOUT))
-            return
-        if session.state in (State.CONNECTING, State.AUTHENTICATING):
-            if now - self._accepted.accepted_at > self._listener.login_timeout:
-                text = f"No login within {self._listener.login_timeout:g} seconds.\n"
-                self._end(error_frames.closing("Login timeout", text, CloseReason.LOGIN_TIMEOUT))
-            return
-        if session.token_expired(time.time()):
-            self._end(error_frames.token_expired())
-            return
-        missed = self._operation_deadline.missed(now)
+        """Called about once a second, for what needs no timer of its own."""
+        session = self.session
+        missed = self._deadlines.missed(now)
         if missed is not None:
             self._end(missed)
+            return
+        if session.state in (State.CONNECTING, State.AUTHENTICATING):
             return
         session.time_passed(now)
         self._bridge.time_passed()
         self.stats.time_passed()
-        if output.is_slow(now):
-            text = f"Messages were not taken for {output.slow_consumer_timeout:g} seconds.\n"
-            self._end(error_frames.closing("Slow consumer", text, CloseReason.SLOW_CONSUMER))
-        elif session.output:
+        if session.output:
             self._flush()
         if session.has_auto_acks and not self._context.auto_acks.is_scheduled(self):
             self.settle()

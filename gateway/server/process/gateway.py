@@ -117,6 +117,14 @@ class Gateway:
         """Number of connections that are not closed yet though their session is over."""
         return len(self._context.closing)
 
+    def sessions_ended(self) -> int:
+        """Number of sessions that are over, since the start."""
+        return sum(host.ended.total() for host in self.stats.hosts.values())
+
+    def sessions_opened(self) -> int:
+        """Number of sessions since the start."""
+        return self.sessions_ended() + len(self.clients)
+
     def _find_virtual_host(self, host: str | None) -> VirtualHost | None:
         # Not a method of the configuration, which may be replaced.
         return self.config.virtual_host(host)
@@ -268,7 +276,8 @@ class Gateway:
         await drain_clients(self.clients, min(self.config.drain_spread, timeout / 2))
         while (self.clients or self.closing or self._tasks) and self._loop.time() < deadline:
             if self._tasks:
-                await asyncio.wait(self._tasks, timeout=deadline - self._loop.time(), return_when="FIRST_COMPLETED")
+                # All of them must end. To wait for any would cost as much as there are, each time.
+                await asyncio.wait([next(iter(self._tasks))], timeout=deadline - self._loop.time())
             else:
                 # A session that waits for confirms has no task; it ends when the broker answers.
                 await asyncio.sleep(_DRAIN_INTERVAL)

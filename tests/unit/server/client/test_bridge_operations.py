@@ -82,6 +82,18 @@ def test_a_session_that_ends_with_subscribes_under_way_closes_all_its_channels()
     play(scene)
 
 
+def test_a_session_that_ends_while_its_link_is_dialled_leaves_no_channel() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        broker.link_latency = 1
+        await client.say(*subscribes(3), seconds=0.5)
+        client.leave()
+        await asyncio.sleep(5)
+        assert [link.channels for link in broker.links] == [0]
+        assert client.released == ["login", "links"]
+
+    play(scene)
+
+
 def test_a_refused_subscribe_closes_its_channel_and_deletes_the_queue_that_it_has_declared() -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
         refusal = commands.Channel.Close(403, "ACCESS_REFUSED - exchange", 50, 20)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.session.context import State
+from gateway.session.context import Hold, State
 from tests.support.scripted_broker import BridgedClient, ScriptedBroker, play
 
 
@@ -97,5 +97,22 @@ def test_what_is_still_under_way_when_another_message_is_refused_is_not_publishe
         client.advance()
         await asyncio.sleep(1)
         assert broker.methods.count("Basic.Publish") == 1
+
+    play(scene)
+
+
+def test_a_session_with_much_to_send_is_held_while_too_much_of_others_is_on_its_way() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say(SEND_RECEIPT)
+        (link,) = [link for link in broker.links if link.purpose == "publish"]
+        assert link.window is not None
+        client.bridge.keep_to_window()
+        held = [Hold.LINK_WRITE in client.session.holds]
+        link.window.published(client.bridge, 100)
+        broker.script = lambda link, method: None
+        link.window._on_way += 8 << 20  # type: ignore[attr-defined]
+        client.bridge.keep_to_window()
+        held.append(Hold.LINK_WRITE in client.session.holds)
+        assert held == [False, True]
 
     play(scene)
