@@ -72,6 +72,10 @@ class PublisherConfirms:
         """Whether the broker has confirmed or refused everything."""
         return not self._unconfirmed
 
+    def is_answered_up_to(self, sequence: int) -> bool:
+        """Whether the broker has confirmed or refused this message and all before it."""
+        return next(iter(self._unconfirmed), sequence + 1) > sequence
+
     @property
     def has_refused(self) -> bool:
         """Whether there are messages that the broker did not take for now."""

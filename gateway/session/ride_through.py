@@ -28,10 +28,6 @@ from gateway.session.pending_operations import PendingOperation
 from gateway.session.publish import Publisher
 from gateway.session.subscription import Subscription
 
-# Reply codes of connection.close with which a broker ends a link for its own reasons: an operator closes it, or it
-# fails. With others it blames something that was sent on the link, and who may have sent it does not try it for ever.
-_BLAMES_NOBODY: Final = frozenset((320, 541))
-
 _CONNECTION_FORCED: Final = 320
 
 _STREAM_OFFSET: Final = "x-stream-offset"
@@ -60,8 +56,7 @@ class RideThrough:
         """A link is lost."""
         context = self._context
         error = error_frames.broker_error(event.code, event.text, context.settings, CloseReason.LINK_LOST)
-        is_to_blame = event.code not in _BLAMES_NOBODY and event.publishing and self._publisher.is_stuck
-        if not context.rides_through or is_to_blame or error.close is CloseReason.TOKEN_EXPIRED:
+        if not context.rides_through or error.close is CloseReason.TOKEN_EXPIRED:
             context.fail(error)
             return
         self._hold(event.code, event.text)
@@ -77,10 +72,6 @@ class RideThrough:
         """The operation under way failed with its link, or because no broker answers."""
         context = self._context
         if not context.rides_through or isinstance(context.operation, ops.CloseUpstream):
-            self._fail(event.code, event.text)
-            return
-        if self._is_again and event.code not in _BLAMES_NOBODY:
-            # The operation itself makes the broker close the link, with the channels of other sessions.
             self._fail(event.code, event.text)
             return
         self._hold(event.code, event.text)
@@ -118,8 +109,7 @@ class RideThrough:
             return
         lost = self.what_is_lost()
         if not (lost.subscriptions or lost.publishing or context.pending.is_interrupted):
-            self._cause = None
-            context.holds.discard(Hold.LINK_LOST)
+            self._end()
             return
         self._interrupted = context.pending.asked[0] if context.pending.is_interrupted else None
         context.pending.recover(lost)
@@ -157,12 +147,16 @@ class RideThrough:
                 context.fail(error_frames.closed_for(refusal, CloseReason.LINK_LOST))
                 return
         if not any(each.must_return for each in context.subscriptions.all) and not self._publisher.is_lost:
-            self._cause = None
-            context.holds.discard(Hold.LINK_LOST)
+            self._end()
             context.pending.resume()
 
+    def _end(self) -> None:
+        """Everything is back, or not needed any more."""
+        self._cause = None
+        self._context.holds.discard(Hold.LINK_LOST)
+
     def failed(self, event: ops.RecoveryFailed) -> None:
-        """It took too long, or the broker refuses something."""
+        """It took too long, or the broker refuses something, or closes the link because of it."""
         if not event.code and self._publisher.confirms.has_refused:
             # That was all that the time was for. The channel still comes back.
             self._context.pending.recovered()

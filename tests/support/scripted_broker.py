@@ -14,6 +14,7 @@ from pamqp.base import Frame
 
 from gateway.config.model import Logging
 from gateway.config.virtual_host import VirtualHost
+from gateway.server.broker.broker_errors import LinkDownError
 from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.link import Link, Tuning
@@ -108,11 +109,18 @@ class ScriptedBroker:
             if link.closed is None:
                 link.connection_lost(None, by_broker=True)
 
+    @staticmethod
+    def close(link: Link, code: int) -> None:
+        """Close a link because of something that was sent on it."""
+        if link.closed is None:
+            link.closed = LinkDownError(code, f"{code} - it was bad")
+            link.connection_lost(None, by_broker=True)
+
 
 class BridgedClient:
-    """A client with its session and its bridge to a broker, without a socket."""
+    """A client with its session and its bridge to a broker, without a socket. It may share the links of another one."""
 
-    def __init__(self, broker: ScriptedBroker, settings: VirtualHost) -> None:
+    def __init__(self, broker: ScriptedBroker, settings: VirtualHost, other: BridgedClient | None = None) -> None:
         self.output = b""
         # How often something has happened that it may have to act upon.
         self.advances = 0
@@ -123,8 +131,10 @@ class BridgedClient:
         self.session.set_client(ClientFacts())
         self._decoder = Decoder(_LIMITS)
         self._tasks: set[asyncio.Task[None]] = set()
+        fresh = LoginLinks(settings, Credentials("guest", "guest"), broker.open_link)
+        self.links: LoginLinks = fresh if other is None else other.links
         login = SimpleNamespace(
-            links=LoginLinks(settings, Credentials("guest", "guest"), broker.open_link),
+            links=self.links,
             log_in=self._log_in,
             log_out=lambda: None,
             close=lambda: self.released.append("login"),

@@ -60,6 +60,8 @@ class LoginLinks:
         self._replace_at = 0.0
         self._is_closed = False
         self._redial = Redial(self.check_login, slots or DialSlots(), virtual_host.name)
+        # Held by the one session that comes back after the broker has blamed one of them for the end of a link.
+        self.turn = asyncio.Lock()
         # How many of its sessions have their channels restored at the same time.
         self.restoring = asyncio.Semaphore(_RESTORING)
 

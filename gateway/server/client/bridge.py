@@ -146,10 +146,11 @@ class Bridge:
             self._session.handle(event, operation)
             if self._session.state is State.CONNECTING:
                 self._login.log_out()
+            self._callbacks.advance()
+            if isinstance(operation, ops.Recover):
+                await self._recovery.prove(self._session)
         except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
             self._callbacks.failed(error)
-            return
-        self._callbacks.advance()
 
     async def _outcome(self, operation: ops.Operation) -> ops.Event | None:
         try:
@@ -239,6 +240,10 @@ class Bridge:
         lost += self._cancelled.lose()
         self._queues.lose(link)
         publishing = self._publishing.lose(link)
+        if self._recovery.is_to_blame(reason.code):
+            self.handle(ops.RecoveryFailed(reason.code, reason.text))
+            return
+        self._recovery.lost(reason.code)
         self.handle(ops.LinkLost(reason.code, reason.text, lost, publishing))
 
     async def leave(self, link: Link) -> None:

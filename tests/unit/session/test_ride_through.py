@@ -5,7 +5,7 @@ import pytest
 from gateway.config.virtual_host import ConfirmWindow, VirtualHost
 from gateway.errors import CloseReason
 from gateway.session import ops
-from gateway.session.context import Hold, State
+from gateway.session.context import Hold
 from gateway.session.queues import QueueSpec
 from gateway.session.subscription import Subscription
 from tests.support.playbook import (
@@ -657,23 +657,6 @@ def test_messages_of_which_none_is_confirmed_after_a_recovery_have_no_more_time_
     play.recover(third)
     play.published()
     play.said()
-
-
-@pytest.mark.parametrize(("code", "ends"), [(320, False), (541, False), (530, True), (501, True)])
-def test_what_makes_the_broker_close_the_link_again_is_not_tried_for_ever(
-    play: Playbook, code: int, ends: bool
-) -> None:
-    play.client("SUBSCRIBE", "id:1", "destination:/queue/q")
-    play.asked()
-    play.broker(ops.OperationInterrupted(code, "NOT_ALLOWED - no"))
-    recover = play.asked()
-    assert isinstance(recover, ops.Recover)
-    play.recover(recover)
-    play.asked()
-    play.broker(ops.OperationInterrupted(code, "NOT_ALLOWED - no"))
-    assert (play.state() is State.CLOSED) is ends
-    assert bool(play.said()) is ends
-    play.asked()
 
 
 # The end.

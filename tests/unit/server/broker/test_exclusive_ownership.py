@@ -88,6 +88,7 @@ async def test_a_queue_belongs_to_the_session_that_declared_it_until_that_ends(l
     with pytest.raises(UpstreamError) as refused:
         await declared(other, link, MINE)
     assert refused.value.code == 405
+    assert link.asked == ["claim mine", "claim mine", "look for mine"]
     assert refused.value.text == (
         "RESOURCE_LOCKED - cannot obtain exclusive access to locked queue 'mine' in vhost '/'. It could be originally "
         "declared on another connection or the exclusive property value does not match that of the original "

@@ -280,3 +280,33 @@ async def test_a_session_whose_turn_is_a_fault_takes_nobody_elses(turns: list[st
         await _answer()
     assert [str(each) for each in faults] == ["a fault"]
     assert turns == ["b"]
+
+
+async def test_the_bounds_are_exact(turns: list[str]) -> None:
+    timed = Timed(turns)
+    window, piece = timed.window, 8 << 10
+    for _ in range(4):
+        window.published(timed.user, piece)
+    assert len(FakeChannel.asked) == 0
+    window.published(timed.user, piece)
+    assert len(FakeChannel.asked) == 1
+    # Who sends little passes until the window is full four times over.
+    for _ in range(64 - 5):
+        window.published(timed.user, piece)
+    held = [timed.user.is_held]
+    window.published(timed.user, 1)
+    held.append(timed.user.is_held)
+    await timed.answer(0.02)
+    assert ([*held, timed.user.is_held], window._on_way) == ([False, True, False], 0)
+
+
+async def test_room_is_there_as_soon_as_the_window_is_not_more_than_full(turns: list[str]) -> None:
+    timed = Timed(turns)
+    timed.window.published(timed.other, 128 << 10)
+    timed.window.published(timed.user, 10 << 10)
+    held = [timed.other.is_held, timed.user.is_held]
+    # Neither quick nor slow, so the window stays as it is.
+    timed.now += 0.02
+    await _answer(-1)
+    assert [*held, timed.user.is_held] == [False, True, False]
+    await timed.answer(0.02)

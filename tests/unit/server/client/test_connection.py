@@ -382,35 +382,49 @@ async def test_clients_with_certificates_that_cannot_be_read_do_not_fill_the_log
     assert connections.log_limits.left_out == 15
 
 
-END = [
-    (HeartbeatTimer, "stop"),
-    (RateLimiter, "stop"),
-    (Bridge, "release"),
-    (ClientLog, "ended"),
-    (ClientOutput, "close"),
-]
+class Steps:
+    """Stands in for methods, and notes the order in which they are called; one of them is a fault."""
 
+    def __init__(self, patch: pytest.MonkeyPatch, fault: int, *methods: tuple[type, str]) -> None:
+        self.done: list[int] = []
+        self._fault = fault
+        for number, (owner, name) in enumerate(methods):
+            patch.setattr(owner, name, self._step(number))
 
-@pytest.mark.parametrize("fault", range(4))
-async def test_whatever_of_an_end_is_a_fault_the_rest_is_done(fault: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[int] = []
-
-    def step(number: int) -> Callable[..., None]:
+    def _step(self, number: int) -> Callable[..., None]:
         def run(*_: object, **__: object) -> None:
-            done.append(number)
-            if number == fault:
+            self.done.append(number)
+            if number == self._fault:
                 raise ValueError("a fault")
 
         return run
 
-    connections = Connections()
-    client, _ = connections.accept(connections.clock.now)
-    for number, (owner, name) in enumerate(END):
-        monkeypatch.setattr(owner, name, step(number))
+
+@pytest.mark.parametrize("fault", range(4))
+async def test_whatever_of_an_end_is_a_fault_the_rest_is_done(fault: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, _ = Connections().accept(1000.0)
+    steps = Steps(
+        monkeypatch, fault, (HeartbeatTimer, "stop"), (RateLimiter, "stop"), (Bridge, "release"), (ClientLog, "ended"),
+        (ClientOutput, "close"),
+    )  # fmt: skip
     with structlog.testing.capture_logs() as lines:
         client.data_received(b"CONNECT\nno colon\n\n\0")
-    assert done == list(range(len(END)))
+    assert steps.done == [0, 1, 2, 3, 4]
     assert [str(line["exc_info"]) for line in lines if line["event"] == "internal error"] == ["a fault"]
+    monkeypatch.undo()
+    client.connection_lost(None)
+
+
+@pytest.mark.parametrize("fault", range(2))
+async def test_a_client_that_goes_leaves_whatever_of_that_is_a_fault(
+    fault: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, _ = Connections().accept(1000.0)
+    steps = Steps(monkeypatch, fault, (ClientOutput, "connection_lost"), (RateLimiter, "stop"), (ClientLog, "ended"))
+    with structlog.testing.capture_logs() as lines:
+        client.connection_lost(None)
+    assert set(steps.done) == {0, 1, 2}
+    assert {str(line["exc_info"]) for line in lines if line["event"] == "internal error"} == {"a fault"}
     monkeypatch.undo()
     client.connection_lost(None)
 

@@ -241,6 +241,26 @@ async def test_a_fleet_that_connects_at_once_is_let_in_as_soon_as_one_is(monkeyp
     assert not door.failed._slots
 
 
+async def test_who_waits_with_credentials_that_were_accepted_meanwhile_is_not_limited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    door = Door(monkeypatch, per_login=1)
+    door.open.clear()
+    passcodes = [RIGHT, *(f"wrong {number}" for number in range(31)), RIGHT, "wrong"]
+    tasks = [asyncio.ensure_future(door.log_in(passcode)) for passcode in passcodes]
+    while door.asked < 32:
+        await asyncio.wait(tasks, timeout=0)
+    door.open.set()
+    outcomes = await asyncio.gather(*tasks)
+    assert (outcomes[0], outcomes[-2], outcomes[-1]) == ("accepted", "accepted", "wait 60")
+
+
+def test_nobody_can_know_the_hash_of_a_passcode() -> None:
+    clock = float
+    one, other = (FailedLogins(FailedLoginLimits(), clock)._hash("a", "passcode") for _ in range(2))
+    assert one != other
+
+
 async def test_limits_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
     door = Door(monkeypatch)
     for _ in range(3):

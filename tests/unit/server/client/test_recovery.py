@@ -136,13 +136,18 @@ def test_what_failed_again_has_the_time_that_is_left() -> None:
         loop.call_later(40, bridge.come_up)
         assert isinstance(await recovery.run(ops.Recover(), 60), ops.Recovered)
         # What the session lives in between does not count.
-        await asyncio.sleep(3600)
+        await asyncio.sleep(50)
         bridge.is_down = True
         loop.call_later(15, bridge.come_up)
         assert isinstance(await recovery.run(ops.Recover(is_again=True), 60), ops.Recovered)
         bridge.is_down = True
         loop.call_later(15, bridge.come_up)
         assert await recovery.run(ops.Recover(is_again=True), 60) == ops.RecoveryFailed()
+        # After a long time all of it is there again.
+        await asyncio.sleep(60)
+        bridge.is_down = True
+        loop.call_later(59, bridge.come_up)
+        assert isinstance(await recovery.run(ops.Recover(is_again=True), 60), ops.Recovered)
         # Another loss has the whole time.
         assert isinstance(await recovery.run(ops.Recover(), 60), ops.Recovered)
 

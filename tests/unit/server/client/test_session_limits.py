@@ -316,3 +316,36 @@ async def test_the_end_of_a_client_lets_all_through_that_it_sent() -> None:
     before = len(play.published())
     play.go_on()
     assert before + len(play.published()) == 50
+
+
+async def test_who_has_sent_nothing_new_is_not_held_for_the_debt_of_others() -> None:
+    limits = SessionLimits(Clock())
+    host = virtual_host("{user: {bytes_per_second: 1, burst: 1}}")
+    busy, idle = Playbook(), Playbook()
+    limiters = []
+    for play in (busy, idle):
+        play.connect()
+        limiters.append(RateLimiter(play.session, lambda: None))
+        limiters[-1].start(limits.enter(host, "a", "10.0.0.1"))
+    limiters[1].charge(0)
+    limiters[0].charge(10_000)
+    limiters[1].charge(0)
+    assert (busy.session.holds, idle.session.holds) == ({Hold.RATE_LIMIT}, set())
+    limiters[0].stop()
+
+
+async def test_messages_that_waited_are_charged_when_they_are_carried_out() -> None:
+    limits = SessionLimits(Clock())
+    play = a_sender()
+    rate_limiter = RateLimiter(play.session, lambda: None)
+    rate_limiter.start(limits.enter(virtual_host("{user: {messages_per_second: 1, burst: 1s}}"), "a", "10.0.0.1"))
+    rate_limiter.charge(100)
+    play.session.hold(Hold.LINK_WRITE)
+    play.data(stomp("SEND", "destination:/topic/t") * 3)
+    rate_limiter.charge(200)
+    assert play.session.holds == {Hold.LINK_WRITE}
+    play.session.release(Hold.LINK_WRITE)
+    play.go_on()
+    rate_limiter.charge(200)
+    assert play.session.holds == {Hold.RATE_LIMIT}
+    rate_limiter.stop()

@@ -81,6 +81,7 @@ def test_of_connections_that_are_gone_nothing_is_kept() -> None:
         accepted = door.enter()
         accepted.on_login()
         accepted.on_closed()
+        accepted.on_closed()
         door.limits.accept(door.settings, THERE, 0).on_closed()
     assert (door.limits.open, door.limits._unauthenticated) == (0, {})
 
