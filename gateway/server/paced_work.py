@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from gateway.server.fault_boundary import FaultOwner, guarded
@@ -44,6 +45,22 @@ class PacedWork:
         """Call a function in another round, behind the others."""
         self._waiting.append((owner, call))
         self._await_next_round()
+
+    def do_each(self, work: Iterator[tuple[FaultOwner, Callable[[], object]]]) -> None:
+        """Call many functions of their owners, in their order. None of them exists before it is called."""
+        first = next(work, None)
+        if first is not None:
+            self.do(first[0], partial(self._do_some, first, work))
+
+    def _do_some(
+        self, item: tuple[FaultOwner, Callable[[], object]], work: Iterator[tuple[FaultOwner, Callable[[], object]]]
+    ) -> None:
+        guarded(*item)
+        for each in work:
+            if self.time_left <= 0:
+                self.later(each[0], partial(self._do_some, each, work))
+                return
+            guarded(*each)
 
     def serves(self, owner: FaultOwner) -> bool:
         """Whether work of this owner is under way."""

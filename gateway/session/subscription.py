@@ -170,6 +170,11 @@ class Subscription:
         self.ledger.channel = number
         self.is_lost = False
 
+    def queue_gone(self) -> None:
+        """The queue does not exist. If it is a stream, one of that name that is made later begins anew."""
+        if self.next_offset is not None:
+            self.next_offset = 0
+
     def lost(self) -> None:
         """Its channel is gone, and with it what the client has not settled: the broker delivers that again.
 

@@ -131,6 +131,9 @@ def _why_missed(
     if any_overlap(history.spans({Harm.VHOST_DELETION}), sent_at, behind_at):
         return Excuse.VHOST_DELETED
     if history.schedule.place(plan.place).kind is Kind.STREAM:
+        deleted = history.recording.faults({Harm.VHOST_DELETION})
+        if any(got[0].at < fault.at < sent_at for fault in deleted):
+            return Excuse.STREAM_MADE_AGAIN
         # It goes on behind the last message that the client was sent, if there is one.
         before = [span for span in history.lost if span.begin <= got[0].at]
         return Excuse.OFFSET_UNKNOWN if any_overlap(before, sent_at, behind_at) else None

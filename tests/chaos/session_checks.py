@@ -55,6 +55,9 @@ def _why_ended(history: History, event: Ended, since: float | None) -> Excuse | 
     if not history.promise.ride_through:
         lost = [Span(fault.at - GRACE, fault.until + _LOGIN_TIMEOUT) for fault in faults]
         return Excuse.NOT_RIDING if any_overlap(lost, event.at, event.at) else None
+    absent = [Span(fault.at, fault.until + GRACE) for fault in history.recording.faults({Harm.VHOST_DELETION})]
+    if any_overlap(absent, event.at, event.at) and (since is None or any_overlap(absent, since, since)):
+        return Excuse.NO_VHOST
     if since is None:
         # A client that connects meanwhile waits for the broker as long as it may take to log in.
         away = [Span(each.at, each.until + GRACE) for each in faults if each.until - each.at >= _LOGIN_WAITS]

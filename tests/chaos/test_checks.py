@@ -248,6 +248,16 @@ class TestToEach:
         deletion = Fault(2.5, 3, Harm.VHOST_DELETION)
         assert excuses(*first, *self.MISSED[1:], deletion, schedule=self.STREAM) == {Excuse.VHOST_DELETED}
 
+    def test_a_stream_that_was_made_again_is_not_told_from_the_old_one(self) -> None:
+        deletion = Fault(2, 3, Harm.VHOST_DELETION)
+        before = (sent(0.6, 4), delivered(1, 4, queue="c"))
+        behind = (sent(5, 5), confirmed(6, 5), sent(8, 6), delivered(9, 6, queue="c"))
+        subscribed = Subscribed(0.5, "c", 1)
+        assert excuses(subscribed, *before, *behind, deletion, schedule=self.STREAM) == {Excuse.STREAM_MADE_AGAIN}
+        assert told(subscribed, *behind, sent(7, 7), deletion, schedule=self.STREAM) == ["missed"]
+        later = Subscribed(4, "c", 1)
+        assert told(later, *behind, deletion, schedule=self.STREAM) == ["missed"]
+
 
 class TestComesAgain:
     EVENTS = (sent(1, 0), Confirmed(1.1, copy(0)), delivered(5, 0), settled(6, 0))
@@ -446,6 +456,13 @@ class TestSessions:
         assert told(refused, Fault(9, 13, Harm.BROKER_KILL)) == ["ended"]
         assert excuses(refused, Fault(1, 13, Harm.BROKER_KILL)) == {Excuse.NO_BROKER}
         assert told(Began(0, "c", 1), refused, Fault(1, 13, Harm.BROKER_KILL)) == ["ended"]
+
+    def test_a_virtual_host_that_is_away_refuses_new_sessions_only(self) -> None:
+        deletion, refused = Fault(2, 5, Harm.VHOST_DELETION), Ended(4, "c", 2, "access_refused", False)
+        assert excuses(Began(3, "c", 2), refused, deletion) == {Excuse.NO_VHOST}
+        assert excuses(refused, deletion) == {Excuse.NO_VHOST}
+        assert told(Began(1, "c", 2), refused, deletion) == ["ended"]
+        assert told(Began(3, "c", 2), Ended(9, "c", 2, "access_refused", False), deletion) == ["ended"]
 
 
 def test_a_consumer_that_gets_no_probe_is_named() -> None:

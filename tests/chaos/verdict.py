@@ -36,6 +36,7 @@ class Excuse(Enum):
     ON_ITS_WAY = "on its way under ack:auto when its client vanished"
     QUEUE_LOST = "for a transient queue that was lost with its link"
     OFFSET_UNKNOWN = "in a stream before the first delivery, when the link was lost"
+    STREAM_MADE_AGAIN = "in a stream that was deleted, and made again before the gateway looked"
     ACK_LOST = "its ACK was on its way when the link, broker or gateway was lost"
     ACK_FORGOTTEN = "its ACK was not on disk when the broker was killed"
     NOT_CONFIRMED = "not confirmed when the link was lost, and published again"
@@ -46,6 +47,7 @@ class Excuse(Enum):
     CLIENT_CUT = "its own connection was cut"
     GATEWAY_ENDED = "its gateway ended"
     NO_BROKER = "no broker to log in to for as long as a login may take"
+    NO_VHOST = "its virtual host was away when it logged in"
     NOT_RIDING = "its link was lost, and sessions do not ride through"
 
 

@@ -29,6 +29,8 @@ _HEARTBEAT: Final = "10000,10000"
 _BEAT_EVERY: Final = 8.0
 _COMES_BACK_AFTER: Final = (0.5, 3.0)
 _PER_TRANSACTION: Final = 3
+_SIZES: Final = (20, 200, 2000)
+"""Bytes of bodies; few, because the gateway keeps 64 header blocks of a session, and content-length is in them."""
 
 Client = StompClient | WebSocketClient
 
@@ -261,7 +263,7 @@ class Sessions:
                 await self._pause(talk)
                 came = awaited[turn] = asyncio.get_running_loop().create_future()
                 begun = self.now()
-                talk.write("SEND", _named(turn, self._chance.randint(10, 2000)), destination=topic)
+                talk.write("SEND", _named(turn, self._chance.choice(_SIZES)), destination=topic)
                 if await talk.comes(came):
                     self._note("echo", begun)
                 else:

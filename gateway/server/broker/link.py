@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from heapq import heappop, heappush
+from itertools import chain
 from typing import Final, NamedTuple, Protocol
 
 import aio_pika
@@ -390,10 +391,9 @@ class Link:
             level = log.info if self.is_closing else log.warning
             self._tell(level, "link closed", cause=self.closed.detail, sessions=len(users))
         self.users.clear()
-        for user in users:
-            self._paced.do(user, partial(user.link_lost, self))
-        for channel in tuple(self._channels.values()):
-            self._paced.do(channel, partial(channel.link_lost, closed))
+        of_users = ((user, partial(user.link_lost, self)) for user in users)
+        of_channels = ((each, partial(each.link_lost, closed)) for each in tuple(self._channels.values()))
+        self._paced.do_each(chain(of_users, of_channels))
         on_closed, self.on_closed = self.on_closed, None
         if on_closed is not None:
             on_closed(self)

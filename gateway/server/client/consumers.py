@@ -102,9 +102,11 @@ class Consumers:
         """Start a consumer again that was lost."""
         try:
             return await self.start(operation)
-        except UpstreamError:
+        except UpstreamError as refusal:
             # It has no channel again, and what one delivered that was not good enough will be delivered again.
             operation.subscription.lost()
+            if refusal.code == NOT_FOUND:
+                operation.subscription.queue_gone()
             raise
 
     async def end(self, operation: ops.Unsubscribe) -> ops.Unsubscribed:
