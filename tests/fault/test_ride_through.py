@@ -170,7 +170,8 @@ async def test_a_queue_that_takes_nothing_is_full_unless_the_broker_has_changed_
         await until(lambda: asyncio.sleep(0, connection.session.confirms.has_refused), bool)
         client.write("SEND", b"4", destination="/topic/nobody", receipt="r4")
         assert await amqp.take(queue) is not None
-        assert [each["receipt-id"] for each in await frames(client, 2)] == ["r3", "r4"]
+        # The fourth may have been on its way with the third one when that was rejected once more.
+        assert {each["receipt-id"] for each in await frames(client, 2)} == {"r3", "r4"}
         await client.disconnect()
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+import resource
 from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,9 @@ from tests.support.gateway import Address, GatewayProcess, configuration, gatewa
 from tests.support.stomp_client import StompClient, answers_during, encoded, error_text, final_error
 
 pytestmark = pytest.mark.system
+
+_FEW = 512
+"""File descriptors."""
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +136,7 @@ async def test_an_address_that_begins_many_handshakes_keeps_nobody_else_out(brok
 
         await until(full, lambda addresses: len(addresses) == 2)
 
-        async def log_in(client: AbstractAsyncContextManager[StompClient]) -> None:
+        async def log_in(client: contextlib.AbstractAsyncContextManager[StompClient]) -> None:
             async with client as welcome:
                 await welcome.disconnect()
 
@@ -149,3 +153,24 @@ async def test_an_address_that_begins_many_handshakes_keeps_nobody_else_out(brok
         ended = [line for line in process.logged("too many handshakes") if line["ended"]]
     assert {(line["whose"], line["most"]) for line in ended} == {("The address 127.0.0.2", most)}
     assert samples["stomp_gateway_connections_refused_total", frozenset({("limit", "handshakes")})] >= len(ended) > 1
+
+
+async def test_more_clients_come_in_than_the_soft_limit_of_file_descriptors_allows(broker_url: str) -> None:
+    with contextlib.ExitStack() as gateway:
+        with soft_limit_of_file_descriptors(_FEW):
+            process = gateway.enter_context(gateway_process(configuration(broker_url)))
+        async with contextlib.AsyncExitStack() as clients:
+            for _ in range(_FEW):
+                await clients.enter_async_context(StompClient.dialled(process.address))
+            await clients.enter_async_context(StompClient.logged_in(process.address))
+
+
+@contextlib.contextmanager
+def soft_limit_of_file_descriptors(limit: int) -> Iterator[None]:
+    """Processes that are started meanwhile begin with this limit."""
+    before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))

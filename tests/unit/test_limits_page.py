@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from gateway.config.loader import parse
-from gateway.config.virtual_host import Limit, VirtualHost
+from gateway.config.virtual_host import Limit, Prefetch, VirtualHost
 from gateway.errors import CloseReason
 from gateway.session.context import Hold
 
@@ -72,7 +72,7 @@ def test_defaults_are_those_of_the_configuration(row: Row) -> None:
     for name, number in zip(keys(row), numbers, strict=False):
         assert setting(name) == number, name
     if row.default == "none":
-        assert {str(setting(name)) for name in keys(row)} <= {"None", str(Limit())}
+        assert {str(setting(name)) for name in keys(row)} <= {"None", str(Limit()), str(Prefetch())}
     else:
         assert len(numbers) >= len(keys(row)) or not numbers
 

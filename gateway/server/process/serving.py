@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import signal
 from collections.abc import Sequence
 from typing import Final, Protocol
@@ -17,6 +18,9 @@ from gateway.server.process.systemd_notify import SystemdNotifier
 
 # How often it is decided what to put aside from the search for garbage, in seconds.
 _SWEEP: Final = 1.0
+
+# Each client takes a file descriptor. More than these are of no use to one process.
+_FILE_DESCRIPTORS: Final = 1 << 20
 
 
 class Service(Reloadable, Protocol):
@@ -41,6 +45,7 @@ async def serve(config: GatewayConfig, services: Sequence[Service] = (), file: s
     Raises:
         GatewayError: the gateway or a service cannot start.
     """
+    _raise_file_descriptors()
     loop = asyncio.get_running_loop()
     stopping, hanging_up = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -78,6 +83,14 @@ async def serve(config: GatewayConfig, services: Sequence[Service] = (), file: s
         for service in services:
             await service.stop()
         notifier.close()
+
+
+def _raise_file_descriptors() -> None:
+    """Use as many file descriptors as the system permits. The soft limit is often 1,024, for programs with select()."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _FILE_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _FILE_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 async def _reload_on(event: asyncio.Event, reloader: Reloader) -> None:
