@@ -747,11 +747,17 @@ def test_an_interrupted_subscribe_declares_again_what_a_send_had_declared(play: 
 _NO_EXCHANGE = "NOT_FOUND - no exchange 'amq.topic' in vhost '/'"
 
 
+def _come_back(play: Playbook) -> None:
+    operation = play.asked()
+    assert isinstance(operation, ops.Recover)
+    play.recover(operation)
+
+
 def test_a_message_that_comes_after_the_exchanges_of_a_virtual_host_waits_for_its_return(play: Playbook) -> None:
     sending(play, ("/topic/t", "r", "one"))
     play.broker(ops.ChannelClosed(404, _NO_EXCHANGE, publishing=True))
     assert play.session.holds == {Hold.LINK_LOST}
-    play.recover(play.session.operation)
+    _come_back(play)
     assert (play.said(), play.published()) == ([], ["amq.topic t one"])
     play.confirm(1)
     assert play.said() == ["RECEIPT r"]
@@ -761,7 +767,7 @@ def test_what_is_asked_for_with_such_a_message_is_asked_for_again(play: Playbook
     sending(play, ("/topic/t", "r", "one"))
     play.client("SEND", "destination:/queue/q", "receipt:s", body="two")
     play.broker(ops.OperationFailed(404, _NO_EXCHANGE, of_publish=True))
-    play.recover(play.session.operation)
+    _come_back(play)
     assert play.published() == ["amq.topic t one"]
     play.prepare()
     assert play.published() == ["- q two"]
