@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from gateway.amqp import properties
 from gateway.amqp.splitter import Return
@@ -28,6 +29,9 @@ class Commit:
     # What it acknowledges was delivered on a channel that is lost, so it cannot be carried out as a whole.
     is_interrupted: bool = False
 
+
+# Each virtual host has these exchanges, and nobody can delete them.
+_PREDECLARED: Final = frozenset((b"", b"amq.direct", b"amq.fanout", b"amq.topic", b"amq.headers", b"amq.match"))
 
 Unconfirmed = tuple[bytes | None, CachedPublish, int, Commit | None, object, Frame | None]
 """A message that waits for its confirm: receipt, where it went, bytes of its body, the COMMIT that published it, what
@@ -189,6 +193,11 @@ class PublisherConfirms:
         if len(self._unconfirmed) == 1 and b"exchange" not in quoted:
             return next(iter(self._unconfirmed.values()))[0]
         return None
+
+    @property
+    def are_for_predeclared_exchanges(self) -> bool:
+        """Whether there are any, and the exchange of each is there as long as its virtual host is."""
+        return bool(self._unconfirmed) and all(each[1].exchange in _PREDECLARED for each in self._unconfirmed.values())
 
 
 def _number(item: tuple[int, Unconfirmed]) -> int:

@@ -29,6 +29,7 @@ from gateway.session.publish import Publisher
 from gateway.session.subscription import Subscription
 
 _CONNECTION_FORCED: Final = 320
+_NOT_FOUND: Final = 404
 
 _STREAM_OFFSET: Final = "x-stream-offset"
 
@@ -79,6 +80,20 @@ class RideThrough:
             context.operation.subscription.lost()
         context.pending.interrupt()
 
+    def is_virtual_host_going(self, code: int) -> bool:
+        """Whether the broker, which refused a message, misses an exchange that only goes with its virtual host.
+
+        RabbitMQ deletes a virtual host's exchanges some time before it closes the connections.
+        """
+        confirms = self._publisher.confirms
+        return self._context.rides_through and code == _NOT_FOUND and confirms.are_for_predeclared_exchanges
+
+    def channel_lost(self, code: int, text: str) -> None:
+        """The broker closed the publishing channel, but not because of the client."""
+        self._hold(code, text)
+        if not self._publisher.is_lost:
+            self._publisher.lost()
+
     @property
     def _is_again(self) -> bool:
         """Whether the operation in front was interrupted before, too."""
@@ -89,10 +104,8 @@ class RideThrough:
         """The broker did not take messages that it may take later, for a queue that elects its leader for example."""
         if not self._publisher.confirms.has_refused:
             return
-        self._hold(_CONNECTION_FORCED, "CONNECTION_FORCED - the broker took no message")
-        if not self._publisher.is_lost:
-            # On this channel it may refuse everything for that queue from now on.
-            self._publisher.lost()
+        # On this channel it may refuse everything for that queue from now on.
+        self.channel_lost(_CONNECTION_FORCED, "CONNECTION_FORCED - the broker took no message")
         self.advance()
 
     def _hold(self, code: int, text: str) -> None:

@@ -366,6 +366,10 @@ class Session:
 
     def _operation_failed(self, event: ops.OperationFailed) -> None:
         context, operation = self._context, self._context.operation
+        if event.of_publish and self._ride_through.is_virtual_host_going(event.code):
+            self._ride_through.channel_lost(event.code, event.text)
+            self._ride_through.interrupted(ops.OperationInterrupted(event.code, event.text))
+            return
         if event.code == _ACCESS_REFUSED and self._publisher.ask_for_name(operation):
             return
         receipt = context.receipt_of(context.operation_failed())
@@ -377,6 +381,9 @@ class Session:
 
     def _channel_closed(self, event: ops.ChannelClosed) -> None:
         context, receipt = self._context, None
+        if event.publishing and self._ride_through.is_virtual_host_going(event.code):
+            self._ride_through.channel_lost(event.code, event.text)
+            return
         if event.publishing and self._transactions.committing is not None:
             receipt = context.receipt_of(self._transactions.committing)
         elif event.publishing:

@@ -117,14 +117,6 @@ class Gateway:
         """Number of connections that are not closed yet though their session is over."""
         return len(self._context.closing)
 
-    def sessions_ended(self) -> int:
-        """Number of sessions that are over, since the start."""
-        return sum(host.ended.total() for host in self.stats.hosts.values())
-
-    def sessions_opened(self) -> int:
-        """Number of sessions since the start."""
-        return self.sessions_ended() + len(self.clients)
-
     def _find_virtual_host(self, host: str | None) -> VirtualHost | None:
         # Not a method of the configuration, which may be replaced.
         return self.config.virtual_host(host)

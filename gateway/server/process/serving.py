@@ -9,15 +9,10 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from gateway.config.model import GatewayConfig
-from gateway.server.periodic_timer import PeriodicTimer
-from gateway.server.process.garbage_rounds import GarbageRounds
 from gateway.server.process.gateway import Gateway
 from gateway.server.process.reload import Reloadable
 from gateway.server.process.reloader import Reloader
 from gateway.server.process.systemd_notify import SystemdNotifier
-
-# How often it is decided what to put aside from the search for garbage, in seconds.
-_SWEEP: Final = 1.0
 
 # Each client takes a file descriptor. More than these are of no use to one process.
 _FILE_DESCRIPTORS: Final = 1 << 20
@@ -54,7 +49,6 @@ async def serve(config: GatewayConfig, services: Sequence[Service] = (), file: s
     gateway, notifier = Gateway(config), SystemdNotifier()
     loop.set_exception_handler(gateway.log_limits.unhandled)
     reloading: asyncio.Task[None] | None = None
-    sweeping: PeriodicTimer | None = None
     await gateway.start()
     try:
         if file is not None:
@@ -63,9 +57,6 @@ async def serve(config: GatewayConfig, services: Sequence[Service] = (), file: s
             reloading = loop.create_task(_reload_on(hanging_up, reloader), name="reload on SIGHUP")
         for service in services:
             await service.start(gateway)
-        garbage = GarbageRounds(gateway.sessions_opened, gateway.sessions_ended, loop.time)
-        garbage.start()
-        sweeping = PeriodicTimer(_SWEEP, garbage.sweep)
         notifier.ready()
         await stopping.wait()
         # A second signal ends the process at once.
@@ -78,8 +69,6 @@ async def serve(config: GatewayConfig, services: Sequence[Service] = (), file: s
             reloading.cancel()
             await asyncio.wait([reloading])
         await gateway.stop()
-        if sweeping is not None:
-            sweeping.stop()
         for service in services:
             await service.stop()
         notifier.close()

@@ -755,3 +755,48 @@ def test_an_interrupted_subscribe_declares_again_what_a_send_had_declared(play: 
     assert again.queue is not None
     assert again.queue.name == "q"
     play.broker(ops.Subscribed(again.subscription, "q"))
+
+
+# A virtual host that is being deleted: its exchanges go first, its connections some time later.
+
+_NO_EXCHANGE = "NOT_FOUND - no exchange 'amq.topic' in vhost '/'"
+
+
+def _come_back(play: Playbook) -> None:
+    operation = play.asked()
+    assert isinstance(operation, ops.Recover)
+    play.recover(operation)
+
+
+def test_a_message_that_comes_after_the_exchanges_of_a_virtual_host_waits_for_its_return(play: Playbook) -> None:
+    sending(play, ("/topic/t", "r", "one"))
+    play.broker(ops.ChannelClosed(404, _NO_EXCHANGE, publishing=True))
+    assert play.session.holds == {Hold.LINK_LOST}
+    _come_back(play)
+    assert (play.said(), play.published()) == ([], ["amq.topic t one"])
+    play.confirm(1)
+    assert play.said() == ["RECEIPT r"]
+
+
+def test_what_is_asked_for_with_such_a_message_is_asked_for_again(play: Playbook) -> None:
+    sending(play, ("/topic/t", "r", "one"))
+    play.client("SEND", "destination:/queue/q", "receipt:s", body="two")
+    play.broker(ops.OperationFailed(404, _NO_EXCHANGE, of_publish=True))
+    _come_back(play)
+    assert play.published() == ["amq.topic t one"]
+    play.prepare()
+    assert play.published() == ["- q two"]
+    assert not play.said()
+
+
+def test_an_exchange_that_a_client_has_invented_is_an_error(play: Playbook) -> None:
+    sending(play, ("/topic/t", "", "one"), ("/exchange/e/k", "r", "two"))
+    play.broker(ops.ChannelClosed(404, "NOT_FOUND - no exchange 'e' in vhost '/'", publishing=True))
+    assert play.said() == ["ERROR for r not_found: NOT_FOUND - no exchange 'e' in vhost '/'"]
+
+
+def test_a_virtual_host_that_does_not_come_back_is_the_error_that_the_broker_gave(play: Playbook) -> None:
+    sending(play, ("/topic/t", "", "one"))
+    play.broker(ops.ChannelClosed(404, _NO_EXCHANGE, publishing=True))
+    play.broker(ops.RecoveryFailed())
+    assert play.said() == [f"ERROR not_found: {_NO_EXCHANGE}"]
