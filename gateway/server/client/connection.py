@@ -505,6 +505,7 @@ class ClientConnection(StompProtocol):
             self._bridge.release,
             self._report_end,
             self._close_output,
+            self._forget_input,
         ):
             guarded(self, step)
 
@@ -513,6 +514,11 @@ class ClientConnection(StompProtocol):
         parts = self.stats.ended(reason)
         self._log.ended(reason)
         self._end_in_parts(chain(parts, self.session.subscriptions.dismantle()))
+
+    def _forget_input(self) -> None:
+        """Free what the client has sent. Python finds the connection itself, which is in a circle, only later."""
+        self._decoder = Decoder(self._decoder.limits)
+        self.session.forget_frames()
 
     def _end_in_parts(self, parts: Iterator[None]) -> None:
         """Do the first part of what is left to do now, such as lines of the journal; the others when there is time."""

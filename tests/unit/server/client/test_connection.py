@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import struct
+import tracemalloc
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
@@ -480,4 +482,22 @@ async def test_a_session_that_has_ended_lets_go_of_its_subscriptions_when_there_
     at_once = len(subscriptions.all)
     paced.next_round()
     assert (at_once, len(subscriptions.all)) == (300, 0)
+    client.connection_lost(None)
+
+
+async def test_what_a_client_has_sent_is_freed_at_its_end_without_a_search_for_garbage() -> None:
+    connections = Connections()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        client, _ = connections.accept(connections.clock.now)
+        client.data_received(b"CONNECT\n" + b"".join(b"h%d:%b\n" % (number, b"x" * 900) for number in range(50)))
+        before, _ = tracemalloc.get_traced_memory()
+        client.abort()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    # Of the buffer alone there were 45 kB.
+    assert before - after > 45_000
     client.connection_lost(None)
