@@ -7,7 +7,6 @@ from gateway.config.virtual_host import User, VirtualHost
 from gateway.errors import StompError
 from gateway.session import ops
 from gateway.session.connect import ClientFacts, negotiate_version, read_connect
-from gateway.session.context import State
 from gateway.stomp.headers import trim_values
 from tests.support.playbook import Playbook
 
@@ -230,13 +229,3 @@ def test_a_certificate_without_a_user_is_refused_by_its_name() -> None:
     play.session.set_client(ClientFacts(certificate_name="alice"))
     play.client("CONNECT", "accept-version:1.2")
     assert play.said() == ["ERROR Bad CONNECT: Access refused for user 'alice'"]
-
-
-def test_a_client_that_has_gone_is_not_let_in() -> None:
-    play = Playbook()
-    play.client("CONNECT", "login:a", "passcode:b")
-    play.asked()
-    play.session.client_gone()
-    play.broker(ops.LoggedIn())
-    assert play.state() is State.CLOSED
-    assert play.said() == []
