@@ -29,6 +29,8 @@ from gateway.server.paced_work import PacedWork
 from gateway.server.process.gateway import Gateway
 from gateway.server.stats import GatewayStats
 from gateway.server.tls_contexts import TlsContexts
+from gateway.session.delivery_ledger import AckMode
+from gateway.session.subscription import Subscription
 from tests.support.deadline import PATIENCE, until, within
 from tests.support.stomp_client import StompClient, encoded
 
@@ -455,3 +457,27 @@ async def _reset_at_once() -> None:
 
     await until(sessions, lambda count: count == 0)
     await gateway.stop()
+
+
+async def test_the_end_of_a_session_whose_client_is_lost_waits_for_another_round() -> None:
+    connections = Connections()
+    client, _ = connections.accept(connections.clock.now)
+    client.connection_lost(None)
+    assert not client.is_closed
+    await asyncio.sleep(0)
+    assert client.is_closed
+
+
+async def test_a_session_that_has_ended_lets_go_of_its_subscriptions_when_there_is_time() -> None:
+    paced = BusyRounds()
+    connections = Connections(paced=paced)
+    client, _ = connections.accept(connections.clock.now)
+    subscriptions = client.session.subscriptions
+    for number in range(500):
+        tag = b"T_%d" % number
+        subscriptions.add(Subscription(tag, tag[2:], AckMode.AUTO, b"session-x"), "q")
+    client.abort()
+    at_once = len(subscriptions.all)
+    paced.next_round()
+    assert (at_once, len(subscriptions.all)) == (300, 0)
+    client.connection_lost(None)
