@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 import pamqp.frame
+import pytest
 from pamqp import commands
 from pamqp.base import Frame
 
@@ -89,6 +90,44 @@ def test_a_session_that_ends_with_subscribes_under_way_closes_all_its_channels()
         assert broker.methods.count("Channel.Close") == broker.methods.count("Channel.Open") > 8
         assert client.released == ["login", "links"]
         assert not any(link.channels for link in broker.links)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("are_gone", [False, True], ids=["one disconnects", "two are gone"])
+def test_few_channels_close_at_a_time(are_gone: bool) -> None:
+    """Those of one session that ends, or of all together whose clients are gone; others have their turn meanwhile."""
+
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        other = BridgedClient(broker, client.session.settings, client)
+        await other.connect()
+        for each in (client, other):
+            await each.say(*subscribes(20))
+        answers: list[Callable[[], None]] = []
+
+        def script(link: Link, method: Frame) -> Frame | None:
+            if isinstance(method, commands.Channel.Close):
+                channel = broker.channel
+                answers.append(lambda: broker.tell(link, pamqp.frame.marshal(commands.Channel.CloseOk(), channel)))
+                return None
+            return usual_answer(method)
+
+        broker.script = script
+        if are_gone:
+            client.leave()
+            other.leave()
+        else:
+            await client.say("DISCONNECT\n\n")
+        closed = 0
+        while answers or not closed:
+            await asyncio.sleep(1)
+            assert len(answers) == min(4, (40 if are_gone else 20) - closed)
+            for answer in answers[:]:
+                answers.remove(answer)
+                answer()
+                closed += 1
+            await asyncio.sleep(0.1)
+        assert closed == (40 if are_gone else 20)
 
     play(scene)
 
