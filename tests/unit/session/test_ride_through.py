@@ -305,6 +305,19 @@ def test_what_the_broker_does_not_take_until_the_time_is_up_gets_its_error_and_t
     assert not play.session.holds
 
 
+def test_a_session_whose_channel_does_not_come_back_is_told_what_began_it(play: Playbook) -> None:
+    unsettled(play)
+    sending(play, ("/topic/a", "r1", "1"))
+    play.confirm(1, accepted=False)
+    for _ in range(2):
+        assert isinstance(play.asked(), ops.Recover)
+        play.broker(ops.RecoveryFailed())
+    assert play.said() == [
+        REJECTED.format("r1", "/topic/a"),
+        "ERROR connection_forced: CONNECTION_FORCED - the broker took no message",
+    ]
+
+
 def test_a_message_that_is_refused_again_has_no_more_time(play: Playbook) -> None:
     unsettled(play)
     sending(play, ("/topic/a", "r1", "1"))
@@ -496,6 +509,15 @@ def test_the_counters_go_on(play: Playbook) -> None:
     play.settled()
 
 
+def test_a_stream_that_is_made_anew_is_read_from_its_beginning(play: Playbook) -> None:
+    subscription = play.subscribe("1", "/queue/q", "ack:client", "prefetch-count:10", "x-stream-offset:next")
+    subscription.deliver(1, False, TO_QUEUE, OF_STREAM, b"x")
+    play.said()
+    subscription.queue_gone()
+    (request,) = play.lose(subscription).subscriptions
+    assert request.arguments == {"x-stream-offset": 0}
+
+
 def test_a_stream_goes_on_behind_the_last_message_that_came(play: Playbook) -> None:
     subscription = play.subscribe("1", "/queue/q", "ack:client", "prefetch-count:10", "x-stream-offset:first")
     operation = play.lose(subscription)
@@ -604,6 +626,13 @@ def test_the_queue_of_a_transactions_message_is_declared_again_before_it_is_publ
 
 
 # Operations that the loss interrupts.
+
+
+def test_an_interrupted_operation_ends_a_session_that_ends_with_its_link(mortal: Playbook) -> None:
+    mortal.client("SUBSCRIBE", "id:1", "destination:/queue/q", "receipt:r")
+    mortal.asked()
+    mortal.broker(ops.OperationInterrupted(320, "CONNECTION_FORCED - gone"))
+    assert mortal.said() == [LOST]
 
 
 def test_an_interrupted_operation_is_asked_for_again(play: Playbook) -> None:
