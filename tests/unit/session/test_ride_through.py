@@ -1,6 +1,7 @@
 """A session outlives the loss of a link: what it asks for, what it sends again, and what its client hears."""
 
 import pytest
+from pamqp.header import ContentHeader
 
 from gateway.config.virtual_host import ConfirmWindow, VirtualHost
 from gateway.errors import CloseReason
@@ -141,6 +142,38 @@ def test_what_is_not_confirmed_is_published_again_in_order_before_anything_new(p
     assert play.said() == ["RECEIPT r4", "RECEIPT r1", "RECEIPT r5"]
     play.confirm(4)
     assert play.said() == []
+
+
+def test_what_is_published_again_has_the_receipt_among_its_headers_as_before(play: Playbook) -> None:
+    """A broker that returns it names it by that."""
+    play.client("SEND", "destination:/topic/t", "receipt:r1", "x:y")
+    play.prepare()
+    before = play.session.take_publishes()
+    assert b"\x07receiptS\0\0\0\x02r1" in before
+    play.recover(play.lose(publishing=True))
+    again = [found for _, found in amqp_frames(play.session.take_publishes())]
+    assert [found.properties.headers for found in again if isinstance(found, ContentHeader)] == [
+        found.properties.headers for _, found in amqp_frames(before) if isinstance(found, ContentHeader)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "headers", "can"),
+    [
+        (VirtualHost(name="/"), (), True),
+        (VirtualHost(name="/"), ("auto-delete:true",), False),
+        (VirtualHost(name="/"), ("exclusive:true",), False),
+        (ENDS_WITH_ITS_LINK, (), False),
+    ],
+)
+def test_a_session_moves_to_another_link_if_it_can_bring_everything_back(
+    settings: VirtualHost, headers: tuple[str, ...], can: bool
+) -> None:
+    play = Playbook(settings)
+    play.connect()
+    subscription = play.subscribe("1", "/queue/q", *headers)
+    assert play.session.can_leave([subscription]) is can
+    assert play.session.can_leave([]) is (settings is not ENDS_WITH_ITS_LINK)
 
 
 def test_what_is_published_again_fits_the_frames_of_the_new_link(play: Playbook) -> None:
