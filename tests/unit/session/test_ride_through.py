@@ -507,6 +507,16 @@ def test_what_was_settled_and_not_written_is_not_written_to_another_channel(play
     play.said()
 
 
+def test_what_the_client_acknowledges_is_still_left_to_it(play: Playbook) -> None:
+    subscription = play.subscribe("1", "/queue/q", "ack:client")
+    play.recover(play.lose(subscription))
+    for tag in (1, 2, 3):
+        deliver(subscription, tag)
+    play.session.settle_auto_acks()
+    assert play.settled() == []
+    play.said()
+
+
 def test_automatic_acknowledgement_goes_on_with_the_new_channel(play: Playbook) -> None:
     subscription = play.subscribe()
     deliver(subscription, 1)
