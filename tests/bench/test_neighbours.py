@@ -17,6 +17,7 @@ from tests.bench.neighbour_run import ERROR, RECEIPT, Peer, Run
 from tests.bench.neighbour_servers import DEDICATED, SHARED, TCP, TLS, WEBSOCKET, Server
 from tests.bench.neighbours import Measured, Waits, main
 from tests.bench.wire import NotMeasurableError, RowError
+from tests.support.virtual_time import run_in_virtual_time
 
 _CALM = Waits.of([1.0, 2.0, 3.0])
 
@@ -208,6 +209,21 @@ async def test_the_loading_client_does_not_wait_for_ever(monkeypatch: pytest.Mon
     monkeypatch.setattr("tests.bench.neighbour_run._PATIENCE", 0.0)
     with pytest.raises(RowError, match="only 0 of 1,000 RECEIPT came"):
         await Peer(websocket=False).expect(RECEIPT, 1000)
+
+
+def test_the_loading_client_waits_as_long_as_something_comes() -> None:
+    async def receipts(pause: float) -> float:
+        loop, peer = asyncio.get_running_loop(), Peer(websocket=False)
+        for number in range(1, 6):
+            loop.call_later(number * pause, peer.data_received, b"RECEIPT\nreceipt-id:1\n\n\0")
+            # Other frames are no answer.
+            loop.call_later(number * 20, peer.data_received, b"MESSAGE\n\n\0")
+        await peer.expect(RECEIPT, 5)
+        return loop.time()
+
+    assert run_in_virtual_time(receipts(50)) == 250
+    with pytest.raises(RowError, match="only 0 of 5 RECEIPT came, and none for 60 s"):
+        run_in_virtual_time(receipts(70))
 
 
 @contextlib.asynccontextmanager

@@ -61,6 +61,8 @@ class ScriptedBroker:
         self.paced = PacedWork()
         # How long a link takes to open, in seconds.
         self.link_latency = 0.0
+        # How many channels a link may have.
+        self.channel_max = 2047
         # The methods that came, by name, and the channel of the last one.
         self.methods: list[str] = []
         self.channel = 0
@@ -80,7 +82,9 @@ class ScriptedBroker:
             write=lambda data: self._read(link, data),
         )
         connection = SimpleNamespace(close=partial(self._close, link))
-        link.opened(cast(Any, connection), cast(Any, SimpleNamespace(transport=transport)), Tuning(131072, 2047))
+        link.opened(
+            cast(Any, connection), cast(Any, SimpleNamespace(transport=transport)), Tuning(131072, self.channel_max)
+        )
         self.links.append(link)
         return link
 

@@ -71,6 +71,17 @@ def test_subscribes_under_way_when_the_link_is_lost_come_back() -> None:
     play(scene)
 
 
+def test_subscribes_that_find_the_link_full_wait_together_for_one_more() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        broker.channel_max, broker.link_latency = 5, 1
+        await client.say(*subscribes(20), seconds=20)
+        assert receipts(client) == list(range(20))
+        assert [link.channels for link in broker.links] == [5, 5, 5, 5]
+        assert not client.session.holds
+
+    play(scene)
+
+
 def test_a_session_that_ends_with_subscribes_under_way_closes_all_its_channels() -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
         await client.say(*subscribes(20), seconds=0.003)
