@@ -1,5 +1,8 @@
 """A session outlives the loss of a link: what it asks for, what it sends again, and what its client hears."""
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 from pamqp.header import ContentHeader
 
@@ -9,6 +12,7 @@ from gateway.session import ops
 from gateway.session.context import Hold
 from gateway.session.queues import QueueSpec
 from gateway.session.subscription import Subscription
+from gateway.session.traffic import DeliveryCounter
 from tests.support.playbook import (
     ENDS_WITH_ITS_LINK,
     FRAME_MAX,
@@ -548,6 +552,22 @@ def test_the_counters_go_on(play: Playbook) -> None:
     stats = subscription.stats
     assert (stats.delivered, stats.delivered_bytes, stats.redelivered) == (4, 8, 1)
     assert (stats.acknowledged, stats.requeued, stats.outstanding) == (2, 1, 0)
+    play.said()
+    play.settled()
+
+
+def test_the_observer_learns_which_deliveries_went_with_the_channel(play: Playbook) -> None:
+    told: list[object] = []
+    counter = SimpleNamespace(
+        delivered=lambda *what: None, settled=lambda *what: None, lost=lambda *what: told.append(what)
+    )
+    subscription = play.subscribe("1", "/queue/q", "ack:client-individual")
+    subscription.set_counter(cast(DeliveryCounter, counter))
+    for tag in (1, 2, 3):
+        deliver(subscription, tag)
+    play.client("ACK", f"id:{ack_id(subscription, 1)}")
+    play.lose(subscription)
+    assert told == [(3, 2)]
     play.said()
     play.settled()
 
