@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+import itertools
 import json
 import ssl
 from collections.abc import AsyncIterator, Iterator
@@ -151,6 +152,7 @@ def _server(name: str, port: int = 1) -> Server:
         ({"plugin": _done(1.0), "gateway": RowError("no answer")}, 1, "FAILED: RowError('no answer')"),
         ({"plugin": TimeoutError(), "gateway": _done(1.0)}, 1, "FAILED: TimeoutError()"),
         ({"plugin": NotMeasurableError("none"), "gateway": _done(1.0)}, 0, "not measured: none"),
+        ({"plugin": _done(1.0), "gateway": NotMeasurableError("none")}, 1, "not measured: none"),
     ],
 )
 def test_the_program_fails_with_a_row_that_failed_or_missed_its_aim(
@@ -179,6 +181,18 @@ def test_a_row_that_only_the_gateway_has_is_not_asked_of_the_plugin(
     assert main(["--rows", "metrics"]) == 0
 
     assert measures.asked == [("gateway", "metrics", 1.0)]
+
+
+@pytest.mark.parametrize(("at_rest", "said"), [(True, ""), (False, "gateway still works after 0.5 s of rest")])
+def test_servers_that_do_not_come_to_rest_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], at_rest: bool, said: str
+) -> None:
+    used = itertools.count()
+    monkeypatch.setattr("tests.bench.processes.cpu_seconds", lambda _: 0 if at_rest else next(used))
+    monkeypatch.setattr(neighbours, "_QUIET_WITHIN", 0.5)
+    neighbours._await_quiet(replace(_server(GATEWAY), pids=(1,)))
+    assert capsys.readouterr().err.startswith(said)
+    assert at_rest == (next(used) == 0)
 
 
 # The loading client.
