@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _GRACE: Final = 1.0
 _LOOK_AGAIN: Final = 0.02
 
-# How many examples Hypothesis tries: HYPOTHESIS_PROFILE=fast (default) for every run, deep for a long search, and few for
-# mutants, each of which runs them again. The machine that runs this may be busy: a slow example is not a wrong one.
+# How many examples Hypothesis tries: HYPOTHESIS_PROFILE=fast (default) for every run, deep for a long search, and few
+# for mutants, each of which runs them again. The machine that runs this may be busy: a slow example is not a wrong one.
 _COMMON: Final = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # What varies without making a difference is explained in a long search only: it takes longer than the run itself.
 _PHASES: Final = [Phase.explicit, Phase.generate, Phase.shrink]
