@@ -144,6 +144,7 @@ def test_names_that_are_no_text_are_errors() -> None:
     for destination in (b"/amq/queue/\xff", b"/topic/\xff", b"/exchange/\xff/key"):
         with pytest.raises(StompError, match="Invalid header") as caught:
             read_subscribe({b"id": b"1", b"destination": destination}, FRESH, VirtualHost(name="/"), QueueRules())
+        assert caught.value.message == "Invalid header"
         assert caught.value.body == b"The value of 'destination' must be UTF-8 to name something on the broker.\n"
 
 
