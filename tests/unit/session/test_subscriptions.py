@@ -9,6 +9,7 @@ from gateway.errors import StompError
 from gateway.session import ops
 from gateway.session.context import SessionContext
 from gateway.session.delivery_ledger import AckMode
+from gateway.session.queues import QueueSpec
 from gateway.session.subscribe import AckHandler
 from gateway.session.subscription import Subscription, Subscriptions
 from tests.support.playbook import OF_STREAM, TO_QUEUE, Playbook, deliver, settlements_in_words, stomp
@@ -225,3 +226,17 @@ def test_a_session_that_is_over_lets_go_of_its_subscriptions_a_part_at_a_time(pl
     play.session.client_gone()
     left = [alive() - before for _ in play.session.subscriptions.dismantle()]
     assert left == [300, 100, 0]
+
+
+def test_a_queue_that_is_only_consumed_is_declared_by_the_first_send(play: Playbook) -> None:
+    play.subscribe("1", "/amq/queue/q")
+    play.client("SEND", "destination:/queue/q")
+    assert play.prepare().queue == QueueSpec("q", durable=True)
+    play.published()
+
+
+def test_the_queue_of_a_reply_to_has_the_window_of_automatic_acknowledgement(play: Playbook) -> None:
+    play.client("SEND", "destination:/topic/t", "reply-to:/temp-queue/r")
+    operation = play.asked()
+    assert isinstance(operation, ops.Subscribe)
+    assert operation.prefetch == 2000
