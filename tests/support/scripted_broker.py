@@ -20,6 +20,7 @@ from gateway.server.broker.connector import Credentials
 from gateway.server.broker.link import Link, Tuning
 from gateway.server.broker.login_links import LoginLinks
 from gateway.server.client.bridge import Bridge
+from gateway.server.client.login_handler import LoginHandler
 from gateway.server.log_limits import LogLimits
 from gateway.server.paced_work import PacedWork
 from gateway.session import ops
@@ -118,9 +119,18 @@ class ScriptedBroker:
 
 
 class BridgedClient:
-    """A client with its session and its bridge to a broker, without a socket. It may share the links of another one."""
+    """A client with its session and its bridge to a broker, without a socket.
 
-    def __init__(self, broker: ScriptedBroker, settings: VirtualHost, other: BridgedClient | None = None) -> None:
+    It may share the links of another one, or have a login of its own.
+    """
+
+    def __init__(
+        self,
+        broker: ScriptedBroker,
+        settings: VirtualHost,
+        other: BridgedClient | None = None,
+        login: LoginHandler | None = None,
+    ) -> None:
         self.output = b""
         # How often something has happened that it may have to act upon.
         self.advances = 0
@@ -133,8 +143,9 @@ class BridgedClient:
         self._tasks: set[asyncio.Task[None]] = set()
         fresh = LoginLinks(settings, Credentials("guest", "guest"), broker.open_link)
         self.links: LoginLinks = fresh if other is None else other.links
-        login = SimpleNamespace(
+        always = SimpleNamespace(
             links=self.links,
+            is_kept_back=False,
             log_in=self._log_in,
             log_out=lambda: None,
             close=lambda: self.released.append("login"),
@@ -148,7 +159,7 @@ class BridgedClient:
             is_unsettled=lambda host: self.is_unsettled,
             drain=SimpleNamespace(slots=self.slots),
         )
-        self.bridge = Bridge(self.session, self, cast(Any, pool), cast(Any, login), "client", self._spawn)
+        self.bridge = Bridge(self.session, self, cast(Any, pool), login or cast(Any, always), "client", self._spawn)
 
     @staticmethod
     async def _log_in(operation: ops.Login) -> ops.Event:

@@ -127,12 +127,13 @@ class Bridge:
         self._channels.pausable.time_passed()
 
     def must_wait(self, operation: ops.Operation) -> bool:
-        """Whether the broker, or the client itself, rightly keeps an operation waiting for as long as it wants."""
+        """Whether an operation may wait for as long as it does, because of the broker, the client or the gateway."""
         if isinstance(operation, ops.PreparePublisher):
             # During an alarm the broker does not read a link that publishes.
             return any(link.blocked for link in self._login.links.all)
-        # On a paused link the broker's answer waits behind messages that the client does not take.
-        return isinstance(operation, ops.RenewToken) and not self._session.client_writable
+        # The gateway keeps the refusal of a token back, or on a paused link the broker's answer waits behind messages
+        # that the client does not take.
+        return isinstance(operation, ops.RenewToken) and (self._login.is_kept_back or not self._session.client_writable)
 
     # Operations.
 

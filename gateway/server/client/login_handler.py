@@ -56,6 +56,8 @@ class LoginHandler:
         self._deadline = deadline
         # Bounds a login that is under way.
         self._patience: asyncio.Timeout | None = None
+        # Whether the broker has refused something, and the session learns it later.
+        self.is_kept_back = False
         self._is_closed = False
 
     @property
@@ -86,6 +88,7 @@ class LoginHandler:
                 virtual_host,
                 credentials,
                 lambda: self._accept(virtual_host, credentials),
+                self._keep_back,
                 partial(self._patiently, virtual_host),
             )
         except TooManyFailedLoginsError as failed:
@@ -115,8 +118,15 @@ class LoginHandler:
         links = self.links
         credentials = Credentials(links.login, token)
         await self._limits.failed_logins.guard(
-            self._host, links.virtual_host, credentials, lambda: links.check_passcode(token)
+            self._host, links.virtual_host, credentials, lambda: links.check_passcode(token), self._keep_back
         )
+
+    async def _keep_back(self, seconds: float) -> None:
+        self.is_kept_back = True
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self.is_kept_back = False
 
     async def _accept(self, virtual_host: VirtualHost, credentials: Credentials) -> tuple[int, ...]:
         """Get the links and count the session; the broker's version."""

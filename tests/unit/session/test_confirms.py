@@ -194,6 +194,17 @@ def test_however_many_are_confirmed_at_once_each_has_its_receipt(order: str) -> 
     play.finish()
 
 
+def test_a_message_waits_until_it_is_confirmed() -> None:
+    """The gateway measures how long confirms take by it."""
+    window = confirm_window()
+    assert 0 not in window
+    publish(window)
+    publish(window)
+    assert (1 in window, 2 in window, 3 in window) == (True, True, False)
+    window.confirm(1, multiple=False)
+    assert (1 in window, 2 in window) == (False, True)
+
+
 def test_after_a_rejected_message_the_next_one_goes_out_on_a_fresh_channel() -> None:
     """A channel that rejected one message for a quorum queue may reject all that follow (see `Publisher`)."""
     play = Playbook(ENDS_WITH_ITS_LINK)

@@ -178,3 +178,38 @@ def test_an_error_for_connect_names_its_receipt_whatever_is_wrong() -> None:
             play.broker(event)
         (error,) = play.said()
         assert error.startswith("ERROR for r1 "), (headers, error)
+
+
+@pytest.mark.parametrize(
+    ("event", "error"),
+    [
+        (ops.LoginFailed(541, "INTERNAL_ERROR - no"), "ERROR Bad CONNECT: INTERNAL_ERROR - no"),
+        (
+            ops.TooManyFailedLogins(30),
+            "ERROR Too many failed logins: Too many logins from this address have failed; try again in 30 seconds.",
+        ),
+    ],
+)
+def test_a_client_that_is_not_let_in_is_told_why(event: ops.Event, error: str) -> None:
+    play = Playbook()
+    play.client("CONNECT", "login:a", "passcode:b")
+    assert isinstance(play.asked(), ops.Login)
+    play.broker(event)
+    assert play.said() == [error]
+
+
+@pytest.mark.parametrize(
+    ("version", "exclusive"), [((), False), ((4, 2, 9), False), ((4, 3), True), ((4, 3, 0), True), ((5,), True)]
+)
+def test_a_topic_gets_an_exclusive_queue_from_a_broker_that_refuses_others(
+    version: tuple[int, ...], exclusive: bool
+) -> None:
+    play = Playbook()
+    play.client("CONNECT", "login:a", "passcode:b")
+    play.asked()
+    play.broker(ops.LoggedIn(version))
+    play.client("SUBSCRIBE", "id:1", "destination:/topic/t")
+    operation = play.asked()
+    assert isinstance(operation, ops.Subscribe)
+    assert operation.queue is not None
+    assert operation.queue.exclusive is exclusive

@@ -101,6 +101,13 @@ def test_a_queue_comes_back_as_the_session_first_declared_it(play: Playbook) -> 
     assert operation.subscriptions[0].queue == QueueSpec("q", durable=True, arguments={"x-max-length": 5})
 
 
+def test_a_queue_of_two_subscriptions_comes_back_as_the_first_one_declared_it(play: Playbook) -> None:
+    play.subscribe("1", "/queue/q", "x-max-length:5")
+    second = play.subscribe("2", "/queue/q", "auto-delete:true")
+    operation = play.lose(second)
+    assert operation.subscriptions[0].queue == QueueSpec("q", durable=True, arguments={"x-max-length": 5})
+
+
 def test_another_loss_meanwhile_is_recovered_too(play: Playbook) -> None:
     one, other = play.subscribe("1"), play.subscribe("2")
     operation = play.lose(one)
@@ -134,6 +141,14 @@ def test_what_is_not_confirmed_is_published_again_in_order_before_anything_new(p
     assert play.said() == ["RECEIPT r4", "RECEIPT r1", "RECEIPT r5"]
     play.confirm(4)
     assert play.said() == []
+
+
+def test_what_is_published_again_fits_the_frames_of_the_new_link(play: Playbook) -> None:
+    sending(play, ("/topic/t", "r", "x" * 10_000))
+    play.lose(publishing=True)
+    play.broker(ops.Recovered((), ops.PublisherPrepared(7, 4096, confirms=True)))
+    _, _, *bodies = [found for _, found in amqp_frames(play.session.take_publishes())]
+    assert [len(each.value) for each in bodies] == [4088, 4088, 1824]
 
 
 def test_what_was_not_written_yet_is_not_written_twice(play: Playbook) -> None:

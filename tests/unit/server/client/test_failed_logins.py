@@ -14,10 +14,12 @@ from gateway.config.virtual_host import Upstream, VirtualHost
 from gateway.journal.journal import Journal
 from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
 from gateway.server.broker.connector import Credentials
+from gateway.server.broker.link import Link
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.broker.login_links import LoginLinks
 from gateway.server.client.failed_logins import FailedLogins, TooManyFailedLoginsError
 from gateway.server.client.login_handler import LoginHandler
+from gateway.server.client.operation_deadline import OperationDeadline
 from gateway.server.client.session_limits import SessionLimits
 from gateway.server.log_limits import LogLimits
 from gateway.server.paced_work import PacedWork
@@ -25,6 +27,8 @@ from gateway.server.stats import GatewayStats
 from gateway.server.tls_contexts import TlsContexts
 from gateway.session import ops
 from tests.support.deadline import PATIENCE
+from tests.support.scripted_broker import BridgedClient, ScriptedBroker
+from tests.support.virtual_time import run_in_virtual_time
 
 RIGHT = "right"
 HERE, THERE = "192.0.2.1", "192.0.2.2"
@@ -36,16 +40,15 @@ DEAD = VirtualHost(name="dead", upstream=Upstream(urls=(BrokerUrl("amqp", "192.0
 class Door:
     """A broker that accepts one passcode, and what stands before it."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, **limits: object) -> None:
+    def __init__(self, **limits: object) -> None:
         self.now = 100.0
         self.asked = 0
         self.open = asyncio.Event()
         self.open.set()
         self.delays: list[float] = []
         self.failed = FailedLogins(FailedLoginLimits.model_validate(limits), lambda: self.now)
-        monkeypatch.setattr("gateway.server.client.failed_logins.asyncio.sleep", self._sleep)
 
-    async def _sleep(self, seconds: float) -> None:
+    async def _keep_back(self, seconds: float) -> None:
         self.delays.append(seconds)
 
     async def log_in(
@@ -70,15 +73,24 @@ class Door:
             return "accepted"
 
         try:
-            return await self.failed.guard(host, virtual_host, Credentials(login, passcode), ask)
+            return await self.failed.guard(host, virtual_host, Credentials(login, passcode), ask, self._keep_back)
         except TooManyFailedLoginsError as limit:
             return f"wait {limit.seconds}"
         except UpstreamError:
             return "refused"
 
 
-async def test_the_first_refusals_come_at_once_and_later_ones_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    door = Door(monkeypatch, delay_after=2, delay=3)
+def login_handler(limits: SessionLimits) -> LoginHandler:
+    """What logs one client in."""
+    clock = asyncio.get_running_loop().time
+    journal, log_limits = Journal(GatewayConfig()), LogLimits(Logging(), clock)
+    stats, contexts = GatewayStats(("/",)), TlsContexts()
+    pool = LinkPool(clock, asyncio.ensure_future, journal, stats, "node", contexts, log_limits, PacedWork())
+    return LoginHandler(pool, limits, log_limits, HERE, "c", "s", clock() + 3600)
+
+
+async def test_the_first_refusals_come_at_once_and_later_ones_late() -> None:
+    door = Door(delay_after=2, delay=3)
     assert [await door.log_in("wrong") for _ in range(4)] == ["refused"] * 4
     assert door.delays == [0, 0, 3, 3]
     # Another login, another address: each has its own.
@@ -91,10 +103,8 @@ async def test_the_first_refusals_come_at_once_and_later_ones_late(monkeypatch: 
     assert door.failed.total == 7
 
 
-async def test_after_too_many_refusals_the_broker_is_not_asked_until_the_window_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    door = Door(monkeypatch, per_login=3, window=60)
+async def test_after_too_many_refusals_the_broker_is_not_asked_until_the_window_ends() -> None:
+    door = Door(per_login=3, window=60)
     assert [await door.log_in("wrong") for _ in range(3)] == ["refused"] * 3
     door.now += 20.5
     # However many attempts there are, the window does not get longer. The passcode may even be the right one.
@@ -106,16 +116,14 @@ async def test_after_too_many_refusals_the_broker_is_not_asked_until_the_window_
     assert await door.log_in(RIGHT) == "accepted"
 
 
-async def test_an_address_that_tries_many_logins_is_limited_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    door = Door(monkeypatch, per_address=5)
+async def test_an_address_that_tries_many_logins_is_limited_too() -> None:
+    door = Door(per_address=5)
     assert [await door.log_in("wrong", login=str(n)) for n in range(7)] == ["refused"] * 5 + ["wait 60"] * 2
     assert await door.log_in(RIGHT, host=THERE) == "accepted"
 
 
-async def test_a_client_that_was_accepted_is_never_locked_out_by_others_behind_its_address(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    door = Door(monkeypatch, per_login=2, per_address=4)
+async def test_a_client_that_was_accepted_is_never_locked_out_by_others_behind_its_address() -> None:
+    door = Door(per_login=2, per_address=4)
     assert await door.log_in(RIGHT) == "accepted"
     for login in ("a", "a", "b", "b", "c"):
         await door.log_in("wrong", login=login)
@@ -127,8 +135,8 @@ async def test_a_client_that_was_accepted_is_never_locked_out_by_others_behind_i
     assert await door.log_in(RIGHT, host=THERE) == "wait 60"
 
 
-async def test_an_acceptance_is_remembered_from_the_last_one_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    door = Door(monkeypatch, per_login=2)
+async def test_an_acceptance_is_remembered_from_the_last_one_on() -> None:
+    door = Door(per_login=2)
     for _ in range(4):
         assert await door.log_in(RIGHT) == "accepted"
         door.now += 3000
@@ -139,10 +147,8 @@ async def test_an_acceptance_is_remembered_from_the_last_one_on(monkeypatch: pyt
     assert await door.log_in(RIGHT) == "wait 60"
 
 
-async def test_logins_that_wait_for_a_broker_that_is_away_do_not_hold_up_those_of_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    door = Door(monkeypatch)
+async def test_logins_that_wait_for_a_broker_that_is_away_do_not_hold_up_those_of_another() -> None:
+    door = Door()
     waiting = [asyncio.ensure_future(door.log_in(str(number), virtual_host=DEAD)) for number in range(40)]
     while door.asked < 32:
         await asyncio.wait(waiting, timeout=0)
@@ -165,14 +171,9 @@ async def test_a_login_whose_session_is_over_waits_no_longer(
         return await asyncio.Future()
 
     monkeypatch.setattr(LinkPool, "log_in", log_in)
-    clock = asyncio.get_running_loop().time
-    contexts, journal, log_limits = TlsContexts(), Journal(GatewayConfig()), LogLimits(Logging(), clock)
-    pool = LinkPool(
-        clock, asyncio.ensure_future, journal, GatewayStats(("/",)), "node", contexts, log_limits, PacedWork()
-    )
-    limits = SessionLimits(clock)
+    limits = SessionLimits(asyncio.get_running_loop().time)
     virtual_host = VirtualHost(name="/", upstream=Upstream(ride_through=ride_through))
-    handlers = [LoginHandler(pool, limits, log_limits, HERE, "c", "s", clock() + 3600) for _ in range(33)]
+    handlers = [login_handler(limits) for _ in range(33)]
     tasks = [asyncio.ensure_future(each.log_in(ops.Login(virtual_host, b"a", b"b"))) for each in handlers]
     while asked < 32:
         await asyncio.wait(tasks, timeout=0)
@@ -192,13 +193,7 @@ async def test_a_long_login_that_is_refused_is_a_short_line(monkeypatch: pytest.
         raise UpstreamError(403, "ACCESS_REFUSED")
 
     monkeypatch.setattr(LinkPool, "log_in", log_in)
-    clock = asyncio.get_running_loop().time
-    log_limits = LogLimits(Logging(), clock)
-    pool = LinkPool(
-        clock, asyncio.ensure_future, Journal(GatewayConfig()), GatewayStats(("/",)), "node", TlsContexts(), log_limits,
-        PacedWork(),
-    )  # fmt: skip
-    handler = LoginHandler(pool, SessionLimits(clock), log_limits, HERE, "c", "s", clock() + 3600)
+    handler = login_handler(SessionLimits(asyncio.get_running_loop().time))
     with structlog.testing.capture_logs() as lines:
         answer = await handler.log_in(ops.Login(HEALTHY, b"a" * 50_000, b"b"))
     assert isinstance(answer, ops.LoginFailed)
@@ -206,21 +201,21 @@ async def test_a_long_login_that_is_refused_is_a_short_line(monkeypatch: pytest.
     assert (line["event"], line["login"]) == ("login refused", "a" * 100)
 
 
-async def test_only_refused_credentials_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    door = Door(monkeypatch, per_login=1)
+async def test_only_refused_credentials_count() -> None:
+    door = Door(per_login=1)
     for error in (lambda: UpstreamError(530, "NOT_ALLOWED"), lambda: LinkDownError(403, "ACCESS_REFUSED - gone")):
         assert await door.log_in("wrong", error=error) == "refused"
     assert await door.log_in("wrong") == "refused"
     assert await door.log_in("wrong") == "wait 60"
 
 
-async def test_without_limits_the_broker_is_always_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    door = Door(monkeypatch, per_login=None, per_address=None, delay=0)
+async def test_without_limits_the_broker_is_always_asked() -> None:
+    door = Door(per_login=None, per_address=None, delay=0)
     assert {await door.log_in("wrong") for _ in range(500)} == {"refused"}
 
 
-async def test_attempts_at_the_same_moment_do_not_get_past_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    door = Door(monkeypatch, per_login=10)
+async def test_attempts_at_the_same_moment_do_not_get_past_the_limit() -> None:
+    door = Door(per_login=10)
     door.open.clear()
     tasks = [asyncio.ensure_future(door.log_in(f"wrong {number}")) for number in range(500)]
     while door.asked < 32:
@@ -232,8 +227,8 @@ async def test_attempts_at_the_same_moment_do_not_get_past_the_limit(monkeypatch
     assert not door.failed._slots
 
 
-async def test_a_fleet_that_connects_at_once_is_let_in_as_soon_as_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    door = Door(monkeypatch)
+async def test_a_fleet_that_connects_at_once_is_let_in_as_soon_as_one_is() -> None:
+    door = Door()
     door.open.clear()
     tasks = [asyncio.ensure_future(door.log_in(RIGHT)) for _ in range(500)]
     door.open.set()
@@ -241,10 +236,8 @@ async def test_a_fleet_that_connects_at_once_is_let_in_as_soon_as_one_is(monkeyp
     assert not door.failed._slots
 
 
-async def test_who_waits_with_credentials_that_were_accepted_meanwhile_is_not_limited(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    door = Door(monkeypatch, per_login=1)
+async def test_who_waits_with_credentials_that_were_accepted_meanwhile_is_not_limited() -> None:
+    door = Door(per_login=1)
     door.open.clear()
     passcodes = [RIGHT, *(f"wrong {number}" for number in range(31)), RIGHT, "wrong"]
     tasks = [asyncio.ensure_future(door.log_in(passcode)) for passcode in passcodes]
@@ -261,11 +254,44 @@ def test_nobody_can_know_the_hash_of_a_passcode() -> None:
     assert one != other
 
 
-async def test_limits_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    door = Door(monkeypatch)
+async def test_limits_may_change() -> None:
+    door = Door()
     for _ in range(3):
         assert await door.log_in("wrong") == "refused"
     door.failed.configure(FailedLoginLimits(per_login=3, window=30))
     assert await door.log_in("wrong") == "wait 30"
     door.now += 31
     assert await door.log_in("wrong") == "refused"
+
+
+def test_a_refused_token_that_is_kept_back_is_not_waited_for_at_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A `delay` beyond `operation_timeout` would end the session otherwise."""
+
+    async def work() -> None:
+        broker, virtual_host = ScriptedBroker(), VirtualHost(name="/", token_renewal=True)
+
+        async def open_link(host: VirtualHost, credentials: Credentials, purpose: str, *more: object) -> Link:
+            if credentials.passcode == "wrong":
+                raise UpstreamError(403, "ACCESS_REFUSED")
+            return await broker.open_link(host, credentials, purpose, *more)
+
+        async def log_in(*_: object) -> LoginLinks:
+            return LoginLinks(virtual_host, Credentials("guest", "guest"), open_link)
+
+        monkeypatch.setattr(LinkPool, "log_in", log_in)
+        clock = asyncio.get_running_loop().time
+        limits = SessionLimits(clock)
+        limits.failed_logins.configure(FailedLoginLimits(delay_after=0, delay=100))
+        client = BridgedClient(broker, virtual_host, login=login_handler(limits))
+        await client.connect()
+        deadline = OperationDeadline(client.session, client.bridge.must_wait)
+        await client.say("TOKEN\ntoken:wrong\n\n")
+        for _ in range(98):
+            assert deadline.missed(clock()) is None
+            await asyncio.sleep(1)
+        assert b"ERROR" not in client.output
+        await asyncio.sleep(2)
+        assert b"message:Token refused" in client.output
+        assert client.failures == []
+
+    run_in_virtual_time(work())
