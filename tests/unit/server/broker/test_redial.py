@@ -88,8 +88,10 @@ async def test_who_asks_while_a_dial_is_given_up_has_one_of_its_own() -> None:
     first = asyncio.create_task(redial.answered())
     await asyncio.sleep(0)
     first.cancel()
+    # Before the first one has learned that it is cancelled.
+    second = asyncio.create_task(redial.answered())
     async with within():
-        await redial.answered()
+        await second
 
 
 async def test_the_dials_of_many_logins_share_a_few_slots() -> None:

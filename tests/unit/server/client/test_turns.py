@@ -178,3 +178,23 @@ def test_a_session_whose_queue_does_not_answer_keeps_no_other_one_away() -> None
         assert not other.session.holds
 
     play(scene)
+
+
+def test_a_turn_ends_with_the_link_and_not_with_the_next_turn_of_the_same_session() -> None:
+    async def scene(_: ScriptedBroker, __: BridgedClient) -> None:
+        broker = Choosy()
+        broker.confirms = False
+        first, second = await neighbours(broker)
+        for client in (first, second):
+            await client.say(FRAMES["message"].format("good"))
+        broker.close(broker.links[0], 501)
+        turn = first.links.turn
+        await until(lambda: asyncio.sleep(0, turn.locked()), bool)
+        # Nobody is to blame for this loss: what was to be proven is to be proven anew.
+        broker.lose()
+        await asyncio.sleep(0.99)
+        assert turn.locked()
+        await asyncio.sleep(5)
+        assert not turn.locked()
+
+    play(scene)
