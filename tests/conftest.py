@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 import pytest_asyncio
 import structlog
+from hypothesis import HealthCheck, Phase, settings
 
 from deploy.local.broker import Broker, running
 from deploy.local.given import GivenBroker
@@ -28,6 +29,16 @@ if TYPE_CHECKING:
 # Seconds that transports and tasks get to close by themselves.
 _GRACE: Final = 1.0
 _LOOK_AGAIN: Final = 0.02
+
+# How many examples Hypothesis tries: HYPOTHESIS_PROFILE=fast (default) for every run, deep for a long search, and few
+# for mutants, each of which runs them again. The machine that runs this may be busy: a slow example is not a wrong one.
+_COMMON: Final = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# What varies without making a difference is explained in a long search only: it takes longer than the run itself.
+_PHASES: Final = [Phase.explicit, Phase.generate, Phase.shrink]
+settings.register_profile("fast", _COMMON, max_examples=100, derandomize=True, phases=_PHASES)
+settings.register_profile("few", _COMMON, max_examples=20, derandomize=True, phases=[Phase.explicit, Phase.generate])
+settings.register_profile("deep", _COMMON, max_examples=5_000, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 # A shell makes its background jobs ignore SIGINT, and the processes that the tests start and interrupt inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -94,7 +94,7 @@ class AdminListener:
             self._http.use(config.admin)
         if self._listener is None or self._http is None or self._address is None:
             return {} if config.admin.address == self._address else {"admin.address": "none"}
-        await self._listener.change(self._listener_settings(self._address, config.admin), self._http.connection)
+        self._listener.change(self._listener_settings(self._address, config.admin), self._http.connection)
         return {} if config.admin.address == self._address else {"admin.address": str(self._address)}
 
     @staticmethod

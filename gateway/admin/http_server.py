@@ -42,9 +42,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("gateway.admin")
 
-# Bytes: a request's first line, and each header; bodies are never read.
+# Bytes of a request's first line, and of each header. Bodies are never read.
 _MAX_LINE: Final = 4096
-_MAX_BODY: Final = 1024
 
 # Seconds: how long an idle connection waits for another request, and a stopping one until its response is read.
 _KEEP_ALIVE: Final = 15.0
@@ -80,7 +79,6 @@ _PUBLIC_REASONS: Final = frozenset(("draining", "no listener is open"))
 _ERROR_TEXTS: Final = {
     404: "There is no such thing here. A session may have ended.",
     405: "This cannot be done here.",
-    413: "No request to this listener has a body.",
 }
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -96,7 +94,7 @@ class AdminHttpServer:
         self._metrics = Metrics(gateway)
         page = files("gateway.admin").joinpath("page.html").read_text("utf-8")
         self._page, self._page_policy = page.encode(), _page_policy(page)
-        application = web.Application(middlewares=[self._respond], client_max_size=_MAX_BODY)
+        application = web.Application(middlewares=[self._respond])
         application.add_routes(
             [
                 web.get("/", self._get_page),

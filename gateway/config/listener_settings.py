@@ -159,7 +159,7 @@ class Listener(ConfigModel):
     """Connections of one address that have not logged in; further ones are closed as well. null: without limit."""
     max_handshakes: Annotated[int, Count()] = 5000
     """Connections that wait for their PROXY header or TLS handshake. When there are as many, those of the address that
-    has the most are closed after two seconds."""
+    has the most are closed: at once if it has more than a tenth, otherwise after two seconds."""
     tcp_keepalive: Annotated[float, Duration(most=32767, whole=True)] = 60.0
     """A silent client is asked after this time, in whole seconds, whether it is still there. One that does not answer
     is gone after as long again. 0 is never."""

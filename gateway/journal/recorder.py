@@ -241,8 +241,9 @@ class Recorder:
         unacked = lines.unacked
         subscriptions = session.subscriptions
         delivered = sum(counter.delivered for counter in subscriptions.past.values())
-        delivered += sum(subscription.stats.delivered for subscription in subscriptions.all)
         for number, subscription in enumerate(tuple(self._deliveries), 1):
+            if subscriptions.is_current(subscription):
+                delivered += subscription.stats.delivered
             self.unsubscribed(subscription, "end")
             if number % _ENDS_AT_ONCE == 0:
                 yield

@@ -176,6 +176,10 @@ class GatewayStats:
         for name in self._names:
             self.hosts.setdefault(name, VirtualHostStats())
 
+    def count_ended(self) -> int:
+        """Sessions that have ended, those of clients that never logged in included."""
+        return sum(host.ended.total() for host in self.hosts.values())
+
     def label(self, virtual_host: str) -> str:
         """The label of a virtual host's name."""
         return virtual_host if virtual_host in self._names else PASS_THROUGH

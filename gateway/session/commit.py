@@ -82,6 +82,10 @@ class TransactionHandler:
             commit, transaction, _ = self._commit
             commit.is_interrupted = commit.is_interrupted or _cannot_be_whole(transaction)
 
+    def forget_commit(self) -> None:
+        """The session is over."""
+        self._commit = None
+
     def _name_in(self, frame: Frame) -> bytes:
         name = self._context.headers(frame).get(b"transaction")
         if name is None:

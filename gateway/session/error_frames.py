@@ -197,7 +197,7 @@ def invalid_ack_id(command: bytes, name: bytes) -> StompError:
 
 def too_long(name: bytes, size: int) -> StompError:
     """A text that AMQP cannot carry."""
-    body = b"The value of '%b' has %d octets; AMQP carries at most 255 there.\n" % (name[:64], size)
+    body = b"The value of '%b' has %d octets; AMQP carries at most 255 there.\n" % (name, size)
     return StompError("Invalid header", body)
 
 
@@ -214,7 +214,7 @@ def not_for_amqp(reason: str) -> StompError:
 
 def not_text(name: bytes) -> StompError:
     """A name for the broker that is not UTF-8."""
-    body = b"The value of '%b' must be UTF-8 to name something on the broker.\n" % name[:64]
+    body = b"The value of '%b' must be UTF-8 to name something on the broker.\n" % name
     return StompError("Invalid header", body)
 
 

@@ -60,6 +60,11 @@ class Publisher:
         output.clear()
         return taken
 
+    def forget_messages(self) -> None:
+        """The session is over: nothing is published again."""
+        self._output.clear()
+        self.confirms.take_all()
+
     # SEND.
 
     def send(self, frame: Frame) -> None:

@@ -127,6 +127,10 @@ class RideThrough:
         self._interrupted = context.pending.asked[0] if context.pending.is_interrupted else None
         context.pending.recover(lost)
 
+    def forget_operation(self) -> None:
+        """The session is over."""
+        self._interrupted = None
+
     def what_is_lost(self) -> ops.Recover:
         """What is to be brought back now. It may be more than was asked for, if another link was lost meanwhile."""
         context = self._context

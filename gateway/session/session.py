@@ -447,6 +447,17 @@ class Session:
         """The client's connection is gone."""
         self._context.close(CloseReason.CLIENT_GONE)
 
+    def forget_frames(self) -> None:
+        """The session is over and counted: free the frames that it keeps, which may be many megabytes."""
+        context = self._context
+        context.output.clear()
+        context.pending.clear()
+        context.transactions.clear()
+        context.declared_queues.clear()
+        self._transactions.forget_commit()
+        self._ride_through.forget_operation()
+        self._publisher.forget_messages()
+
 
 COMMANDS: Final[dict[State, dict[bytes, Callable[[Session, Frame], None]]]] = {
     State.CONNECTING: {

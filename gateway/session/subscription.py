@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -25,6 +25,9 @@ _STREAM_OFFSET: Final = b"x-stream-offset"
 _NEVER: Final = 1 << 64
 
 _TEMP_TAG: Final = b"T_" + TEMP_QUEUE
+
+# So many subscriptions of a session that is over are let go of at a time.
+_AT_ONCE: Final = 200
 
 # The pieces in which ``Subscription.deliver`` puts out a MESSAGE.
 _MESSAGE: Final = b"MESSAGE\n"
@@ -145,8 +148,10 @@ class Subscription:
             settled = 0 if self.mode is AckMode.AUTO else ledger.settled_by_client - settled_before
             requeued, discarded = before.requeued + ledger.requeued, before.discarded + ledger.discarded
             refused = requeued - stats.requeued + discarded - stats.discarded
-            return replace(
-                stats,
+            return TrafficCounter(
+                delivered=stats.delivered,
+                delivered_bytes=stats.delivered_bytes,
+                redelivered=stats.redelivered,
                 outstanding=max(0, stats.outstanding - settled),
                 acknowledged=stats.acknowledged + settled - refused,
                 requeued=requeued,
@@ -219,6 +224,9 @@ class Subscription:
         """Discard messages from now on. What the client acknowledged before is still settled, and counted."""
         self.output = []
         self._auto_acks = PendingAutoAcks()
+        # Nobody brings it back. The operation refers to the subscription: left in that circle, thousands of them would
+        # wait for Python's search for garbage, during which nobody is served.
+        self.request = None
         if self._stopped_at is None:
             self._stopped_at = (self.stats, self.ledger.settled_by_client)
             self._counter = None
@@ -452,6 +460,15 @@ class Subscriptions:
         """Discard the messages of all subscriptions from now on: the session is about to end."""
         for subscription in self._by_tag.values():
             subscription.stop()
+
+    def dismantle(self) -> Iterator[None]:
+        """Let go of all subscriptions, a part of them with each step: the session is over, and is counted."""
+        self.auto_acks.subscriptions.clear()
+        self._to_settle.clear()
+        while self._by_tag:
+            for _ in range(min(_AT_ONCE, len(self._by_tag))):
+                self._by_tag.popitem()
+            yield
 
     # Settling.
 

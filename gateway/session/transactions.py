@@ -111,6 +111,11 @@ class OpenTransactions:
             self._remove(name)
         return old
 
+    def clear(self) -> None:
+        """Drop all of them."""
+        self._by_name.clear()
+        self._kept_bytes = 0
+
     def _remove(self, name: bytes) -> None:
         transaction = self._by_name.pop(name, None)
         if transaction is not None:

@@ -23,7 +23,7 @@ import pamqp.header
 from gateway.amqp.codec import Publication, encode_ack, encode_publish
 from gateway.amqp.properties import Properties, decode, encode_around_table
 from gateway.amqp.splitter import Sink, Splitter
-from gateway.config.virtual_host import ConfirmWindow, VirtualHost
+from gateway.config.virtual_host import ConfirmWindow, Upstream, VirtualHost
 from gateway.session import ops
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
@@ -169,9 +169,10 @@ def _delivery(tag: int) -> bytes:
 class _Conversation:
     """A session that is logged in, and the decoder that feeds it."""
 
-    def __init__(self) -> None:
+    def __init__(self, upstream: Upstream | None = None) -> None:
         limits = FrameLimits()
-        settings = VirtualHost(name="/", confirm_window=ConfirmWindow(messages=(1 << 31) - 1, bytes=1 << 60))
+        window = ConfirmWindow(messages=(1 << 31) - 1, bytes=1 << 60)
+        settings = VirtualHost(name="/", upstream=upstream or Upstream(), confirm_window=window)
         self.session = Session(b"session-x", b"server", lambda _: settings, limits)
         self._decoder = Decoder(limits)
         self.say(b"CONNECT\naccept-version:1.2\nhost:/\nlogin:a\npasscode:b\n\n\0")
@@ -186,6 +187,13 @@ class _Conversation:
         self.session.run(self._decoder)
         self.session.output.clear()
 
+    def prepare(self) -> None:
+        """Give the session what its first SEND has asked for."""
+        operation = self.session.take_operation()
+        if not isinstance(operation, ops.PreparePublisher):
+            raise AssertionError("the session did not ask for a channel")
+        self.answer(ops.PublisherPrepared(3, _FRAME_MAX, operation.confirms))
+
     def subscribe(self, mode: bytes) -> Subscription:
         self.say(b"SUBSCRIBE\nid:0\ndestination:/queue/q\nack:%b\n\n\0" % mode)
         operation = self.session.take_operation()
@@ -196,34 +204,37 @@ class _Conversation:
 
 
 def _send() -> Callable[[], object]:
-    conversation, frames = _Conversation(), payload.sends("/topic/orders", _BATCH)
-    conversation.say(frames)
-    conversation.answer(ops.PublisherPrepared(3, _FRAME_MAX, confirms=False))
-
-    def run() -> bytes:
-        conversation.say(frames)
-        return conversation.session.take_publishes()
-
-    return run
+    return _sending(_Conversation(), payload.sends("/topic/orders", _BATCH), confirmed=_BATCH, receipts=0)
 
 
-def _send_and_confirm() -> Callable[[], object]:
-    conversation, frames = _Conversation(), payload.confirmed_sends("/topic/orders", _BATCH)[0]
+def _send_with_receipts() -> Callable[[], object]:
+    frames = payload.confirmed_sends("/topic/orders", _BATCH)[0]
+    return _sending(_Conversation(), frames, confirmed=_BATCH, receipts=_BATCH)
+
+
+def _send_without_confirms() -> Callable[[], object]:
+    ends_with_its_link = _Conversation(Upstream(ride_through=0))
+    return _sending(ends_with_its_link, payload.sends("/topic/orders", _BATCH), confirmed=0, receipts=0)
+
+
+def _sending(conversation: _Conversation, frames: bytes, confirmed: int, receipts: int) -> Callable[[], object]:
     session = conversation.session
     conversation.say(frames)
-    conversation.answer(ops.PublisherPrepared(3, _FRAME_MAX, confirms=True))
+    conversation.prepare()
 
-    def run() -> int:
+    def run() -> tuple[int, int, int]:
         conversation.say(frames)
-        session.take_publishes()
-        session.confirm(session.confirms.last_sequence, True, True)
-        receipts = len(session.output)
+        published, unconfirmed = len(session.take_publishes()), len(session.confirms)
+        if unconfirmed:
+            session.confirm(session.confirms.last_sequence, True, True)
+        sent = len(session.output)
         session.output.clear()
-        return receipts
+        return published, unconfirmed, sent
 
     run()
-    if run() != _BATCH:
-        raise AssertionError("not every SEND had its RECEIPT")
+    published, *found = run()
+    if published < len(frames) or found != [confirmed, receipts]:
+        raise AssertionError("not every SEND was published, confirmed and answered as it should be")
     return run
 
 
@@ -271,8 +282,9 @@ BENCHES: dict[str, Bench] = {
     "amqp: split deliver": Bench(_split_deliveries, _BATCH),
     "amqp: split deliver (pamqp)": Bench(_split_deliveries_with_pamqp, _BATCH),
     "amqp: decode properties": Bench(_decode_properties),
-    "session: SEND": Bench(_send, _BATCH),
-    "session: SEND, and confirm": Bench(_send_and_confirm, _BATCH),
+    "session: SEND, and confirm": Bench(_send, _BATCH),
+    "session: SEND with receipt, and confirm": Bench(_send_with_receipts, _BATCH),
+    "session: SEND, ride_through 0": Bench(_send_without_confirms, _BATCH),
     "session: deliver": Bench(_deliver, _BATCH),
     "session: deliver, and ACK": Bench(_acknowledge, _BATCH),
 }

@@ -91,20 +91,25 @@ class Peer(asyncio.Protocol):
         """Wait until so many frames of a kind have come in all.
 
         Raises:
-            RowError: the server closed before; with ``or_end`` that is all right.
+            RowError: none has come for a minute, or the server closed before; with ``or_end`` that is all right.
         """
-        try:
-            async with asyncio.timeout(_PATIENCE):
-                while self.counts.get(word, 0) < count:
-                    if self.is_lost and or_end:
-                        return
-                    if self.is_lost:
-                        raise RowError(f"the server closed a loading client: {self.error!r}")
-                    self._news.clear()
-                    await self._news.wait()
-        except TimeoutError:
-            got = self.counts.get(word, 0)
-            raise RowError(f"only {got:,} of {count:,} {word.decode().strip()} came in {_PATIENCE:.0f} s") from None
+        while (got := self.counts.get(word, 0)) < count:
+            if self.is_lost and or_end:
+                return
+            if self.is_lost:
+                raise RowError(f"the server closed a loading client: {self.error!r}")
+            try:
+                # On a busy machine all of them may take minutes. Nothing at all for so long is a stall.
+                async with asyncio.timeout(_PATIENCE):
+                    await self._more_than(word, got)
+            except TimeoutError:
+                waited = f"only {got:,} of {count:,} {word.decode().strip()} came, and none for {_PATIENCE:.0f} s"
+                raise RowError(waited) from None
+
+    async def _more_than(self, word: bytes, got: int) -> None:
+        while self.counts.get(word, 0) <= got and not self.is_lost:
+            self._news.clear()
+            await self._news.wait()
 
 
 @dataclass

@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+import itertools
 import json
 import ssl
 from collections.abc import AsyncIterator, Iterator
@@ -17,6 +18,7 @@ from tests.bench.neighbour_run import ERROR, RECEIPT, Peer, Run
 from tests.bench.neighbour_servers import DEDICATED, SHARED, TCP, TLS, WEBSOCKET, Server
 from tests.bench.neighbours import Measured, Waits, main
 from tests.bench.wire import NotMeasurableError, RowError
+from tests.support.virtual_time import run_in_virtual_time
 
 _CALM = Waits.of([1.0, 2.0, 3.0])
 
@@ -150,6 +152,7 @@ def _server(name: str, port: int = 1) -> Server:
         ({"plugin": _done(1.0), "gateway": RowError("no answer")}, 1, "FAILED: RowError('no answer')"),
         ({"plugin": TimeoutError(), "gateway": _done(1.0)}, 1, "FAILED: TimeoutError()"),
         ({"plugin": NotMeasurableError("none"), "gateway": _done(1.0)}, 0, "not measured: none"),
+        ({"plugin": _done(1.0), "gateway": NotMeasurableError("none")}, 1, "not measured: none"),
     ],
 )
 def test_the_program_fails_with_a_row_that_failed_or_missed_its_aim(
@@ -180,6 +183,18 @@ def test_a_row_that_only_the_gateway_has_is_not_asked_of_the_plugin(
     assert measures.asked == [("gateway", "metrics", 1.0)]
 
 
+@pytest.mark.parametrize(("at_rest", "said"), [(True, ""), (False, "gateway still works after 0.5 s of rest")])
+def test_servers_that_do_not_come_to_rest_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], at_rest: bool, said: str
+) -> None:
+    used = itertools.count()
+    monkeypatch.setattr("tests.bench.processes.cpu_seconds", lambda _: 0 if at_rest else next(used))
+    monkeypatch.setattr(neighbours, "_QUIET_WITHIN", 0.5)
+    neighbours._await_quiet(replace(_server(GATEWAY), pids=(1,)))
+    assert capsys.readouterr().err.startswith(said)
+    assert at_rest == (next(used) == 0)
+
+
 # The loading client.
 
 
@@ -208,6 +223,21 @@ async def test_the_loading_client_does_not_wait_for_ever(monkeypatch: pytest.Mon
     monkeypatch.setattr("tests.bench.neighbour_run._PATIENCE", 0.0)
     with pytest.raises(RowError, match="only 0 of 1,000 RECEIPT came"):
         await Peer(websocket=False).expect(RECEIPT, 1000)
+
+
+def test_the_loading_client_waits_as_long_as_something_comes() -> None:
+    async def receipts(pause: float) -> float:
+        loop, peer = asyncio.get_running_loop(), Peer(websocket=False)
+        for number in range(1, 6):
+            loop.call_later(number * pause, peer.data_received, b"RECEIPT\nreceipt-id:1\n\n\0")
+            # Other frames are no answer.
+            loop.call_later(number * 20, peer.data_received, b"MESSAGE\n\n\0")
+        await peer.expect(RECEIPT, 5)
+        return loop.time()
+
+    assert run_in_virtual_time(receipts(50)) == 250
+    with pytest.raises(RowError, match="only 0 of 5 RECEIPT came, and none for 60 s"):
+        run_in_virtual_time(receipts(70))
 
 
 @contextlib.asynccontextmanager

@@ -7,7 +7,7 @@ import asyncio
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,11 +22,14 @@ from tests.support.long_run import FOUND, SUCCESS, status_of
 _MANY: Final = 20
 """Runs in which every check must have found something to check."""
 
+_TOO_FEW: Final = 3
+"""The exit status if nothing was found, but not all runs were made."""
+
 _COUNTED: Final = {Sent: "messages", Confirmed: "receipts", Delivered: "deliveries", Settled: "acknowledgements"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Carry out the runs; 1 if something was found."""
+    """Carry out the runs; 1 if something was found, 3 if nothing was but there was no time for all."""
     options = _parser().parse_args(arguments)
     return status_of(lambda: asyncio.run(_campaign(options)))
 
@@ -38,7 +41,6 @@ async def _campaign(options: argparse.Namespace) -> int:
     async with Campaign.begun(options.ride_through, is_cluster=options.cluster) as campaign:
         for seed in seeds:
             if time.monotonic() > deadline:
-                print(f"stopped after {options.minutes:g} minutes")
                 break
             print(f"seed {seed}: ", end="", flush=True)
             report = await campaign.perform(drawn(seed, options.only, is_cluster=options.cluster))
@@ -49,7 +51,14 @@ async def _campaign(options: argparse.Namespace) -> int:
         # One run need not have everything, but many must.
         unproven = totals.verdict.unproven(Check) if totals.runs >= _MANY else []
         print("\n".join([*campaign.memory(), *totals.lines(), *unproven]))
-    return FOUND if totals.failed or unproven else SUCCESS
+    if totals.failed or unproven:
+        return FOUND
+    if totals.runs < len(seeds):
+        print(
+            f"only {totals.runs} of {len(seeds)} runs were made in {options.minutes:g} minutes: this proves too little"
+        )
+        return _TOO_FEW
+    return SUCCESS
 
 
 @dataclass
@@ -97,13 +106,26 @@ def _tell(report: RunReport, is_cluster: bool) -> None:
         )
 
 
+def _positive(kind: type[float]) -> Callable[[str], float]:
+    def number(text: str) -> float:
+        value = kind(text)
+        # Written so that NaN is refused, too.
+        if not value > 0:
+            raise argparse.ArgumentTypeError(f"{text} is not above 0")
+        return value
+
+    return number
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--runs", type=int, default=200, help="how many; 200 without")
+    parser.add_argument("--runs", type=_positive(int), default=200, help="how many; 200 without")
     parser.add_argument("--first", type=int, default=1, metavar="SEED", help="the first seed; 1 without")
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--only", type=Harm, choices=list(Harm), metavar="FAULT", help="this fault in every run, alone")
-    parser.add_argument("--minutes", type=float, default=30.0, help="the most that all runs may take; 30 without")
+    parser.add_argument(
+        "--minutes", type=_positive(float), default=30.0, help="the most that all runs may take; 30 without"
+    )
     parser.add_argument("--stop", action="store_true", help="stop at the first finding")
     parser.add_argument("--cluster", action="store_true", help="with three nodes, which are killed one after the other")
     parser.add_argument("--ride-through", default=RIDE_THROUGH, metavar="TIME", help="the gateway's key")

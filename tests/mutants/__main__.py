@@ -27,6 +27,8 @@ _RESULT: Final = re.compile(r"^\s+(gateway\.\S+__mutmut_[0-9]+): (.+)$", re.MULT
 # A mutant of lines that no test runs survives, too.
 _SURVIVED: Final = ("survived", "no tests")
 _UNTRIED: Final = ("not checked", "check was interrupted by user")
+# Fewer tried mutants prove nothing, unless there are no more.
+_LEAST: Final = 100
 # Where mutmut keeps its copies of the code; mutants in a batch for each process; seconds that it may take to stop.
 _MADE: Final = Path("mutants")
 _BATCH: Final = 100
@@ -42,28 +44,41 @@ class Change:
     """What a mutant changes, without line numbers, so that it is known again."""
 
     file: str
+    function: str
     was: tuple[str, ...]
     becomes: tuple[str, ...]
 
     def __str__(self) -> str:
-        lines = [self.file, *(f"  - {line}" for line in self.was), *(f"  + {line}" for line in self.becomes)]
+        lines = [
+            f"{self.file}, {self.function}",
+            *(f"  - {line}" for line in self.was),
+            *(f"  + {line}" for line in self.becomes),
+        ]
         return "\n".join(lines)
 
 
-def change_of(diff: str) -> Change:
-    """The change that a unified diff shows."""
+def change_of(name: str, diff: str) -> Change:
+    """The change that the unified diff of a mutant shows."""
     lines = diff.splitlines()
     file = next((line[4:].split("\t")[0] for line in lines if line.startswith("--- ")), "")
     body = [line for line in lines if not line.startswith(("---", "+++"))]
     was, becomes = (tuple(line[1:].strip() for line in body if line.startswith(sign)) for sign in "-+")
-    return Change(file, was, becomes)
+    return Change(file, function_of(name), was, becomes)
+
+
+def function_of(name: str) -> str:
+    """The function that a mutant changes, such as ``Class.method``; mutmut writes xǁClassǁmethod, or x_function."""
+    mangled = name.rpartition(".")[2].rpartition("__mutmut_")[0]
+    return mangled.removeprefix("xǁ").replace("ǁ", ".") if "ǁ" in mangled else mangled.removeprefix("x_")
 
 
 def argued(text: str) -> dict[Change, str]:
     """The survivors that may be, with the reasons."""
     entries = tomllib.loads(text).get("mutant", [])
     return {
-        Change(each["file"], tuple(each["was"].splitlines()), tuple(each["becomes"].splitlines())): each["because"]
+        Change(
+            each["file"], each["function"], tuple(each["was"].splitlines()), tuple(each["becomes"].splitlines())
+        ): each["because"]
         for each in entries
     }
 
@@ -112,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 1
         random.Random(given.seed).shuffle(names)  # noqa: S311 - to be repeated, not to be kept secret
         print(f"{len(names)} mutants, seed {given.seed}, for {given.seconds:.0f} seconds", flush=True)
-        return report(_tried(names, given.seconds, given.processes))
+        return report(_tried(names, given.seconds, given.processes), min(_LEAST, len(names)))
     except MutmutError as error:
         print(str(error)[-3000:], file=sys.stderr)
         print("mutants: mutmut failed; do the tests pass without mutants?", file=sys.stderr)
@@ -143,19 +158,19 @@ def _tried(names: Sequence[str], seconds: float, processes: int) -> dict[str, st
     return found
 
 
-def report(found: dict[str, str]) -> int:
-    """Print what became of the mutants; 1 if one survived without a reason, or if none was tried."""
-    if not found:
-        print("mutants: none was tried", file=sys.stderr)
-        return 1
+def report(found: dict[str, str], least: int) -> int:
+    """Print what became of the mutants; 1 if one survived without a reason, or if fewer than ``least`` were tried."""
     reasons = argued(ARGUED.read_text("utf-8"))
-    survivors = {name: change_of(mutmut("show", name)) for name, status in found.items() if status in _SURVIVED}
+    survivors = {name: change_of(name, mutmut("show", name)) for name, status in found.items() if status in _SURVIVED}
     open_ones = {name: change for name, change in survivors.items() if change not in reasons}
     for name, change in open_ones.items():
         print(f"{name}\n{change}\n")
     print(", ".join(f"{count} {status}" for status, count in sorted(Counter(found.values()).items())))
     print(f"of {len(found)} mutants {len(survivors)} survived, {len(survivors) - len(open_ones)} of them argued")
-    return int(bool(open_ones))
+    has_enough = len(found) >= least
+    if not has_enough:
+        print(f"mutants: only {len(found)} were tried, and {least} are the least", file=sys.stderr)
+    return int(bool(open_ones) or not has_enough)
 
 
 def _parser() -> argparse.ArgumentParser:

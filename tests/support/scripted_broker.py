@@ -63,8 +63,11 @@ class ScriptedBroker:
         self.link_latency = 0.0
         # Whether no broker answers any more who wants to open a link.
         self.is_gone = False
-        # The methods that came, by name.
+        # How many channels a link may have.
+        self.channel_max = 2047
+        # The methods that came, by name, and the channel of the last one.
         self.methods: list[str] = []
+        self.channel = 0
         self.script: Callable[[Link, Frame], Frame | None] = lambda link, method: usual_answer(method)
 
     async def open_link(self, virtual_host: VirtualHost, credentials: Credentials, purpose: str, *more: object) -> Link:
@@ -83,7 +86,9 @@ class ScriptedBroker:
             write=lambda data: self._read(link, data),
         )
         connection = SimpleNamespace(close=partial(self._close, link))
-        link.opened(cast(Any, connection), cast(Any, SimpleNamespace(transport=transport)), Tuning(131072, 2047))
+        link.opened(
+            cast(Any, connection), cast(Any, SimpleNamespace(transport=transport)), Tuning(131072, self.channel_max)
+        )
         self.links.append(link)
         return link
 
@@ -92,6 +97,7 @@ class ScriptedBroker:
             length, channel, method = cast("tuple[int, int, Frame]", pamqp.frame.unmarshal(data))
             data = data[length:]
             self.methods.append(method.name)
+            self.channel = channel
             answer = self.script(link, method)
             if answer is not None:
                 frame = pamqp.frame.marshal(answer, channel)

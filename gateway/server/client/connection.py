@@ -13,6 +13,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Final, cast
 
 from gateway.config.listener_settings import Listener
@@ -246,7 +247,8 @@ class ClientConnection(StompProtocol):
         if not self._is_closed:
             self._bridge.client_gone()
             self.session.release(Hold.CLIENT_WRITE)
-            self._advance_paced()
+            # Not in this round: that took its time if the session has thousands of subscriptions.
+            self._advance_paced(at_once=False)
 
     def violated(self, reason: str) -> None:
         """The client broke the protocol below STOMP. What it sent before is carried out, then it gets an ERROR."""
@@ -299,11 +301,15 @@ class ClientConnection(StompProtocol):
             return self._waits_for_turn and not self._is_closed
         return True
 
-    def _advance_paced(self) -> None:
-        """Advance when there is time for it in a round of the event loop: now, or once however often this is called."""
+    def _advance_paced(self, *, at_once: bool = True) -> None:
+        """Advance when there is time for it in a round of the event loop, once however often this is called.
+
+        ``at_once``: it may be this round.
+        """
         if not self._is_queued:
             self._is_queued = True
-            self._context.paced.do(self, self._paced_turn)
+            paced = self._context.paced
+            (paced.do if at_once else paced.later)(self, self._paced_turn)
 
     def _paced_turn(self) -> None:
         self._is_queued = False
@@ -499,6 +505,7 @@ class ClientConnection(StompProtocol):
             self._bridge.release,
             self._report_end,
             self._close_output,
+            self._forget_input,
         ):
             guarded(self, step)
 
@@ -506,12 +513,17 @@ class ClientConnection(StompProtocol):
         reason = self.session.close_reason
         parts = self.stats.ended(reason)
         self._log.ended(reason)
-        self._write_end(parts)
+        self._end_in_parts(chain(parts, self.session.subscriptions.dismantle()))
 
-    def _write_end(self, parts: Iterator[None]) -> None:
-        """Write the first part of the session's end into the journal now, the others when there is time."""
+    def _forget_input(self) -> None:
+        """Free what the client has sent. Python finds the connection itself, which is in a circle, only later."""
+        self._decoder = Decoder(self._decoder.limits)
+        self.session.forget_frames()
+
+    def _end_in_parts(self, parts: Iterator[None]) -> None:
+        """Do the first part of what is left to do now, such as lines of the journal; the others when there is time."""
         for _ in parts:
-            self._context.paced.do(self, partial(self._write_end, parts))
+            self._context.paced.do(self, partial(self._end_in_parts, parts))
             return
 
     def _close_output(self) -> None:

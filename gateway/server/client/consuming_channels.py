@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from functools import partial
 from typing import Protocol
 
@@ -148,12 +149,11 @@ class ConsumingChannels:
             channels.append(self._control)
         self._control = None
         self._by_subscription.clear()
-        slots = asyncio.Semaphore(CLOSING_AT_ONCE)
         remaining = iter(channels)
 
         async def close_remaining() -> None:
             for channel in remaining:
-                async with channel.link.closing if self.is_released else slots:
+                async with channel.link.closing if self.is_released else nullcontext():
                     await self.close(channel)
 
         await asyncio.gather(*(close_remaining() for _ in channels[:CLOSING_AT_ONCE]))

@@ -84,6 +84,8 @@ class OpenListener:
         self._sockets: list[socket.socket] = []
         self._accepting: set[asyncio.Task[None]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        # Their tasks have not run yet.
+        self._unbegun: set[socket.socket] = set()
         self._log_limiter = log_limiter or LogRateLimiter(self._loop.time)
         counter: Counter[str] = Counter() if refused is None else refused
         self._handshakes = Handshakes(self._address, self._loop.time, self._log_limiter, counter)
@@ -118,11 +120,10 @@ class OpenListener:
         for each in self._sockets:
             _ = self._spawn(self._accept_all(each), self._accepting)
 
-    async def change(self, listener: Listener, make_protocol: MakeProtocol) -> None:
+    def change(self, listener: Listener, make_protocol: MakeProtocol) -> None:
         """Use other settings, for the same address, for new connections. No connection is lost.
 
-        Raises:
-            OSError: a TLS file cannot be used, or there is no file descriptor left; nothing has changed.
+        Their TLS context is held by who calls (`TlsContexts.prepare`), so that no file is read here, and nothing fails.
         """
         self._treatment = self._treat(listener, make_protocol)
         for each in self._sockets:
@@ -153,14 +154,35 @@ class OpenListener:
             for _ in range(_MAX_ACCEPTED_PER_TURN):
                 connection, accepted = await self._accept(listening)
                 try:
-                    await self._handshakes.wait_for_room(self.settings.max_handshakes)
+                    has_room = await self._handshakes.has_room(self.settings.max_handshakes, accepted.peer.host)
                 except asyncio.CancelledError:
                     connection.close()
                     raise
-                task = self._spawn(self._prepare(connection, accepted, self._treatment), self._tasks)
-                self._handshakes.begin(accepted.connection, task, accepted.peer.host)
+                if has_room:
+                    self._begin(connection, accepted)
+                else:
+                    connection.close()
+                    accepted.on_closed()
             # asyncio's own loop accepts without a pause as long as connections wait; uvloop gives turns.
             await asyncio.sleep(0)
+
+    def _begin(self, connection: socket.socket, accepted: AcceptedConnection) -> None:
+        preparing = self._prepare(connection, accepted, self._treatment)
+        task = self._spawn(preparing, self._tasks)
+        self._handshakes.begin(accepted.connection, task, accepted.peer.host)
+
+        self._unbegun.add(connection)
+
+        # Here, since a task that is cancelled before it runs never comes to its own `finally`.
+        def done(task: asyncio.Task[None]) -> None:
+            self._handshakes.end(accepted.connection)
+            if task.cancelled():
+                accepted.on_closed()
+            if connection in self._unbegun:
+                self._unbegun.remove(connection)
+                connection.close()
+
+        task.add_done_callback(done)
 
     async def _accept(self, listening: socket.socket) -> tuple[socket.socket, AcceptedConnection]:
         """The next connection that could be accepted."""
@@ -181,6 +203,7 @@ class OpenListener:
 
     async def _prepare(self, connection: socket.socket, accepted: AcceptedConnection, treatment: _Treatment) -> None:
         """Read the PROXY header and do the TLS handshake; a failure ends this connection only."""
+        self._unbegun.remove(connection)
         deadline = accepted.accepted_at + treatment.settings.login_timeout
         try:
             client = await self._read_proxy_header(connection, accepted, treatment, deadline)
@@ -191,12 +214,6 @@ class OpenListener:
         except TooManyConnectionsError as error:
             accepted.on_closed()
             self._refuse(connection, treatment, error)
-        except asyncio.CancelledError:
-            # Whoever cancels has a reason to end the connection. Its socket is closed where the task has waited.
-            accepted.on_closed()
-            raise
-        finally:
-            self._handshakes.end(accepted.connection)
 
     async def _read_proxy_header(
         self, connection: socket.socket, accepted: AcceptedConnection, treatment: _Treatment, deadline: float

@@ -24,6 +24,7 @@ from gateway.server.periodic_timer import PeriodicTimer
 from gateway.server.process.drain import drain_clients
 from gateway.server.process.listeners import ListenerChanges, Listeners
 from gateway.server.process.logs import configure_logs
+from gateway.server.process.memory_trim import MemoryTrim, find_trim
 from gateway.server.process.readiness import Readiness, ReadinessProbe
 from gateway.server.process.reload import Reload
 from gateway.server.stats import GatewayStats, ReloadStats
@@ -108,6 +109,7 @@ class Gateway:
         )
         # Connections with a session.
         self.clients = self._context.clients
+        self._memory = MemoryTrim(self.stats.count_ended, lambda: not self.clients, self._loop.time, find_trim())
         self._listeners = Listeners(self._context, self.tls_contexts)
         # Reads the configuration again, for whom it names; None if it came from no file. `serve` sets it.
         self.reload: Callable[[str], Awaitable[Reload]] | None = None
@@ -244,6 +246,7 @@ class Gateway:
         guarded(self, self.limits.forget_idle)
         guarded(self, self.pool.drain.sweep)
         guarded(self, self.pool.close_idle)
+        guarded(self, self._memory.sweep)
 
     def failed(self, error: Exception) -> None:
         """A fault in work that belongs to no session: it is logged, and done again the next time."""
@@ -278,7 +281,7 @@ class Gateway:
         # These now include the clients from before.
         for client in tuple(self._context.closing):
             guarded(client, client.abort)
-        await all_done(self, self.pool.close(), self._readiness.close())
+        await all_done(self, self.pool.close(), self._readiness.close(), self._memory.close())
         if self._following is not None:
             self._following.cancel()
             await asyncio.wait([self._following])

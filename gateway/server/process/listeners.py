@@ -104,7 +104,7 @@ class Listeners:
         opened = await self.open(new)
         changed = [(one, listener) for one, listener in kept if listener != one.settings]
         for one, listener in changed:
-            await one.change(listener, self._maker(listener, self._open[one]))
+            one.change(listener, self._maker(listener, self._open[one]))
         for one in left:
             self._close(one)
         return ListenerChanges(

@@ -79,3 +79,13 @@ async def test_a_request_gives_more_time(monkeypatch: pytest.MonkeyPatch) -> Non
         server.http_timeouts.response_made(transport)
         assert await _read(reader) == b""
         writer.close()
+
+
+async def test_a_response_that_is_never_made_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_timeouts, "_RESPONSE", 0.05)
+    async with within(), (server := _TimedServer()) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        server.http_timeouts.request_complete(await server.made.get())
+        async with asyncio.timeout(http_timeouts._FIRST_REQUEST / 2):
+            assert await _read(reader) == b""
+        writer.close()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import cast
 
 import structlog
 
@@ -130,3 +133,18 @@ def test_lines_about_links_count_for_the_clients_address_or_for_the_login_that_s
     assert limits.for_link("", "/", "a") == limits.for_link("", "/", "b") == limits.for_link("", "x", "a") == 0
     assert limits.for_link("", "/", "a") is None
     assert limits.left_out == 3
+
+
+def test_what_nobody_handles_is_logged_by_the_event_loop_and_not_endlessly() -> None:
+    told: list[dict[str, object]] = []
+    loop = cast(asyncio.AbstractEventLoop, SimpleNamespace(default_exception_handler=told.append))
+    clock = Clock()
+    limits = LogLimits(Logging(), clock)
+    for _ in range(1000):
+        limits.unhandled(loop, {"message": "a fault"})
+    count = len(told)
+    assert 0 < count < 1000
+    assert all(each == {"message": "a fault"} for each in told)
+    clock.now += 1e6
+    limits.unhandled(loop, {"message": "a fault"})
+    assert told[count] == {"message": "a fault", "left_out": 1000 - count}

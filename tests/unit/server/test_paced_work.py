@@ -52,6 +52,19 @@ async def test_much_work_leaves_others_their_rounds_and_keeps_its_order() -> Non
     assert rounds > 10
 
 
+async def test_work_for_each_of_many_is_done_in_as_many_rounds_as_it_takes() -> None:
+    work, done = PacedWork(_Clock()), list[int]()
+    work.do_each((_Owner(), partial(done.append, number)) for number in range(100))
+    rounds = 0
+    while len(done) < 100:
+        before = len(done)
+        await asyncio.sleep(0)
+        rounds += 1
+        assert 0 < len(done) - before < 10
+    assert done == list(range(100))
+    assert rounds > 10
+
+
 async def test_what_work_causes_waits_behind_the_rest() -> None:
     work, done = PacedWork(_Clock()), list[str]()
 

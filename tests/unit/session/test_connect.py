@@ -6,7 +6,7 @@ from pydantic import SecretStr
 from gateway.config.virtual_host import User, VirtualHost
 from gateway.errors import StompError
 from gateway.session import ops
-from gateway.session.connect import negotiate_version, read_connect
+from gateway.session.connect import ClientFacts, negotiate_version, read_connect
 from gateway.stomp.headers import trim_values
 from tests.support.playbook import Playbook
 
@@ -185,6 +185,15 @@ def test_an_error_for_connect_names_its_receipt_whatever_is_wrong() -> None:
     [
         (ops.LoginFailed(541, "INTERNAL_ERROR - no"), "ERROR Bad CONNECT: INTERNAL_ERROR - no"),
         (
+            ops.BrokerUnreachable(),
+            "ERROR Upstream unavailable: The message broker cannot be reached; try again later.",
+        ),
+        (
+            ops.SessionRefused("The user a", 5),
+            "ERROR Session limit reached: "
+            "The user a has 5 sessions, as many as are allowed; close one, or try again later.",
+        ),
+        (
             ops.TooManyFailedLogins(30),
             "ERROR Too many failed logins: Too many logins from this address have failed; try again in 30 seconds.",
         ),
@@ -213,3 +222,10 @@ def test_a_topic_gets_an_exclusive_queue_from_a_broker_that_refuses_others(
     assert isinstance(operation, ops.Subscribe)
     assert operation.queue is not None
     assert operation.queue.exclusive is exclusive
+
+
+def test_a_certificate_without_a_user_is_refused_by_its_name() -> None:
+    play = Playbook()
+    play.session.set_client(ClientFacts(certificate_name="alice"))
+    play.client("CONNECT", "accept-version:1.2")
+    assert play.said() == ["ERROR Bad CONNECT: Access refused for user 'alice'"]

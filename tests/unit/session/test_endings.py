@@ -260,3 +260,20 @@ def test_what_a_client_that_is_behind_may_never_read_is_not_settled(play: Playbo
     assert play.settled() == []
     assert play.asked() is not None
     assert play.said() == ["MESSAGE 1 #1 "]
+
+
+def test_a_session_that_is_over_keeps_no_frames() -> None:
+    play = Playbook()
+    play.connect()
+    _send(play, "r1")
+    play.client("BEGIN", "transaction:t")
+    play.client("SEND", "destination:/topic/t", "transaction:t", body=b"x" * 1000)
+    play.client("BEGIN", "transaction:c")
+    play.client("SEND", "destination:/topic/t", "transaction:c", body=b"x" * 1000)
+    play.client("COMMIT", "transaction:c")
+    session = play.session
+    assert (len(session.confirms), session.open_transactions) == (2, 1)
+    session.client_gone()
+    session.forget_frames()
+    assert (len(session.confirms), session.confirms.unconfirmed_bytes, session.open_transactions) == (0, 0, 0)
+    assert (session.take_publishes(), session.output) == (b"", [])

@@ -1,11 +1,16 @@
 """A mandatory SEND: what is asked of the broker, and whom the message belongs to that it gives back."""
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
 from gateway.amqp.splitter import Return
 from gateway.config.virtual_host import ConfirmWindow, VirtualHost
 from gateway.errors import CloseReason
+from gateway.session.connect import ClientFacts
 from gateway.session.context import Hold, State
+from gateway.session.observer import SessionObserver
 from tests.support.playbook import Playbook, ack_id, deliver, stomp
 
 NOWHERE = "No queue gets the message for '{}': NO_ROUTE"
@@ -199,3 +204,20 @@ def test_disconnect_waits_for_the_confirm_of_what_came_back() -> None:
     play.confirm(2)
     assert play.said() == [refusal("/topic/t", "r")]
     assert play.asked() is not None
+
+
+def test_a_returned_message_that_the_observer_has_passed_over_is_not_told_of() -> None:
+    """A journal with samples of messages."""
+    told: list[object] = []
+    counter = SimpleNamespace(sent=lambda size, receipt: None, confirmed=lambda *what: told.append(what))
+    observer = SimpleNamespace(sends=lambda cached, headers: counter, used=lambda what: None)
+    play = Playbook()
+    play.session.set_client(ClientFacts(), lambda: cast(SessionObserver, observer))
+    play.connect()
+    play.client("SEND", "destination:/queue/q", "mandatory:true", "receipt:r")
+    play.prepare()
+    play.published()
+    play.return_message("", "q", receipt="r")
+    play.confirm(1)
+    assert play.said()[0].startswith("ERROR for r Unroutable message")
+    assert told == []

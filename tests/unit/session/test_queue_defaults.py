@@ -135,3 +135,8 @@ def test_a_stream_is_known_as_one_also_where_a_send_declared_it() -> None:
     assert isinstance(operation, ops.Subscribe)
     assert operation.queue is None
     assert operation.needs_pausable_link
+
+
+def test_a_client_that_names_the_type_that_is_meant_anyway_gets_all_arguments() -> None:
+    found = sent(playing("/queue/*", BOUNDED), "/queue/q", "x-queue-type:classic").arguments
+    assert found == {"x-queue-type": "classic", **BOUNDED}

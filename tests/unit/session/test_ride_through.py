@@ -1,6 +1,10 @@
 """A session outlives the loss of a link: what it asks for, what it sends again, and what its client hears."""
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
+from pamqp.header import ContentHeader
 
 from gateway.config.virtual_host import ConfirmWindow, VirtualHost
 from gateway.errors import CloseReason
@@ -8,6 +12,7 @@ from gateway.session import ops
 from gateway.session.context import Hold
 from gateway.session.queues import QueueSpec
 from gateway.session.subscription import Subscription
+from gateway.session.traffic import DeliveryCounter
 from tests.support.playbook import (
     ENDS_WITH_ITS_LINK,
     FRAME_MAX,
@@ -141,6 +146,38 @@ def test_what_is_not_confirmed_is_published_again_in_order_before_anything_new(p
     assert play.said() == ["RECEIPT r4", "RECEIPT r1", "RECEIPT r5"]
     play.confirm(4)
     assert play.said() == []
+
+
+def test_what_is_published_again_has_the_receipt_among_its_headers_as_before(play: Playbook) -> None:
+    """A broker that returns it names it by that."""
+    play.client("SEND", "destination:/topic/t", "receipt:r1", "x:y")
+    play.prepare()
+    before = play.session.take_publishes()
+    assert b"\x07receiptS\0\0\0\x02r1" in before
+    play.recover(play.lose(publishing=True))
+    again = [found for _, found in amqp_frames(play.session.take_publishes())]
+    assert [found.properties.headers for found in again if isinstance(found, ContentHeader)] == [
+        found.properties.headers for _, found in amqp_frames(before) if isinstance(found, ContentHeader)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "headers", "can"),
+    [
+        (VirtualHost(name="/"), (), True),
+        (VirtualHost(name="/"), ("auto-delete:true",), False),
+        (VirtualHost(name="/"), ("exclusive:true",), False),
+        (ENDS_WITH_ITS_LINK, (), False),
+    ],
+)
+def test_a_session_moves_to_another_link_if_it_can_bring_everything_back(
+    settings: VirtualHost, headers: tuple[str, ...], can: bool
+) -> None:
+    play = Playbook(settings)
+    play.connect()
+    subscription = play.subscribe("1", "/queue/q", *headers)
+    assert play.session.can_leave([subscription]) is can
+    assert play.session.can_leave([]) is (settings is not ENDS_WITH_ITS_LINK)
 
 
 def test_what_is_published_again_fits_the_frames_of_the_new_link(play: Playbook) -> None:
@@ -305,6 +342,19 @@ def test_what_the_broker_does_not_take_until_the_time_is_up_gets_its_error_and_t
     assert not play.session.holds
 
 
+def test_a_session_whose_channel_does_not_come_back_is_told_what_began_it(play: Playbook) -> None:
+    unsettled(play)
+    sending(play, ("/topic/a", "r1", "1"))
+    play.confirm(1, accepted=False)
+    for _ in range(2):
+        assert isinstance(play.asked(), ops.Recover)
+        play.broker(ops.RecoveryFailed())
+    assert play.said() == [
+        REJECTED.format("r1", "/topic/a"),
+        "ERROR connection_forced: CONNECTION_FORCED - the broker took no message",
+    ]
+
+
 def test_a_message_that_is_refused_again_has_no_more_time(play: Playbook) -> None:
     unsettled(play)
     sending(play, ("/topic/a", "r1", "1"))
@@ -461,6 +511,16 @@ def test_what_was_settled_and_not_written_is_not_written_to_another_channel(play
     play.said()
 
 
+def test_what_the_client_acknowledges_is_still_left_to_it(play: Playbook) -> None:
+    subscription = play.subscribe("1", "/queue/q", "ack:client")
+    play.recover(play.lose(subscription))
+    for tag in (1, 2, 3):
+        deliver(subscription, tag)
+    play.session.settle_auto_acks()
+    assert play.settled() == []
+    play.said()
+
+
 def test_automatic_acknowledgement_goes_on_with_the_new_channel(play: Playbook) -> None:
     subscription = play.subscribe()
     deliver(subscription, 1)
@@ -494,6 +554,31 @@ def test_the_counters_go_on(play: Playbook) -> None:
     assert (stats.acknowledged, stats.requeued, stats.outstanding) == (2, 1, 0)
     play.said()
     play.settled()
+
+
+def test_the_observer_learns_which_deliveries_went_with_the_channel(play: Playbook) -> None:
+    told: list[object] = []
+    counter = SimpleNamespace(
+        delivered=lambda *what: None, settled=lambda *what: None, lost=lambda *what: told.append(what)
+    )
+    subscription = play.subscribe("1", "/queue/q", "ack:client-individual")
+    subscription.set_counter(cast(DeliveryCounter, counter))
+    for tag in (1, 2, 3):
+        deliver(subscription, tag)
+    play.client("ACK", f"id:{ack_id(subscription, 1)}")
+    play.lose(subscription)
+    assert told == [(3, 2)]
+    play.said()
+    play.settled()
+
+
+def test_a_stream_that_is_made_anew_is_read_from_its_beginning(play: Playbook) -> None:
+    subscription = play.subscribe("1", "/queue/q", "ack:client", "prefetch-count:10", "x-stream-offset:next")
+    subscription.deliver(1, False, TO_QUEUE, OF_STREAM, b"x")
+    play.said()
+    subscription.queue_gone()
+    (request,) = play.lose(subscription).subscriptions
+    assert request.arguments == {"x-stream-offset": 0}
 
 
 def test_a_stream_goes_on_behind_the_last_message_that_came(play: Playbook) -> None:
@@ -604,6 +689,13 @@ def test_the_queue_of_a_transactions_message_is_declared_again_before_it_is_publ
 
 
 # Operations that the loss interrupts.
+
+
+def test_an_interrupted_operation_ends_a_session_that_ends_with_its_link(mortal: Playbook) -> None:
+    mortal.client("SUBSCRIBE", "id:1", "destination:/queue/q", "receipt:r")
+    mortal.asked()
+    mortal.broker(ops.OperationInterrupted(320, "CONNECTION_FORCED - gone"))
+    assert mortal.said() == [LOST]
 
 
 def test_an_interrupted_operation_is_asked_for_again(play: Playbook) -> None:

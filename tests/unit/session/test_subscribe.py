@@ -141,9 +141,11 @@ def test_numbers_that_are_none_are_errors_for_every_kind_of_destination(destinat
 
 
 def test_names_that_are_no_text_are_errors() -> None:
-    for given in ({b"destination": b"/amq/queue/\xff"}, {b"destination": b"/topic/\xff"}):
-        with pytest.raises(StompError, match="Invalid header"):
-            read_subscribe({b"id": b"1", **given}, FRESH, VirtualHost(name="/"), QueueRules())
+    for destination in (b"/amq/queue/\xff", b"/topic/\xff", b"/exchange/\xff/key"):
+        with pytest.raises(StompError, match="Invalid header") as caught:
+            read_subscribe({b"id": b"1", b"destination": destination}, FRESH, VirtualHost(name="/"), QueueRules())
+        assert caught.value.message == "Invalid header"
+        assert caught.value.body == b"The value of 'destination' must be UTF-8 to name something on the broker.\n"
 
 
 # UNSUBSCRIBE.

@@ -1,13 +1,18 @@
 """The subscriptions of a session, and which delivery an acknowledgement means."""
 
+import gc
+from collections.abc import Iterator
+
 import pytest
 
 from gateway.errors import StompError
+from gateway.session import ops
 from gateway.session.context import SessionContext
 from gateway.session.delivery_ledger import AckMode
+from gateway.session.queues import QueueSpec
 from gateway.session.subscribe import AckHandler
 from gateway.session.subscription import Subscription, Subscriptions
-from tests.support.playbook import OF_STREAM, TO_QUEUE, deliver, settlements_in_words
+from tests.support.playbook import OF_STREAM, TO_QUEUE, Playbook, deliver, settlements_in_words, stomp
 
 SESSION = b"session-x"
 
@@ -179,3 +184,59 @@ def test_a_subscription_is_current_only_as_long_as_no_other_has_its_place() -> N
     known = Acknowledgements(one)
     assert (known.subscriptions.is_current(one), known.subscriptions.is_current(other)) == (True, False)
     assert known.subscriptions.get(b"T_1") is one
+
+
+@pytest.fixture
+def no_search() -> Iterator[None]:
+    """Python does not look for garbage: what nothing refers to is gone all the same, unless it refers to itself."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def alive() -> int:
+    return sum(isinstance(each, Subscription) for each in gc.get_objects())
+
+
+def subscribed(play: Playbook, count: int) -> None:
+    play.data(b"".join(stomp("SUBSCRIBE", f"id:{n}", f"destination:/queue/{n}") for n in range(count)))
+    while (operation := play.asked()) is not None:
+        assert isinstance(operation, ops.Subscribe), operation
+        play.subscribed(operation)
+
+
+@pytest.mark.usefixtures("no_search")
+def test_a_subscription_that_has_ended_is_gone_without_a_search_for_garbage(play: Playbook) -> None:
+    before = alive()
+    subscribed(play, 3)
+    assert alive() == before + 3
+    play.data(stomp("UNSUBSCRIBE", "id:1"))
+    operation = play.asked()
+    assert isinstance(operation, ops.Unsubscribe)
+    play.broker(ops.Unsubscribed(), operation)
+    del operation
+    assert alive() == before + 2
+
+
+@pytest.mark.usefixtures("no_search")
+def test_a_session_that_is_over_lets_go_of_its_subscriptions_a_part_at_a_time(play: Playbook) -> None:
+    before, count = alive(), 500
+    subscribed(play, count)
+    play.session.client_gone()
+    left = [alive() - before for _ in play.session.subscriptions.dismantle()]
+    assert left == [300, 100, 0]
+
+
+def test_a_queue_that_is_only_consumed_is_declared_by_the_first_send(play: Playbook) -> None:
+    play.subscribe("1", "/amq/queue/q")
+    play.client("SEND", "destination:/queue/q")
+    assert play.prepare().queue == QueueSpec("q", durable=True)
+    play.published()
+
+
+def test_the_queue_of_a_reply_to_has_the_window_of_automatic_acknowledgement(play: Playbook) -> None:
+    play.client("SEND", "destination:/topic/t", "reply-to:/temp-queue/r")
+    operation = play.asked()
+    assert isinstance(operation, ops.Subscribe)
+    assert operation.prefetch == 2000

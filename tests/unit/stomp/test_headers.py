@@ -70,6 +70,7 @@ def test_booleans(value: bytes | None, meaning: bool | None) -> None:
         (b"1.0", None),
         (b"1e3", None),
         (b"0x1", None),
+        (b"X1", None),
         (b"\t1", None),
         (b"1\n", None),
         (b"1_000", None),

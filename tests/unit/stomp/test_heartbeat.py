@@ -61,6 +61,11 @@ def test_a_client_counts_as_gone_two_to_three_intervals_after_its_last_byte(
     assert closes_at(interval, last_byte) == closed
 
 
+def test_a_client_that_says_nothing_at_all_has_two_intervals() -> None:
+    monitor = HeartbeatMonitor()
+    assert [monitor.tick(heard=False) for _ in range(3)] == [False, True, True]
+
+
 def test_a_client_that_misses_one_interval_now_and_then_stays() -> None:
     monitor = HeartbeatMonitor()
     assert not any(monitor.tick(heard=check % 2 == 0) for check in range(100))

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 import pamqp.frame
+import pytest
 from pamqp import commands
 from pamqp.base import Frame
 
@@ -70,6 +71,17 @@ def test_subscribes_under_way_when_the_link_is_lost_come_back() -> None:
     play(scene)
 
 
+def test_subscribes_that_find_the_link_full_wait_together_for_one_more() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        broker.channel_max, broker.link_latency = 5, 1
+        await client.say(*subscribes(20), seconds=20)
+        assert receipts(client) == list(range(20))
+        assert [link.channels for link in broker.links] == [5, 5, 5, 5]
+        assert not client.session.holds
+
+    play(scene)
+
+
 def test_a_session_that_ends_with_subscribes_under_way_closes_all_its_channels() -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
         await client.say(*subscribes(20), seconds=0.003)
@@ -78,6 +90,44 @@ def test_a_session_that_ends_with_subscribes_under_way_closes_all_its_channels()
         assert broker.methods.count("Channel.Close") == broker.methods.count("Channel.Open") > 8
         assert client.released == ["login", "links"]
         assert not any(link.channels for link in broker.links)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("are_gone", [False, True], ids=["one disconnects", "two are gone"])
+def test_few_channels_close_at_a_time(are_gone: bool) -> None:
+    """Those of one session that ends, or of all together whose clients are gone; others have their turn meanwhile."""
+
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        other = BridgedClient(broker, client.session.settings, client)
+        await other.connect()
+        for each in (client, other):
+            await each.say(*subscribes(20))
+        answers: list[Callable[[], None]] = []
+
+        def script(link: Link, method: Frame) -> Frame | None:
+            if isinstance(method, commands.Channel.Close):
+                channel = broker.channel
+                answers.append(lambda: broker.tell(link, pamqp.frame.marshal(commands.Channel.CloseOk(), channel)))
+                return None
+            return usual_answer(method)
+
+        broker.script = script
+        if are_gone:
+            client.leave()
+            other.leave()
+        else:
+            await client.say("DISCONNECT\n\n")
+        closed = 0
+        while answers or not closed:
+            await asyncio.sleep(1)
+            assert len(answers) == min(4, (40 if are_gone else 20) - closed)
+            for answer in answers[:]:
+                answers.remove(answer)
+                answer()
+                closed += 1
+            await asyncio.sleep(0.1)
+        assert closed == (40 if are_gone else 20)
 
     play(scene)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import struct
+import tracemalloc
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +31,8 @@ from gateway.server.paced_work import PacedWork
 from gateway.server.process.gateway import Gateway
 from gateway.server.stats import GatewayStats
 from gateway.server.tls_contexts import TlsContexts
+from gateway.session.delivery_ledger import AckMode
+from gateway.session.subscription import Subscription
 from tests.support.deadline import PATIENCE, until, within
 from tests.support.stomp_client import StompClient, encoded
 
@@ -455,3 +459,45 @@ async def _reset_at_once() -> None:
 
     await until(sessions, lambda count: count == 0)
     await gateway.stop()
+
+
+async def test_the_end_of_a_session_whose_client_is_lost_waits_for_another_round() -> None:
+    connections = Connections()
+    client, _ = connections.accept(connections.clock.now)
+    client.connection_lost(None)
+    assert not client.is_closed
+    await asyncio.sleep(0)
+    assert client.is_closed
+
+
+async def test_a_session_that_has_ended_lets_go_of_its_subscriptions_when_there_is_time() -> None:
+    paced = BusyRounds()
+    connections = Connections(paced=paced)
+    client, _ = connections.accept(connections.clock.now)
+    subscriptions = client.session.subscriptions
+    for number in range(500):
+        tag = b"T_%d" % number
+        subscriptions.add(Subscription(tag, tag[2:], AckMode.AUTO, b"session-x"), "q")
+    client.abort()
+    at_once = len(subscriptions.all)
+    paced.next_round()
+    assert (at_once, len(subscriptions.all)) == (300, 0)
+    client.connection_lost(None)
+
+
+async def test_what_a_client_has_sent_is_freed_at_its_end_without_a_search_for_garbage() -> None:
+    connections = Connections()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        client, _ = connections.accept(connections.clock.now)
+        client.data_received(b"CONNECT\n" + b"".join(b"h%d:%b\n" % (number, b"x" * 900) for number in range(50)))
+        before, _ = tracemalloc.get_traced_memory()
+        client.abort()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    # Of the buffer alone there were 45 kB.
+    assert before - after > 45_000
+    client.connection_lost(None)

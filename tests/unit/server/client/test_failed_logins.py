@@ -295,3 +295,18 @@ def test_a_refused_token_that_is_kept_back_is_not_waited_for_at_the_broker(monke
         assert client.failures == []
 
     run_in_virtual_time(work())
+
+
+async def test_a_login_that_was_accepted_lately_does_not_wait_behind_others() -> None:
+    door = Door()
+    assert await door.log_in(RIGHT) == "accepted"
+    door.open.clear()
+    others = [asyncio.ensure_future(door.log_in(f"wrong {number}")) for number in range(40)]
+    while door.asked < 33:
+        await asyncio.wait(others, timeout=0)
+    again = asyncio.ensure_future(door.log_in(RIGHT))
+    await asyncio.wait([again], timeout=0)
+    assert door.asked == 34
+    door.open.set()
+    assert await again == "accepted"
+    await asyncio.wait(others)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.errors import CloseReason
 from gateway.server.client.operation_deadline import OperationDeadline
 from gateway.session import ops
 from tests.support.playbook import Playbook
@@ -34,7 +35,10 @@ def test_each_operation_has_its_own_time(play: Playbook) -> None:
     play.broker(ops.Subscribed(operation.subscription, "q"))
     play.client("SUBSCRIBE", "id:2", "destination:/topic/b")
     assert [missed(deadline, now) for now in (131, 161)] == [None, None]
-    assert missed(deadline, 162) == (
+    error = deadline.missed(162)
+    assert error is not None
+    assert (error.message, error.close) == ("Broker timeout", CloseReason.OPERATION_TIMEOUT)
+    assert error.body.decode() == (
         "The broker did not answer within 30 seconds. The gateway asked it to start a subscription to '/topic/b'.\n"
     )
 

@@ -172,7 +172,8 @@ async def test_handshakes_are_bounded_and_each_has_its_time(monkeypatch: pytest.
             within(),
         ):
             address = listener.addresses[0]
-            async with dialled(address) as first, dialled(address), dialled(address) as third:
+            one, two, three = (dialled(address, f"127.0.0.{number}") for number in (1, 2, 3))
+            async with one as first, two, three as third:
                 await loop.sock_sendall(third, LINE)
                 for _ in range(20):
                     # The others are not held up, and the loop has gone round and round.
@@ -234,6 +235,52 @@ async def test_the_address_with_the_most_handshakes_makes_room_once_they_have_ha
                     client.recv(1)
     found = [(line["event"], line["whose"], line["ended"], line["most"]) for line in lines]
     assert found == [("too many handshakes", "The address 127.0.0.2", 3, 4)]
+
+
+async def test_nobody_waits_for_the_handshakes_of_an_address_with_more_than_its_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Silent clients past the proxy: those from elsewhere take the places of the oldest, their own next is refused."""
+    monkeypatch.setattr("gateway.server.listen.handshakes._PATIENCE", 3600.0)
+    factory, refused, loop = WelcomeFactory(), Counter[str](), asyncio.get_running_loop()
+    with structlog.testing.capture_logs() as lines:
+        async with (
+            opened(factory, more=", max_handshakes: 4", refused=refused) as listener,
+            contextlib.AsyncExitStack() as clients,
+            within(),
+        ):
+
+            async def dial(host: str) -> socket.socket:
+                return await clients.enter_async_context(dialled(listener.addresses[0], host))
+
+            first, *others = [await dial("127.0.0.2") for _ in range(4)]
+            await _connected(listener, 4)
+            assert await _answer(await dial("127.0.0.2")) == b""
+            honest = await dial("127.0.0.3")
+            assert await _answer(first) == b""
+            assert refused[OF_HANDSHAKES] == 2
+            await loop.sock_sendall(honest, LINE)
+            assert await _answer(honest) == WELCOME
+            for client in others:
+                with pytest.raises(BlockingIOError):
+                    client.recv(1)
+            listener.close()
+            await _connected(listener, 1)
+    found = [(line["event"], line["whose"], line["ended"]) for line in lines]
+    assert found == [("too many handshakes", "The address 127.0.0.2", 1)] * 2
+
+
+async def test_a_handshake_that_is_ended_before_its_first_step_is_not_counted_any_longer() -> None:
+    factory = SilentFactory()
+    async with opened(factory) as listener, within():
+        # Blocking: the loop, which is this one, accepts only below.
+        with socket.create_connection(listener.addresses[0], PATIENCE) as client:
+            client.setblocking(False)
+            while not listener.connections:  # noqa: ASYNC110 - there is no event to wait for
+                await asyncio.sleep(0)
+            listener.close()
+            assert await _answer(client) == b""
+            await _connected(listener, 0)
 
 
 async def test_behind_a_proxy_a_handshake_counts_for_the_address_in_the_header(

@@ -1,0 +1,67 @@
+"""Gives memory back to the system when many clients have gone.
+
+What clients sent is freed when they go, but the C library keeps what lies below something that lives on: after 1,900
+clients with half a CONNECT each, 200 MB. ``malloc_trim`` of glibc gives back every whole page that is free. Other C
+libraries do not have it; with them nothing is done here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+from collections.abc import Callable
+from typing import Final
+
+# So many clients are worth it, and so many seconds after the first look that saw as many, most of those who go together
+# are gone. This also bounds how often it is done. For 230 MB it takes a tenth of a second.
+_MANY: Final = 200
+_WAIT: Final = 5.0
+
+
+def find_trim() -> Callable[[int], int] | None:
+    """The C library's ``malloc_trim``; None if it has none."""
+    return getattr(ctypes.CDLL(None), "malloc_trim", None)
+
+
+class MemoryTrim:
+    """Calls ``trim`` some seconds after many clients have ended, in a thread, where it does not stop the event loop.
+
+    ``ended`` counts the clients that have ended, ``is_idle`` tells that there are none now. What is left of a client is
+    in circles: 18 kB that Python frees when it searches all objects. That stops the event loop for up to a fifth of a
+    second, so it is done here only when it stops nobody.
+    """
+
+    def __init__(
+        self,
+        ended: Callable[[], int],
+        is_idle: Callable[[], bool],
+        clock: Callable[[], float],
+        trim: Callable[[int], int] | None,
+    ) -> None:
+        self._is_idle = is_idle
+        self._ended = ended
+        self._clock = clock
+        self._trim = trim
+        self._ended_before = 0
+        self._due: float | None = None
+        self._trimming: asyncio.Future[int] | None = None
+
+    def sweep(self) -> None:
+        """Called about once a second."""
+        if self._trim is None or (self._trimming is not None and not self._trimming.done()):
+            return
+        now, ended = self._clock(), self._ended()
+        if self._due is None:
+            if ended - self._ended_before >= _MANY:
+                self._due = now + _WAIT
+        elif now >= self._due:
+            self._ended_before, self._due = ended, None
+            if self._is_idle():
+                gc.collect()
+            self._trimming = asyncio.get_running_loop().run_in_executor(None, self._trim, 0)
+
+    async def close(self) -> None:
+        """Wait for the thread."""
+        if self._trimming is not None:
+            await asyncio.wait([self._trimming])
