@@ -286,10 +286,14 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryFailed:
-    """What was lost does not come back. Without ``code``, because it took too long; else the broker refused it."""
+    """What was lost does not come back. Without ``code``, because it took too long; else the broker refused it.
+
+    ``is_down``: in the end there was no broker that answered.
+    """
 
     code: int = 0
     text: str = ""
+    is_down: bool = False
 
 
 Event = (

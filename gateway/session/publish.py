@@ -199,8 +199,8 @@ class Publisher:
         self._channel, self._frame_max, self.has_confirms = event.channel, event.frame_max, event.confirms
         self._has_rejected = False
         self._keeps_frames = context.rides_through
-        if event.is_new:
-            # Publish sequence numbers begin anew, and nothing waits for a confirm.
+        if event.is_new and not self.is_lost:
+            # Publish sequence numbers begin anew, and nothing waits for a confirm. After a loss, a recovery follows.
             self.confirms.take_all()
         if isinstance(operation, ops.PreparePublisher) and operation.queue is not None:
             context.declared_queues.add(operation.queue.name, operation.queue)

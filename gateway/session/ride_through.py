@@ -174,7 +174,7 @@ class RideThrough:
 
     def failed(self, event: ops.RecoveryFailed) -> None:
         """It took too long, or the broker refuses something, or closes the link because of it."""
-        if not event.code and self._publisher.confirms.has_refused:
+        if not event.code and not event.is_down and self._publisher.confirms.has_refused:
             # That was all that the time was for. The channel still comes back.
             self._context.pending.recovered()
             self._publisher.give_up_refused()

@@ -14,7 +14,7 @@ from pamqp.base import Frame
 
 from gateway.config.model import Logging
 from gateway.config.virtual_host import VirtualHost
-from gateway.server.broker.broker_errors import LinkDownError
+from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError
 from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.link import Link, Tuning
@@ -61,6 +61,8 @@ class ScriptedBroker:
         self.paced = PacedWork()
         # How long a link takes to open, in seconds.
         self.link_latency = 0.0
+        # Whether no broker answers any more who wants to open a link.
+        self.is_gone = False
         # How many channels a link may have.
         self.channel_max = 2047
         # The methods that came, by name, and the channel of the last one.
@@ -70,6 +72,8 @@ class ScriptedBroker:
 
     async def open_link(self, virtual_host: VirtualHost, credentials: Credentials, purpose: str, *more: object) -> Link:
         """Open a link, as a dialer does."""
+        if self.is_gone:
+            raise LinkDownError(CONNECTION_FORCED, "no broker answers")
         if self.link_latency:
             await asyncio.sleep(self.link_latency)
         log_limits = LogLimits(Logging(), lambda: 0.0)

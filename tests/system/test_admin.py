@@ -140,7 +140,7 @@ async def test_bytes_links_and_confirms_are_counted(gateway: GatewayProcess, adm
         assert 0 < found["confirm_latency_seconds_sum"] < 60
         assert found["links publish"] == found["links consume"] == 1
         assert found["links_opened_total"] == found["channels"] == 2
-        assert found["holds_begun_total operation"] >= 2
+        assert found["holds_begun_total operation"] >= 1
 
 
 async def test_heart_beats_count_as_bytes_sent(gateway: GatewayProcess, admin: AdminClient) -> None:

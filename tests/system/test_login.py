@@ -139,7 +139,7 @@ async def test_the_cache_accepts_only_exactly_the_same_credentials(
 
 
 async def test_the_broker_is_asked_again_when_the_cache_time_is_over(own_broker: Broker, user: str) -> None:
-    async with gateway_here(parsed(own_broker.amqp_url, {"login_cache": 5})) as gateway, within(60):
+    async with gateway_here(parsed(own_broker.amqp_url, {"login_cache": 10})) as gateway, within(60):
         address = gateway.addresses[0]
         async with StompClient.logged_in(address, login=user, passcode=RIGHT) as early:
             await change_passcode(own_broker, user)

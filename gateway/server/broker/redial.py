@@ -74,8 +74,10 @@ class Redial:
         finally:
             self._waiting -= 1
             if not self._waiting and not task.done():
-                # Nobody is left who wants the link.
+                # Nobody is left who wants the link. Who asks from now on begins another dial.
                 task.cancel()
+                if self._task is task:
+                    self._task = None
 
     async def _until_answered(self) -> None:
         clock = asyncio.get_running_loop().time

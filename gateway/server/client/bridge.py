@@ -238,13 +238,14 @@ class Bridge:
         lost = self._channels.lose(link)
         for subscription in lost:
             self._queues.exclusive.consumer_closed(subscription)
-        lost += self._cancelled.lose()
+        if link.closed is not None:
+            lost += self._cancelled.lose()
         self._queues.lose(link)
         publishing = self._publishing.lose(link)
-        if self._recovery.is_to_blame(reason.code):
+        if self._recovery.turn.is_to_blame(reason.code):
             self.handle(ops.RecoveryFailed(reason.code, reason.text))
             return
-        self._recovery.lost(reason.code)
+        self._recovery.turn.lost(reason.code)
         self.handle(ops.LinkLost(reason.code, reason.text, lost, publishing))
 
     async def leave(self, link: Link) -> None:

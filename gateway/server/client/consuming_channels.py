@@ -55,8 +55,8 @@ class ConsumingChannels:
     def add(self, subscription: Subscription, channel: LinkChannel) -> None:
         """Take the messages of a subscription on a channel."""
         channel.set_owner(self._owner)
-        channel.set_sink(Sink(subscription.deliver, ignore_confirm, self._owner))
         self._by_subscription[subscription] = channel
+        self._set_sink(subscription, channel)
         subscription.set_channel(channel.number)
 
     def remove(self, subscription: Subscription) -> LinkChannel | None:
@@ -111,15 +111,19 @@ class ConsumingChannels:
         """Far too much waits for the client: until it is writable, keep only the delivery tags of further messages."""
         self._is_dropping = True
         for subscription, channel in self._by_subscription.items():
-            if not self.pausable.has(channel):
-                channel.set_sink(Sink(subscription.drop_for_requeue, ignore_confirm, self._owner))
+            self._set_sink(subscription, channel)
+
+    def _set_sink(self, subscription: Subscription, channel: LinkChannel) -> None:
+        is_dropped = self._is_dropping and not self.pausable.has(channel)
+        take = subscription.drop_for_requeue if is_dropped else subscription.deliver
+        channel.set_sink(Sink(take, ignore_confirm, self._owner))
 
     def _resume_deliveries(self) -> None:
         """Requeue the dropped messages, and take deliveries again."""
         self._is_dropping = False
         for subscription, channel in self._by_subscription.items():
             if not self.pausable.has(channel):
-                channel.set_sink(Sink(subscription.deliver, ignore_confirm, self._owner))
+                self._set_sink(subscription, channel)
                 subscription.ledger.requeue_dropped()
                 channel.write(subscription.ledger.take_frames())
 

@@ -4,8 +4,7 @@ The session says what is to come back (`ops.Recover`), `Restorer` restores it, p
 if an attempt fails half-way, the next one goes on with the rest.
 
 A broker that closes a link because of what one session has sent does not say which one. So the sessions of that login
-come back one at a time, each in its turn until the broker has answered all that it sends again. The one in whose turn
-the broker closes the link again is to blame, and ends. The others ride on.
+come back one at a time, see `RecoveryTurn`. The one to blame ends, and the others ride on.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import asyncio
 from typing import Final, Protocol
 
 from gateway.server.broker.broker_errors import (
-    BROKER_FAULTS,
     CONNECTION_FORCED,
     INTERNAL_ERROR,
     NOT_ALLOWED,
@@ -27,6 +25,7 @@ from gateway.server.broker.broker_errors import (
 from gateway.server.broker.login_links import LoginLinks
 from gateway.server.broker.redial import Backoff
 from gateway.server.client.expire import expire
+from gateway.server.client.recovery_turn import RecoveryTurn
 from gateway.session import ops
 from gateway.session.context import State
 from gateway.session.session import Session
@@ -74,14 +73,16 @@ class Recovery:
         self._stopped = asyncio.Event()
         # When the last one ended, on the event loop's clock.
         self._ended_at = 0.0
-        # Whether the broker blamed a session, and the lock that is held while this one has its turn.
-        self._takes_turns = False
-        self._turn: asyncio.Lock | None = None
+        self.turn = RecoveryTurn()
+        # Counts recoveries.
+        self._number = 0
+        # Whether it waits for a broker that answers.
+        self._is_down = False
 
     def stop(self) -> None:
         """What is lost is not needed any more. A recovery under way ends soon, and without an outcome."""
         self._stopped.set()
-        self._end_turn()
+        self.turn.give_back()
         expire(self._bound)
 
     async def run(self, operation: ops.Recover, ride_through: float) -> ops.Event | None:
@@ -89,6 +90,8 @@ class Recovery:
         clock = asyncio.get_running_loop().time
         now = clock()
         pause = self._backoff.begin(now)
+        self._number += 1
+        self.turn.give_back()
         if not operation.is_again or now - self._ended_at >= ride_through:
             # After so long a time the last one was good, whatever came of what it brought back.
             self._spent = 0.0
@@ -100,47 +103,28 @@ class Recovery:
                 event = await self._until_back(pause)
         except TimeoutError:
             if not self._stopped.is_set():
-                event = ops.RecoveryFailed()
+                event = ops.RecoveryFailed(is_down=self._is_down)
         finally:
             self._bound = None
             self._ended_at = clock()
             self._backoff.end(self._ended_at)
             self._spent += self._ended_at - now
             if not isinstance(event, ops.Recovered):
-                self._end_turn()
+                self.turn.give_back()
         return event
-
-    def lost(self, code: int) -> None:
-        """A link is lost."""
-        self._takes_turns |= code not in BROKER_FAULTS
-
-    def is_to_blame(self, code: int) -> bool:
-        """Whether the broker closes a link because of what this session sends."""
-        return self._turn is not None and code not in BROKER_FAULTS
 
     async def prove(self, session: Session) -> None:
         """Keep the turn until the broker has answered what the session has sent again, but not for long."""
-        last = session.confirms.last_sequence
+        last, number = session.confirms.last_sequence, self._number
         try:
             for _ in range(_LOOKS):
                 is_answered = session.operation is None and session.confirms.is_answered_up_to(last)
-                if self._turn is None or is_answered or session.state is State.CLOSED:
+                if number != self._number or not self.turn.is_taken or is_answered or session.state is State.CLOSED:
                     return
                 await asyncio.sleep(_BETWEEN_LOOKS)
         finally:
-            if self._turn is not None:
-                self._takes_turns = False
-            self._end_turn()
-
-    def _end_turn(self) -> None:
-        turn, self._turn = self._turn, None
-        if turn is not None:
-            turn.release()
-
-    async def _take_turn(self, links: LoginLinks) -> None:
-        if self._takes_turns and self._turn is None:
-            await links.turn.acquire()
-            self._turn = links.turn
+            if number == self._number and self.turn.is_taken:
+                self.turn.proven()
 
     async def _until_back(self, pause: float) -> ops.Event:
         subscribed: dict[Subscription, ops.Subscribed] = {}
@@ -148,22 +132,25 @@ class Recovery:
             await asyncio.sleep(pause)
             try:
                 links = self._restorer.links
+                self._is_down = True
                 await links.come_back()
-                await self._take_turn(links)
+                self._is_down = False
+                await self.turn.take(links.turn)
                 async with links.restoring:
                     publisher = await self._restore(subscribed)
             except LinkDownError as down:
-                self.lost(down.code)
+                self.turn.lost(down.code)
             except asyncio.CancelledError:
                 # A dial that others wait for, too, was given up.
                 if is_cancelled():
                     raise
             except UpstreamError as refusal:
+                self._is_down = False
                 if refusal.code not in _PASSING:
                     return ops.RecoveryFailed(refusal.code, refusal.text)
             else:
                 return ops.Recovered(tuple(subscribed.values()), publisher)
-            self._end_turn()
+            self.turn.give_back()
             pause = self._backoff.next()
 
     async def _restore(self, subscribed: dict[Subscription, ops.Subscribed]) -> ops.PublisherPrepared | None:

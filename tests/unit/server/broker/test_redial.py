@@ -10,7 +10,7 @@ import pytest
 from gateway.server.broker.broker_errors import LinkDownError, UpstreamError
 from gateway.server.broker.dial_slots import DialSlots
 from gateway.server.broker.redial import Backoff, Redial
-from tests.support.deadline import until
+from tests.support.deadline import until, within
 from tests.support.virtual_time import run_in_virtual_time
 
 
@@ -72,11 +72,26 @@ async def test_nobody_dials_when_nobody_waits() -> None:
     await until(lambda: asyncio.sleep(0, broker.dials), lambda dials: dials > 1)
     waiting[0].cancel()
     await asyncio.wait(waiting[:1])
-    assert redial._task is not None
-    assert not redial._task.done()
+    task = redial._task
+    assert task is not None
+    assert not task.done()
     waiting[1].cancel()
-    await asyncio.wait([waiting[1], redial._task])
-    assert redial._task.cancelled()
+    await asyncio.wait([waiting[1], task])
+    assert task.cancelled()
+
+
+async def test_who_asks_while_a_dial_is_given_up_has_one_of_its_own() -> None:
+    async def dial() -> None:
+        await asyncio.sleep(0)
+
+    redial = Redial(dial, DialSlots(), "/")
+    first = asyncio.create_task(redial.answered())
+    await asyncio.sleep(0)
+    first.cancel()
+    # Before the first one has learned that it is cancelled.
+    second = asyncio.create_task(redial.answered())
+    async with within():
+        await second
 
 
 async def test_the_dials_of_many_logins_share_a_few_slots() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+import pamqp.body
 import pamqp.frame
+import pamqp.header
 import pytest
 from pamqp import commands
 from pamqp.base import Frame
@@ -266,3 +268,61 @@ def test_a_cancelled_consumer_is_asked_about_without_consuming() -> None:
         assert b"Server cancelled subscription" in client.output
 
     play(scene)
+
+
+def test_a_consumer_whose_queue_is_deleted_is_cancelled_also_if_another_link_is_left() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SEND\ndestination:/topic/t\nreceipt:r\n\nhi", "SUBSCRIBE\nid:1\ndestination:/queue/q\n\n")
+        client.session.confirm(1, False, True)
+        consuming, publishing = (
+            next(link for link in broker.links if link.purpose == purpose) for purpose in ("consume", "publish")
+        )
+
+        def script(link: Link, method: Frame) -> Frame | None:
+            # The broker takes its time to say whether it lets anybody consume.
+            return None if isinstance(method, commands.Basic.Consume) else usual_answer(method)
+
+        broker.script = script
+        consuming.splitter.receive(pamqp.frame.marshal(commands.Basic.Cancel("s1", nowait=True), 1))
+        publishing.drain()
+        await client.bridge.leave(publishing)
+        await asyncio.sleep(1)
+        refusal = commands.Channel.Close(406, "PRECONDITION_FAILED - invalid arg 'x-priority'", 60, 20)
+        broker.tell(consuming, pamqp.frame.marshal(refusal, 2))
+        await asyncio.sleep(5)
+        assert b"Server cancelled subscription" in client.output
+
+    play(scene)
+
+
+def test_a_subscription_that_begins_while_deliveries_are_dropped_has_its_own_dropped_too() -> None:
+    async def scene(_: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SUBSCRIBE\nid:1\nprefetch-count:9\ndestination:/queue/q\n\n")
+        client.bridge.drop_deliveries()
+        await client.say("SUBSCRIBE\nid:2\nprefetch-count:9\ndestination:/queue/r\n\n")
+        for subscription in client.session.subscriptions.all:
+            channel = client.bridge._channels.get(subscription)
+            assert channel is not None
+            channel.link.splitter.receive(delivery(channel.number))
+        client.advance()
+        assert b"MESSAGE" not in client.output
+        client.bridge.client_writable(True)
+        await asyncio.sleep(1)
+        for subscription in client.session.subscriptions.all:
+            channel = client.bridge._channels.get(subscription)
+            assert channel is not None
+            channel.link.splitter.receive(delivery(channel.number, tag=2))
+        client.advance()
+        assert client.output.count(b"MESSAGE") == 2
+
+    play(scene)
+
+
+def delivery(channel: int, tag: int = 1) -> bytes:
+    """A message for the consumer of a channel."""
+    frames = (
+        commands.Basic.Deliver(f"s{channel}", tag, False, "", "q"),
+        pamqp.header.ContentHeader(0, 1, commands.Basic.Properties()),
+        pamqp.body.ContentBody(b"x"),
+    )
+    return b"".join(pamqp.frame.marshal(frame, channel) for frame in frames)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from gateway.session.context import Hold, State
 from tests.support.scripted_broker import BridgedClient, ScriptedBroker, play
 
@@ -48,6 +50,46 @@ def test_a_full_queue_and_a_slow_one_do_not_make_each_message_wait() -> None:
         assert "Channel.Open" not in broker.methods
 
     play(scene)
+
+
+@pytest.mark.parametrize("what", ["link is lost", "other message is refused for now"])
+def test_nothing_is_forgotten_that_happens_while_the_channel_is_replaced(what: str) -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say(SEND_RECEIPT, "SEND\ndestination:/queue/slow\nreceipt:slow\n\nhi")
+        client.session.confirm(1, False, False)
+        client.advance()
+        # Before the channel is replaced, this waits for the answer about the slow queue.
+        await client.say("SEND\ndestination:/queue/full\nreceipt:next\n\nhi", seconds=0.1)
+        if what == "link is lost":
+            broker.lose(*(link for link in broker.links if link.purpose == "publish"))
+        else:
+            client.is_unsettled = True
+            rejects(client)
+        await asyncio.sleep(20)
+        client.session.confirm(client.session.confirms.last_sequence, True, True)
+        client.advance()
+        await asyncio.sleep(1)
+        for receipt in (b"slow", b"next"):
+            assert client.output.count(b"RECEIPT\nreceipt-id:" + receipt) == 1
+        assert not client.session.confirms
+
+    play(scene)
+
+
+def test_a_session_that_has_no_broker_any_more_ends_in_time_also_with_a_message_that_was_not_taken() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say(SEND_RECEIPT, "SEND\ndestination:/queue/other\nreceipt:2\n\nhi")
+        client.is_unsettled = True
+        broker.is_gone = True
+        client.session.confirm(1, False, False)
+        client.advance()
+        broker.lose()
+        await asyncio.sleep(11)
+        assert client.session.state is State.CLOSED
+        assert b"Message rejected" not in client.output
+        assert b"connection_forced" in client.output
+
+    play(scene, upstream={"ride_through": 10})
 
 
 def test_a_message_for_a_queue_without_a_leader_is_published_until_it_is_taken() -> None:

@@ -37,7 +37,9 @@ class Bridge:
         self._is_up = asyncio.Event()
         # How often the publishing link is lost again while the rest comes back.
         self.publisher_losses = 0
-        self.links = cast(Any, SimpleNamespace(come_back=self._come_back, restoring=asyncio.Semaphore(1)))
+        self.links = cast(
+            Any, SimpleNamespace(come_back=self._come_back, restoring=asyncio.Semaphore(1), turn=asyncio.Lock())
+        )
 
     def come_up(self) -> None:
         self.is_down = False
@@ -124,7 +126,7 @@ async def test_a_refusal_that_is_meant_ends_it(what: str, code: int) -> None:
 async def test_the_time_is_up() -> None:
     bridge = Bridge("a")
     bridge.is_down = True
-    assert await Recovery(bridge).run(bridge.what_is_lost(), 0.01) == ops.RecoveryFailed()
+    assert await Recovery(bridge).run(bridge.what_is_lost(), 0.01) == ops.RecoveryFailed(is_down=True)
 
 
 def test_what_failed_again_has_the_time_that_is_left() -> None:
@@ -142,7 +144,7 @@ def test_what_failed_again_has_the_time_that_is_left() -> None:
         assert isinstance(await recovery.run(ops.Recover(is_again=True), 60), ops.Recovered)
         bridge.is_down = True
         loop.call_later(15, bridge.come_up)
-        assert await recovery.run(ops.Recover(is_again=True), 60) == ops.RecoveryFailed()
+        assert await recovery.run(ops.Recover(is_again=True), 60) == ops.RecoveryFailed(is_down=True)
         # After a long time all of it is there again.
         await asyncio.sleep(60)
         bridge.is_down = True

@@ -66,7 +66,7 @@ def test_who_makes_the_broker_close_a_link_ends_and_the_others_ride_on(kind: str
         await asyncio.sleep(20)
         assert guilty.session.state is State.CLOSED
         assert b"501 - it was bad" in guilty.output
-        assert broker.closed == 2
+        assert broker.closed == 3
         assert b"ERROR" not in innocent.output
         assert b"RECEIPT\nreceipt-id:r" in innocent.output
         assert not innocent.session.holds
@@ -92,7 +92,7 @@ def test_who_cannot_come_back_without_the_link_being_closed_ends() -> None:
         broker.close(next(link for link in broker.links if link.purpose == "consume"), 541)
         await asyncio.sleep(20)
         assert (guilty.session.state, innocent.session.state) == (State.CLOSED, State.CONNECTED)
-        assert broker.closed == 2
+        assert broker.closed == 3
         assert not innocent.session.holds
 
     play(scene)
@@ -135,5 +135,66 @@ def test_a_session_that_ends_in_its_turn_gives_it_to_the_next() -> None:
         await asyncio.sleep(20)
         assert b"RECEIPT\nreceipt-id:r" in second.output
         assert not second.links.turn.locked()
+
+    play(scene)
+
+
+def test_a_session_in_whose_turn_another_one_makes_the_broker_close_the_link_rides_on() -> None:
+    async def scene(_: ScriptedBroker, __: BridgedClient) -> None:
+        broker = Choosy()
+        broker.confirms = False
+        guilty, innocent = await neighbours(broker)
+        await innocent.say(FRAMES["message"].format("good"))
+        broker.close(broker.links[0], 501)
+        await until(lambda: asyncio.sleep(0, innocent.links.turn.locked()), bool)
+        broker.confirms = True
+        # This one has nothing to bring back, so it takes no turn.
+        await guilty.say(FRAMES["message"].format("bad"))
+        assert broker.closed
+        await asyncio.sleep(20)
+        assert guilty.session.state is State.CLOSED
+        assert b"RECEIPT\nreceipt-id:r" in innocent.output
+        assert b"ERROR" not in innocent.output
+
+    play(scene)
+
+
+def test_a_session_whose_queue_does_not_answer_keeps_no_other_one_away() -> None:
+    async def scene(_: ScriptedBroker, __: BridgedClient) -> None:
+        broker = Choosy()
+        stuck, other = await neighbours(broker)
+        for client, queue in ((stuck, "stuck"), (other, "good")):
+            await client.say(FRAMES["subscription"].format(queue))
+        choosy = broker.script
+
+        def script(link: Link, method: Frame) -> Frame | None:
+            is_stuck = isinstance(method, commands.Basic.Consume) and method.queue == "stuck"
+            return None if is_stuck else choosy(link, method)
+
+        broker.script = script
+        broker.close(next(link for link in broker.links if link.purpose == "consume"), 501)
+        await asyncio.sleep(20)
+        assert stuck.session.holds
+        assert not other.session.holds
+
+    play(scene)
+
+
+def test_a_turn_ends_with_the_link_and_not_with_the_next_turn_of_the_same_session() -> None:
+    async def scene(_: ScriptedBroker, __: BridgedClient) -> None:
+        broker = Choosy()
+        broker.confirms = False
+        first, second = await neighbours(broker)
+        for client in (first, second):
+            await client.say(FRAMES["message"].format("good"))
+        broker.close(broker.links[0], 501)
+        turn = first.links.turn
+        await until(lambda: asyncio.sleep(0, turn.locked()), bool)
+        # Nobody is to blame for this loss: what was to be proven is to be proven anew.
+        broker.lose()
+        await asyncio.sleep(0.99)
+        assert turn.locked()
+        await asyncio.sleep(5)
+        assert not turn.locked()
 
     play(scene)
