@@ -285,7 +285,7 @@ def test_a_consumer_whose_queue_is_deleted_is_cancelled_also_if_another_link_is_
         broker.script = script
         consuming.splitter.receive(pamqp.frame.marshal(commands.Basic.Cancel("s1", nowait=True), 1))
         publishing.drain()
-        await client.bridge.leave(publishing)
+        await asyncio.wait_for(client.bridge.leave(publishing), 60)
         await asyncio.sleep(1)
         refusal = commands.Channel.Close(406, "PRECONDITION_FAILED - invalid arg 'x-priority'", 60, 20)
         broker.tell(consuming, pamqp.frame.marshal(refusal, 2))
