@@ -266,8 +266,8 @@ async def test_nobody_waits_for_the_handshakes_of_an_address_with_more_than_its_
                     client.recv(1)
             listener.close()
             await _connected(listener, 1)
-    found = [(line["event"], line["whose"], line["ended"]) for line in lines]
-    assert found == [("too many handshakes", "The address 127.0.0.2", 1)] * 2
+    found = [(line["event"], line["address"], line["whose"], line["ended"]) for line in lines]
+    assert found == [("too many handshakes", "127.0.0.1:0", "The address 127.0.0.2", 1)] * 2
 
 
 async def test_a_handshake_that_is_ended_before_its_first_step_is_not_counted_any_longer() -> None:
