@@ -53,6 +53,12 @@ async def neighbours(broker: ScriptedBroker, **settings: object) -> tuple[Bridge
     return first, second
 
 
+async def begin_turn(broker: ScriptedBroker, client: BridgedClient) -> None:
+    """Close the first link with blame, and wait until a session of the client's login has its turn."""
+    broker.close(broker.links[0], 501)
+    await until(lambda: asyncio.sleep(0, client.links.turn.locked()), bool)
+
+
 @pytest.mark.parametrize("first", ["good", "bad"])
 @pytest.mark.parametrize("kind", list(FRAMES))
 def test_who_makes_the_broker_close_a_link_ends_and_the_others_ride_on(kind: str, first: str) -> None:
@@ -127,8 +133,7 @@ def test_a_session_that_ends_in_its_turn_gives_it_to_the_next() -> None:
         first, second = await neighbours(broker)
         for client in (first, second):
             await client.say(FRAMES["message"].format("good"))
-        broker.close(broker.links[0], 501)
-        await until(lambda: asyncio.sleep(0, first.links.turn.locked()), bool)
+        await begin_turn(broker, first)
         first.leave()
         assert not first.links.turn.locked()
         broker.confirms = True
@@ -145,8 +150,7 @@ def test_a_session_in_whose_turn_another_one_makes_the_broker_close_the_link_rid
         broker.confirms = False
         guilty, innocent = await neighbours(broker)
         await innocent.say(FRAMES["message"].format("good"))
-        broker.close(broker.links[0], 501)
-        await until(lambda: asyncio.sleep(0, innocent.links.turn.locked()), bool)
+        await begin_turn(broker, innocent)
         broker.confirms = True
         # This one has nothing to bring back, so it takes no turn.
         await guilty.say(FRAMES["message"].format("bad"))
@@ -186,9 +190,8 @@ def test_a_session_that_loses_its_link_again_begins_its_turn_anew() -> None:
         broker.confirms = False
         client, _other = await neighbours(broker)
         await client.say(FRAMES["message"].format("good"))
-        broker.close(broker.links[0], 501)
         turn = client.links.turn
-        await until(lambda: asyncio.sleep(0, turn.locked()), bool)
+        await begin_turn(broker, client)
         await asyncio.sleep(0.6)
         # Nobody is to blame for this loss, and nothing is proven yet.
         broker.lose()
