@@ -146,6 +146,10 @@ def _credentials(headers: Mapping[bytes, bytes], settings: VirtualHost, certific
     return ops.Login(settings, login, passcode)
 
 
+def _nobody() -> None:
+    """No observer."""
+
+
 class ConnectHandler:
     """The session until it is connected: CONNECT, or the first frame of a client that may leave CONNECT out."""
 
@@ -158,12 +162,16 @@ class ConnectHandler:
         self._server = server
         self._resolve = resolve
         self._request: ConnectRequest | None = None
-        self._observe: Callable[[], SessionObserver | None] = lambda: None
+        self._observe: Callable[[], SessionObserver | None] = _nobody
 
     def set_client(self, client: ClientFacts, observe: Callable[[], SessionObserver | None]) -> None:
         """See `Session.set_client`."""
         self.client = client
         self._observe = observe
+
+    def forget_observer(self) -> None:
+        """See `Session.forget`."""
+        self._observe = _nobody
 
     def connect(self, frame: Frame) -> None:
         """CONNECT or STOMP."""

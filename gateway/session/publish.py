@@ -217,7 +217,7 @@ class Publisher:
 
         HOT: once per confirm, a receipt or nothing per message.
         """
-        if not accepted and self._keeps_frames and self._context.is_unsettled():
+        if not accepted and self._keeps_frames and self._context.is_unsettled(self._context.settings):
             self.confirms.refuse(sequence, multiple=multiple)
         messages = self.confirms.confirm(sequence, multiple=multiple)
         if messages:

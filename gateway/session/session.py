@@ -229,7 +229,7 @@ class Session:
         """Note whether the client takes messages about as fast as they come."""
         self._context.client_writable = writable
 
-    def set_unsettled(self, is_unsettled: Callable[[], bool]) -> None:
+    def set_unsettled(self, is_unsettled: Callable[[VirtualHost], bool]) -> None:
         """``is_unsettled`` tells whether the brokers have changed so lately that what they refuse may pass."""
         self._context.is_unsettled = is_unsettled
 
@@ -447,9 +447,14 @@ class Session:
         """The client's connection is gone."""
         self._context.close(CloseReason.CLIENT_GONE)
 
-    def forget_frames(self) -> None:
-        """The session is over and counted: free the frames that it keeps, which may be many megabytes."""
+    def forget(self) -> None:
+        """The session is over and counted: free the frames that it keeps, which may be many megabytes.
+
+        Its observer refers to it. Without one the session is in no circle, and Python frees it at once.
+        """
         context = self._context
+        context.observer = None
+        self._connect.forget_observer()
         context.output.clear()
         context.pending.clear()
         context.transactions.clear()

@@ -7,13 +7,11 @@ from functools import cache
 from ipaddress import ip_address
 from typing import Final
 
-from websockets.server import ServerProtocol
-
 from gateway.config.listener_settings import Listener
 from gateway.config.loader import parse
 from gateway.server.listen.accepted_connection import Peer
 from gateway.server.listen.proxy_protocol import ProxyHeaderError, bytes_missing, parse_header
-from gateway.server.listen.websocket_handshake import Handshake, HandshakeResult, select_subprotocol
+from gateway.server.listen.websocket_handshake import Handshake, HandshakeResult, StompServerProtocol
 from tests.fuzz.violation import demand
 
 # The fixed part of version 2, and what may follow it.
@@ -80,7 +78,7 @@ def check_handshake(data: bytes) -> None:
 
 
 def _shake(pieces: Iterable[bytes], listener: Listener) -> tuple[object, ...] | None:
-    handshake = Handshake(ServerProtocol(select_subprotocol=select_subprotocol), listener)
+    handshake = Handshake(StompServerProtocol(), listener)
     result: HandshakeResult | None = None
     rest = b""
     for piece in pieces:

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from websockets.server import ServerProtocol
 
 from gateway.parity import AmqpBroker
+from gateway.server.client.bridge import Bridge
 from gateway.server.client.connection import ClientConnection
+from gateway.server.listen.websocket import WebSocketConnection
 from gateway.server.process.gateway import Gateway
 from gateway.session.context import Hold
+from gateway.session.session import Session
+from gateway.session.subscription import Subscription
 from tests.support.deadline import until, within
-from tests.support.gateway import gateway_here, parsed
-from tests.support.stomp_client import StompClient
+from tests.support.gateway import Address, gateway_here, parsed
+from tests.support.stomp_client import StompClient, final_error
+from tests.support.websocket_client import WebSocketClient
 
 pytestmark = pytest.mark.system
 
 COUNT, SIZE = 30, 1_000_000
+
+_OF_A_SESSION = (ClientConnection, Bridge, Session, Subscription, WebSocketConnection, ServerProtocol)
 
 
 async def fill(gateway: Gateway, queue: str) -> None:
@@ -73,3 +84,79 @@ async def test_a_client_that_leaves_while_a_token_is_checked(
                 client.close_by_operator("")
                 await returned(gateway, amqp, queue)
         await returned(gateway, amqp, queue)
+
+
+async def _busy(client: StompClient | WebSocketClient, queue: str) -> None:
+    """Leave something of everything a session may have."""
+    await client.ask("SUBSCRIBE", id="a", destination=f"/topic/{queue}.auto")
+    client.write("SEND", b"1", destination=f"/topic/{queue}.auto", reply_to="/temp-queue/r", expires="0")
+    await client.expect("MESSAGE")
+    await client.ask("SUBSCRIBE", id="c", ack="client", destination=f"/queue/{queue}", prefetch_count="5")
+    client.write("SEND", b"1", destination=f"/queue/{queue}")
+    await client.expect("MESSAGE")
+    await client.ask("SUBSCRIBE", id="u", destination=f"/topic/{queue}.gone")
+    await client.ask("UNSUBSCRIBE", id="u")
+    await client.ask("BEGIN", transaction="t")
+    client.write("SEND", b"1", destination=f"/topic/{queue}", transaction="t")
+
+
+async def _says_goodbye(address: Address, queue: str) -> None:
+    async with StompClient.logged_in(address, heart_beat="60000,60000") as client:
+        await _busy(client, queue)
+        await client.disconnect()
+
+
+async def _vanishes(address: Address, queue: str) -> None:
+    async with StompClient.logged_in(address) as client:
+        await _busy(client, queue)
+
+
+async def _gets_an_error(address: Address, queue: str) -> None:
+    async with StompClient.logged_in(address) as client:
+        await _busy(client, queue)
+        client.writer.write(b"SEND\nno colon\n\n\0")
+        await final_error(client)
+
+
+async def _is_refused(address: Address, _queue: str) -> None:
+    async with StompClient.dialled(address) as client:
+        client.write("CONNECT", accept_version="1.2", login="nobody", passcode="wrong")
+        await client.expect("ERROR")
+
+
+async def _sends_no_frame(address: Address, _queue: str) -> None:
+    async with StompClient.dialled(address) as client:
+        client.writer.write(b"what is this\n\n\0")
+        await client.expect("ERROR")
+
+
+async def _leaves_a_web_page(address: Address, queue: str) -> None:
+    async with WebSocketClient.logged_in(address) as client:
+        await _busy(client, queue)
+
+
+@pytest.mark.parametrize(
+    "come_and_go",
+    [_says_goodbye, _vanishes, _gets_an_error, _is_refused, _sends_no_frame, _leaves_a_web_page],
+)
+async def test_a_client_that_has_gone_leaves_nothing_for_the_garbage_collector(
+    broker_url: str, tmp_path: Path, queue: str, come_and_go: Callable[[Address, str], Awaitable[None]]
+) -> None:
+    """A collection stops all other clients."""
+    websocket = come_and_go is _leaves_a_web_page
+    listeners = [{"websocket" if websocket else "tcp": "127.0.0.1:0"}]
+    journal = {"level": "message", "directory": str(tmp_path)}
+    settings = {"limits": {"user": {"bytes_per_second": 1_000_000}}}
+    config = parsed(broker_url, {"journal": journal, **settings}, listeners=listeners)
+    async with gateway_here(config) as gateway, within():
+        gc.collect()
+        gc.disable()
+        try:
+            await come_and_go(gateway.addresses[0], queue)
+            assert await until(lambda: asyncio.to_thread(_left_of_sessions), lambda left: not left) == []
+        finally:
+            gc.enable()
+
+
+def _left_of_sessions() -> list[str]:
+    return sorted(type(each).__name__ for each in gc.get_objects() if isinstance(each, _OF_A_SESSION))

@@ -258,7 +258,8 @@ class LinkChannel:
             self.on_closed(refusal)
 
     def link_lost(self, error: LinkDownError) -> None:
-        """The link is closed."""
+        """The link is closed; the AMQP library may keep it for some seconds, and must not keep the channel."""
+        self.link.remove_channel(self)
         unanswered, self._unanswered = list(self._unanswered), deque()
         _fail(unanswered, error)
 

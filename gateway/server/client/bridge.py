@@ -62,10 +62,11 @@ class Bridge:
         self._login = login
         self._client = client
         self._spawn = spawn
-        # The operations under way.
+        # The operations under way, and other work.
         self._tasks: set[asyncio.Task[None]] = set()
-        self._is_released = False
-        session.set_unsettled(lambda: pool.is_unsettled(session.settings))
+        self._background: set[asyncio.Task[None]] = set()
+        self._is_released = self._is_forgotten = False
+        session.set_unsettled(pool.is_unsettled)
 
         background = self._do_in_background
         channels = self._channels = ConsumingChannels(self, login, client, session.identity.decode())
@@ -205,7 +206,10 @@ class Bridge:
 
     def _do_in_background(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Do work of the session that is no operation; a fault in it ends the session."""
-        return self._spawn(self._guarded(work), name=f"stomp-{name} {self._client}")
+        task = self._spawn(self._guarded(work), name=f"stomp-{name} {self._client}")
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -226,11 +230,12 @@ class Bridge:
 
     def failed(self, error: Exception) -> None:
         """A fault of the gateway in what the link has called of this session."""
-        self._callbacks.failed(error)
+        if not self._is_forgotten:
+            self._callbacks.failed(error)
 
     def link_lost(self, link: Link) -> None:
         """A link of the session is closed, and all the session's channels on it. Those on other links live on."""
-        if link.closed is not None:
+        if link.closed is not None and not self._is_forgotten:
             self.lose(link, link.closed)
 
     def lose(self, link: Link, reason: UpstreamError) -> None:
@@ -250,7 +255,8 @@ class Bridge:
 
     async def leave(self, link: Link) -> None:
         """A link drains. Asked again and again."""
-        await self._guarded(self._leaving.leave(link))
+        if not self._is_forgotten:
+            await self._guarded(self._leaving.leave(link))
 
     def link_changed(self, link: Link) -> None:
         """The broker's alarm began or ended, or the link's write buffer is full or has room again."""
@@ -312,3 +318,14 @@ class Bridge:
         finally:
             await self._channels.pausable.close()
             self._login.release_links()
+            if self._background:
+                await asyncio.wait(tuple(self._background))
+            self._forget()
+
+    def _forget(self) -> None:
+        """Keep nothing: the parts refer back to this, and Python frees such circles only when it searches all objects.
+
+        That stops the event loop. A link may still call what it had on its list.
+        """
+        vars(self).clear()
+        self._is_forgotten = True

@@ -104,12 +104,8 @@ class ClientConnection(StompProtocol):
         self._deadlines: ClientDeadlines
         self.stats = ConnectionStats(context.stats, context.journal, self.session, listener)
         self._log = ClientLog(self.session, self.stats, accepted, str(listener.address), context.log_limits)
-        self._heartbeats = HeartbeatTimer(
-            partial(guarded, self, self._send_heartbeat),
-            lambda seconds: not self._reading and self._output.has_sent_unread(seconds),
-            lambda silence: guarded(self, self._heartbeat_missed, silence),
-        )
-        self._rate_limiter = RateLimiter(self.session, self.advance)
+        self._heartbeats = HeartbeatTimer()
+        self._rate_limiter = RateLimiter(self.session)
         # Whether the socket is read.
         self._reading = True
         self._waits_for_turn = False
@@ -273,7 +269,8 @@ class ClientConnection(StompProtocol):
 
     def _set_writable(self, writable: bool) -> None:
         self.session.set_client_writable(writable)
-        self._bridge.client_writable(writable)
+        if not self._is_closed:
+            self._bridge.client_writable(writable)
 
     # The session.
 
@@ -413,9 +410,9 @@ class ClientConnection(StompProtocol):
         if self._output.websocket is not None:
             details["transport"] = self.stats.transport
         self._log.started(**details)
-        self._heartbeats.start(session.heartbeats, session.settings.heart_beat_grace)
+        self._heartbeats.start(session.heartbeats, session.settings.heart_beat_grace, self)
         # The debt of a user's other sessions holds this one, too.
-        self._rate_limiter.start(self._login.rates)
+        self._rate_limiter.start(self._login.rates, self.advance)
         self._rate_limiter.charge(self.stats.bytes_in)
         self._read_or_pause()
 
@@ -434,13 +431,18 @@ class ClientConnection(StompProtocol):
 
     # Time.
 
-    def _send_heartbeat(self) -> None:
+    def send_heartbeat(self) -> None:
+        """A heart-beat is due."""
         if not self._is_lost:
             self.stats.bytes_out += 1
             self._output.transport.write(b"\n")
 
-    def _heartbeat_missed(self, silence: float) -> None:
-        """The client promised heart-beats and is silent."""
+    def has_sent_unread(self, seconds: float) -> bool:
+        """Whether a client that the gateway does not read now has sent bytes in so many seconds."""
+        return not self._reading and self._output.has_sent_unread(seconds)
+
+    def heartbeat_missed(self, silence: float) -> None:
+        """The client promised heart-beats and is silent, for so many seconds."""
         text = f"Nothing was heard for {silence:g} seconds and more.\n"
         self._end(error_frames.closing("Heart-beat timeout", text, CloseReason.HEART_BEAT_TIMEOUT))
 
@@ -505,7 +507,7 @@ class ClientConnection(StompProtocol):
             self._bridge.release,
             self._report_end,
             self._close_output,
-            self._forget_input,
+            self._forget,
         ):
             guarded(self, step)
 
@@ -515,10 +517,10 @@ class ClientConnection(StompProtocol):
         self._log.ended(reason)
         self._end_in_parts(chain(parts, self.session.subscriptions.dismantle()))
 
-    def _forget_input(self) -> None:
-        """Free what the client has sent. Python finds the connection itself, which is in a circle, only later."""
+    def _forget(self) -> None:
+        """Free what the client has sent, and leave the session in no circle."""
         self._decoder = Decoder(self._decoder.limits)
-        self.session.forget_frames()
+        self.session.forget()
 
     def _end_in_parts(self, parts: Iterator[None]) -> None:
         """Do the first part of what is left to do now, such as lines of the journal; the others when there is time."""

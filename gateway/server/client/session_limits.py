@@ -209,20 +209,21 @@ def _check(limit: int | None, sessions: int, scope: str) -> None:
 
 
 class RateLimiter:
-    """Holds a session while it is in debt; ``resume`` is called when the debt is paid."""
+    """Holds a session while it is in debt."""
 
-    def __init__(self, session: Session, resume: Callable[[], None]) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._resume = resume
+        self._resume: Callable[[], None] | None = None
         self._rates: SessionRates | None = None
         self._timer: asyncio.TimerHandle | None = None
         # Messages and bytes that the client was charged for so far.
         self._messages = self._bytes = 0
         self._usual = NO_TURN_LIMIT
 
-    def start(self, rates: SessionRates | None) -> None:
-        """The client has logged in."""
+    def start(self, rates: SessionRates | None, resume: Callable[[], None]) -> None:
+        """The client has logged in. ``resume`` is called whenever its debt is paid."""
         if rates is not None and rates.has_rates:
+            self._resume = resume
             self._rates = rates
             self._usual = self._session.max_frames_per_turn
             self._session.set_max_frames_per_turn(min(self._usual, rates.max_frames_per_turn))
@@ -250,7 +251,8 @@ class RateLimiter:
 
     def _debt_paid(self) -> None:
         self._release()
-        self._resume()
+        if self._resume is not None:
+            self._resume()
 
     def _release(self) -> None:
         self._session.release(Hold.RATE_LIMIT)
@@ -261,6 +263,6 @@ class RateLimiter:
     def stop(self) -> None:
         """The client sends no more: carry out its remaining frames without a limit."""
         if self._rates is not None:
-            self._rates = None
+            self._rates = self._resume = None
             self._session.set_max_frames_per_turn(self._usual)
         self._release()

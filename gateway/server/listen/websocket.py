@@ -16,13 +16,12 @@ from typing import Final, cast
 from websockets.exceptions import PayloadTooBig, ProtocolError
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import OPEN, Event
-from websockets.server import ServerProtocol
 from websockets.typing import BytesLike
 
 from gateway.config.listener_settings import Listener
 from gateway.server.listen.accepted_connection import TLS_HINT, AcceptedConnection
 from gateway.server.listen.tls import keep_what_is_not_read
-from gateway.server.listen.websocket_handshake import Handshake, HandshakeResult, message_limit, select_subprotocol
+from gateway.server.listen.websocket_handshake import Handshake, HandshakeResult, StompServerProtocol, message_limit
 from gateway.server.listen.websocket_transport import WebSocketTransport
 from gateway.server.paced_work import PacedWork
 
@@ -91,8 +90,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._make_client = make_client
         self._handshakes = handshakes
         self._turns = turns
-        self._protocol = ServerProtocol(
-            select_subprotocol=select_subprotocol,
+        self._protocol = StompServerProtocol(
             max_size=message_limit(listener.max_frame_size_unauthenticated),
             logger=_LIBRARY_LOG,
         )
@@ -153,6 +151,10 @@ class WebSocketConnection(asyncio.Protocol):
             self._websocket.abort()
             self._take_postponed(self._client)
             self._client.connection_lost(exc)
+        # In no circle: only a garbage collection would free it.
+        self._client = None
+        self._websocket.on_resumed = None
+        self._protocol.forget()
 
     def pause_writing(self) -> None:
         """The client does not take its messages as fast as they come."""

@@ -51,6 +51,19 @@ _REASONS: Final = {
 }
 
 
+class StompServerProtocol(ServerProtocol):
+    """The library's part of one WebSocket: handshake and frames, without I/O."""
+
+    def select_subprotocol(self, subprotocols: Sequence[Subprotocol]) -> Subprotocol | None:
+        """The highest offered version. If none is offered, CONNECT decides the version of STOMP."""
+        return next((name for name in _SUBPROTOCOLS if name in subprotocols), None)
+
+    def forget(self) -> None:
+        """The connection is closed: leave no circle, which only a garbage collection would free."""
+        self.parser.close()
+        self.parser_exc = None
+
+
 @dataclass(frozen=True, slots=True)
 class HandshakeResult:
     """The answer to a request, and its credentials. ``refusal`` is the reason for the log; None if it is accepted."""
@@ -134,11 +147,6 @@ def _refuse(protocol: ServerProtocol, status: int, headers: Headers | None = Non
         if name.title() in _REFUSAL_HEADERS:
             response.headers[name.title()] = value
     return HandshakeResult(response, _REASONS.get(HTTPStatus(status), HTTPStatus(status).phrase))
-
-
-def select_subprotocol(protocol: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
-    """The highest offered version. A client that offers none is accepted, because CONNECT decides the STOMP version."""
-    return next((name for name in _SUBPROTOCOLS if name in offered), None)
 
 
 def _is_path(target: str, path: str) -> bool:

@@ -53,14 +53,14 @@ class WebSocketTransport(asyncio.Transport):
         protocol: ServerProtocol,
         listener: Listener,
         now: float,
-        on_resumed: Callable[[], None] = lambda: None,
+        on_resumed: Callable[[], None] | None = None,
     ) -> None:
         super().__init__()
         # From the Authorization header of the handshake.
         self.credentials: HttpCredentials | None = None
         self._lower = lower
         self._protocol = protocol
-        self._on_resumed = on_resumed
+        self.on_resumed = on_resumed
         self._is_text = listener.frame == "text"
         self._ping_interval = listener.ping_interval
         self._idle_timeout = listener.idle_timeout
@@ -188,7 +188,8 @@ class WebSocketTransport(asyncio.Transport):
     def resume_reading(self) -> None:
         """Read again, after the postponed input."""
         self.is_paused = False
-        self._on_resumed()
+        if self.on_resumed is not None:
+            self.on_resumed()
 
     def get_write_buffer_size(self) -> int:
         """Bytes in the event loop's buffer."""

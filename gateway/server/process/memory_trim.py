@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import gc
 from collections.abc import Callable
 from typing import Final
+
+from gateway.server.process.garbage_collection import collect_all
 
 # So many clients are worth it, and so many seconds after the first look that saw as many, most of those who go together
 # are gone. This also bounds how often it is done. For 200 MB it takes 30 ms.
@@ -27,9 +28,8 @@ def find_trim() -> Callable[[int], int] | None:
 class MemoryTrim:
     """Calls ``trim`` some seconds after many clients have ended, in a thread, where it does not stop the event loop.
 
-    ``ended`` counts the clients that have ended, ``is_idle`` tells that there are none now. What is left of a client is
-    in circles: 18 kB that Python frees when it searches all objects. That stops the event loop, after 1,900 clients
-    for 260 ms, so it is done here only when it stops nobody.
+    ``ended`` counts the clients that have ended, ``is_idle`` tells that there are none now: only then is all garbage
+    collected, because that stops the event loop.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class MemoryTrim:
         elif now >= self._due:
             self._ended_before, self._due = ended, None
             if self._is_idle():
-                gc.collect()
+                collect_all()
             self._trimming = asyncio.get_running_loop().run_in_executor(None, self._trim, 0)
 
     async def close(self) -> None:

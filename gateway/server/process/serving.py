@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import resource
 import signal
 from collections.abc import Sequence
 from typing import Final, Protocol
 
 from gateway.config.model import GatewayConfig
+from gateway.server.periodic_timer import PeriodicTimer
+from gateway.server.process.garbage_collection import GarbageCollection
 from gateway.server.process.gateway import Gateway
 from gateway.server.process.reload import Reloadable
 from gateway.server.process.reloader import Reloader
@@ -17,6 +18,9 @@ from gateway.server.process.systemd_notify import SystemdNotifier
 
 # Each client takes a file descriptor. More than these are of no use to one process.
 _FILE_DESCRIPTORS: Final = 1 << 20
+
+# Seconds.
+_COLLECTION_INTERVAL: Final = 1.0
 
 
 class Service(Reloadable, Protocol):
@@ -50,6 +54,7 @@ async def serve(config: GatewayConfig, services: Sequence[Service] = (), file: s
     gateway, notifier = Gateway(config), SystemdNotifier()
     loop.set_exception_handler(gateway.log_limits.unhandled)
     reloading: asyncio.Task[None] | None = None
+    collecting: PeriodicTimer | None = None
     await gateway.start()
     try:
         if file is not None:
@@ -58,9 +63,9 @@ async def serve(config: GatewayConfig, services: Sequence[Service] = (), file: s
             reloading = loop.create_task(_reload_on(hanging_up, reloader), name="reload on SIGHUP")
         for service in services:
             await service.start(gateway)
-        # Python's search for garbage need not look at what the program consists of: that takes longer than all else.
-        gc.collect()
-        gc.freeze()
+        garbage_collection = GarbageCollection()
+        garbage_collection.sweep()
+        collecting = PeriodicTimer(_COLLECTION_INTERVAL, garbage_collection.sweep)
         notifier.ready()
         await stopping.wait()
         # A second signal ends the process at once.
@@ -73,6 +78,8 @@ async def serve(config: GatewayConfig, services: Sequence[Service] = (), file: s
             reloading.cancel()
             await asyncio.wait([reloading])
         await gateway.stop()
+        if collecting is not None:
+            collecting.stop()
         for service in services:
             await service.stop()
         notifier.close()

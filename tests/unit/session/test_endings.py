@@ -274,6 +274,6 @@ def test_a_session_that_is_over_keeps_no_frames() -> None:
     session = play.session
     assert (len(session.confirms), session.open_transactions) == (2, 1)
     session.client_gone()
-    session.forget_frames()
+    session.forget()
     assert (len(session.confirms), session.confirms.unconfirmed_bytes, session.open_transactions) == (0, 0, 0)
     assert (session.take_publishes(), session.output) == (b"", [])

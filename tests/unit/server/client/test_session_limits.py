@@ -239,12 +239,18 @@ def a_sender() -> Playbook:
     return play
 
 
+def _nothing() -> None:
+    """Nobody has to know that a debt is paid."""
+
+
 async def test_a_session_in_debt_is_not_read_until_it_is_paid() -> None:
     clock = Clock()
     limits = SessionLimits(clock)
     play, resumed = a_sender(), asyncio.Event()
-    rate_limiter = RateLimiter(play.session, resumed.set)
-    rate_limiter.start(limits.enter(virtual_host("{user: {messages_per_second: 100, burst: 20ms}}"), "a", "10.0.0.1"))
+    rate_limiter = RateLimiter(play.session)
+    rate_limiter.start(
+        limits.enter(virtual_host("{user: {messages_per_second: 100, burst: 20ms}}"), "a", "10.0.0.1"), resumed.set
+    )
     # What was sent before is charged, too: one message, of the two that may come at once.
     rate_limiter.charge(100)
     assert play.session.holds == set()
@@ -263,8 +269,10 @@ async def test_a_client_that_is_gone_is_held_no_longer() -> None:
     limits = SessionLimits(Clock())
     play = Playbook()
     play.connect()
-    rate_limiter = RateLimiter(play.session, lambda: None)
-    rate_limiter.start(limits.enter(virtual_host("{address: {bytes_per_second: 1, burst: 1}}"), "a", "10.0.0.1"))
+    rate_limiter = RateLimiter(play.session)
+    rate_limiter.start(
+        limits.enter(virtual_host("{address: {bytes_per_second: 1, burst: 1}}"), "a", "10.0.0.1"), _nothing
+    )
     rate_limiter.charge(10_000)
     assert play.session.holds == {Hold.RATE_LIMIT}
     rate_limiter.stop()
@@ -277,8 +285,8 @@ async def test_a_client_without_rates_is_never_held() -> None:
     limits = SessionLimits(Clock())
     play = Playbook()
     play.connect()
-    rate_limiter = RateLimiter(play.session, lambda: None)
-    rate_limiter.start(limits.enter(virtual_host("{user: {sessions: 5}}"), "a", "10.0.0.1"))
+    rate_limiter = RateLimiter(play.session)
+    rate_limiter.start(limits.enter(virtual_host("{user: {sessions: 5}}"), "a", "10.0.0.1"), _nothing)
     rate_limiter.charge(1 << 40)
     assert play.session.holds == set()
 
@@ -289,8 +297,10 @@ async def test_what_comes_in_one_read_goes_out_in_steps() -> None:
     limits = SessionLimits(clock)
     play, resumed = a_sender(), asyncio.Event()
     play.published()
-    rate_limiter = RateLimiter(play.session, resumed.set)
-    rate_limiter.start(limits.enter(virtual_host("{user: {messages_per_second: 1000, burst: 100ms}}"), "a", "10.0.0.1"))
+    rate_limiter = RateLimiter(play.session)
+    rate_limiter.start(
+        limits.enter(virtual_host("{user: {messages_per_second: 1000, burst: 100ms}}"), "a", "10.0.0.1"), resumed.set
+    )
     rate_limiter.charge(1)
     play.data(stomp("SEND", "destination:/topic/t") * 1000)
     steps = [len(play.published())]
@@ -308,8 +318,8 @@ async def test_the_end_of_a_client_lets_all_through_that_it_sent() -> None:
     limits = SessionLimits(Clock())
     play = a_sender()
     play.published()
-    rate_limiter = RateLimiter(play.session, lambda: None)
-    rate_limiter.start(limits.enter(virtual_host("{user: {messages_per_second: 10}}"), "a", "10.0.0.1"))
+    rate_limiter = RateLimiter(play.session)
+    rate_limiter.start(limits.enter(virtual_host("{user: {messages_per_second: 10}}"), "a", "10.0.0.1"), _nothing)
     play.data(stomp("SEND", "destination:/topic/t") * 50)
     rate_limiter.charge(1)
     rate_limiter.stop()
@@ -325,8 +335,8 @@ async def test_who_has_sent_nothing_new_is_not_held_for_the_debt_of_others() -> 
     limiters = []
     for play in (busy, idle):
         play.connect()
-        limiters.append(RateLimiter(play.session, lambda: None))
-        limiters[-1].start(limits.enter(host, "a", "10.0.0.1"))
+        limiters.append(RateLimiter(play.session))
+        limiters[-1].start(limits.enter(host, "a", "10.0.0.1"), _nothing)
     limiters[1].charge(0)
     limiters[0].charge(10_000)
     limiters[1].charge(0)
@@ -337,8 +347,10 @@ async def test_who_has_sent_nothing_new_is_not_held_for_the_debt_of_others() -> 
 async def test_messages_that_waited_are_charged_when_they_are_carried_out() -> None:
     limits = SessionLimits(Clock())
     play = a_sender()
-    rate_limiter = RateLimiter(play.session, lambda: None)
-    rate_limiter.start(limits.enter(virtual_host("{user: {messages_per_second: 1, burst: 1s}}"), "a", "10.0.0.1"))
+    rate_limiter = RateLimiter(play.session)
+    rate_limiter.start(
+        limits.enter(virtual_host("{user: {messages_per_second: 1, burst: 1s}}"), "a", "10.0.0.1"), _nothing
+    )
     rate_limiter.charge(100)
     play.session.hold(Hold.LINK_WRITE)
     play.data(stomp("SEND", "destination:/topic/t") * 3)
