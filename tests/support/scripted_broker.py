@@ -144,6 +144,8 @@ class BridgedClient:
         self.output = b""
         # How often something has happened that it may have to act upon.
         self.advances = 0
+        # Whether nobody else needs the time.
+        self.has_time = True
         self.failures: list[Exception] = []
         # What the end of the session has given back.
         self.released: list[str] = []
@@ -188,6 +190,11 @@ class BridgedClient:
         self.bridge.flush()
         self.output += b"".join(self.session.output)
         self.session.output.clear()
+
+    def advance_paced(self) -> None:
+        """Go on when there is time."""
+        if self.has_time:
+            self.advance()
 
     def failed(self, error: Exception) -> None:
         """A fault of the gateway."""

@@ -42,6 +42,8 @@ class _BridgeCallbacks(Protocol):
 
     def advance(self) -> None: ...
 
+    def advance_paced(self) -> None: ...
+
     def failed(self, error: Exception) -> None: ...
 
 
@@ -148,7 +150,7 @@ class Bridge:
             self._session.handle(event, operation)
             if self._session.state is State.CONNECTING:
                 self._login.log_out()
-            self._callbacks.advance()
+            self._callbacks.advance_paced()
             if isinstance(operation, ops.Recover):
                 await self._recovery.prove(self._session)
         except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only

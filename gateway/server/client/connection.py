@@ -214,7 +214,7 @@ class ClientConnection(StompProtocol):
         if self._is_started:
             self.advance()
         else:
-            self._advance_paced()
+            self.advance_paced()
             if self._is_queued:
                 self._read_or_pause()
 
@@ -226,7 +226,7 @@ class ClientConnection(StompProtocol):
             # A client that has ended TLS cannot receive anything.
             self.advance()
             return False
-        self._advance_paced()
+        self.advance_paced()
         return not self._is_closed
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -244,7 +244,7 @@ class ClientConnection(StompProtocol):
             self._bridge.client_gone()
             self.session.release(Hold.CLIENT_WRITE)
             # Not in this round: that took its time if the session has thousands of subscriptions.
-            self._advance_paced(at_once=False)
+            self.advance_paced(at_once=False)
 
     def violated(self, reason: str) -> None:
         """The client broke the protocol below STOMP. What it sent before is carried out, then it gets an ERROR."""
@@ -298,8 +298,10 @@ class ClientConnection(StompProtocol):
             return self._waits_for_turn and not self._is_closed
         return True
 
-    def _advance_paced(self, *, at_once: bool = True) -> None:
+    def advance_paced(self, *, at_once: bool = True) -> None:
         """Advance when there is time for it in a round of the event loop, once however often this is called.
+
+        For what many clients may cause at the same moment.
 
         ``at_once``: it may be this round.
         """

@@ -17,6 +17,10 @@ from typing import Final
 # lies in circles by then, such as closed links, has at most some 50 MB.
 _MORE: Final = 500_000
 
+# After so many new objects Python collects those, in about a millisecond, and never the older ones by itself.
+_NEW: Final = 2000
+_NEVER: Final = 1 << 30
+
 
 def collect_all() -> None:
     """Collect everything, what is frozen too."""
@@ -25,17 +29,22 @@ def collect_all() -> None:
 
 
 class GarbageCollection:
-    """Collects what is new once a second, and freezes the rest; ``blocks`` counts the blocks of memory in use."""
+    """Freezes once a second what is not new; ``blocks`` counts the blocks of memory in use."""
 
     def __init__(self, blocks: Callable[[], int] = sys.getallocatedblocks) -> None:
         self._blocks = blocks
         self._most = 0
 
+    def start(self) -> None:
+        """Take over from Python's own rule. To be called when all that the program consists of is there."""
+        gc.set_threshold(_NEW, _NEVER, _NEVER)
+        self.sweep()
+
     def sweep(self) -> None:
-        """Called about once a second, the first time when all that the program consists of is there."""
+        """Called about once a second."""
         if self._blocks() > self._most:
             collect_all()
             self._most = 2 * self._blocks() + _MORE
         else:
-            _ = gc.collect(1)
+            _ = gc.collect(0)
         gc.freeze()

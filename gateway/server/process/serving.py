@@ -64,7 +64,7 @@ async def serve(config: GatewayConfig, services: Sequence[Service] = (), file: s
         for service in services:
             await service.start(gateway)
         garbage_collection = GarbageCollection()
-        garbage_collection.sweep()
+        garbage_collection.start()
         collecting = PeriodicTimer(_COLLECTION_INTERVAL, garbage_collection.sweep)
         notifier.ready()
         await stopping.wait()

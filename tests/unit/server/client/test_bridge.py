@@ -48,6 +48,21 @@ def test_a_publishing_link_that_is_lost_while_a_queue_is_declared_elsewhere_come
     play(scene)
 
 
+@pytest.mark.parametrize("frame", ["SUBSCRIBE\nid:1\ndestination:/topic/t\nreceipt:1\n\n", "DISCONNECT\nreceipt:1\n\n"])
+def test_what_the_broker_has_answered_goes_on_when_there_is_time(frame: str) -> None:
+    """A thousand clients may be answered at the same moment."""
+
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        client.output, client.has_time = b"", False
+        await client.say(frame)
+        assert client.output == b""
+        client.has_time = True
+        client.advance_paced()
+        assert client.output == b"RECEIPT\nreceipt-id:1\n\n\0\n"
+
+    play(scene)
+
+
 def test_nobody_is_given_a_publishing_channel_that_is_lost_already() -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
         lose_publishing_link_amid_declaration(broker)

@@ -20,15 +20,17 @@ class _Circle:
 
 @pytest.fixture(autouse=True)
 def only_when_asked() -> Iterator[None]:
+    thresholds = gc.get_threshold()
     gc.disable()
     yield
     gc.unfreeze()
+    gc.set_threshold(*thresholds)
     gc.enable()
 
 
 def test_what_is_new_is_collected_and_what_is_old_is_not_looked_at() -> None:
     collection = GarbageCollection(lambda: 1000)
-    collection.sweep()
+    collection.start()
     old = _Circle()
     collection.sweep()
     new = _Circle()
@@ -38,6 +40,8 @@ def test_what_is_new_is_collected_and_what_is_old_is_not_looked_at() -> None:
     assert found_new() is None
     assert found_old() is not None
     assert gc.get_freeze_count() > 1000
+    # Nor does Python look at it by itself.
+    assert min(gc.get_threshold()[1:]) > 1_000_000
 
 
 def test_everything_is_collected_when_memory_has_grown_much() -> None:
