@@ -151,10 +151,13 @@ class Producer(ChaosClient):
         return None
 
     async def _cut_if_planned(self, talk: Talk, unit: int) -> None:
+        if self.name not in self.scene.at_commit:
+            return
+        # When this is answered, the gateway has everything before the COMMIT.
+        await (await talk.ask("BEGIN", {"transaction": f"behind t{unit}"}))
+        # The answer takes long while the broker is away: by then the fault may have been given up.
         cut = self.scene.at_commit.pop(self.name, None)
         if cut is not None:
-            # When this is answered, the gateway has everything before the COMMIT.
-            await (await talk.ask("BEGIN", {"transaction": f"behind t{unit}"}))
             cut()
 
     def _is_aborted(self, unit: int) -> bool:

@@ -15,6 +15,12 @@ _LOGIN_TIMEOUT = 12.0
 _LOGIN_WAITS = 8.0
 """With riding through, logins fail if the broker was away for so long."""
 
+_WAITED = 9.5
+"""A login that took so long has waited for ``login_timeout``, 10 seconds, in which the clocks differ a little."""
+
+_LONGEST_PAUSE = 3.0
+"""Seconds between two dials: for so long a broker may be there before it is found."""
+
 _CARRIED_OUT_WITHIN = 10.0
 """Seconds in which what a half-closed client sent is carried out, once there is a broker."""
 
@@ -60,7 +66,14 @@ def _why_ended(history: History, event: Ended, since: float | None) -> Excuse | 
         return Excuse.NO_VHOST
     if since is None:
         # A client that connects meanwhile waits for the broker as long as it may take to log in.
-        away = [Span(each.at, each.until + GRACE) for each in faults if each.until - each.at >= _LOGIN_WAITS]
+        unseen = GRACE + (_LONGEST_PAUSE if event.at - _tried_at(history, event) >= _WAITED else 0.0)
+        away = [Span(each.at, each.until + unseen) for each in faults if each.until - each.at >= _LOGIN_WAITS]
         if any_overlap(away, event.at, event.at):
             return Excuse.NO_BROKER
     return None
+
+
+def _tried_at(history: History, event: Ended) -> float:
+    """About when a login began: a client connects again at once."""
+    before = (each.at for each in history.ended if each.client == event.client and each.connection < event.connection)
+    return max(before, default=0.0)

@@ -457,6 +457,15 @@ class TestSessions:
         assert excuses(refused, Fault(1, 13, Harm.BROKER_KILL)) == {Excuse.NO_BROKER}
         assert told(Began(0, "c", 1), refused, Fault(1, 13, Harm.BROKER_KILL)) == ["ended"]
 
+    def test_a_login_that_waited_its_time_may_end_between_two_dials(self) -> None:
+        before, kill = Ended(1.3, "c", 1, "", True), Fault(1, 9.5, Harm.BROKER_KILL)
+        assert excuses(before, Ended(11.4, "c", 2, "Upstream unavailable", False), kill) == {Excuse.NO_BROKER}
+        assert told(before, Ended(14, "c", 2, "Upstream unavailable", False), kill) == ["ended"]
+        shorter = Ended(2.5, "c", 1, "", True)
+        assert told(shorter, Ended(11.4, "c", 2, "Upstream unavailable", False), kill) == ["ended"]
+        quick = Fault(2, 9.5, Harm.BROKER_KILL)
+        assert told(before, Ended(11.4, "c", 2, "Upstream unavailable", False), quick) == ["ended"]
+
     def test_a_virtual_host_that_is_away_refuses_new_sessions_only(self) -> None:
         deletion, refused = Fault(2, 5, Harm.VHOST_DELETION), Ended(4, "c", 2, "access_refused", False)
         assert excuses(Began(3, "c", 2), refused, deletion) == {Excuse.NO_VHOST}
