@@ -93,7 +93,7 @@ class Hold(Enum):
     """The gateway is stopping; the frame under way is the last one."""
 
 
-def _is_settled(_virtual_host: VirtualHost) -> bool:
+def _is_settled(_virtual_host: VirtualHost, _within: float) -> bool:
     return False
 
 
@@ -133,8 +133,8 @@ class SessionContext:
         self.destination_rules = NO_DESTINATION_RULES
         # Whether the client takes messages about as fast as they come. Set by the server.
         self.client_writable = True
-        # Whether the brokers have changed so lately that what they refuse may pass. Set by the server.
-        self.is_unsettled: Callable[[VirtualHost], bool] = _is_settled
+        # Whether the brokers have changed in the last seconds, so that what they refuse may pass. Set by the server.
+        self.is_unsettled: Callable[[VirtualHost, float], bool] = _is_settled
         # What the broker is asked for.
         self.pending = PendingOperations()
         self._queues_named = 0

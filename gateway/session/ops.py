@@ -231,12 +231,14 @@ class UpstreamClosed:
 class OperationFailed:
     """The broker refused the operation under way and closed its channel.
 
-    ``of_publish``: it refused a message sent before on the same channel, and not the operation.
+    ``of_publish``: it refused a message sent before on the same channel, and not the operation. ``of_declare``: it
+    refused the declaration of a queue.
     """
 
     code: int
     text: str
     of_publish: bool = False
+    of_declare: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,7 +217,11 @@ class Publisher:
 
         HOT: once per confirm, a receipt or nothing per message.
         """
-        if not accepted and self._keeps_frames and self._context.is_unsettled(self._context.settings):
+        if (
+            not accepted
+            and self._keeps_frames
+            and self._context.is_unsettled(self._context.settings, self._context.settings.upstream.ride_through)
+        ):
             self.confirms.refuse(sequence, multiple=multiple)
         messages = self.confirms.confirm(sequence, multiple=multiple)
         if messages:

@@ -31,6 +31,9 @@ from gateway.session.subscription import Subscription
 _CONNECTION_FORCED: Final = 320
 _NOT_FOUND: Final = 404
 
+# Seconds after a change of the brokers in which a queue that is not found may belong to a node that still starts.
+_STARTS_WITHIN: Final = 10.0
+
 _STREAM_OFFSET: Final = "x-stream-offset"
 
 
@@ -87,6 +90,19 @@ class RideThrough:
         """
         confirms = self._publisher.confirms
         return self._context.rides_through and code == _NOT_FOUND and confirms.are_for_predeclared_exchanges
+
+    def may_be_there_soon(self, event: ops.OperationFailed) -> bool:
+        """Whether a queue was not found whose node may be away, or still start, after a change of the brokers.
+
+        A declaration makes a queue that does not exist, so 404 can only mean that. What consumes or binds has the same
+        code for a queue or an exchange that does not exist, and is not to wait for long.
+        """
+        context = self._context
+        is_asked = isinstance(context.operation, ops.Subscribe | ops.PreparePublisher) and not event.of_publish
+        if event.code != _NOT_FOUND or not is_asked or not context.rides_through:
+            return False
+        within = context.settings.upstream.ride_through if event.of_declare else _STARTS_WITHIN
+        return context.is_unsettled(context.settings, within)
 
     def channel_lost(self, code: int, text: str) -> None:
         """The broker closed the publishing channel, but not because of the client."""

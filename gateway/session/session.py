@@ -229,8 +229,8 @@ class Session:
         """Note whether the client takes messages about as fast as they come."""
         self._context.client_writable = writable
 
-    def set_unsettled(self, is_unsettled: Callable[[VirtualHost], bool]) -> None:
-        """``is_unsettled`` tells whether the brokers have changed so lately that what they refuse may pass."""
+    def set_unsettled(self, is_unsettled: Callable[[VirtualHost, float], bool]) -> None:
+        """``is_unsettled`` tells whether brokers changed in the last seconds, so that what they refuse may pass."""
         self._context.is_unsettled = is_unsettled
 
     def set_blocked(self, blocked: bool) -> None:
@@ -368,6 +368,12 @@ class Session:
         context, operation = self._context, self._context.operation
         if event.of_publish and self._ride_through.is_virtual_host_going(event.code):
             self._ride_through.channel_lost(event.code, event.text)
+            self._ride_through.interrupted(ops.OperationInterrupted(event.code, event.text))
+            return
+        if self._ride_through.may_be_there_soon(event):
+            if isinstance(operation, ops.PreparePublisher):
+                # It was refused on the publishing channel.
+                self._ride_through.channel_lost(event.code, event.text)
             self._ride_through.interrupted(ops.OperationInterrupted(event.code, event.text))
             return
         if event.code == _ACCESS_REFUSED and self._publisher.ask_for_name(operation):

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 from tests.chaos.history import GRACE, History, Promise, Span, any_overlap
-from tests.chaos.recording import EARLIER, REMAINS, REPLIES, Copy, Delivered, Recording, Sent, Settled
+from tests.chaos.recording import EARLIER, REMAINS, REPLIES, Copy, Delivered, Recording, Sent, Settled, Subscribed
 from tests.chaos.schedule import (
     BROKER_ENDS,
     FOR_EACH,
@@ -132,7 +132,7 @@ def _why_missed(
         return Excuse.VHOST_DELETED
     if history.schedule.place(plan.place).kind is Kind.STREAM:
         deleted = history.recording.faults({Harm.VHOST_DELETION})
-        if any(got[0].at < fault.at < sent_at for fault in deleted):
+        if any(got[0].at < fault.until and fault.at < sent_at for fault in deleted):
             return Excuse.STREAM_MADE_AGAIN
         # It goes on behind the last message that the client was sent, if there is one.
         before = [span for span in history.lost if span.begin <= got[0].at]
@@ -317,3 +317,17 @@ def unserved(schedule: Schedule, recording: Recording) -> list[str]:
     """The consumers that have not seen a probe."""
     served = {event.consumer for event in recording.of(Delivered) if event.copy.producer == PROBE.name}
     return [plan.name for plan in schedule.consumers if plan.name not in served]
+
+
+def of_streams_made_again(schedule: Schedule, recording: Recording) -> list[str]:
+    """The consumers that have to connect again: they may wait behind the end of a stream that was made again."""
+    sessions = {event.consumer: event.connection for event in recording.of(Subscribed)}
+    found = []
+    for plan in schedule.consumers:
+        if schedule.place(plan.place).kind is Kind.STREAM:
+            session = plan.name, sessions.get(plan.name)
+            got = [event.at for event in recording.of(Delivered) if (event.consumer, event.connection) == session]
+            deletions = recording.faults({Harm.VHOST_DELETION})
+            if any(at < fault.until for at in got for fault in deletions):
+                found.append(plan.name)
+    return found

@@ -48,6 +48,10 @@ class Consumer(ChaosClient):
         """Ask it to leave when it has acknowledged what it has."""
         self._stop.set()
 
+    def come_back(self) -> None:
+        """Ask it to leave in good order, and to connect again."""
+        self._leaves_at = self.scene.clock()
+
     async def converse(self, talk: Talk) -> None:
         """Subscribe, and acknowledge until it is time to go."""
         self._incoming = asyncio.Queue()

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tests.chaos.checks import judged, unserved
+from tests.chaos.checks import judged, of_streams_made_again, unserved
 from tests.chaos.client import ChaosClient, Scene, Talk
 from tests.chaos.consumer import Consumer
 from tests.chaos.faults import FaultInjector
@@ -126,6 +126,11 @@ async def _play(scene: Scene, injector: FaultInjector) -> list[Finding]:
     working = {client: asyncio.create_task(client.run()) for client in (*consumers, *producers)}
     try:
         await injector.run()
+        # As docs/reliability.md says.
+        again = of_streams_made_again(scene.schedule, scene.recording)
+        for consumer in consumers:
+            if consumer.name in again:
+                consumer.come_back()
         found = await _finished({each: working[each] for each in producers}, "to have its messages answered")
         prober = _Prober(scene)
         working[prober] = asyncio.create_task(prober.run())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos.checks import judged, unserved
+from tests.chaos.checks import judged, of_streams_made_again, unserved
 from tests.chaos.history import Promise
 from tests.chaos.recording import (
     EARLIER,
@@ -254,6 +254,8 @@ class TestToEach:
         behind = (sent(5, 5), confirmed(6, 5), sent(8, 6), delivered(9, 6, queue="c"))
         subscribed = Subscribed(0.5, "c", 1)
         assert excuses(subscribed, *before, *behind, deletion, schedule=self.STREAM) == {Excuse.STREAM_MADE_AGAIN}
+        amid = (sent(2.1, 4), delivered(2.5, 4, queue="c"))
+        assert excuses(subscribed, *amid, *behind, deletion, schedule=self.STREAM) == {Excuse.STREAM_MADE_AGAIN}
         assert told(subscribed, *behind, sent(7, 7), deletion, schedule=self.STREAM) == ["missed"]
         later = Subscribed(4, "c", 1)
         assert told(later, *behind, deletion, schedule=self.STREAM) == ["missed"]
@@ -502,3 +504,12 @@ class TestNothingChecked:
         total.add(run)
         assert total.checked[Check.KEPT] == 2
         assert sum(line.startswith("lost") for line in total.findings) == 2
+
+
+def test_only_who_read_a_stream_before_it_was_made_again_connects_again() -> None:
+    deletion, stream = Fault(2, 5, Harm.VHOST_DELETION), scheduled(kind=Kind.STREAM)
+    events = (Subscribed(0.5, "c", 1), delivered(3, 0, queue="c"), Subscribed(0.5, "d", 1), delivered(6, 0, to="d"))
+    assert of_streams_made_again(stream, Recording([*events, deletion])) == ["c"]
+    assert of_streams_made_again(stream, Recording([*events, deletion, Subscribed(6, "c", 2)])) == []
+    assert of_streams_made_again(stream, Recording([*events, Fault(2, 5, Harm.BROKER_KILL)])) == []
+    assert of_streams_made_again(scheduled(), Recording([*events, deletion])) == []

@@ -165,10 +165,11 @@ class BridgedClient:
         )
         # Whether a broker went or came lately.
         self.is_unsettled = False
+        self.changed_ago = 0.0
         self.slots = asyncio.Semaphore(32)
         pool = SimpleNamespace(
             queue_conflicts=SimpleNamespace(write=lambda *texts: None),
-            is_unsettled=lambda host: self.is_unsettled,
+            is_unsettled=lambda host, within: self.is_unsettled and self.changed_ago < within,
             drain=SimpleNamespace(slots=self.slots),
         )
         self.bridge = Bridge(self.session, self, cast(Any, pool), login or cast(Any, always), "client", self._spawn)

@@ -118,13 +118,13 @@ class LinkPool:
             if link.closed is not None and link.closed.code in BROKER_FAULTS:
                 self.dialer.link_lost(link.broker)
 
-    def is_unsettled(self, virtual_host: VirtualHost) -> bool:
-        """Whether a broker of a virtual host went or came so lately that sessions ride through what they feel of it.
+    def is_unsettled(self, virtual_host: VirtualHost, within: float) -> bool:
+        """Whether a broker of a virtual host went or came in the last seconds, and sessions ride through such changes.
 
-        Then a queue may be without a leader. Without such a change, one that takes no message is full.
+        Then a queue may be without a leader, or not there yet. Without a change, one that takes no message is full.
         """
         upstream = virtual_host.upstream
-        return self._clock() - self.dialer.changed_at(upstream) < upstream.ride_through
+        return self._clock() - self.dialer.changed_at(upstream) < min(within, upstream.ride_through)
 
     async def log_in(
         self, virtual_host: VirtualHost, credentials: Credentials, client: str, session: str

@@ -18,7 +18,7 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Protocol
 
-from gateway.amqp.codec import PUBLISH
+from gateway.amqp.codec import PUBLISH, QUEUE_DECLARE
 from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError, UpstreamError, is_cancelled
 from gateway.server.broker.link import Link
 from gateway.server.broker.link_pool import LinkPool
@@ -164,7 +164,8 @@ class Bridge:
         except LinkDownError as down:
             return ops.OperationInterrupted(down.code, down.text)
         except UpstreamError as refusal:
-            return ops.OperationFailed(refusal.code, refusal.text, of_publish=refusal.method == PUBLISH)
+            refused = refusal.method
+            return ops.OperationFailed(refusal.code, refusal.text, refused == PUBLISH, refused == QUEUE_DECLARE)
         except asyncio.CancelledError:
             if is_cancelled():
                 raise

@@ -282,7 +282,7 @@ def test_a_reply_queue_that_gets_another_name_is_named_by_what_is_published_agai
 
 def unsettled(play: Playbook) -> None:
     """A node of the broker has died a moment ago."""
-    play.session.set_unsettled(lambda _: True)
+    play.session.set_unsettled(lambda *_: True)
 
 
 REJECTED = "ERROR for {} Message rejected: The broker did not accept the message for '{}'."
@@ -365,7 +365,7 @@ def test_a_message_that_is_refused_again_has_no_more_time(play: Playbook) -> Non
         assert operation.is_again is is_again
         play.recover(operation)
         assert play.published() == ["amq.topic a 1"]
-    play.session.set_unsettled(lambda _: False)
+    play.session.set_unsettled(lambda *_: False)
     play.confirm(1, accepted=False)
     assert play.said() == [REJECTED.format("r1", "/topic/a")]
 

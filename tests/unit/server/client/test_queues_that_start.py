@@ -1,0 +1,119 @@
+"""A queue that is not found after a change of the brokers: its node may be away or still start."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from pamqp import commands
+from pamqp.base import Frame
+
+from gateway.server.broker.link import Link
+from gateway.session.context import State
+from tests.support.scripted_broker import BridgedClient, ScriptedBroker, play, usual_answer
+
+AWAY = "NOT_FOUND - home node 'a@b' of durable queue 'x' in vhost '/' is down or inaccessible"
+DECLARES = "SUBSCRIBE\nid:1\ndestination:/queue/x\nreceipt:1\n\n"
+CONSUMES = "SUBSCRIBE\nid:1\ndestination:/amq/queue/x\nreceipt:1\n\n"
+SENDS = "SEND\ndestination:/queue/x\nreceipt:1\n\nhi"
+
+
+def refuse(broker: ScriptedBroker) -> None:
+    """The broker does not find the queue any more. It ignores what comes behind a method that it refuses."""
+    closing: list[Link] = []
+
+    def script(link: Link, method: Frame) -> Frame | None:
+        if method.name == "Channel.CloseOk":
+            closing.remove(link)
+        if link in closing:
+            return None
+        refused = {"Queue.Declare": (50, 10), "Basic.Consume": (60, 20)}.get(method.name)
+        if refused is None:
+            return usual_answer(method)
+        closing.append(link)
+        return commands.Channel.Close(404, AWAY, *refused)
+
+    broker.script = script
+
+
+@pytest.mark.parametrize("frame", [DECLARES, CONSUMES, SENDS])
+def test_it_is_waited_for(frame: str) -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        client.is_unsettled = True
+        refuse(broker)
+        await client.say(frame, seconds=5)
+        assert b"ERROR" not in client.output
+        broker.script = lambda link, method: usual_answer(method)
+        await asyncio.sleep(5)
+        if client.session.confirms:
+            client.session.confirm(client.session.confirms.last_sequence, True, True)
+            client.advance()
+        assert client.output.rstrip().endswith(b"RECEIPT\nreceipt-id:1\n\n\0")
+        assert client.session.state is State.CONNECTED
+
+    play(scene)
+
+
+def test_what_was_sent_before_is_published_again_when_the_channel_goes_with_the_declaration() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SEND\ndestination:/queue/y\nreceipt:0\n\nhi")
+        client.is_unsettled = True
+        refuse(broker)
+        await client.say(SENDS, seconds=5)
+        broker.script = lambda link, method: usual_answer(method)
+        broker.methods.clear()
+        await asyncio.sleep(5)
+        assert broker.methods.count("Basic.Publish") == 2
+        client.session.confirm(client.session.confirms.last_sequence, True, True)
+        client.advance()
+        assert client.output.count(b"RECEIPT") == 2
+
+    play(scene)
+
+
+@pytest.mark.parametrize("frame", [DECLARES, CONSUMES, SENDS])
+def test_without_a_change_of_the_brokers_it_is_an_error_at_once(frame: str) -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        refuse(broker)
+        await client.say(frame)
+        assert b"home node" in client.output
+        assert client.session.state is State.CLOSED
+
+    play(scene)
+
+
+def test_some_time_after_the_change_only_a_declaration_waits() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        client.is_unsettled, client.changed_ago = True, 20.0
+        refuse(broker)
+        await client.say(DECLARES)
+        assert b"ERROR" not in client.output
+        other = BridgedClient(broker, client.session.settings, client)
+        other.is_unsettled, other.changed_ago = True, 20.0
+        await other.connect()
+        await other.say(CONSUMES)
+        assert b"home node" in other.output
+
+    play(scene)
+
+
+def test_a_queue_that_does_not_come_is_the_error_that_the_broker_gave() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        client.is_unsettled = True
+        refuse(broker)
+        await client.say(DECLARES, seconds=12)
+        assert b"message:not_found" in client.output
+        assert b"home node" in client.output
+        assert client.session.state is State.CLOSED
+
+    play(scene, upstream={"ride_through": 10})
+
+
+def test_without_riding_through_it_is_an_error_at_once() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        client.is_unsettled = True
+        refuse(broker)
+        await client.say(DECLARES)
+        assert b"home node" in client.output
+
+    play(scene, upstream={"ride_through": 0})
