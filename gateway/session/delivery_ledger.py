@@ -108,6 +108,27 @@ class DeliveryLedger:
         if self.counter is not None:
             self.counter.settled(tag, 1, None)
 
+    def in_order_behind(self, tag: int) -> int:
+        """How many deliveries behind one that was just acknowledged may be acknowledged by ``settle_in_order``.
+
+        HOT: once per ACK. None where each must be looked at.
+        """
+        if (
+            tag != self._settled_up_to
+            or self.counter is not None
+            or self._settled_out_of_order
+            or self._unsettled_below
+        ):
+            return 0
+        return self.last_sent - tag
+
+    def settle_in_order(self, tag: int) -> None:
+        """Acknowledge all up to a tag, as ``acknowledge`` does if called for each. HOT: once per ACK, or for many.
+
+        ``in_order_behind`` has told how far that may go.
+        """
+        self._settled_up_to = self._pending_multiple = tag
+
     def refuse(self, tag: int, *, requeue: bool) -> None:
         """Refuse an outstanding delivery; in mode client all before it too."""
         tag = tag or self.last_sent

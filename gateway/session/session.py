@@ -282,7 +282,11 @@ class Session:
                 received += 1
                 command = frame.header_block.command
                 if command != b"SEND":
-                    context.traffic.note_command(command)
+                    settled = 0 if asked else self._acknowledgements.settle_plain(frame, decoder, max_frames - received)
+                    context.traffic.note_command(command, settled or 1)
+                    if settled:
+                        received += settled - 1
+                        continue
                 if asked and command != b"SUBSCRIBE":
                     context.postpone(frame)
                     return

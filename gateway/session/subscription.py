@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from gateway.amqp import properties as amqp
 from gateway.errors import CodecError
@@ -356,8 +356,7 @@ def split_frames(pieces: list[bytes]) -> list[bytes]:
     return frames
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(NamedTuple):
     """One ACK or NACK: the delivery that it names, and whether a NACK requeues; ``requeue`` is None for an ACK.
 
     ``number`` is the delivery as the client names it; 0 means everything delivered so far.
@@ -473,11 +472,15 @@ class Subscriptions:
     # Settling.
 
     def settle(self, settlement: Settlement) -> None:
-        """Carry out an acknowledgement. HOT: once per ACK."""
+        """Carry out an acknowledgement."""
         settlement.carry_out()
+        self.note_settled(settlement.subscription)
+
+    def note_settled(self, subscription: Subscription) -> None:
+        """There are settlements of a subscription for the broker. HOT: once per ACK, or once for many."""
         to_settle = self._to_settle
-        if not to_settle or to_settle[-1] is not settlement.subscription:
-            to_settle.append(settlement.subscription)
+        if not to_settle or to_settle[-1] is not subscription:
+            to_settle.append(subscription)
 
     def settle_auto_acks(self) -> None:
         """Settle what was delivered under ack:auto, once its bytes are on their way to the client."""
