@@ -109,24 +109,22 @@ class DeliveryLedger:
             self.counter.settled(tag, 1, None)
 
     def in_order_behind(self, tag: int) -> int:
-        """How many deliveries behind one that was just acknowledged may be acknowledged by ``settle_in_order``.
+        """How many deliveries behind one that was just acknowledged may be acknowledged by ``acknowledge_up_to``.
 
         HOT: once per ACK. None where each must be looked at.
         """
-        if (
-            tag != self._settled_up_to
-            or self.counter is not None
-            or self._settled_out_of_order
-            or self._unsettled_below
-        ):
+        if tag != self._settled_up_to or self._settled_out_of_order or self._unsettled_below:
             return 0
         return self.last_sent - tag
 
-    def settle_in_order(self, tag: int) -> None:
-        """Acknowledge all up to a tag, as ``acknowledge`` does if called for each. HOT: once per ACK, or for many.
+    def acknowledge_up_to(self, tag: int) -> None:
+        """Acknowledge deliveries as if ``acknowledge`` were called for each; ``in_order_behind`` has told how far.
 
-        ``in_order_behind`` has told how far that may go.
+        HOT: once for many ACKs.
         """
+        if self.counter is not None:
+            for each in range(self._settled_up_to + 1, tag + 1):
+                self.counter.settled(each, 1, None)
         self._settled_up_to = self._pending_multiple = tag
 
     def refuse(self, tag: int, *, requeue: bool) -> None:

@@ -319,7 +319,7 @@ class AckHandler:
         behind = ledger.in_order_behind(delivery)
         if behind:
             behind = decoder.skip_acks(frame, number, min(most, behind))
-            ledger.settle_in_order(delivery + behind)
+            ledger.acknowledge_up_to(delivery + behind)
         context.subscriptions.note_settled(subscription)
         return 1 + behind
 

@@ -217,3 +217,17 @@ def test_a_turn_ends_within_a_run_of_acks(max_frames: int) -> None:
     assert consumer.session.reached_turn_limit
     assert consumer.session.traffic.frames_received - before == max_frames
     assert consumer.settled() == [f"ack {max_frames} multiple"]
+
+
+def test_acks_behind_a_message_that_the_client_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.session.delivery_ledger._MOST_OUT_OF_ORDER", 1)
+    monkeypatch.setattr("gateway.session.delivery_ledger._RATIO", 0)
+    modes = ("client-individual", "auto")
+    fast, slow = (_Consumer(modes, "1.2", is_slow=each, is_observed=False) for each in (False, True))
+    kept = _Round([0] * 9, [*map(_ack, range(2, 9))], [])
+    _begin(fast, kept)
+    _begin(slow, kept)
+    fast.read([b"".join(kept.frames)])
+    slow.read(kept.frames)
+    assert fast.outcome() == slow.outcome()
+    assert fast.subscriptions[0].stats.outstanding == 2
