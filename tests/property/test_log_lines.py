@@ -16,7 +16,9 @@ texts = st.text(st.characters(exclude_categories=("C", "Z")) | st.sampled_from("
 )
 names = st.sampled_from(("session", "peer", "login", "reason", "logger", "logger_name", "left_out", "größe", "a b"))
 quoted = st.sampled_from(" ='\"").map(lambda char: f"a{char}b")
-values = texts | quoted | st.none() | st.booleans() | st.integers() | st.floats() | st.binary(max_size=9) | st.lists(texts)
+values = (
+    texts | quoted | st.none() | st.booleans() | st.integers() | st.floats() | st.binary(max_size=9) | st.lists(texts)
+)
 
 
 @pytest.mark.usefixtures("logs_as_before")

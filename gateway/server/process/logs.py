@@ -14,6 +14,7 @@ import json
 import logging
 import re
 import sys
+from datetime import UTC, datetime
 from functools import partial
 from typing import Final, TextIO
 
@@ -37,13 +38,8 @@ def configure_logs(settings: Logging, stream: TextIO | None = None) -> None:
     level = logging.getLevelNamesMapping()[settings.level.upper()]
     handler = logging.StreamHandler(out)
     renderer = _renderer(settings, out)
-    common: list[Processor] = [
-        structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.format_exc_info,
-        _safe,
-    ]
-    lines = _Lines(handler)
+    common: list[Processor] = [_complete, _safe]
+    lines = _Lines(handler, out)
     structlog.configure(
         processors=[*common, renderer],
         logger_factory=lambda *_: lines,
@@ -70,21 +66,21 @@ def configure_logs(settings: Logging, stream: TextIO | None = None) -> None:
 class _Lines:
     """Writes finished lines to the stream of a handler, which may write at the same time, in another thread."""
 
-    def __init__(self, handler: logging.StreamHandler[TextIO]) -> None:
+    def __init__(self, handler: logging.Handler, stream: TextIO) -> None:
         self._handler = handler
+        self._stream = stream
 
     def info(self, line: str) -> None:
         """Write a line. If the stream does not take it, the gateway goes on without."""
-        handler = self._handler
-        handler.acquire()
+        self._handler.acquire()
         try:
-            handler.stream.write(line + "\n")
-            handler.flush()
+            self._stream.write(line + "\n")
+            self._stream.flush()
         except (OSError, ValueError):
             # The disk is full, or nobody reads the pipe any more.
             pass
         finally:
-            handler.release()
+            self._handler.release()
 
     # structlog calls the method that has the level's name.
     debug = warning = error = critical = info
@@ -109,6 +105,13 @@ def _plain_line(console: Processor, logger: WrappedLogger, method: str, event: E
 
 def _quoted(value: object) -> str:
     return value if isinstance(value, str) and not _MUST_BE_QUOTED.search(value) else repr(value)
+
+
+def _complete(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """Add the level, the time, and the traceback if there is one."""
+    event["level"] = method
+    event["timestamp"] = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    return structlog.processors.format_exc_info(logger, method, event) if "exc_info" in event else event
 
 
 def _safe(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
