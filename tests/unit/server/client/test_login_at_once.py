@@ -102,7 +102,7 @@ async def test_a_login_that_the_broker_has_just_accepted_is_answered_at_once(mon
     ],
 )
 async def test_any_other_login_is_not(
-    host: str, operation: Callable[..., ops.Login], settings: dict[str, object], monkeypatch: pytest.MonkeyPatch
+    host: str, operation: Callable[..., ops.Login], settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logins = Logins(monkeypatch)
     one, other = logins.client(), logins.client(host)
