@@ -316,6 +316,7 @@ class Bridge:
             # First of all, so that no fault keeps the links for ever. The task begins after this function.
             _ = self._spawn(self._release(), name=f"stomp-release {self._client}")
         try:
+            self._publishing.write_rest()
             # At once: the client may connect again before its channels are closed.
             self._login.close()
             self._recovery.stop()
