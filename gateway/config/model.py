@@ -15,8 +15,9 @@ from pydantic.json_schema import JsonSchemaValue
 
 from gateway.config.base_models import MergeableModel, VirtualHostName, fits_short_string, merge
 from gateway.config.listener_settings import AdminSettings, Listener
-from gateway.config.scalars import VARIABLE_PATTERN, Count, Duration, SocketAddress, WorkerCount
+from gateway.config.scalars import VARIABLE_PATTERN, Count, Duration, SocketAddress
 from gateway.config.virtual_host import Upstream, VirtualHost, VirtualHostEntry, VirtualHostSettings
+from gateway.config.worker_count import WorkerCount
 
 PASS_THROUGH = "*"  # noqa: S105 - no password
 """The key of `virtual_hosts` that stands for every host that is not configured."""

@@ -7,7 +7,6 @@ accepted as text too, because a `${VARIABLE}` always yields text.
 from __future__ import annotations
 
 import math
-import os
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -161,23 +160,6 @@ class Count(Quantity):
 
     def _json_schema(self) -> JsonSchemaValue:
         return {"type": "integer", "minimum": self.least, "maximum": self.most}
-
-
-@dataclass(frozen=True)
-class WorkerCount(Count):
-    """A number of processes, or `auto`: as many as this process has cores."""
-
-    TEXT: ClassVar[str] = "(auto|[0-9]{1,3})"
-
-    most: int = 256
-
-    def _read(self, value: object) -> int:
-        return super()._read(min(cores(), self.most) if value == "auto" else value)
-
-
-def cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.config import scalars
+from gateway.config import worker_count
 from gateway.config.loader import parse
 from gateway.errors import ConfigError
 
@@ -18,7 +18,7 @@ def _mistakes(text: str) -> list[str]:
 def test_there_is_one_worker_unless_more_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse("", environment={}).workers == 1
     assert parse("workers: 3", environment={}).workers == 3
-    monkeypatch.setattr(scalars, "cores", lambda: 7)
+    monkeypatch.setattr(worker_count, "cores", lambda: 7)
     assert parse("workers: auto", environment={}).workers == 7
 
 
