@@ -62,7 +62,8 @@ class AdminListener:
         self._contexts = gateway.tls_contexts
         # In a thread, so that clients are served meanwhile.
         module = await asyncio.to_thread(import_module, "gateway.admin.http_server")
-        make_view: Callable[[Any], View] = self._make_view or import_module("gateway.admin.gateway_view").GatewayView
+        views = await asyncio.to_thread(import_module, "gateway.admin.gateway_view")
+        make_view: Callable[[Any], View] = self._make_view or views.GatewayView
         http: AdminHttpServer = module.AdminHttpServer(make_view(gateway), self._settings)
         listener = OpenListener(
             self._listener_settings(address, self._settings), http.connection, gateway.tls_contexts, speaks_http=True

@@ -96,7 +96,8 @@ class Reloader:
             for key in GatewayConfig.model_fields.keys() - TAKING_EFFECT
             if getattr(before, key) != getattr(config, key)
         }
-        config = config.model_copy(update=waiting)
+        if waiting:
+            config = config.model_copy(update=waiting)
         try:
             _held = [service.prepare(config) for service in self._services]
             listeners, restart = await self._gateway.apply(config)
