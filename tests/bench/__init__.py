@@ -17,4 +17,5 @@ Run `python -m tests.bench --help`. What is where:
   `neighbour_run` the client that does what they say, `neighbour_servers` starts what is measured, `neighbour_probe` is
   the neighbour's process
 * `micro`      micro-benchmarks of single functions, a program of its own
+* `instructions` the bytecode instructions that these functions execute, and what is recorded of them
 """

@@ -23,7 +23,7 @@ import pamqp.header
 from gateway.amqp.codec import Publication, encode_ack, encode_publish
 from gateway.amqp.properties import Properties, decode, encode_around_table
 from gateway.amqp.splitter import Sink, Splitter
-from gateway.config.virtual_host import ConfirmWindow, Upstream, VirtualHost
+from gateway.config.virtual_host import ConfirmWindow, FindVirtualHost, Upstream, VirtualHost
 from gateway.session import ops
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
@@ -112,14 +112,21 @@ def _encode_ack_with_pamqp() -> Callable[[], object]:
 
 
 def _split_deliveries() -> Callable[[], object]:
-    data = b"".join(_delivery(tag) for tag in range(1, _BATCH + 1))
+    return _splitting(b"".join(_delivery(tag) for tag in range(1, _BATCH + 1)))
+
+
+def _split_confirms() -> Callable[[], object]:
+    return _splitting(b"".join(encode_ack(3, tag, multiple=False) for tag in range(1, _BATCH + 1)))
+
+
+def _splitting(data: bytes) -> Callable[[], object]:
     splitter = Splitter(lambda _channel, _method, _frame: None)
     taken: list[int] = []
     splitter.register(
         3,
         Sink(
             deliver=lambda tag, _redelivered, _route, _properties, _body: taken.append(tag),
-            confirm=lambda _tag, _multiple, _accepted: None,
+            confirm=lambda tag, _multiple, _accepted: taken.append(tag),
             owner=None,
         ),
     )
@@ -130,7 +137,7 @@ def _split_deliveries() -> Callable[[], object]:
         return len(taken)
 
     if run() != _BATCH:
-        raise AssertionError("the splitter did not find every delivery")
+        raise AssertionError("the splitter did not find everything")
     return run
 
 
@@ -170,10 +177,13 @@ class _Conversation:
     """A session that is logged in, and the decoder that feeds it."""
 
     def __init__(self, upstream: Upstream | None = None) -> None:
-        limits = FrameLimits()
         window = ConfirmWindow(messages=(1 << 31) - 1, bytes=1 << 60)
         settings = VirtualHost(name="/", upstream=upstream or Upstream(), confirm_window=window)
-        self.session = Session(b"session-x", b"server", lambda _: settings, limits)
+        self.connect(lambda _: settings, FrameLimits())
+
+    def connect(self, settings_of: FindVirtualHost, limits: FrameLimits) -> None:
+        """Begin a session, and log it in."""
+        self.session = Session(b"session-x", b"server", settings_of, limits)
         self._decoder = Decoder(limits)
         self.say(b"CONNECT\naccept-version:1.2\nhost:/\nlogin:a\npasscode:b\n\n\0")
         self.answer(ops.LoggedIn())
@@ -238,6 +248,29 @@ def _sending(conversation: _Conversation, frames: bytes, confirmed: int, receipt
     return run
 
 
+def _confirm() -> Callable[[], object]:
+    conversation = _Conversation()
+    session = conversation.session
+    conversation.say(payload.confirmed_sends("/topic/orders", _BATCH)[0])
+    conversation.prepare()
+    confirms = session.confirms
+    messages = list(confirms.messages)
+    session.confirm(confirms.last_sequence, True, True)
+
+    def run() -> int:
+        session.output.clear()
+        first = confirms.last_sequence + 1
+        for message in messages:
+            confirms.add(message)
+        for sequence in range(first, first + len(messages)):
+            session.confirm(sequence, False, True)
+        return len(session.output)
+
+    if run() != _BATCH:
+        raise AssertionError("not every message was confirmed and answered")
+    return run
+
+
 def _deliver() -> Callable[[], object]:
     conversation = _Conversation()
     session, subscription = conversation.session, conversation.subscribe(b"auto")
@@ -270,6 +303,11 @@ def _acknowledge() -> Callable[[], object]:
     return run
 
 
+def _connect() -> Callable[[], object]:
+    conversation, settings, limits = _Conversation(), VirtualHost(name="/", upstream=Upstream()), FrameLimits()
+    return lambda: conversation.connect(lambda _: settings, limits)
+
+
 BENCHES: dict[str, Bench] = {
     "stomp: decode SEND": Bench(_decode_sends, _BATCH),
     "stomp: decode SEND with receipt": Bench(_decode_confirmed_sends, _BATCH),
@@ -281,10 +319,13 @@ BENCHES: dict[str, Bench] = {
     "amqp: encode ack (pamqp)": Bench(_encode_ack_with_pamqp),
     "amqp: split deliver": Bench(_split_deliveries, _BATCH),
     "amqp: split deliver (pamqp)": Bench(_split_deliveries_with_pamqp, _BATCH),
+    "amqp: split confirm": Bench(_split_confirms, _BATCH),
     "amqp: decode properties": Bench(_decode_properties),
+    "session: CONNECT": Bench(_connect),
     "session: SEND, and confirm": Bench(_send, _BATCH),
     "session: SEND with receipt, and confirm": Bench(_send_with_receipts, _BATCH),
     "session: SEND, ride_through 0": Bench(_send_without_confirms, _BATCH),
+    "session: confirm with receipt": Bench(_confirm, _BATCH),
     "session: deliver": Bench(_deliver, _BATCH),
     "session: deliver, and ACK": Bench(_acknowledge, _BATCH),
 }
