@@ -297,20 +297,34 @@ async def test_the_service_manager_hears_of_one_process(document: dict[str, Any]
                 assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
-@pytest.mark.parametrize("signals", [[signal.SIGKILL], [signal.SIGTERM, signal.SIGTERM]], ids=["killed", "twice"])
-async def test_no_worker_outlives_its_supervisor(process: GatewayProcess, signals: list[signal.Signals]) -> None:
+async def test_workers_drain_when_their_supervisor_is_killed(process: GatewayProcess) -> None:
     pids = await started(process)
-    async with within(2 * PATIENCE), on_each_worker(process):
-        for each in signals:
-            os.kill(process.pid, each)
-            if each is signal.SIGTERM:
-                await process.until_logged("draining")
-        assert await process.exit_code(PATIENCE) == -signals[-1]
+    async with within(2 * PATIENCE), on_each_worker(process) as by_worker:
+        process.child.kill()
+        for client in (client for group in by_worker for client in group):
+            assert (await final_error(client)).message == "Shutting down"
+        await all_gone(pids)
 
-        async def alive() -> list[int]:
-            return [pid for pid in pids if psutil.pid_exists(pid)]
 
-        await until(alive, lambda found: not found)
+async def test_a_second_signal_ends_all_workers_at_once(document: dict[str, Any]) -> None:
+    """Longer than the test, they would go on as before."""
+    with gateway_process({**document, "drain_delay": 600}) as process:
+        pids = await started(process)
+        async with within(2 * PATIENCE):
+            process.terminate()
+            await process.until_logged("drain announced", WORKERS)
+            process.terminate()
+            assert await process.exit_code(PATIENCE) == -signal.SIGTERM
+            await all_gone(pids)
+
+
+async def all_gone(pids: list[int]) -> None:
+    """Wait until there are no such processes."""
+
+    async def alive() -> list[int]:
+        return [pid for pid in pids if psutil.pid_exists(pid)]
+
+    await until(alive, lambda found: not found)
 
 
 def test_a_worker_that_cannot_start_says_why_and_the_gateway_ends(document: dict[str, Any], tmp_path: Path) -> None:
