@@ -400,9 +400,17 @@ class Session:
 
     # What the server carries out.
 
-    def take_publishes(self) -> bytes:
-        """The AMQP frames for the publishing channel since the last call."""
-        return self._publisher.take_output()
+    @property
+    def has_publishes(self) -> bool:
+        """Whether there are AMQP frames for the publishing channel."""
+        return self._publisher.has_output
+
+    def take_publishes(self, at_most: int | None = None) -> bytes:
+        """The AMQP frames for the publishing channel since the last call.
+
+        ``at_most`` is in bytes: of many messages those are left for the next call that begin behind it.
+        """
+        return self._publisher.take_output(at_most)
 
     def take_settlements(self) -> list[tuple[Subscription, bytes]]:
         """The AMQP frames that settle deliveries, by subscription, since the last call."""

@@ -21,6 +21,11 @@ _LARGEST_CACHED_BLOCK: Final = 2048
 
 # An entry of the headers table, a number, that RabbitMQ adds to everything that a stream delivers.
 _STREAM_OFFSET: Final = b"x-stream-offset"
+
+# The name of an entry of the headers table. A SEND with a receipt becomes a message with that header, and no other
+# message has the same receipt: it is not worth caching.
+_RECEIPT_FIELD: Final = b"\x07receipt"
+
 # Above every delivery tag: tags have 64 bits.
 _NEVER: Final = 1 << 64
 
@@ -280,10 +285,10 @@ class Subscription:
             if self.is_stream is None:
                 self.is_stream = offset is not None
             if self.is_stream and offset is not None:
-                # No message of a stream is found in the cache, because each has another offset among its properties.
+                # Messages of a stream are not cached, because each has another offset among its properties.
                 self.next_offset = offset + 1
         headers = (before, ack, b"\n" + translate.message_headers(amqp.decode(properties)))
-        if len(key) <= _LARGEST_CACHED_BLOCK:
+        if len(key) <= _LARGEST_CACHED_BLOCK and not self.is_stream and _RECEIPT_FIELD not in properties:
             if len(self._header_cache) >= _CACHED_BLOCKS:
                 self._header_cache.clear()
             self._header_cache[key] = headers

@@ -301,6 +301,7 @@ class Bridge:
         if self._is_released:
             return
         self._is_released = self._channels.is_released = True
+        self._publishing.write_rest()
         # First of all, so that no fault keeps the links for ever. The task begins after this function.
         _ = self._spawn(self._release(), name=f"stomp-release {self._client}")
         # At once: the client may connect again before its channels are closed.

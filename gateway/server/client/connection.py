@@ -450,6 +450,8 @@ class ClientConnection(StompProtocol):
 
     def time_passed(self, now: float) -> None:
         """Called about once a second, for what needs no timer of its own."""
+        if self._is_closed:
+            return
         session = self.session
         missed = self._deadlines.missed(now)
         if missed is not None:

@@ -20,6 +20,9 @@ from gateway.session.subscription import Subscription
 class ChannelsOwner(LinkUser, Protocol):
     """The bridge: it uses the links, and tells the session what happens on a channel."""
 
+    def advance(self) -> None:
+        """The session may go on."""
+
     def handle(self, event: ops.Event) -> None:
         """Something happened at the broker."""
 
