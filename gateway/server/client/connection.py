@@ -103,7 +103,7 @@ class ClientConnection(StompProtocol):
         self._login: LoginHandler
         self._deadlines: ClientDeadlines
         self.stats = ConnectionStats(context.stats, context.journal, self.session, listener)
-        self._log = ClientLog(self.session, self.stats, accepted, str(listener.address), context.log_limits)
+        self._log = ClientLog(self.session, self.stats, accepted, listener, context.log_limits)
         self._heartbeats = HeartbeatTimer()
         self._rate_limiter = RateLimiter(self.session)
         # Whether the socket is read.
@@ -309,6 +309,11 @@ class ClientConnection(StompProtocol):
             self._is_queued = True
             paced = self._context.paced
             (paced.do if at_once else paced.later)(self, self._paced_turn)
+
+    def advance_rest(self) -> None:
+        """The same if bytes of the client wait, during an advance that has carried out what was before them."""
+        if self._decoder.buffered:
+            self.advance_paced()
 
     def _paced_turn(self) -> None:
         self._is_queued = False

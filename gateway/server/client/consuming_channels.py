@@ -52,6 +52,11 @@ class ConsumingChannels:
         """The channel of a subscription."""
         return self._by_subscription.get(subscription)
 
+    @property
+    def has_any(self) -> bool:
+        """Whether there is a channel, or a link of the session's own."""
+        return bool(self._by_subscription) or self._control is not None or self.pausable.is_open
+
     def __contains__(self, subscription: Subscription) -> bool:
         return subscription in self._by_subscription
 
