@@ -12,7 +12,7 @@ import contextlib
 import errno
 import socket
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -33,6 +33,9 @@ from gateway.session import error_frames
 log = structlog.get_logger("gateway.listening")
 
 MakeProtocol = Callable[[AcceptedConnection], asyncio.Protocol]
+
+Bind = Callable[[SocketAddress, int], Awaitable[list[socket.socket]]]
+"""Listening sockets for an address and a backlog, as `bound` makes them."""
 
 # How long accepting pauses after one of these errors, in seconds: without file descriptors or memory the next attempt
 # would fail, too. Any other error concerns one connection (accept(2): Linux reports its pending errors).
@@ -72,6 +75,7 @@ class OpenListener:
         refused: Counter[str] | None = None,
         *,
         speaks_http: bool = False,
+        bind: Bind | None = None,
     ) -> None:
         # Host and port of every socket.
         self.addresses: list[tuple[str, int]] = []
@@ -80,6 +84,7 @@ class OpenListener:
         self._address = str(listener.address)
         self._name = f"listener {self._address}"
         self._speaks_http = speaks_http
+        self._bound = bind or bound
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
         self._accepting: set[asyncio.Task[None]] = set()
@@ -109,7 +114,7 @@ class OpenListener:
         """
         listener = self.settings
         self._treatment = self._treat(listener, self._treatment.make_protocol)
-        sockets = await bound(listener.address, listener.backlog)
+        sockets = await self._bound(listener.address, listener.backlog)
         self.addresses = [each.getsockname()[:2] for each in sockets]
         self._sockets = sockets
         for each in sockets:

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -19,6 +20,7 @@ from gateway.server.broker.link_pool import LinkPool
 from gateway.server.client.connection import ClientConnection, ServerContext
 from gateway.server.client.session_limits import SessionLimits
 from gateway.server.fault_boundary import all_done, guarded
+from gateway.server.listen.listener import Bind
 from gateway.server.log_limits import LogLimits
 from gateway.server.paced_work import PacedWork
 from gateway.server.periodic_timer import PeriodicTimer
@@ -66,16 +68,16 @@ class _LoopLag:
 
 
 class Gateway:
-    """All parts of a gateway."""
+    """All parts of a gateway. As one of several workers it has a number, and ``bind`` gives it listening sockets."""
 
-    def __init__(self, config: GatewayConfig) -> None:
+    def __init__(self, config: GatewayConfig, worker: int | None = None, bind: Bind | None = None) -> None:
         self.config = config
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._deadline_timer: PeriodicTimer | None = None
         self._journal_timer: PeriodicTimer | None = None
         self.is_stopping = False
-        self.journal = Journal(config)
+        self.journal = Journal(config, worker)
         self.started_at = self.journal.clock.time
         self.stats = GatewayStats(config.virtual_hosts)
         self.reloads = ReloadStats(self.started_at)
@@ -113,7 +115,7 @@ class Gateway:
         # Their deadlines are being checked.
         self._is_sweeping = False
         self._memory = MemoryTrim(self.stats.count_ended, lambda: not self.clients, self._loop.time, find_trim())
-        self._listeners = Listeners(self._context, self.tls_contexts)
+        self._listeners = Listeners(self._context, self.tls_contexts, bind)
         # Reads the configuration again, for whom it names; None if it came from no file. `serve` sets it.
         self.reload: Callable[[str], Awaitable[Reload]] | None = None
 
@@ -219,6 +221,10 @@ class Gateway:
             # The signal came meanwhile.
             self._listeners.close()
         return changes, restart
+
+    async def look_at_certificates(self) -> list[Path]:
+        """Read the certificates that have changed; their files."""
+        return await self.tls_contexts.look()
 
     def count_reload(self, *, successful: bool) -> None:
         """The configuration was read again."""
