@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test lint style types law docs tests kills clients fuzz audit mutants bench bench-journal bench-ingest
-.PHONY: bench-neighbours demo-pipeline chaos soak clean
+.PHONY: bench-full bench-neighbours demo-pipeline chaos soak clean
 .SILENT:
 
 help:
@@ -31,7 +31,8 @@ help:
 	echo "make kills   kill the pipeline's ingest again and again, and check that nothing is lost or counted twice"
 	echo "make chaos   200 runs with faults in broker, gateway and their connections; SEED=123 repeats one; RUNS=, ARGS="
 	echo "make soak    2,000 sessions of mixed behaviour for MINUTES=20, with restarts of the broker; memory and latency stay flat"
-	echo "make bench   compare the speed of gateway and RabbitMQ's STOMP plugin; ARGS='--help' shows its options"
+	echo "make bench   compare gateway and RabbitMQ's STOMP plugin: CPU and speed; ROWS=name,name selects; ARGS=--help"
+	echo "make bench-full  the same with all rows, which takes half an hour"
 	echo "make bench-neighbours  measure what one client's work costs another, at gateway and plugin; ROWS=name,name selects"
 	echo "make bench-journal  measure what the traffic journal costs the gateway; ARGS='--help' shows its options"
 	echo "make bench-ingest   measure how fast journals become tables; ARGS='--help' shows its options"
@@ -128,7 +129,10 @@ soak: $(STAMP)
 	$(BIN)/python -m tests.soak $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 bench: $(STAMP)
-	$(BIN)/python -m tests.bench $(ARGS)
+	$(BIN)/python -m tests.bench $(if $(ROWS),--rows $(ROWS)) $(ARGS)
+
+bench-full: $(STAMP)
+	$(BIN)/python -m tests.bench --rows all $(ARGS)
 
 bench-neighbours: $(STAMP)
 	$(BIN)/python -m tests.bench.neighbours $(if $(ROWS),--rows $(ROWS)) $(ARGS)

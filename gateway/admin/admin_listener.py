@@ -7,8 +7,9 @@ connect.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -20,8 +21,10 @@ from gateway.server.listen.listener import OpenListener
 from gateway.server.tls_contexts import TlsContexts
 
 if TYPE_CHECKING:
+    from gateway.admin.gateway_view import View
     from gateway.admin.http_server import AdminHttpServer
     from gateway.server.process.gateway import Gateway
+    from gateway.server.process.supervisor import Supervisor
 
 log = structlog.get_logger("gateway.admin")
 
@@ -32,9 +35,13 @@ _BACKLOG: Final = 100
 
 
 class AdminListener:
-    """Listens while its gateway runs, unless the configuration switches it off."""
+    """Listens while its gateway runs, unless the configuration switches it off.
 
-    def __init__(self, settings: AdminSettings) -> None:
+    ``make_view`` makes what it shows, from what it is started with (default: of one gateway).
+    """
+
+    def __init__(self, settings: AdminSettings, make_view: Callable[[Any], View] | None = None) -> None:
+        self._make_view = make_view
         # The address is that of the start; everything else follows reloads of the configuration.
         self._settings = settings
         self._address = settings.address
@@ -42,7 +49,7 @@ class AdminListener:
         self._http: AdminHttpServer | None = None
         self._contexts: TlsContexts | None = None
 
-    async def start(self, gateway: Gateway) -> None:
+    async def start(self, gateway: Gateway | Supervisor) -> None:
         """Listen.
 
         Raises:
@@ -55,7 +62,9 @@ class AdminListener:
         self._contexts = gateway.tls_contexts
         # In a thread, so that clients are served meanwhile.
         module = await asyncio.to_thread(import_module, "gateway.admin.http_server")
-        http: AdminHttpServer = module.AdminHttpServer(gateway, self._settings)
+        views = await asyncio.to_thread(import_module, "gateway.admin.gateway_view")
+        make_view: Callable[[Any], View] = self._make_view or views.GatewayView
+        http: AdminHttpServer = module.AdminHttpServer(make_view(gateway), self._settings)
         listener = OpenListener(
             self._listener_settings(address, self._settings), http.connection, gateway.tls_contexts, speaks_http=True
         )

@@ -19,26 +19,16 @@ from aiohttp import web
 from gateway.admin.access import Access
 from gateway.admin.http_timeouts import HttpTimeouts
 from gateway.admin.listing import QueryError
-from gateway.admin.metrics import Metrics
-from gateway.admin.overview import (
-    DESTINATIONS,
-    LINKS,
-    VIRTUAL_HOSTS,
-    destinations,
-    fail_back,
-    overview,
-    virtual_hosts,
-)
-from gateway.admin.sessions import SESSIONS, detail
+from gateway.admin.overview import DESTINATIONS, LINKS, VIRTUAL_HOSTS
+from gateway.admin.sessions import SESSIONS
 from gateway.errors import ConfigError
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.log_limits import LogRateLimiter
 from gateway.server.process.reload import StoppingError
 
 if TYPE_CHECKING:
+    from gateway.admin.gateway_view import View
     from gateway.config.listener_settings import AdminSettings
-    from gateway.server.client.connection import ClientConnection
-    from gateway.server.process.gateway import Gateway
 
 log = structlog.get_logger("gateway.admin")
 
@@ -85,13 +75,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class AdminHttpServer:
-    """The HTTP server of one gateway's admin listener."""
+    """The HTTP server of an admin listener; ``view`` is what it shows."""
 
-    def __init__(self, gateway: Gateway, settings: AdminSettings) -> None:
-        self._gateway = gateway
+    def __init__(self, view: View, settings: AdminSettings) -> None:
+        self._view = view
         self._access = Access(settings)
         self._log_rate_limiter = LogRateLimiter(asyncio.get_running_loop().time)
-        self._metrics = Metrics(gateway)
         page = files("gateway.admin").joinpath("page.html").read_text("utf-8")
         self._page, self._page_policy = page.encode(), _page_policy(page)
         application = web.Application(middlewares=[self._respond])
@@ -189,7 +178,7 @@ class AdminHttpServer:
 
     async def _get_readiness(self, request: web.Request) -> web.Response:
         _no_query(request.query, "virtual_host")
-        readiness = await self._gateway.readiness()
+        readiness = await self._view.readiness()
         if (name := request.query.get("virtual_host")) is not None:
             if name not in readiness.virtual_hosts:
                 raise web.HTTPNotFound
@@ -202,8 +191,7 @@ class AdminHttpServer:
         return _json({"ready": readiness.is_ready, "reasons": reasons}, status)
 
     async def _get_metrics(self, request: web.Request) -> web.Response:
-        readiness = await self._gateway.readiness()
-        text, content_type = await self._metrics.answer(request.headers.get("Accept", ""), readiness)
+        text, content_type = await self._view.metrics(request.headers.get("Accept", ""))
         return web.Response(body=text, headers={"Content-Type": content_type})
 
     async def _get_page(self, request: web.Request) -> web.Response:
@@ -212,27 +200,26 @@ class AdminHttpServer:
 
     async def _get_overview(self, request: web.Request) -> web.Response:
         _no_query(request.query)
-        return _json(await overview(self._gateway, await self._gateway.readiness()))
+        return _json(await self._view.overview())
 
     async def _get_sessions(self, request: web.Request) -> web.Response:
-        return _json(SESSIONS.page(self._gateway.clients, SESSIONS.read(request.query)))
+        return _json(await self._view.sessions(SESSIONS.read(request.query)))
 
     async def _get_session(self, request: web.Request) -> web.Response:
         _no_query(request.query)
-        return _json(detail(self._session(request)))
+        found = await self._view.session(request.match_info["id"])
+        if found is None:
+            raise web.HTTPNotFound
+        return _json(found)
 
     async def _delete_session(self, request: web.Request) -> web.Response:
         _no_query(request.query, "reason")
         peer, user = _peer(request), self._user(request)
         if user is None and not peer.is_local:
             return _error(403, "Sessions can be closed from this machine only, unless users are configured for admin.")
-        client = self._session(request)
         reason = _UNPRINTABLE.sub(" ", request.query.get("reason", "")).strip()[:_MAX_REASON]
-        log.info(
-            "session closed by operator", session=client.session.identity.decode(), client=client.stats.peer,
-            operator=str(peer), user=user, reason=reason or None,
-        )  # fmt: skip
-        client.close_by_operator(reason)
+        if not await self._view.close_session(request.match_info["id"], reason, str(peer), user):
+            raise web.HTTPNotFound
         return web.Response(status=204)
 
     async def _post_reload(self, request: web.Request) -> web.Response:
@@ -242,10 +229,10 @@ class AdminHttpServer:
             return _error(403, "Only this machine can reload, unless users are configured for admin.")
         if not _is_own_page(request):
             return _error(403, "Another web page cannot ask for this.")
-        if self._gateway.reload is None:
+        if self._view.reload is None:
             return _error(409, "This gateway has no configuration file.")
         try:
-            done = await self._gateway.reload(f"{peer} as {user}" if user else str(peer))
+            done = await self._view.reload(f"{peer} as {user}" if user else str(peer))
         except StoppingError:
             return _error(409, "The gateway is stopping and does not read its configuration any more.")
         except ConfigError as refused:
@@ -254,19 +241,11 @@ class AdminHttpServer:
         restart = [{"key": key, "in_use": value} for key, value in done.restart.items()]
         return _json({"changes": done.changes, "restart": restart})
 
-    def _session(self, request: web.Request) -> ClientConnection:
-        identity = request.match_info["id"].encode(errors="replace")
-        for client in self._gateway.clients:
-            if client.session.identity == identity:
-                return client
-        raise web.HTTPNotFound
-
     async def _get_destinations(self, request: web.Request) -> web.Response:
-        query = DESTINATIONS.read(request.query)
-        return _json(DESTINATIONS.page(await destinations(self._gateway), query))
+        return _json(await self._view.destinations(DESTINATIONS.read(request.query)))
 
     async def _get_links(self, request: web.Request) -> web.Response:
-        return _json(LINKS.page(self._gateway.pool.links, LINKS.read(request.query)))
+        return _json(await self._view.links(LINKS.read(request.query)))
 
     async def _post_fail_back(self, request: web.Request) -> web.Response:
         _no_query(request.query, "virtual_host")
@@ -275,7 +254,7 @@ class AdminHttpServer:
             return _error(403, "Only this machine can ask for this, unless users are configured for admin.")
         if not _is_own_page(request):
             return _error(403, "Another web page cannot ask for this.")
-        items = await fail_back(self._gateway, request.query.get("virtual_host"))
+        items = await self._view.fail_back(request.query.get("virtual_host"))
         if not items:
             return _error(404, "The configuration has no such virtual host.")
         for item in items:
@@ -283,8 +262,7 @@ class AdminHttpServer:
         return _json({"items": items})
 
     async def _get_virtual_hosts(self, request: web.Request) -> web.Response:
-        query = VIRTUAL_HOSTS.read(request.query)
-        return _json(VIRTUAL_HOSTS.page(await virtual_hosts(self._gateway, await self._gateway.readiness()), query))
+        return _json(await self._view.virtual_hosts(VIRTUAL_HOSTS.read(request.query)))
 
 
 def _silent_logger() -> logging.Logger:

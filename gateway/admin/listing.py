@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Generic, TypeVar
 
@@ -33,6 +33,11 @@ class Query:
     descending: bool
     page: int
     page_size: int
+
+    @property
+    def whole(self) -> Query:
+        """The same with all pages up to this one in one."""
+        return replace(self, page=1, page_size=self.page * self.page_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,19 @@ class Listing(Generic[ItemT]):
             "page": query.page,
             "page_size": query.page_size,
             "total": len(found),
+        }
+
+    def joined(self, pages: Iterable[Mapping[str, Any]], query: Query) -> dict[str, Any]:
+        """One page, from the answers of several to ``query.whole``, which have passed its filters."""
+        every = list(pages)
+        rows = [row for page in every for row in page["items"]]
+        rows.sort(key=lambda row: _ordered(row[query.sort]), reverse=query.descending)
+        first = (query.page - 1) * query.page_size
+        return {
+            "items": rows[first : first + query.page_size],
+            "page": query.page,
+            "page_size": query.page_size,
+            "total": sum(page["total"] for page in every),
         }
 
     def rendered(self, item: ItemT) -> dict[str, Any]:

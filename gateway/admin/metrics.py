@@ -24,7 +24,7 @@ from gateway import __version__
 from gateway.admin.overview import broker_name
 from gateway.admin.stats_snapshot import StatsSnapshot
 from gateway.server.process.readiness import Readiness
-from gateway.server.stats import LATENCY_BOUNDS, Stats, VirtualHostStats
+from gateway.server.stats import LATENCY_BOUNDS, ReloadStats, Stats, VirtualHostStats
 from gateway.session.destinations import KIND_NAMES
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class GatewayCollector(Collector):
         yield from self._links()
         yield from self._upstreams()
         yield from self._certificates()
-        yield from self._reloads()
+        yield from reload_families(self._gateway.reloads)
         yield from self._rest()
 
     def _counters(self) -> Iterator[Metric]:
@@ -124,18 +124,22 @@ class GatewayCollector(Collector):
             counts: dict[Labels, float] = {
                 (host, value): count for host, each in totals.items() for value, count in values_of(each).items()
             }
-            yield _counter(name, text, (_HOST, label), counts)
+            yield counter_family(name, text, (_HOST, label), counts)
         for name, text, value_of in _PLAIN:
-            yield _counter(name, text, (_HOST,), _by_host({host: value_of(each) for host, each in totals.items()}))
+            yield counter_family(
+                name, text, (_HOST,), _by_host({host: value_of(each) for host, each in totals.items()})
+            )
         for name, text, labels, counts_of in _EVENTS:
             events = {
                 (host, *values): count for host, each in hosts.items() for values, count in counts_of(each).items()
             }
-            yield _counter(name, text, (_HOST, *labels), events)
+            yield counter_family(name, text, (_HOST, *labels), events)
         opened = _by_host({label: host.links_opened for label, host in hosts.items()})
-        yield _counter("links_opened", "AMQP connections opened.", (_HOST,), opened)
+        yield counter_family("links_opened", "AMQP connections opened.", (_HOST,), opened)
         lost = _by_host({label: host.links_lost for label, host in hosts.items()})
-        yield _counter("links_lost", "AMQP connections that ended and that the gateway did not close.", (_HOST,), lost)
+        yield counter_family(
+            "links_lost", "AMQP connections that ended and that the gateway did not close.", (_HOST,), lost
+        )
 
     def _latencies(self) -> Iterator[Metric]:
         text = "How long the broker took to confirm: a sample, at most one message at a time of each session."
@@ -152,16 +156,16 @@ class GatewayCollector(Collector):
     def _clients(self) -> Iterator[Metric]:
         snapshot = self.snapshot
         text = "Open connections of clients, by the state of the session."
-        yield _gauge("connections", text, ("state",), _by_one(snapshot.states))
+        yield gauge_family("connections", text, ("state",), _by_one(snapshot.states))
         text = "Sessions; those that have not logged in yet have an empty virtual_host."
-        yield _gauge("sessions", text, (_HOST,), _by_one(snapshot.sessions))
+        yield gauge_family("sessions", text, (_HOST,), _by_one(snapshot.sessions))
         text = "Messages that the broker has yet to confirm."
-        yield _gauge("messages_unconfirmed", text, (_HOST,), _by_host(snapshot.unconfirmed))
+        yield gauge_family("messages_unconfirmed", text, (_HOST,), _by_host(snapshot.unconfirmed))
         text = "Messages that clients have and that are not settled."
-        yield _gauge("messages_unacknowledged", text, (_HOST,), _by_host(snapshot.unacknowledged))
+        yield gauge_family("messages_unacknowledged", text, (_HOST,), _by_host(snapshot.unacknowledged))
         text = "Subscriptions, by their ack header."
-        yield _gauge("subscriptions", text, (_HOST, "ack"), snapshot.subscriptions)
-        yield _gauge("holds", "Sessions that are not read for a reason.", (_HOST, "reason"), snapshot.holds)
+        yield gauge_family("subscriptions", text, (_HOST, "ack"), snapshot.subscriptions)
+        yield gauge_family("holds", "Sessions that are not read for a reason.", (_HOST, "reason"), snapshot.holds)
 
     def _links(self) -> Iterator[Metric]:
         gateway = self._gateway
@@ -173,20 +177,20 @@ class GatewayCollector(Collector):
             links[label, link.purpose] += 1
             blocked[label] += link.blocked
             channels[label] += link.channels
-        yield _gauge("links", "Open AMQP connections, by what they are used for.", (_HOST, "purpose"), links)
-        yield _gauge("links_blocked", "Those on which the broker has an alarm.", (_HOST,), _by_host(blocked))
-        yield _gauge("channels", "Open AMQP channels.", (_HOST,), _by_host(channels))
+        yield gauge_family("links", "Open AMQP connections, by what they are used for.", (_HOST, "purpose"), links)
+        yield gauge_family("links_blocked", "Those on which the broker has an alarm.", (_HOST,), _by_host(blocked))
+        yield gauge_family("channels", "Open AMQP channels.", (_HOST,), _by_host(channels))
 
     def _upstreams(self) -> Iterator[Metric]:
         hosts = self.readiness.virtual_hosts
         up: Counts = {(host,): self.readiness.is_up(host) for host in hosts}
-        yield _gauge("virtual_host_up", "Whether a broker of the virtual host answers.", (_HOST,), up)
+        yield gauge_family("virtual_host_up", "Whether a broker of the virtual host answers.", (_HOST,), up)
         states = {(host, broker_name(state.broker)): state for host, each in hosts.items() for state in each}
         labels = (_HOST, "broker")
         answers: Counts = {names: state.is_up for names, state in states.items()}
-        yield _gauge("upstream_up", "Whether the broker answers.", labels, answers)
+        yield gauge_family("upstream_up", "Whether the broker answers.", labels, answers)
         links: Counts = {names: state.links for names, state in states.items()}
-        yield _gauge("upstream_links", "Open AMQP connections to the broker.", labels, links)
+        yield gauge_family("upstream_links", "Open AMQP connections to the broker.", labels, links)
 
     def _certificates(self) -> Iterator[Metric]:
         expiries: dict[Labels, float] = {}
@@ -199,41 +203,45 @@ class GatewayCollector(Collector):
                 # Several listeners may have the same file.
                 stale[file] = max(stale.get(file, 0), context.is_stale)
         text = "When the first certificate of a file expires, in seconds since 1970."
-        yield _gauge("certificate_expiry_timestamp_seconds", text, ("file",), expiries)
+        yield gauge_family("certificate_expiry_timestamp_seconds", text, ("file",), expiries)
         text = "Whether the file, its key or its authorities have changed and cannot be used, so that the old ones are."
-        yield _gauge("certificate_stale", text, ("file",), stale)
-
-    def _reloads(self) -> Iterator[Metric]:
-        reloads = self._gateway.reloads
-        counts: dict[Labels, float] = {("done",): reloads.done, ("refused",): reloads.refused}
-        yield _counter("reloads", "Times that the configuration was read again, by the result.", ("result",), counts)
-        text = "When the configuration was last read, refused or not, in seconds since 1970."
-        yield _gauge("last_reload_timestamp_seconds", text, (), {(): reloads.last_at / 1e6})
-        text = "Whether the last reload of the configuration succeeded; 1 before the first."
-        yield _gauge("last_reload_successful", text, (), {(): int(reloads.last_successful)})
+        yield gauge_family("certificate_stale", text, ("file",), stale)
 
     def _rest(self) -> Iterator[Metric]:
         gateway = self._gateway
-        yield _gauge("ready", "Whether /readyz says so.", (), {(): int(self.readiness.is_ready)})
+        yield gauge_family("ready", "Whether /readyz says so.", (), {(): int(self.readiness.is_ready)})
         text = "How late the event loop was at the most, in the last 15 seconds."
-        yield _gauge("event_loop_lag_seconds", text, (), {(): gateway.lag.seconds})
-        yield _gauge("tasks", "Tasks of the event loop.", (), {(): len(asyncio.all_tasks())})
-        yield _counter("journal_lines", "Lines of the traffic journal.", (), {(): gateway.journal.lines})
+        yield gauge_family("event_loop_lag_seconds", text, (), {(): gateway.lag.seconds})
+        yield gauge_family("tasks", "Tasks of the event loop.", (), {(): len(asyncio.all_tasks())})
+        yield counter_family("journal_lines", "Lines of the traffic journal.", (), {(): gateway.journal.lines})
         text = "Events that are missing in the journal, because the disk did not take them."
-        yield _counter("journal_dropped", text, (), {(): gateway.journal.dropped})
+        yield counter_family("journal_dropped", text, (), {(): gateway.journal.dropped})
         text = "Connections that listeners refused, or ended for others, because there were as many as allowed."
-        yield _counter("connections_refused", text, ("limit",), _by_one(gateway.stats.connections_refused))
+        yield counter_family("connections_refused", text, ("limit",), _by_one(gateway.stats.connections_refused))
         text = "Logins that brokers refused for their passcode."
-        yield _counter("logins_failed", text, (), {(): gateway.limits.failed_logins.total})
+        yield counter_family("logins_failed", text, (), {(): gateway.limits.failed_logins.total})
         text = "Log lines that clients caused and that are missing, because there were too many."
-        yield _counter("log_lines_left_out", text, (), {(): gateway.log_limits.left_out})
+        yield counter_family("log_lines_left_out", text, (), {(): gateway.log_limits.left_out})
 
 
-def _counter(name: str, text: str, labels: Labels, counts: Counts) -> Metric:
+def reload_families(reloads: ReloadStats) -> Iterator[Metric]:
+    """How often the configuration was read again, when, and whether it could be used."""
+    counts: dict[Labels, float] = {("done",): reloads.done, ("refused",): reloads.refused}
+    text = "Times that the configuration was read again, by the result."
+    yield counter_family("reloads", text, ("result",), counts)
+    text = "When the configuration was last read, refused or not, in seconds since 1970."
+    yield gauge_family("last_reload_timestamp_seconds", text, (), {(): reloads.last_at / 1e6})
+    text = "Whether the last reload of the configuration succeeded; 1 before the first."
+    yield gauge_family("last_reload_successful", text, (), {(): int(reloads.last_successful)})
+
+
+def counter_family(name: str, text: str, labels: Labels, counts: Counts) -> Metric:
+    """A family of counters, from their values by labels."""
     return _filled(CounterMetricFamily(_PREFIX + name, text, labels=labels), counts)
 
 
-def _gauge(name: str, text: str, labels: Labels, counts: Counts) -> Metric:
+def gauge_family(name: str, text: str, labels: Labels, counts: Counts) -> Metric:
+    """The same for gauges."""
     return _filled(GaugeMetricFamily(_PREFIX + name, text, labels=labels), counts)
 
 
@@ -259,11 +267,23 @@ class Metrics:
 
         The Accept header chooses between Prometheus's text format and OpenMetrics. The readiness is as of now.
         """
+        return encoded(await self._current(readiness), accept)
+
+    async def families(self, readiness: Readiness) -> list[Metric]:
+        """All metric families."""
+        return list((await self._current(readiness)).collect())
+
+    async def _current(self, readiness: Readiness) -> CollectorRegistry:
+        """The registry, to be read before the next await: another request may change the collector."""
         snapshot = await StatsSnapshot(self._gateway).take()
-        # There is no await from here to the end, so no other request can change the collector.
         self._collector.readiness, self._collector.snapshot = readiness, snapshot
-        encode, content_type = choose_encoder(_known(accept))
-        return encode(self._registry), content_type
+        return self._registry
+
+
+def encoded(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
+    """The text of a registry in the format that an Accept header asks for, and its content type."""
+    encode, content_type = choose_encoder(_known(accept))
+    return encode(registry), content_type
 
 
 def _known(accept: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway import __version__
@@ -129,6 +130,15 @@ VIRTUAL_HOSTS: Final[Listing[_Host]] = Listing(
 )
 
 
+VIRTUAL_HOST_ROWS: Final[Listing[dict[str, Any]]] = Listing(
+    {name: itemgetter(name) for name in VIRTUAL_HOSTS.fields},
+    {"q": contains(itemgetter("name"), lambda row: " ".join(row["aliases"]))},
+    VIRTUAL_HOSTS.default_sort,
+    unsorted=VIRTUAL_HOSTS.unsorted,
+)
+"""The same for virtual hosts that are rendered."""
+
+
 async def virtual_hosts(gateway: Gateway, readiness: Readiness) -> list[_Host]:
     """Every configured virtual host."""
     snapshot = await StatsSnapshot(gateway).take()
@@ -201,7 +211,7 @@ async def fail_back(gateway: Gateway, virtual_host: str | None) -> list[dict[str
 
 
 @dataclass(slots=True)
-class _DestinationRow:
+class DestinationRow:
     """One destination, over all sessions that are open."""
 
     virtual_host: str
@@ -211,7 +221,7 @@ class _DestinationRow:
     subscriptions: int = 0
 
 
-DESTINATIONS: Final[Listing[_DestinationRow]] = Listing(
+DESTINATIONS: Final[Listing[DestinationRow]] = Listing(
     {
         "virtual_host": lambda row: row.virtual_host,
         "destination": lambda row: row.destination,
@@ -232,16 +242,16 @@ DESTINATIONS: Final[Listing[_DestinationRow]] = Listing(
 )
 
 
-async def destinations(gateway: Gateway) -> list[_DestinationRow]:
+async def destinations(gateway: Gateway) -> list[DestinationRow]:
     """The destinations of all open sessions. Beyond 10,000 of them, further ones share a row for each kind."""
-    rows: dict[tuple[str, bytes, DestinationKind], _DestinationRow] = {}
+    rows: dict[tuple[str, bytes, DestinationKind], DestinationRow] = {}
 
-    def row_of(virtual_host: str, destination: bytes, kind: DestinationKind) -> _DestinationRow:
+    def row_of(virtual_host: str, destination: bytes, kind: DestinationKind) -> DestinationRow:
         key = (virtual_host, destination, kind)
         if key not in rows and len(rows) >= _MAX_DESTINATIONS:
             key = ("", OTHER, kind)
         if key not in rows:
-            rows[key] = _DestinationRow(key[0], shown(key[1]), KIND_NAMES[kind])
+            rows[key] = DestinationRow(key[0], shown(key[1]), KIND_NAMES[kind])
         return rows[key]
 
     async for client in in_turns(tuple(gateway.clients)):

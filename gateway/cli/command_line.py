@@ -165,6 +165,12 @@ def _serve(options: argparse.Namespace) -> ExitCode:
     from gateway.server.process.serving import serve  # noqa: PLC0415
 
     configure_logs(config.logging)
+    if config.workers > 1:
+        from gateway.admin.workers_view import WorkersView  # noqa: PLC0415
+        from gateway.server.process.supervisor import supervise  # noqa: PLC0415
+
+        run_coroutine(supervise(config, (AdminListener(config.admin, WorkersView),), options.config))
+        return ExitCode.OK
     run_coroutine(serve(config, (AdminListener(config.admin),), options.config))
     return ExitCode.OK
 

@@ -17,6 +17,7 @@ from gateway.config.base_models import MergeableModel, VirtualHostName, fits_sho
 from gateway.config.listener_settings import AdminSettings, Listener
 from gateway.config.scalars import VARIABLE_PATTERN, Count, Duration, SocketAddress
 from gateway.config.virtual_host import Upstream, VirtualHost, VirtualHostEntry, VirtualHostSettings
+from gateway.config.worker_count import WorkerCount
 
 PASS_THROUGH = "*"  # noqa: S105 - no password
 """The key of `virtual_hosts` that stands for every host that is not configured."""
@@ -83,6 +84,9 @@ class GatewayConfig(MergeableModel):
     most half of drain_timeout."""
     drain_timeout: Annotated[float, Duration()] = 30.0
     """After drain_delay, how long sessions may take to end in good order, drain_spread included."""
+    workers: Annotated[int, WorkerCount()] = 1
+    """Processes that serve clients, each on a core of its own. auto: one for each core of this machine. More than one
+    neither with limits nor with max_connections."""
 
     _by_name: dict[str, VirtualHost] = PrivateAttr(default_factory=dict)
     _by_host: dict[str, VirtualHost] = PrivateAttr(default_factory=dict)

@@ -28,7 +28,7 @@ from typing import Final
 
 import structlog
 
-from gateway.journal.segments import SegmentName, end_of_lines
+from gateway.journal.segments import SegmentName, end_of_lines, of_gateway
 
 log = structlog.get_logger("gateway.journal")
 
@@ -254,13 +254,14 @@ def _recover_one(path: Path, name: SegmentName) -> Path | None:
 def delete_old(directory: Path, node: str, before: float) -> int:
     """Delete a node's finished segments that were last written before a time, in seconds since the epoch.
 
-    The directories of days that are empty then go too. Returns the number of deleted segments.
+    Those of its workers are a node's, too. The directories of days that are empty then go as well. Returns the number
+    of deleted segments.
     """
     deleted = 0
     for path in directory.glob("d=*/[!.]*.jsonl"):
         name = SegmentName.read(path.name)
         with contextlib.suppress(OSError):  # another process deleted it, or it cannot be deleted
-            if name is not None and name.node == node and path.stat().st_mtime < before:
+            if name is not None and of_gateway(name.node) == of_gateway(node) and path.stat().st_mtime < before:
                 path.unlink()
                 deleted += 1
     if deleted:

@@ -21,6 +21,7 @@ from gateway.errors import GatewayError, JournalError, StompError
 from gateway.journal import schema
 from gateway.journal.privacy import KEY_NAME, DestinationNames, UserNames, peer_name, users_key
 from gateway.journal.recorder import Recorder, VirtualHostJournal
+from gateway.journal.segments import of_gateway, worker_node
 from gateway.journal.writer import Clock, Writer, WriterSettings
 from gateway.session.session import Session
 
@@ -57,10 +58,11 @@ class PreparedJournals:
 
 
 class Journal:
-    """All journals of a gateway."""
+    """All journals of a gateway, or of one of its workers, by number."""
 
-    def __init__(self, config: GatewayConfig) -> None:
+    def __init__(self, config: GatewayConfig, worker: int | None = None) -> None:
         self.clock = Clock()
+        self._worker = worker
         self._config = config
         self._writers: dict[Path, Writer] = {}
         self._by_host: dict[str, tuple[JournalSettings, VirtualHostJournal]] = {}
@@ -126,10 +128,10 @@ class Journal:
             own = config.virtual_hosts[name].journal.model_fields_set
             for key in _OF_WRITERS:
                 used = getattr(journal.writer.settings, key)
-                wanted = node_name(settings.node) if key == "node" else getattr(settings, key)
+                wanted = self._node(settings) if key == "node" else getattr(settings, key)
                 if used != wanted:
                     place = f"virtual_hosts.{name}" if key in own else "defaults"
-                    in_use[f"{place}.journal.{key}"] = str(used)
+                    in_use[f"{place}.journal.{key}"] = of_gateway(used) if key == "node" else str(used)
         return in_use
 
     def announce(self) -> None:
@@ -165,12 +167,16 @@ class Journal:
             header_values=settings.header_values,
         )
 
+    def _node(self, settings: JournalSettings) -> str:
+        name = node_name(settings.node)
+        return name if self._worker is None else worker_node(name, self._worker)
+
     def _new_writer(self, settings: JournalSettings, directory: Path, prepared: PreparedJournals) -> Writer:
         if directory in prepared.writers:
             return prepared.writers[directory]
         configuration = sha256(prepared.config.model_dump_json().encode()).hexdigest()[:16]
         writer_settings = WriterSettings(
-            directory, node_name(settings.node), settings.rotate_bytes, settings.rotate_after, settings.retain,
+            directory, self._node(settings), settings.rotate_bytes, settings.rotate_after, settings.retain,
             __version__, configuration,
         )  # fmt: skip
         writer = Writer(writer_settings, self.clock, os.getpid())

@@ -9,6 +9,7 @@ import re
 import secrets
 import tempfile
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import sha256
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -37,6 +38,7 @@ KEY_NAME: Final = ".users.key"
 _KEY_SIZE: Final = 32  # bytes
 _MIN_KEY_SIZE: Final = 16
 _HASH_SIZE: Final = 8
+_REMEMBERED_PEERS: Final = 1024
 _PREFIXES: Final = {4: 24, 6: 48}
 
 # Destinations whose name is cached.
@@ -139,6 +141,7 @@ def _make_key(path: Path) -> None:
         new.unlink()
 
 
+@lru_cache(_REMEMBERED_PEERS)
 def peer_name(host: str, how: str) -> str | None:
     """A client's address as the journal shows it: full, its prefix (/24 or /48), or none."""
     if how == "none":

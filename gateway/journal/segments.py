@@ -20,6 +20,7 @@ PATTERN: Final = "*.v1.jsonl"
 """A glob for all finished segments of this version, below a day's directory."""
 
 _BLOCK: Final = 1 << 16
+_WORKER: Final = re.compile(r"\.w[0-9]+\Z")
 _NAME: Final = re.compile(
     r"(?P<impl>[a-z]+)-(?P<node>[A-Za-z0-9._-]+)-(?P<boot>[0-9a-f]{16})-(?P<pid>[0-9]+)-(?P<number>[0-9]{6,})"
     r"\.v(?P<version>[0-9]+)\.jsonl"
@@ -54,6 +55,16 @@ class SegmentName:
         return cls(
             found["impl"], found["node"], found["boot"], int(found["pid"]), int(found["number"]), int(found["version"])
         )
+
+
+def worker_node(node: str, worker: int) -> str:
+    """The name under which one of several workers writes: the boots of one name follow each other."""
+    return f"{node}.w{worker}"
+
+
+def of_gateway(node: str) -> str:
+    """The gateway's name, from the one under which it or one of its workers writes."""
+    return _WORKER.sub("", node)
 
 
 def end_of_lines(file: BinaryIO) -> int:

@@ -11,6 +11,19 @@ _PREFIX: Final = 64
 _REMEMBERED_HOSTS: Final = 1024
 
 
+@lru_cache(_REMEMBERED_HOSTS)
+def is_loopback(host: str) -> bool:
+    """Whether an address is one of this machine to itself, IPv4-mapped ones included."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    # Python 3.13 does this in IPv6Address.is_loopback.
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.is_loopback
+    return address.is_loopback
+
+
 # Several limits and counters ask for the same client.
 @lru_cache(_REMEMBERED_HOSTS)
 def network_of(host: str) -> str:

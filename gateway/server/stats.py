@@ -85,7 +85,8 @@ class Stats:
         self.confirmed += traffic.confirmed
         self.rejected += traffic.rejected
         self.returned += traffic.returned
-        self.frames_received.update(traffic.commands)
+        for command, count in traffic.commands.items():
+            self.frames_received[command] += count
         # A session counts all frames, and by command those that are not SEND.
         self.frames_received[b"SEND"] += traffic.frames_received - sum(traffic.commands.values())
         for (_, kind), counter in traffic.sends.items():

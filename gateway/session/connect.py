@@ -146,6 +146,10 @@ def _credentials(headers: Mapping[bytes, bytes], settings: VirtualHost, certific
     return ops.Login(settings, login, passcode)
 
 
+_UNKNOWN_CLIENT: Final = ClientFacts()
+_NO_HEARTBEATS: Final = Heartbeats()
+
+
 def _nobody() -> None:
     """No observer."""
 
@@ -156,8 +160,8 @@ class ConnectHandler:
     __slots__ = ("_context", "_observe", "_request", "_resolve", "_server", "client", "heartbeats")
 
     def __init__(self, context: SessionContext, server: bytes, resolve: FindVirtualHost) -> None:
-        self.client = ClientFacts()
-        self.heartbeats = Heartbeats()
+        self.client = _UNKNOWN_CLIENT
+        self.heartbeats = _NO_HEARTBEATS
         self._context = context
         self._server = server
         self._resolve = resolve

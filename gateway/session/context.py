@@ -31,6 +31,8 @@ from gateway.stomp.headers import trim_values
 NO_SETTINGS: Final = VirtualHost(name="")
 """Stands in until the client has logged in to a virtual host."""
 
+_NO_QUEUE_RULES: Final = QueueRules()
+
 
 class State(Enum):
     """Where a session is in its life. Only `SessionContext.move` changes it.
@@ -129,7 +131,7 @@ class SessionContext:
         self.login: bytes | None = None
         self.settings = NO_SETTINGS
         self.strict = strict
-        self.queue_rules = QueueRules()
+        self.queue_rules = _NO_QUEUE_RULES
         self.destination_rules = NO_DESTINATION_RULES
         # Whether the client takes messages about as fast as they come. Set by the server.
         self.client_writable = True

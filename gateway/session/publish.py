@@ -6,7 +6,10 @@ A SEND is published at once where everything it needs is there. Otherwise it ask
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import replace
+from itertools import accumulate
+from typing import Final
 
 from gateway.amqp.codec import Publication
 from gateway.amqp.splitter import Return
@@ -19,6 +22,9 @@ from gateway.session.queues import QueueSpec, temporary_queue
 from gateway.session.transactions import size_of
 from gateway.stomp.encoder import encode_receipt
 from gateway.stomp.frame import Frame
+
+# So few messages are taken together, whatever their size.
+_FEW: Final = 8
 
 
 class Publisher:
@@ -51,11 +57,21 @@ class Publisher:
         self._output: list[bytes] = []
         self._blocked = False
 
-    def take_output(self) -> bytes:
-        """The AMQP frames for the publishing channel since the last call."""
+    @property
+    def has_output(self) -> bool:
+        """Whether there is something to take."""
+        return bool(self._output)
+
+    def take_output(self, at_most: int | None) -> bytes:
+        """See `Session.take_publishes`. HOT: once per batch."""
         output = self._output
         if not output:
             return b""
+        if at_most is not None and len(output) > _FEW:
+            count = bisect_left(list(accumulate(map(len, output))), at_most) + 1
+            taken = b"".join(output[:count])
+            del output[:count]
+            return taken
         taken = b"".join(output)
         output.clear()
         return taken

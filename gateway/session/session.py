@@ -282,7 +282,11 @@ class Session:
                 received += 1
                 command = frame.header_block.command
                 if command != b"SEND":
-                    context.traffic.note_command(command)
+                    settled = 0 if asked else self._acknowledgements.settle_plain(frame, decoder, max_frames - received)
+                    context.traffic.note_command(command, settled or 1)
+                    if settled:
+                        received += settled - 1
+                        continue
                 if asked and command != b"SUBSCRIBE":
                     context.postpone(frame)
                     return
@@ -406,9 +410,17 @@ class Session:
 
     # What the server carries out.
 
-    def take_publishes(self) -> bytes:
-        """The AMQP frames for the publishing channel since the last call."""
-        return self._publisher.take_output()
+    @property
+    def has_publishes(self) -> bool:
+        """Whether there are AMQP frames for the publishing channel."""
+        return self._publisher.has_output
+
+    def take_publishes(self, at_most: int | None = None) -> bytes:
+        """The AMQP frames for the publishing channel since the last call.
+
+        ``at_most`` is in bytes: of many messages those are left for the next call that begin behind it.
+        """
+        return self._publisher.take_output(at_most)
 
     def take_settlements(self) -> list[tuple[Subscription, bytes]]:
         """The AMQP frames that settle deliveries, by subscription, since the last call."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from gateway.amqp import properties as amqp
 from gateway.errors import CodecError
@@ -21,6 +21,11 @@ _LARGEST_CACHED_BLOCK: Final = 2048
 
 # An entry of the headers table, a number, that RabbitMQ adds to everything that a stream delivers.
 _STREAM_OFFSET: Final = b"x-stream-offset"
+
+# The name of an entry of the headers table. A SEND with a receipt becomes a message with that header, and no other
+# message has the same receipt: it is not worth caching.
+_RECEIPT_FIELD: Final = b"\x07receipt"
+
 # Above every delivery tag: tags have 64 bits.
 _NEVER: Final = 1 << 64
 
@@ -280,10 +285,10 @@ class Subscription:
             if self.is_stream is None:
                 self.is_stream = offset is not None
             if self.is_stream and offset is not None:
-                # No message of a stream is found in the cache, because each has another offset among its properties.
+                # Messages of a stream are not cached, because each has another offset among its properties.
                 self.next_offset = offset + 1
         headers = (before, ack, b"\n" + translate.message_headers(amqp.decode(properties)))
-        if len(key) <= _LARGEST_CACHED_BLOCK:
+        if len(key) <= _LARGEST_CACHED_BLOCK and not self.is_stream and _RECEIPT_FIELD not in properties:
             if len(self._header_cache) >= _CACHED_BLOCKS:
                 self._header_cache.clear()
             self._header_cache[key] = headers
@@ -356,8 +361,7 @@ def split_frames(pieces: list[bytes]) -> list[bytes]:
     return frames
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(NamedTuple):
     """One ACK or NACK: the delivery that it names, and whether a NACK requeues; ``requeue`` is None for an ACK.
 
     ``number`` is the delivery as the client names it; 0 means everything delivered so far.
@@ -473,11 +477,15 @@ class Subscriptions:
     # Settling.
 
     def settle(self, settlement: Settlement) -> None:
-        """Carry out an acknowledgement. HOT: once per ACK."""
+        """Carry out an acknowledgement."""
         settlement.carry_out()
+        self.note_settled(settlement.subscription)
+
+    def note_settled(self, subscription: Subscription) -> None:
+        """There are settlements of a subscription for the broker. HOT: once per ACK, or once for many."""
         to_settle = self._to_settle
-        if not to_settle or to_settle[-1] is not settlement.subscription:
-            to_settle.append(settlement.subscription)
+        if not to_settle or to_settle[-1] is not subscription:
+            to_settle.append(subscription)
 
     def settle_auto_acks(self) -> None:
         """Settle what was delivered under ack:auto, once its bytes are on their way to the client."""

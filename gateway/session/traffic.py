@@ -123,7 +123,7 @@ class SessionTraffic:
         self.sends = TrafficByDestination()
         self.confirmed = self.rejected = self.returned = 0
 
-    def note_command(self, command: bytes) -> None:
-        """Count a frame that is not a SEND."""
+    def note_command(self, command: bytes, count: int = 1) -> None:
+        """Count frames that are no SENDs."""
         name = command if command in _COMMANDS else OTHER
-        self.commands[name] = self.commands.get(name, 0) + 1
+        self.commands[name] = self.commands.get(name, 0) + count

@@ -10,8 +10,9 @@ together with what is known about it, so that no byte is searched twice however 
 
 Speed. A producer repeats its header block, so SEND blocks are looked up by their own bytes in two bounded tables: the
 block without the value of ``receipt`` (messages of one size), and, failing that, without the value of
-``content-length`` either. Everything else takes the slow path, which alone defines the meaning;
-``tests/property/test_decoder.py`` holds the two equal.
+``content-length`` either. A consumer repeats its ACKs, and their blocks are looked up without the values of ``receipt``
+and ``id``. Everything else takes the slow path, which alone defines the meaning; ``tests/property/test_decoder.py``
+holds the two equal.
 
 Limits are checked while a frame is still arriving, so memory stays bounded by the limit and one read.
 """
@@ -23,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from gateway.errors import FrameError, TlsHandshakeError
-from gateway.stomp.frame import CONTENT_LENGTH, RECEIPT, Frame, HeaderBlock
+from gateway.stomp.frame import ACK_ID, CONTENT_LENGTH, RECEIPT, AckFrame, Frame, HeaderBlock
 from gateway.stomp.headers import printable, read_integer, split_line
 
 # Between frames any number of NUL, LF and CR LF may stand: heart-beats, and the line's end that may follow a frame.
@@ -33,6 +34,7 @@ _END_OF_BLOCK: Final = re.compile(rb"\n\r?\n")
 _CARRIAGE_RETURN: Final = 0x0D
 _LINE_FEED: Final = 0x0A
 _FIRST_OF_SEND: Final = ord("S")
+_FIRST_OF_ACK: Final = ord("A")
 # What a TLS handshake begins with (RFC 8446, 5.1). No command does.
 _FIRST_OF_TLS: Final = 0x16
 
@@ -46,6 +48,10 @@ _LONGEST_LENGTH: Final = 9
 
 _RECEIPT_LINE: Final = b"\nreceipt:"
 _LENGTH_LINE: Final = b"\ncontent-length:"
+_ID_LINE: Final = b"\nid:"
+
+# Digits of a delivery's number: it has 64 bits.
+_LONGEST_NUMBER: Final = 20
 
 
 @dataclass(slots=True)
@@ -91,7 +97,10 @@ class _PartialFrame:
 class Decoder:
     """Reads the frames of one client. Its ``limits`` may be raised between frames."""
 
-    __slots__ = ("_chunk", "_head", "_header_blocks", "_partial", "_position", "_sized_blocks", "limits")
+    __slots__ = (
+        "_ack_blocks", "_ack_start", "_chunk", "_head", "_header_blocks", "_partial", "_position", "_sized_blocks",
+        "limits",
+    )  # fmt: skip
 
     def __init__(self, limits: FrameLimits | None = None) -> None:
         self.limits = limits or FrameLimits()
@@ -104,6 +113,9 @@ class Decoder:
         # content-length, next to the length's text and number.
         self._header_blocks: dict[bytes, HeaderBlock] = {}
         self._sized_blocks: dict[bytes, tuple[HeaderBlock, bytes | None, int]] = {}
+        # Header blocks of ACKs by their bytes without the values of receipt and id; and where the last such ACK began.
+        self._ack_blocks: dict[bytes, HeaderBlock] = {}
+        self._ack_start = 0
 
     @property
     def buffered(self) -> int:
@@ -151,7 +163,7 @@ class Decoder:
             self._chunk, self._position = b"", 0
             return None
         if chunk[start] != _FIRST_OF_SEND:
-            return self._slow_frame(start)
+            return self._next_ack(start) if chunk[start] == _FIRST_OF_ACK else self._slow_frame(start)
         # The search is bounded, or lines that end in CR LF would cost a search of the whole chunk for each frame.
         end = chunk.find(b"\n\n", start, start + _LARGEST_CACHED_BLOCK)
         if end < 0:
@@ -173,6 +185,67 @@ class Decoder:
             return self._slow_frame(start)
         self._position = stop + 1
         return Frame(header_block, chunk[body:stop], receipt, length)
+
+    def _next_ack(self, start: int) -> Frame | None:
+        """Hand out an ACK whose header block is known but for its id, and its receipt if it has one.
+
+        HOT: once per ACK. ``_slow_frame`` is the slow twin.
+        """
+        chunk = self._chunk
+        end = chunk.find(b"\n\n", start, start + _LARGEST_CACHED_BLOCK)
+        stop = end + 2
+        if end < 0 or stop >= len(chunk) or chunk[stop] or stop - start >= self.limits.frame:
+            return self._slow_frame(start)
+        block = chunk[start:end]
+        receipt = None
+        at = block.find(_RECEIPT_LINE)
+        if at >= 0:
+            block, receipt = _cut(block, at + len(_RECEIPT_LINE))
+            if b"\\" in receipt or b"\r" in receipt or len(receipt) > self.limits.header:
+                return self._slow_frame(start)
+        at = block.find(_ID_LINE)
+        if at < 0:
+            return self._slow_frame(start)
+        block, ack_id = _cut(block, at + len(_ID_LINE))
+        header_block = self._ack_blocks.get(block)
+        if header_block is None or b"\\" in ack_id or b"\r" in ack_id or len(ack_id) > self.limits.header:
+            return self._slow_frame(start)
+        self._position = stop + 1
+        self._ack_start = start
+        return AckFrame(header_block, ack_id, receipt)
+
+    def skip_acks(self, frame: AckFrame, number: int, most: int) -> int:
+        """Skip ACKs that say the same as the one handed out just now, with the next number in each.
+
+        HOT: once per ACK that is followed by others; each that is skipped costs a comparison.
+
+        Args:
+            frame: the one just handed out.
+            number: of the delivery: the digits at the end of its id, without a zero in front.
+            most: how many to skip at the most.
+
+        Returns:
+            How many were skipped.
+        """
+        chunk, at, ack_id = self._chunk, self._position, frame.ack_id
+        size, limits = at - self._ack_start, self.limits
+        is_last = at + size > len(chunk)
+        if is_last or size + _LONGEST_NUMBER > limits.frame or len(ack_id) + _LONGEST_NUMBER > limits.header:
+            return 0
+        before, id_line, behind = chunk[self._ack_start : at].partition(_ID_LINE)
+        before += id_line + ack_id[: -len(b"%d" % number)]
+        behind = behind[len(ack_id) :]
+        if chunk[at] == _LINE_FEED:
+            before = b"\n" + before
+        skipped = 0
+        while skipped < most:
+            text = b"%b%d%b" % (before, number + skipped + 1, behind)
+            if not chunk.startswith(text, at):
+                break
+            at += len(text)
+            skipped += 1
+        self._position = at
+        return skipped
 
     def _between_frames(self, start: int) -> int:
         """Where the next frame begins, or the end of the chunk."""
@@ -198,15 +271,17 @@ class Decoder:
         return known
 
     def _cache(self, block: bytes, header_block: HeaderBlock) -> None:
-        for line in (_RECEIPT_LINE, _LENGTH_LINE):
+        is_ack = header_block.command == b"ACK"
+        for line in (_RECEIPT_LINE, _ID_LINE if is_ack else _LENGTH_LINE):
             at = block.find(line)
             if at >= 0:
                 block, _ = _cut(block, at + len(line))
         if len(block) > _LARGEST_CACHED_BLOCK:
             return
-        if len(self._header_blocks) >= _CACHED_BLOCKS:
-            self._header_blocks.clear()
-        self._header_blocks[block] = header_block
+        blocks = self._ack_blocks if is_ack else self._header_blocks
+        if len(blocks) >= _CACHED_BLOCKS:
+            blocks.clear()
+        blocks[block] = header_block
 
     # The slow path: it defines the grammar.
 
@@ -231,11 +306,13 @@ class Decoder:
         if chunk[stop]:
             raise FrameError("content-length is shorter than the body: no NUL where the body should end")
         self._position = stop + 1
-        if header_block.command != b"SEND":
-            return Frame(header_block, b"", header_block.headers.get(RECEIPT))
-        self._cache(chunk[start : start + head.end], header_block)
-        headers = header_block.headers
-        return Frame(header_block, chunk[body:stop], headers.get(RECEIPT), headers.get(CONTENT_LENGTH))
+        headers, receipt = header_block.headers, header_block.headers.get(RECEIPT)
+        if header_block.command == b"SEND":
+            self._cache(chunk[start : start + head.end], header_block)
+            return Frame(header_block, chunk[body:stop], receipt, headers.get(CONTENT_LENGTH))
+        if header_block.command == b"ACK" and ACK_ID in headers:
+            self._cache(chunk[start : start + head.end], header_block)
+        return Frame(header_block, b"", receipt)
 
     def _read_block(self, block: bytes) -> HeaderBlock:
         # What is beyond the limit is not even split: it may be a million lines.

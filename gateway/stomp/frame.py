@@ -1,7 +1,8 @@
 """A STOMP frame as the decoder hands it on.
 
 A frame is split into what repeats and what does not. A producer sends the same header block over and over, and only
-the receipt and the length change. So the decoder parses such a block once and shares its `HeaderBlock` between frames.
+the receipt and the length change; a consumer's ACKs differ in their ids. So the decoder parses such a block once and
+shares its `HeaderBlock` between frames.
 The session keeps what it means in AMQP in ``HeaderBlock.cached_publish``, and finds it when the block comes again.
 """
 
@@ -28,6 +29,7 @@ CLIENT_COMMANDS: Final = (
 
 RECEIPT: Final = b"receipt"
 CONTENT_LENGTH: Final = b"content-length"
+ACK_ID: Final = b"id"
 
 
 class HeaderBlock:
@@ -87,3 +89,24 @@ class Frame:
         # Header values stay out: they may hold a passcode.
         headers = len(self.header_block.headers)
         return f"<Frame {printable(self.command)} with {headers} headers, {len(self.body)} bytes>"
+
+
+class AckFrame(Frame):
+    """An ACK whose header block is known but for ``ack_id``, the id header, and the receipt.
+
+    In ``header_block`` those two are of another ACK. An unusual ACK, or the first of its kind, is a plain `Frame`.
+    """
+
+    __slots__ = ("ack_id",)
+
+    def __init__(self, header_block: HeaderBlock, ack_id: bytes, receipt: bytes | None) -> None:
+        super().__init__(header_block, b"", receipt)
+        self.ack_id = ack_id
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        """All headers with the values of this frame."""
+        headers = {**self.header_block.headers, ACK_ID: self.ack_id}
+        if self.receipt is not None:
+            headers[RECEIPT] = self.receipt
+        return headers

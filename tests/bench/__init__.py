@@ -1,12 +1,15 @@
-"""The benchmark: the gateway beside RabbitMQ's own STOMP plugin, on one broker, in alternation.
+"""The benchmark: the gateway beside RabbitMQ's own STOMP plugin and plain AMQP, on one broker, in alternation.
 
 Run `python -m tests.bench --help`. What is where:
 
 * `targets`    the rows, their units, and the ratio that each must reach: the one table
-* `rows`       what each row does and how it proves that nothing was lost
-* `idle`       the row about memory
+* `rows`       what each row about messages does and how it proves that nothing was lost, and the list of all rows
+* `session_rows` the rows about sessions, subscriptions and waiting
+* `idle`       the rows about memory
 * `rounds`     in which order they are measured
 * `wire`       the load client's connection and its loop
+* `other_wires` the same over TLS and WebSocket
+* `amqp_wire`  the same in AMQP, for the side `limit`
 * `payload`    the bytes it sends, and how the received ones are checked
 * `environment` what is measured (broker, sides, processes), and the stopwatch
 * `startup`    starts it, or uses what is already running

@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -11,6 +11,7 @@ import aio_pika
 import aio_pika.exceptions
 from aio_pika.abc import AbstractChannel
 
+from deploy.local.errors import LocalError
 from tests.bench.wire import NotMeasurableError, RowError
 
 _Result = TypeVar("_Result")
@@ -20,6 +21,11 @@ _COLLECT = "lists:foreach(fun erlang:garbage_collect/1, erlang:processes())"
 _ALLOCATED = (
     f"{_COLLECT}, {_COLLECT}, M = erlang:memory(), proplists:get_value(total, M) - proplists:get_value(binary, M)."
 )
+_ADD_USER = (
+    'rabbit_auth_backend_internal:add_user(U, U, <<"bench">>), '
+    'rabbit_auth_backend_internal:set_permissions(U, <<"{host}">>, <<".*">>, <<".*">>, <<".*">>, <<"bench">>)'
+)
+_DELETE_USER = 'rabbit_auth_backend_internal:delete_user(U, <<"bench">>)'
 
 Control = Callable[[Sequence[str]], str]
 """Runs rabbitmqctl with arguments and returns what it printed; raises when it fails."""
@@ -37,21 +43,23 @@ class Broker:
     control: Control | None = None
     pid: int | None = None
 
-    def declare(self, queue: str) -> None:
-        """Create `queue` again: durable and empty. The broker deletes it later if this run is killed."""
+    def declare(self, queues: Iterable[str]) -> None:
+        """Create queues again: durable and empty. The broker deletes them later if this run is killed."""
 
         async def remake(channel: AbstractChannel) -> None:
-            await channel.queue_delete(queue)
             arguments: dict[str, int | str] = {"x-expires": _EXPIRES}
-            await channel.declare_queue(queue, durable=True, arguments=dict(arguments))
+            for queue in queues:
+                await channel.queue_delete(queue)
+                await channel.declare_queue(queue, durable=True, arguments=dict(arguments))
 
         self._with_channel(remake)
 
-    def delete(self, queue: str) -> None:
-        """Delete `queue` if it exists."""
+    def delete(self, queues: Iterable[str]) -> None:
+        """Delete those queues that exist."""
 
         async def remove(channel: AbstractChannel) -> None:
-            await channel.queue_delete(queue)
+            for queue in queues:
+                await channel.queue_delete(queue)
 
         self._with_channel(remove)
 
@@ -92,6 +100,27 @@ class Broker:
         try:
             return int(self.control(["eval", _ALLOCATED]).split()[-1])
         except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
+            raise NotMeasurableError(f"rabbitmqctl did not answer: {error}") from error
+
+    def add_users(self, logins: Sequence[str], virtual_host: str) -> None:
+        """Create users whose passcode is their login, and who may do everything in the virtual host.
+
+        Raises:
+            NotMeasurableError: rabbitmqctl is not available, or fails.
+        """
+        self._for_each(logins, _ADD_USER.format(host=virtual_host))
+
+    def delete_users(self, logins: Sequence[str]) -> None:
+        """Delete users."""
+        self._for_each(logins, _DELETE_USER)
+
+    def _for_each(self, logins: Sequence[str], expression: str) -> None:
+        names = ",".join(f'<<"{login}">>' for login in logins)
+        if self.control is None:
+            raise NotMeasurableError("users need rabbitmqctl for this broker (--rabbitmqctl)")
+        try:
+            self.control(["eval", f"lists:foreach(fun(U) -> {expression} end, [{names}])."])
+        except (OSError, subprocess.SubprocessError, LocalError) as error:
             raise NotMeasurableError(f"rabbitmqctl did not answer: {error}") from error
 
     def version(self) -> str:

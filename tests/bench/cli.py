@@ -11,19 +11,20 @@ from tests.bench.environment import DEFAULT_NAP, Environment
 from tests.bench.report import Circumstances, Outcome, as_text, write_json
 from tests.bench.rounds import measure
 from tests.bench.startup import StartOptions, started_environment
-from tests.bench.targets import ROWS, Row
+from tests.bench.targets import DEFAULT_ROWS, ROWS, Row
 from tests.support.long_run import NOT_STARTED, SUCCESS, status_of
 
 _INCOMPLETE, _MISSED = 1, 3
 
 _DESCRIPTION = """\
-Compares two STOMP servers on one RabbitMQ: RabbitMQ's own plugin and the gateway, in alternation.
+Compares two STOMP servers on one RabbitMQ, in alternation: RabbitMQ's own plugin and the gateway. The third side,
+limit, is a client that speaks AMQP to the broker itself.
 
 Without options a private broker with the plugin and a gateway are started, measured and stopped. The report goes to
 standard output, the progress to standard error, and the same figures as JSON to a file."""
 
 _EPILOGUE = """\
-rows:
+rows, their units, and the targets of the ratios gateway/plugin, of the figure and of the CPU time; a * is a default:
 {rows}
 
 exit status:
@@ -79,6 +80,7 @@ def _exit_status(outcomes: Sequence[Outcome], *, strict: bool) -> int:
     verdicts = {outcome.verdict for outcome in outcomes}
     if verdicts & {"failed", "not measured"}:
         return _INCOMPLETE
+    verdicts |= {outcome.cpu_verdict for outcome in outcomes}
     return _MISSED if strict and "missed" in verdicts else SUCCESS
 
 
@@ -87,7 +89,7 @@ def _say(line: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    rows = "\n".join(f"  {row.name:15} {row.unit:13} target {row.target}" for row in ROWS.values())
+    rows = "\n".join(map(_row_line, ROWS.values()))
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench",
         description=_DESCRIPTION,
@@ -95,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--rows", type=_rows, default=list(ROWS.values()), help="names, with commas between (default: all)"
+        "--rows", type=_rows, default=DEFAULT_ROWS, help="names, with commas between, or all (default: those with a *)"
     )
     parser.add_argument(
         "--rounds", type=_positive_integer, default=3, help="how often each row is measured (default: 3)"
@@ -123,8 +125,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _row_line(row: Row) -> str:
+    return f"{'*' if row.is_default else ' '} {row.name:16} {row.unit:16} {row.target!s:8} {row.cpu_target}".rstrip()
+
+
 def _rows(text: str) -> list[Row]:
     names = list(dict.fromkeys(name.strip() for name in text.split(",")))
+    if names == ["all"]:
+        return list(ROWS.values())
     if unknown := [name for name in names if name not in ROWS]:
         raise argparse.ArgumentTypeError(f"no row {', '.join(unknown)}; there are {', '.join(ROWS)}")
     return [ROWS[name] for name in names]

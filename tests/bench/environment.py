@@ -2,18 +2,22 @@
 
 import gc
 import resource
+import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 
 from tests.bench import processes
 from tests.bench.broker import Broker
-from tests.bench.wire import Account
+from tests.bench.wire import Account, NotMeasurableError, Wire
 
 PLUGIN = "plugin"
 GATEWAY = "gateway"
+TLS, WEBSOCKET = "tls", "websocket"
+LIMIT = "limit"
+"""The broker itself, without STOMP: see `amqp_wire`."""
 DEFAULT_NAP = 0.0005
 _QUIET = 0.15
 """Cores that an idle broker and idle gateways may still use for timers and statistics."""
@@ -22,16 +26,38 @@ _QUIET_WITHIN = 20.0
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two servers.
+    """One of the servers that are compared.
 
     `in_broker` says that it is part of the broker's own process, as the plugin is. Otherwise `pid` is its process, None
-    when that cannot be seen.
+    when that cannot be seen. `wire` is the load client's connection to it.
     """
 
     name: str
     account: Account
     in_broker: bool
     pid: int | None = None
+    wire: type[Wire] = Wire
+    others: Mapping[str, tuple[int, type[Wire]]] = field(default_factory=dict)
+    """Port and connection by further transport: `tls` and `websocket`."""
+
+    def over(self, transport: str) -> "Side":
+        """Return the same server, spoken to over another transport.
+
+        Raises:
+            NotMeasurableError: it does not listen there.
+        """
+        if transport not in self.others:
+            raise NotMeasurableError(f"it has no port for {transport}, or none that is known")
+        port, wire = self.others[transport]
+        return replace(self, account=replace(self.account, port=port), wire=wire)
+
+    def open(self) -> Wire:
+        """Open a connection for messages."""
+        return self.wire(self.account)
+
+    def connect(self) -> socket.socket:
+        """Open a connection that does nothing; return its socket."""
+        return self.wire.connect(self.account)
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,13 @@ value that was ever seen without sessions.
 """
 
 import gc
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 from tests.bench import processes
 from tests.bench.environment import Environment, Sample, Side, Stopwatch, await_quiet, raise_descriptor_limit
-from tests.bench.wire import NotMeasurableError, connected_socket
+from tests.bench.wire import NotMeasurableError
 
 _KILOBYTE = 1024
 _SPARE_DESCRIPTORS = 100
@@ -35,16 +36,33 @@ class _Memory:
 
 def measure_idle(environment: Environment, side: Side, count: int) -> Sample:
     """Open `count` sessions and divide the growth of memory by them; the figure is in kB (1,024 bytes) per session."""
+    return _measure(environment, side, count, lambda sessions, _: sessions.enter_context(side.connect()))
+
+
+def measure_idle_subscribed(environment: Environment, side: Side, count: int) -> Sample:
+    """The same with sessions that have subscribed to a topic of their own each."""
+
+    def open_session(sessions: ExitStack, number: int) -> object:
+        wire = sessions.enter_context(side.open())
+        wire.subscribe(f"/topic/{environment.prefix}.idle.{number}")
+        return wire
+
+    return _measure(environment, side, count, open_session)
+
+
+def _measure(
+    environment: Environment, side: Side, count: int, open_session: Callable[[ExitStack, int], object]
+) -> Sample:
     broker = _require_processes(environment, side, count)
     for _ in range(_WARM_UP):  # what a server sets up once, for its first sessions, is not the cost of a session
-        connected_socket(side.account).close()
+        side.connect().close()
     before = _memory(environment, side, broker)
     lowest = environment.lowest_gateway_memory.setdefault(side.name, before.gateway)
     environment.lowest_gateway_memory[side.name] = min(lowest, before.gateway)
     with ExitStack() as sessions:
         with Stopwatch(environment, side) as watch:
-            for _ in range(count):
-                sessions.enter_context(connected_socket(side.account))
+            for number in range(count):
+                open_session(sessions, number)
         after = _memory(environment, side, broker)
     parts = {
         "broker_resident_kb": (after.broker_resident - before.broker_resident) / _KILOBYTE / count,

@@ -21,7 +21,7 @@ from deploy.local.ports import LOOPBACK, free_ports
 from deploy.local.probe import listens
 from tests.bench.broker import Broker
 from tests.bench.environment import GATEWAY, PLUGIN, raise_descriptor_limit
-from tests.bench.startup import VAR, StartError
+from tests.bench.startup import VAR, StartError, plugin_listeners
 from tests.bench.wire import Account
 from tests.support.certificates import Authority
 
@@ -67,15 +67,7 @@ def started_servers(say: Callable[[str], None], changes: dict[str, Any]) -> Iter
             local.running(
                 order=local.PRIVATE,
                 plugins=["rabbitmq_stomp", "rabbitmq_web_stomp"],
-                config=[
-                    f"stomp.listeners.ssl.1 = {LOOPBACK}:{plugin_tls}",
-                    f"ssl_options.cacertfile = {authority.certificate}",
-                    f"ssl_options.certfile = {certificate}",
-                    f"ssl_options.keyfile = {key}",
-                    "ssl_options.verify = verify_none",
-                    f"web_stomp.tcp.ip = {LOOPBACK}",
-                    f"web_stomp.tcp.port = {plugin_websocket}",
-                ],
+                config=plugin_listeners((authority.certificate, certificate, key), plugin_tls, plugin_websocket),
                 say=say,
             )
         )

@@ -1,30 +1,46 @@
 """The bytes that the load client sends, encoded before the clock starts, and the check of what comes back.
 
-Every body is 256 bytes and begins with its own number, so a lost, doubled, cut or reordered message is found
-afterwards. No body holds a NUL: the client counts frames by counting NULs.
+Every body begins with its own number, so a lost, doubled, cut or reordered message is found afterwards. No body holds a
+NUL: the client counts frames by counting NULs.
 """
 
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 BODY_SIZE = 256
 _DIGITS = 10
-_FILLER = b"x" * (BODY_SIZE - _DIGITS)
-_BODY = re.compile(rb"\n\n(\d{10})x{246}\0")
 _RECEIPT = re.compile(rb"\nreceipt-id:(\d+)\n")
 
 
-def body(number: int) -> bytes:
-    """Return the body of message `number`: 256 bytes of ASCII."""
-    return b"%010d" % number + _FILLER
+@dataclass(frozen=True)
+class Shape:
+    """What all messages of a row have in common: the bytes of a body, and how many headers differ in each message."""
+
+    size: int = BODY_SIZE
+    headers: int = 0
+
+    def own_headers(self, number: int) -> Iterator[tuple[str, str]]:
+        """Yield the headers of message `number`, which no other message has with these values."""
+        for header in range(self.headers):
+            yield f"header-{header}", f"value {number:010d} of header {header}"
 
 
-def sends(destination: str, count: int, *, receipt_on_last: bool = False) -> bytes:
+PLAIN = Shape()
+
+
+def body(number: int, size: int = BODY_SIZE) -> bytes:
+    """Return the body of message `number`, ASCII, `size` bytes long."""
+    return b"%010d" % number + b"x" * (size - _DIGITS)
+
+
+def sends(destination: str, count: int, *, receipt_on_last: bool = False, shape: Shape = PLAIN) -> bytes:
     """Return `count` transient SEND frames, numbered from 0; the last may ask for the receipt `last`."""
-    head = b"SEND\ndestination:%s\ncontent-length:%d\n" % (destination.encode(), BODY_SIZE)
-    frames = [b"%s\n%s\0" % (head, body(number)) for number in range(count)]
+    head = b"SEND\ndestination:%s\ncontent-length:%d\n" % (destination.encode(), shape.size)
+    heads = [head + _lines(shape, number) for number in range(count)]
     if receipt_on_last:
-        frames[-1] = b"%sreceipt:last\n\n%s\0" % (head, body(count - 1))
-    return b"".join(frames)
+        heads[-1] += b"receipt:last\n"
+    return b"".join(b"%s\n%s\0" % (head, body(number, shape.size)) for number, head in enumerate(heads))
 
 
 def confirmed_sends(destination: str, count: int) -> tuple[bytes, int]:
@@ -34,9 +50,14 @@ def confirmed_sends(destination: str, count: int) -> tuple[bytes, int]:
     return frames, len(frames) // count
 
 
-def complaint_about_messages(received: bytes | bytearray, count: int) -> str | None:
-    """Check that `received` holds messages 0 to `count`-1 whole, in order, once each; return None or what is wrong."""
-    numbers = [int(number) for number in _BODY.findall(received)]
+def complaint_about_messages(
+    received: bytes | bytearray, count: int, *, size: int = BODY_SIZE, end: bytes = b"\0"
+) -> str | None:
+    """Check that `received` holds messages 0 to `count`-1 whole, in order, once each; return None or what is wrong.
+
+    `end` is the byte that follows a body.
+    """
+    numbers = [int(number) for number in re.findall(rb"(?<!\d)(\d{10})x{%d}%b" % (size - _DIGITS, end), received)]
     if numbers == list(range(count)):
         return None
     missing, doubled = count - len(set(numbers)), len(numbers) - len(set(numbers))
@@ -53,3 +74,7 @@ def complaint_about_receipts(received: bytes | bytearray, count: int) -> str | N
     if sorted(numbers) == list(range(count)):
         return None
     return f"{len(numbers):,} receipts came for {count:,} messages, {len(set(numbers)):,} of them distinct"
+
+
+def _lines(shape: Shape, number: int) -> bytes:
+    return "".join(f"{name}:{value}\n" for name, value in shape.own_headers(number)).encode()

@@ -1,6 +1,7 @@
 """What the kernel says about processes and the machine: CPU seconds, memory, and who listens on a port. Linux only."""
 
 import os
+import platform
 from pathlib import Path
 
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -25,6 +26,12 @@ def machine_seconds() -> float:
         int(field) for field in (_PROC / "stat").read_text().split("\n", 1)[0].split()[1:9]
     )
     return (user + nice + system + irq + softirq + steal) / _TICK
+
+
+def processor() -> str:
+    """Return the model of the first processor, as the kernel names it."""
+    lines = (line.partition(":") for line in (_PROC / "cpuinfo").read_text().splitlines())
+    return next((value.strip() for name, _, value in lines if name.strip() == "model name"), platform.machine())
 
 
 def memory_bytes(pid: int) -> int:

@@ -9,14 +9,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from tests.bench.environment import GATEWAY, PLUGIN, Sample
-from tests.bench.targets import Row
+from tests.bench import processes
+from tests.bench.environment import GATEWAY, LIMIT, PLUGIN, Sample
+from tests.bench.targets import Row, Target
 
-SIDES = (PLUGIN, GATEWAY)
+SIDES = (PLUGIN, GATEWAY, LIMIT)
 NOT_MEASURED: Final = "not measured"
+_SHOWN = ("met", "missed", "failed")
 _BUSY_CLIENT = 0.5
-_BUSY_MACHINE = 0.2
-Verdict = Literal["met", "missed", "failed", "not measured"]
+BUSY_MACHINE = 0.05
+"""Share of the machine that something else may use before a measurement counts as disturbed; usual is under 0.02."""
+Verdict = Literal["met", "missed", "failed", "not measured", "measured"]
 
 
 @dataclass
@@ -51,6 +54,21 @@ class Outcome:
         return _ratio(self.figure(GATEWAY), self.figure(PLUGIN))
 
     @property
+    def ratio_to_limit(self) -> float | None:
+        """The gateway's median divided by that of the broker alone, None when either is missing."""
+        return _ratio(self.figure(GATEWAY), self.figure(LIMIT))
+
+    @property
+    def cpu_ratio(self) -> float | None:
+        """The CPU time of broker and gateway divided by that of the plugin's broker, per operation."""
+        return _ratio(*(servers_cpu(self.samples.get(side, ())) for side in (GATEWAY, PLUGIN)))
+
+    @property
+    def cpu_ratio_to_limit(self) -> float | None:
+        """The CPU time of broker and gateway divided by that of the broker alone, per operation."""
+        return _ratio(*(servers_cpu(self.samples.get(side, ())) for side in (GATEWAY, LIMIT)))
+
+    @property
     def round_ratios(self) -> list[float]:
         """The ratios of the single rounds, whose spread shows how much to trust the median."""
         if self.ratio is None:
@@ -63,9 +81,20 @@ class Outcome:
         """The result of the row as a whole."""
         if self.failures:
             return "failed"
-        if self.ratio is None:
-            return NOT_MEASURED
-        return "met" if self.row.target.is_met_by(self.ratio) else "missed"
+        return _verdict(self.row.target, self.ratio)
+
+    @property
+    def cpu_verdict(self) -> Verdict:
+        """The result for the CPU time."""
+        return "failed" if self.failures else _verdict(self.row.cpu_target, self.cpu_ratio)
+
+
+def _verdict(target: Target, ratio: float | None) -> Verdict:
+    if ratio is None:
+        return NOT_MEASURED
+    if target.ratio is None:
+        return "measured"
+    return "met" if target.is_met_by(ratio) else "missed"
 
 
 @dataclass(frozen=True)
@@ -81,16 +110,18 @@ class Circumstances:
     cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
     kernel: str = field(default_factory=platform.release)
     python: str = field(default_factory=lambda: f"{platform.python_implementation()} {platform.python_version()}")
+    processor: str = field(default_factory=processes.processor)
 
 
 def as_text(outcomes: Sequence[Outcome], circumstances: Circumstances) -> str:
-    """Return the report as text: ratios, the CPU time, and a sentence for each oddity."""
+    """Return the report as text: the CPU time, the figures and their ratios, and a sentence for each oddity."""
     c = circumstances
     head = (
-        f"{c.broker}, {c.python}, {c.cores} cores; medians of {c.rounds} rounds at scale {c.scale:g}, "
-        f"sides in alternation, {c.seconds:.0f} s in all"
+        f"{c.broker}, {c.python}, {c.cores} cores ({c.processor}); medians of {c.rounds} rounds at scale {c.scale:g}, "
+        f"sides in alternation, {c.seconds:.0f} s in all\n"
+        f"+-: half the distance between the lowest and the highest round; {LIMIT}: AMQP to the broker without STOMP"
     )
-    parts = [head, _table(_ratio_lines(outcomes)), "CPU microseconds per operation:", _table(_cpu_lines(outcomes))]
+    parts = [head, "CPU microseconds per operation:", _table(_cpu_lines(outcomes)), _table(_ratio_lines(outcomes))]
     remarks = [f"* {remark}" for outcome in outcomes for remark in _remarks(outcome)]
     remarks += [f"* {remark}" for remark in _disturbances(outcomes)]
     return "\n\n".join([*parts, *(["\n".join(remarks)] if remarks else [])])
@@ -114,6 +145,11 @@ def _row_document(outcome: Outcome) -> dict[str, object]:
         "operation": outcome.row.operation,
         "target": {"ratio": outcome.row.target.ratio, "at_least": outcome.row.target.at_least},
         "ratio": outcome.ratio,
+        "ratio_to_limit": outcome.ratio_to_limit,
+        "cpu_target": outcome.row.cpu_target.ratio,
+        "cpu_ratio": outcome.cpu_ratio,
+        "cpu_verdict": outcome.cpu_verdict,
+        "cpu_ratio_to_limit": outcome.cpu_ratio_to_limit,
         "round_ratios": outcome.round_ratios,
         "verdict": outcome.verdict,
         "failures": outcome.failures,
@@ -128,10 +164,12 @@ def _side_document(outcome: Outcome, side: str) -> dict[str, object]:
     return {
         "median": outcome.figure(side),
         "rounds": [sample.value for sample in samples],
+        "spread": _spread([sample.value for sample in samples]),
         "operations": samples[0].operations if samples else None,
         "seconds": _median(sample.seconds for sample in samples),
         "cpu_us_per_operation": cpu_per_operation(samples),
         "servers_cpu_us_per_operation": servers_cpu(samples),
+        "servers_cpu_rounds": _cpu_rounds(samples, ("broker", "gateway")),
         "client_load": client_load(samples),
         "foreign_load": foreign_load(samples),
         **{name: outcome.other_figure(side, name) for name in names},
@@ -157,29 +195,50 @@ def client_load(samples: Sequence[Sample]) -> float | None:
 
 def servers_cpu(samples: Sequence[Sample]) -> float | None:
     """Return the median CPU microseconds per operation of broker and gateway together; None if neither can be seen."""
-    return _median(
+    return _median(_cpu_rounds(samples, ("broker", "gateway")))
+
+
+def _cpu_rounds(samples: Sequence[Sample], parts: Sequence[str]) -> list[float]:
+    """CPU microseconds per operation in each round, of these processes together as far as they can be seen."""
+    return [
         sum(seen) / sample.operations * 1e6
         for sample in samples
-        if (seen := [seconds for seconds in (sample.cpu.broker, sample.cpu.gateway) if seconds is not None])
-    )
+        if (seen := [seconds for part in parts if (seconds := getattr(sample.cpu, part)) is not None])
+    ]
+
+
+def is_disturbed(sample: Sample) -> bool:
+    """Whether something else used so much of the machine that the sample says little."""
+    return _foreign_share(sample) > BUSY_MACHINE
+
+
+def _foreign_share(sample: Sample) -> float:
+    return sample.cpu.elsewhere / sample.seconds / len(os.sched_getaffinity(0))
 
 
 def foreign_load(samples: Sequence[Sample]) -> float | None:
     """Return the median share of the whole machine that neither the servers nor the client used."""
-    cores = len(os.sched_getaffinity(0))
-    return _median(sample.cpu.elsewhere / sample.seconds / cores for sample in samples)
+    return _median(map(_foreign_share, samples))
 
 
 def _ratio_lines(outcomes: Sequence[Outcome]) -> list[list[str]]:
-    lines = [["row", "unit", *SIDES, "ratio", "of the rounds", "target", ""]]
+    over_plugin, over_limit = f"{GATEWAY}/{PLUGIN}", f"{GATEWAY}/{LIMIT}"
+    lines = [["row", "unit", *SIDES, over_plugin, "of the rounds", over_limit, "target", ""]]
     for outcome in outcomes:
-        stats = [_number(outcome.figure(side), outcome, side) for side in SIDES]
+        stats = [_with_spread(outcome, side) for side in SIDES]
         ratio = NOT_MEASURED if outcome.ratio is None else f"{outcome.ratio:.2f}"
         spread = f"{min(ratios):.2f}-{max(ratios):.2f}" if (ratios := outcome.round_ratios) else ""
-        verdict = "" if outcome.verdict == NOT_MEASURED else outcome.verdict
-        lines.append([outcome.row.name, outcome.row.unit, *stats, ratio, spread, str(outcome.row.target), verdict])
+        verdict = outcome.verdict if outcome.verdict in _SHOWN else ""
+        shown = [*stats, ratio, spread, _two_digits(outcome.ratio_to_limit), str(outcome.row.target), verdict]
+        lines.append([outcome.row.name, outcome.row.unit, *shown])
         lines += _further_lines(outcome)
     return lines
+
+
+def _with_spread(outcome: Outcome, side: str) -> str:
+    shown = _number(outcome.figure(side), outcome, side)
+    spread = _spread([sample.value for sample in outcome.samples.get(side, ())])
+    return shown if spread is None or outcome.is_spoilt(side) else f"{shown} +-{spread:.0%}"
 
 
 def _further_lines(outcome: Outcome) -> Iterable[list[str]]:
@@ -187,19 +246,39 @@ def _further_lines(outcome: Outcome) -> Iterable[list[str]]:
     if any(figure is not None for figure in tail.values()):
         ratio = _ratio(tail[GATEWAY], tail[PLUGIN])
         shown = NOT_MEASURED if ratio is None else f"{ratio:.2f}"
-        yield ["", "us, p99", *(_number(figure, outcome, side) for side, figure in tail.items()), shown, "", "", ""]
+        ends = ["", _two_digits(_ratio(tail[GATEWAY], tail[LIMIT])), "", ""]
+        yield ["", "us, p99", *(_number(figure, outcome, side) for side, figure in tail.items()), shown, *ends]
 
 
 def _cpu_lines(outcomes: Sequence[Outcome]) -> list[list[str]]:
-    lines = [["row", "side", "broker", "gateway", "both", "client", "elsewhere", "client's load"]]
+    parts = {
+        PLUGIN: (PLUGIN, ("broker",)),
+        "broker behind gateway": (GATEWAY, ("broker",)),
+        GATEWAY: (GATEWAY, ("gateway",)),
+        "both": (GATEWAY, ("broker", "gateway")),
+        LIMIT: (LIMIT, ("broker",)),
+    }
+    lines = [["row", "operation", *parts, f"both/{PLUGIN}", f"both/{LIMIT}", "target", ""]]
     for outcome in outcomes:
-        for side in SIDES:
-            if samples := outcome.samples.get(side):
-                cpu = cpu_per_operation(samples)
-                stats = (cpu["broker"], cpu["gateway"], servers_cpu(samples), cpu["client"], cpu["elsewhere"])
-                shown = ["-" if figure is None else f"{figure:.1f}" for figure in stats]
-                lines.append([outcome.row.name, side, *shown, f"{client_load(samples) or 0:.0%} of a core"])
+        shown = [_cpu_with_spread(outcome.samples.get(side, ()), names) for side, names in parts.values()]
+        ratios = [_two_digits(outcome.cpu_ratio), _two_digits(outcome.cpu_ratio_to_limit)]
+        verdict = outcome.cpu_verdict if str(outcome.row.cpu_target) and outcome.cpu_verdict in _SHOWN else ""
+        lines.append([outcome.row.name, outcome.row.operation, *shown, *ratios, str(outcome.row.cpu_target), verdict])
     return lines
+
+
+def _cpu_with_spread(samples: Sequence[Sample], parts: Sequence[str]) -> str:
+    rounds = _cpu_rounds(samples, parts)
+    return f"{statistics.median(rounds):,.1f} +-{_spread(rounds) or 0:.0%}" if rounds else "-"
+
+
+def _spread(rounds: Sequence[float]) -> float | None:
+    """Half the distance between the lowest and the highest, as a share of the median."""
+    return (max(rounds) - min(rounds)) / 2 / middle if rounds and (middle := statistics.median(rounds)) else None
+
+
+def _two_digits(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}"
 
 
 def _remarks(outcome: Outcome) -> Iterable[str]:
@@ -217,7 +296,7 @@ def _disturbances(outcomes: Sequence[Outcome]) -> Iterable[str]:
         f"{outcome.row.name} of the {side} {share:.0%}"
         for outcome in outcomes
         for side, samples in outcome.samples.items()
-        if (share := foreign_load(samples) or 0.0) > _BUSY_MACHINE
+        if (share := foreign_load(samples) or 0.0) > BUSY_MACHINE
     ]
     if disturbed:
         yield f"the machine was busy with something else, so trust CPU times more than rates: {', '.join(disturbed)}"

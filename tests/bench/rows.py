@@ -4,51 +4,59 @@ A row prepares (encodes, declares, prefills, connects), waits until the servers 
 at the last frame. Contents are checked afterwards. Both sides get the same frames, queues and client.
 """
 
-import re
-import statistics
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 from tests.bench import payload
-from tests.bench.environment import Environment, Sample, Side, Stopwatch, await_quiet
-from tests.bench.idle import measure_idle
-from tests.bench.wire import RowError, Wire, connected_socket, pump, subscribe_frame
+from tests.bench.environment import TLS, WEBSOCKET, Environment, Sample, Side, Stopwatch, await_quiet
+from tests.bench.idle import measure_idle, measure_idle_subscribed
+from tests.bench.payload import PLAIN, Shape
+from tests.bench.session_rows import (
+    measure_beats,
+    measure_connect,
+    measure_connect_logins,
+    measure_connect_together,
+    measure_rtt,
+    measure_rtt_busy,
+    measure_subscribe,
+    measure_visit,
+)
+from tests.bench.wire import RowError, Wire, pump
 
 Measure = Callable[[Environment, Side, int], Sample]
 
-_MESSAGE_SIZE = 256 + 400
+_HEADERS_SIZE = 400
+_MESSAGE_SIZE = payload.BODY_SIZE + _HEADERS_SIZE
 """Bytes to reserve for one MESSAGE frame."""
 _IN_FLIGHT = 2_000
 _PREFETCH = 200
 _ACK_HASTE = 5
 """The client rests so many times shorter where the server waits for its ACKs: a prefetch of 200 is soon used up."""
 _SUBSCRIBERS = 10
-_ACK_HEADER = re.compile(rb"\nack:([^\n]+)\n")
+_PAIRS = 50
 
 
-def measure_send(environment: Environment, side: Side, count: int) -> Sample:
+def measure_send(environment: Environment, side: Side, count: int, shape: Shape = PLAIN) -> Sample:
     """Transient SENDs into one queue, as fast as the server takes them; ends at the receipt of the last."""
-    with _queue(environment, "send") as queue, Wire(side.account) as wire:
-        wire.load(payload.sends(f"/amq/queue/{queue}", count, receipt_on_last=True))
+    with _queue(environment, "send") as queue, side.open() as wire:
+        wire.load_sends(f"/amq/queue/{queue}", count, receipt_on_last=True, shape=shape)
         await_quiet(environment)
         with Stopwatch(environment, side) as watch:
             pump({wire: 1}, nap=environment.nap)
-        _require_receipt(wire)
+        wire.require_last_receipt()
         environment.broker.require_depth(queue, count)
     return watch.rate(count)
 
 
 def measure_send_confirmed(environment: Environment, side: Side, count: int) -> Sample:
     """Persistent SENDs with a receipt each, 2,000 unanswered at most; ends at the last receipt."""
-    with _queue(environment, "send_confirmed") as queue, Wire(side.account) as wire:
-        frames, length = payload.confirmed_sends(f"/amq/queue/{queue}", count)
-        wire.expect(count * 64)
-        wire.load(frames, allowed=_IN_FLIGHT * length)
+    with _queue(environment, "send_confirmed") as queue, side.open() as wire:
+        length = wire.load_confirmed_sends(f"/amq/queue/{queue}", count, _IN_FLIGHT)
         await_quiet(environment)
         with Stopwatch(environment, side) as watch:
             pump({wire: count}, lambda wire: wire.allow((wire.frames + _IN_FLIGHT) * length), nap=environment.nap)
-        _refuse(payload.complaint_about_receipts(wire.received, count), wire)
+        _refuse(wire.complaint_about_receipts(count), wire)
         environment.broker.require_depth(queue, count)
     return watch.rate(count)
 
@@ -56,13 +64,13 @@ def measure_send_confirmed(environment: Environment, side: Side, count: int) -> 
 def measure_receive(environment: Environment, side: Side, count: int) -> Sample:
     """A full queue emptied with ack:auto, from SUBSCRIBE to the last MESSAGE."""
     with _full_queue(environment, "receive", count) as queue:
-        with Wire(side.account) as wire:
+        with side.open() as wire:
             wire.expect(count * _MESSAGE_SIZE)
-            wire.load(subscribe_frame(f"/amq/queue/{queue}", ack="auto"))
+            wire.load_subscribe(f"/amq/queue/{queue}", ack="auto")
             await_quiet(environment)
             with Stopwatch(environment, side) as watch:
                 pump({wire: count}, nap=environment.nap)
-            _refuse(payload.complaint_about_messages(wire.received, count), wire)
+            _refuse(wire.complaint_about_messages(count), wire)
         environment.broker.require_depth(queue, 0)
     return watch.rate(count)
 
@@ -70,21 +78,20 @@ def measure_receive(environment: Environment, side: Side, count: int) -> Sample:
 def measure_receive_ack(environment: Environment, side: Side, count: int) -> Sample:
     """A full queue emptied with ack:client-individual, a prefetch of 200 and an ACK each, written once per read."""
     with _full_queue(environment, "receive_ack", count) as queue:
-        with Wire(side.account) as wire:
+        with side.open() as wire:
             wire.expect(count * _MESSAGE_SIZE)
-            headers = {"ack": "client-individual", "prefetch_count": str(_PREFETCH)}
-            wire.load(subscribe_frame(f"/amq/queue/{queue}", **headers))
+            wire.load_subscribe(f"/amq/queue/{queue}", ack="client-individual", prefetch=_PREFETCH)
             await_quiet(environment)
             with Stopwatch(environment, side) as watch:
-                pump({wire: count}, Acknowledger(), nap=environment.nap / _ACK_HASTE)
-            _refuse(payload.complaint_about_messages(wire.received, count), wire)
+                pump({wire: count}, wire.acknowledger(), nap=environment.nap / _ACK_HASTE)
+            _refuse(wire.complaint_about_messages(count), wire)
         environment.broker.require_depth(queue, 0)
     return watch.rate(count)
 
 
-def measure_e2e(environment: Environment, side: Side, count: int) -> Sample:
+def measure_e2e(environment: Environment, side: Side, count: int, shape: Shape = PLAIN) -> Sample:
     """One sender and one subscriber of a topic on connections of their own; ends when the subscriber has everything."""
-    return _through_topic(environment, side, count, "e2e", subscribers=1)
+    return _through_topic(environment, side, count, "e2e", subscribers=1, shape=shape)
 
 
 def measure_fanout(environment: Environment, side: Side, count: int) -> Sample:
@@ -92,29 +99,29 @@ def measure_fanout(environment: Environment, side: Side, count: int) -> Sample:
     return _through_topic(environment, side, count, "fanout", subscribers=_SUBSCRIBERS)
 
 
-def measure_rtt(environment: Environment, side: Side, count: int) -> Sample:
-    """SEND to a topic, MESSAGE back on the same connection, one at a time; the figure is the median in microseconds."""
-    destination = f"/topic/{environment.prefix}.rtt"
-    with Wire(side.account) as wire:
-        wire.subscribe(destination, ack="auto")
-        wire.expect(count * _MESSAGE_SIZE)
-        frame_of = payload.sends(destination, count)
-        size = len(frame_of) // count
+def measure_many(environment: Environment, side: Side, count: int) -> Sample:
+    """50 senders, each with a queue of its own that has one subscriber."""
+    each = max(count // _PAIRS, 1)
+    with _queues(environment, "many", _PAIRS) as queues, ExitStack() as open_wires:
+        goals: dict[Wire, int] = {}
+        for queue in queues:
+            receiver, sender = (open_wires.enter_context(side.open()) for _ in range(2))
+            receiver.subscribe(f"/amq/queue/{queue}")
+            receiver.expect(each * _MESSAGE_SIZE)
+            sender.load_sends(f"/amq/queue/{queue}", each)
+            goals |= {sender: 0, receiver: each}
         await_quiet(environment)
         with Stopwatch(environment, side) as watch:
-            times = list(_round_trips(wire, memoryview(frame_of), size, count))
-        _refuse(payload.complaint_about_messages(wire.received, count), wire)
-    cuts = statistics.quantiles(times, n=100)
-    return Sample(cuts[49] / 1000, count, watch.seconds, watch.cpu, {"p99": cuts[98] / 1000})
+            pump(goals, nap=environment.nap)
+        for wire, goal in goals.items():
+            if goal:
+                _refuse(wire.complaint_about_messages(each), wire)
+    return watch.rate(each * _PAIRS)
 
 
-def measure_connect(environment: Environment, side: Side, count: int) -> Sample:
-    """Sessions opened one after the other: TCP, CONNECT, CONNECTED, close."""
-    await_quiet(environment)
-    with Stopwatch(environment, side) as watch:
-        for _ in range(count):
-            connected_socket(side.account).close()
-    return watch.rate(count)
+def _over(transport: str, measure: Measure) -> Measure:
+    """The same row over another transport."""
+    return lambda environment, side, count: measure(environment, side.over(transport), count)
 
 
 MEASURES: dict[str, Measure] = {
@@ -127,79 +134,68 @@ MEASURES: dict[str, Measure] = {
     "rtt": measure_rtt,
     "connect": measure_connect,
     "idle": measure_idle,
+    "subscribe": measure_subscribe,
+    "visit": measure_visit,
+    "many": measure_many,
+    "send_headers": partial(measure_send, shape=Shape(headers=12)),
+    "e2e_64": partial(measure_e2e, shape=Shape(size=64)),
+    "e2e_16k": partial(measure_e2e, shape=Shape(size=16 * 1024)),
+    "e2e_tls": _over(TLS, measure_e2e),
+    "e2e_websocket": _over(WEBSOCKET, measure_e2e),
+    "rtt_busy": measure_rtt_busy,
+    "connect_together": measure_connect_together,
+    "connect_logins": measure_connect_logins,
+    "beats": measure_beats,
+    "idle_subscribed": measure_idle_subscribed,
+    "idle_many": measure_idle,
 }
 """The function behind each row of `targets.ROWS`. `count` is the row's at scale 1, times the scale."""
 
 
-class Acknowledger:
-    """Answer each read with the ACK frames of all messages that it completed: one pattern, one join, one write."""
-
-    def __init__(self) -> None:
-        self._answered = 0
-
-    def __call__(self, wire: Wire) -> None:
-        """Append the ACKs of what `wire` has received whole since the last call."""
-        complete = wire.buffer.rfind(0, self._answered, wire.filled) + 1
-        if complete:
-            ids = _ACK_HEADER.findall(wire.buffer, self._answered, complete)
-            self._answered = complete
-            if ids:
-                wire.append(b"ACK\nid:" + b"\n\n\0ACK\nid:".join(ids) + b"\n\n\0")
-
-
-def _through_topic(environment: Environment, side: Side, count: int, row: str, subscribers: int) -> Sample:
+def _through_topic(
+    environment: Environment, side: Side, count: int, row: str, subscribers: int, shape: Shape = PLAIN
+) -> Sample:
     destination = f"/topic/{environment.prefix}.{row}"
     with ExitStack() as open_wires:
-        receivers = [open_wires.enter_context(Wire(side.account)) for _ in range(subscribers)]
-        sender = open_wires.enter_context(Wire(side.account))
+        receivers = [open_wires.enter_context(side.open()) for _ in range(subscribers)]
+        sender = open_wires.enter_context(side.open())
         for receiver in receivers:
-            receiver.subscribe(destination, ack="auto")
-            receiver.expect(count * _MESSAGE_SIZE)
-        sender.load(payload.sends(destination, count))
+            receiver.subscribe(destination)
+            receiver.expect(count * (_HEADERS_SIZE + shape.size))
+        sender.load_sends(destination, count, shape=shape)
         await_quiet(environment)
         with Stopwatch(environment, side) as watch:
             pump({sender: 0, **dict.fromkeys(receivers, count)}, nap=environment.nap)
         for receiver in receivers:
-            _refuse(payload.complaint_about_messages(receiver.received, count), receiver)
+            _refuse(receiver.complaint_about_messages(count, shape), receiver)
     return watch.rate(count * subscribers)
-
-
-def _round_trips(wire: Wire, frames: memoryview, size: int, count: int) -> Iterator[int]:
-    wire.sock.settimeout(10)
-    clock = time.perf_counter_ns
-    for number in range(count):
-        started = clock()
-        wire.sock.sendall(frames[number * size : (number + 1) * size])
-        while wire.frames <= number:
-            wire.read()
-        yield clock() - started
-    wire.sock.setblocking(False)
 
 
 @contextmanager
 def _queue(environment: Environment, row: str) -> Iterator[str]:
-    queue = f"{environment.prefix}.{row}"
-    environment.broker.declare(queue)
-    try:
+    with _queues(environment, row, 1) as (queue,):
         yield queue
+
+
+@contextmanager
+def _queues(environment: Environment, row: str, count: int) -> Iterator[list[str]]:
+    queues = [f"{environment.prefix}.{row}.{number}" for number in range(count)]
+    environment.broker.declare(queues)
+    try:
+        yield queues
     finally:
-        environment.broker.delete(queue)
+        environment.broker.delete(queues)
 
 
 @contextmanager
 def _full_queue(environment: Environment, row: str, count: int) -> Iterator[str]:
     with _queue(environment, row) as queue:
-        with Wire(environment.prefiller.account) as wire:
-            wire.load(payload.sends(f"/amq/queue/{queue}", count, receipt_on_last=True))
+        with environment.prefiller.open() as wire:
+            wire.load_sends(f"/amq/queue/{queue}", count, receipt_on_last=True)
             pump({wire: 1}, nap=environment.nap)
-            _require_receipt(wire)
+            wire.require_last_receipt()
         environment.broker.require_depth(queue, count)
         yield queue
-
-
-def _require_receipt(wire: Wire) -> None:
-    if not wire.received.startswith(b"RECEIPT\nreceipt-id:last\n"):
-        raise RowError(f"the last SEND was not answered by its receipt{wire.error_clause()}")
 
 
 def _refuse(complaint: str | None, wire: Wire) -> None:

@@ -7,8 +7,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Self
 
 import yaml
 
@@ -19,9 +21,22 @@ from deploy.local.errors import LocalError
 from deploy.local.ports import LOOPBACK, free_ports
 from deploy.local.probe import listens
 from tests.bench import processes
+from tests.bench.amqp_wire import AmqpWire
 from tests.bench.broker import Broker, Control
-from tests.bench.environment import DEFAULT_NAP, GATEWAY, PLUGIN, Environment, Side, raise_descriptor_limit
+from tests.bench.environment import (
+    DEFAULT_NAP,
+    GATEWAY,
+    LIMIT,
+    PLUGIN,
+    TLS,
+    WEBSOCKET,
+    Environment,
+    Side,
+    raise_descriptor_limit,
+)
+from tests.bench.other_wires import TlsWire, WebSocketWire
 from tests.bench.wire import Account
+from tests.support.certificates import Authority
 
 VAR = Path("var") / "bench"
 """Where the benchmark leaves what it writes."""
@@ -61,34 +76,91 @@ def started_environment(options: StartOptions, say: Callable[[str], None]) -> It
     raise_descriptor_limit()
     with ExitStack() as started:
         try:
-            address, control, pid, plugin = _broker(options, started, say)
-            gateway, gateway_pid = _gateway(options, address, started, say)
+            identity = _Identity.make(started)
+            address, broker, plugin = _broker(options, identity, started, say)
+            gateway = _gateway(options, address, identity, started, say)
         except LocalError as error:
             raise StartError(str(error)) from error
-        sides = {GATEWAY: _side(GATEWAY, gateway, gateway_pid, address, in_broker=gateway_pid == pid is not None)}
+        gateway_in_broker = gateway.pid == broker.pid is not None
+        sides = {GATEWAY: _side(GATEWAY, gateway, address, in_broker=gateway_in_broker)}
         if plugin is not None:
-            sides[PLUGIN] = _side(PLUGIN, plugin, None, address, in_broker=True)
-        yield Environment(Broker(address.url, control, pid), sides, f"stomp-bench-{os.getpid()}", options.nap)
+            sides[PLUGIN] = _side(PLUGIN, plugin, address, in_broker=True)
+        if address.scheme == "amqp":
+            limit = _side(LIMIT, _Server(address.host, address.port), address, in_broker=True)
+            sides[LIMIT] = replace(limit, wire=AmqpWire)
+        yield Environment(broker, sides, f"stomp-bench-{os.getpid()}", options.nap)
 
 
-_Place = tuple[str, int]
+@dataclass(frozen=True)
+class _Server:
+    """Where a STOMP server listens: its host, its port for TCP, and those for other transports as far as known."""
+
+    host: str
+    port: int
+    pid: int | None = None
+    others: Mapping[str, int] = field(default_factory=dict)
 
 
-def _side(name: str, place: _Place, pid: int | None, address: Address, *, in_broker: bool) -> Side:
-    account = Account(*place, address.login, address.passcode, address.vhost)
-    return Side(name, account, in_broker=in_broker, pid=None if in_broker else pid)
+@dataclass(frozen=True)
+class _Identity:
+    """A certificate that somebody has signed, and its key."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+
+    @classmethod
+    def make(cls, started: ExitStack) -> Self:
+        directory = Path(started.enter_context(TemporaryDirectory(prefix="stomp-bench-")))
+        directory.chmod(0o755)
+        authority = Authority.make(directory, "authority")
+        certificate, key = authority.sign(directory, "server")
+        return cls(authority.certificate, certificate, key)
+
+
+_WIRES = {TLS: TlsWire, WEBSOCKET: WebSocketWire}
+
+
+def _side(name: str, server: _Server, address: Address, *, in_broker: bool) -> Side:
+    account = Account(server.host, server.port, address.login, address.passcode, address.vhost)
+    others = {transport: (port, _WIRES[transport]) for transport, port in server.others.items()}
+    return Side(name, account, in_broker=in_broker, pid=None if in_broker else server.pid, others=others)
 
 
 def _broker(
-    options: StartOptions, started: ExitStack, say: Callable[[str], None]
-) -> tuple[Address, Control | None, int | None, _Place | None]:
+    options: StartOptions, identity: _Identity, started: ExitStack, say: Callable[[str], None]
+) -> tuple[Address, Broker, _Server | None]:
     if options.broker_url is not None:
         address = Address.parse(options.broker_url)
-        return address, _command(options.rabbitmqctl), _erlang_process(address.host, address.port), options.plugin
-    node = started.enter_context(local.running(order=local.PRIVATE, plugins=["rabbitmq_stomp"], say=say))
+        pid = _erlang_process(address.host, address.port)
+        plugin = None if options.plugin is None else _Server(*options.plugin)
+        return address, Broker(address.url, _command(options.rabbitmqctl), pid), plugin
+    tls, websocket = free_ports(2)
+    config = plugin_listeners((identity.authority, identity.certificate, identity.key), tls, websocket)
+    plugins = ["rabbitmq_stomp", "rabbitmq_web_stomp"]
+    node = started.enter_context(local.running(order=local.PRIVATE, plugins=plugins, config=config, say=say))
     if node.stomp_port is None:
         raise StartError("The private broker came up without its STOMP plugin: install rabbitmq_stomp.")
-    return Address.parse(node.amqp_url), lambda words: node.ctl(*words), node.os_pid, (node.host, node.stomp_port)
+    address = Address.parse(node.amqp_url)
+    broker = Broker(address.url, lambda words: node.ctl(*words), node.os_pid)
+    return address, broker, _Server(node.host, node.stomp_port, others={TLS: tls, WEBSOCKET: websocket})
+
+
+def plugin_listeners(identity: tuple[Path, Path, Path], tls: int, websocket: int) -> list[str]:
+    """Return the lines of RabbitMQ's configuration that make its plugins listen on two more ports.
+
+    `identity` is the certificate of the authority, the server's, and its key.
+    """
+    authority, certificate, key = identity
+    return [
+        f"stomp.listeners.ssl.1 = {LOOPBACK}:{tls}",
+        f"ssl_options.cacertfile = {authority}",
+        f"ssl_options.certfile = {certificate}",
+        f"ssl_options.keyfile = {key}",
+        "ssl_options.verify = verify_none",
+        f"web_stomp.tcp.ip = {LOOPBACK}",
+        f"web_stomp.tcp.port = {websocket}",
+    ]
 
 
 def _command(line: str | None) -> Control | None:
@@ -103,18 +175,27 @@ def _command(line: str | None) -> Control | None:
 
 
 def _gateway(
-    options: StartOptions, address: Address, started: ExitStack, say: Callable[[str], None]
-) -> tuple[_Place, int | None]:
+    options: StartOptions, address: Address, identity: _Identity, started: ExitStack, say: Callable[[str], None]
+) -> _Server:
     if options.gateway is not None:
-        return options.gateway, _process(*options.gateway)
-    (port,) = free_ports(1)
-    child = start_gateway(started, address, port, {"directory": "journal"})  # at its default level
+        return _Server(*options.gateway, _process(*options.gateway))
+    port, tls, websocket = free_ports(3)
+    more: list[Mapping[str, object]] = [
+        {"tcp": f"{LOOPBACK}:{tls}", "tls": {"cert_file": str(identity.certificate), "key_file": str(identity.key)}},
+        {"websocket": f"{LOOPBACK}:{websocket}"},
+    ]
+    child = start_gateway(started, address, port, {"directory": "journal"}, more=more)  # at its default level
     say(f"the gateway listens on {LOOPBACK}:{port}, its log is {VAR / 'gateway.log'}")
-    return (LOOPBACK, port), child.pid
+    return _Server(LOOPBACK, port, child.pid, {TLS: tls, WEBSOCKET: websocket})
 
 
 def start_gateway(
-    started: ExitStack, address: Address, port: int, journal: Mapping[str, object], name: str = "gateway"
+    started: ExitStack,
+    address: Address,
+    port: int,
+    journal: Mapping[str, object],
+    name: str = "gateway",
+    more: Sequence[Mapping[str, object]] = (),
 ) -> Child:
     """Start a gateway.
 
@@ -124,6 +205,7 @@ def start_gateway(
         port: to listen on.
         journal: its `journal` settings; a directory is relative to `VAR`.
         name: of its files in `VAR`.
+        more: further listeners.
 
     Raises:
         StartError: it did not start.
@@ -131,7 +213,7 @@ def start_gateway(
     VAR.mkdir(parents=True, exist_ok=True)
     configuration, log = VAR / f"{name}.yaml", VAR / f"{name}.log"
     settings = {
-        "listeners": [{"tcp": f"{LOOPBACK}:{port}"}],
+        "listeners": [{"tcp": f"{LOOPBACK}:{port}"}, *more],
         "upstream": {"urls": [address.upstream]},
         "defaults": {"journal": dict(journal)},
         "virtual_hosts": {address.vhost: {}},

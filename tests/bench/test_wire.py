@@ -3,11 +3,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
+import pamqp.base
+import pamqp.body
+import pamqp.commands as amqp
+import pamqp.frame
+import pamqp.header
 import pytest
 
 from tests.bench import payload
-from tests.bench.rows import Acknowledger
-from tests.bench.wire import Account, RowError, Wire, connected_socket, pump, subscribe_frame
+from tests.bench.amqp_wire import AmqpWire
+from tests.bench.wire import Account, Acknowledger, RowError, Wire, connected_socket, pump, subscribe_frame
 
 Conversation = Callable[[socket.socket], None]
 CONNECTED = b"CONNECTED\nversion:1.2\n\n\0\n"
@@ -138,3 +143,119 @@ def test_a_cut_message_does_not_count() -> None:
         payload.complaint_about_messages(data, 2)
         == "1 of 2 messages did not arrive whole, the first is number 1; 0 came double"
     )
+
+
+def test_confirms_of_the_broker_are_counted_once_each_however_they_come(
+    serve_amqp: Callable[[Conversation], Account],
+) -> None:
+    answers = [(2, False), (3, True), (5, False), (7, True), (8, False)]
+
+    def conversation(peer: socket.socket) -> None:
+        _answer(peer, amqp.Confirm.Select, amqp.Confirm.SelectOk())
+        for tag, multiple in answers:
+            peer.sendall(pamqp.frame.marshal(amqp.Basic.Ack(tag, multiple), 1))
+        _answer(peer, amqp.Connection.Close, amqp.Connection.CloseOk())
+
+    with AmqpWire(serve_amqp(conversation)) as wire:
+        wire.load_confirmed_sends("/amq/queue/a", 8, 8)
+        pump({wire: 8})
+        assert wire.complaint_about_receipts(8) is None
+        assert wire.complaint_about_receipts(9) == "8 of 9 messages were confirmed"
+
+
+def test_a_rejected_message_is_not_taken_for_a_confirmed_one(serve_amqp: Callable[[Conversation], Account]) -> None:
+    def conversation(peer: socket.socket) -> None:
+        _answer(peer, amqp.Confirm.Select, amqp.Confirm.SelectOk())
+        peer.sendall(pamqp.frame.marshal(amqp.Basic.Nack(1), 1))
+        _answer(peer, amqp.Connection.Close, amqp.Connection.CloseOk())
+
+    with AmqpWire(serve_amqp(conversation)) as wire:
+        wire.load_confirmed_sends("/amq/queue/a", 1, 1)
+        pump({wire: 1})
+        assert wire.complaint_about_receipts(1) == "the broker rejected messages"
+
+
+def test_deliveries_cut_into_pieces_are_counted_and_acknowledged_together(
+    serve_amqp: Callable[[Conversation], Account],
+) -> None:
+    count = 300
+    acknowledged: list[int] = []
+
+    def conversation(peer: socket.socket) -> None:
+        _answer(peer, amqp.Basic.Consume, amqp.Basic.ConsumeOk("0"))
+        data = b"".join(map(_delivery, range(count)))
+        for at in range(0, len(data), 1_460):
+            peer.sendall(data[at : at + 1_460])
+        pending = b""
+        while acknowledged[-1:] != [count]:
+            pending += peer.recv(4096)
+            while len(pending) >= CONFIRM_SIZE and acknowledged[-1:] != [count]:
+                used, _, frame = pamqp.frame.unmarshal(pending)
+                assert isinstance(frame, amqp.Basic.Ack)
+                assert frame.multiple
+                acknowledged.append(frame.delivery_tag)
+                pending = pending[used:]
+        _answer(peer, amqp.Connection.Close, amqp.Connection.CloseOk(), pending)
+
+    with AmqpWire(serve_amqp(conversation)) as wire:
+        wire.expect(0)
+        wire.load_subscribe("/amq/queue/a", ack="client-individual", prefetch=count)
+        pump({wire: count}, wire.acknowledger())
+        assert wire.complaint_about_messages(count) is None
+        assert wire.complaint_about_messages(count + 1) is not None
+
+    assert acknowledged == sorted(set(acknowledged))
+
+
+def test_a_delivery_whose_last_byte_comes_alone_is_counted_then_and_not_before(
+    serve_amqp: Callable[[Conversation], Account],
+) -> None:
+    data, go_on = _delivery(0), threading.Event()
+
+    def conversation(peer: socket.socket) -> None:
+        peer.sendall(data[:-1])
+        go_on.wait(10)
+        peer.sendall(data[-1:])
+        _answer(peer, amqp.Connection.Close, amqp.Connection.CloseOk())
+
+    with AmqpWire(serve_amqp(conversation)) as wire:
+        while wire.filled < len(data) - 1:
+            wire.read()
+        before = wire.frames
+        go_on.set()
+        pump({wire: 1})
+        assert (before, wire.frames) == (0, 1)
+
+
+CONFIRM_SIZE = 21
+
+
+@pytest.fixture
+def serve_amqp(serve: Callable[[Conversation], Account]) -> Callable[[Conversation], Account]:
+    """As `serve`, for AMQP: the connection and a channel are opened before the conversation."""
+
+    def start(conversation: Conversation) -> Account:
+        def run(peer: socket.socket) -> None:
+            _answer(peer, amqp.Connection.Open, amqp.Connection.OpenOk())
+            _answer(peer, amqp.Channel.Open, amqp.Channel.OpenOk())
+            conversation(peer)
+
+        return serve(run)
+
+    return start
+
+
+def _answer(
+    peer: socket.socket, request: type[pamqp.base.Frame], answer: pamqp.base.Frame, received: bytes = b""
+) -> None:
+    """Await a request, of which some may have been received before, and answer it."""
+    while request.index.to_bytes(4, "big") not in received or not received.endswith(b"\xce"):
+        received += peer.recv(1 << 16)
+    peer.sendall(pamqp.frame.marshal(answer, 0 if answer.name.startswith("Connection") else 1))
+
+
+def _delivery(number: int) -> bytes:
+    body = payload.body(number)
+    header = pamqp.header.ContentHeader(body_size=len(body), properties=amqp.Basic.Properties())
+    parts = (amqp.Basic.Deliver("0", number + 1, False, "", "a"), header, pamqp.body.ContentBody(body))
+    return b"".join(pamqp.frame.marshal(part, 1) for part in parts)

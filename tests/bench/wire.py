@@ -4,18 +4,26 @@ What is sent was encoded beforehand and goes out in big writes. What arrives lan
 frames are counted by their NULs. Contents are looked at after the clock has stopped.
 """
 
+import re
 import select
 import socket
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
+from tests.bench import payload
+from tests.bench.payload import PLAIN, Shape
+
 CHUNK = 256 * 1024
 PATIENCE = 20.0
 """Seconds without any progress after which a row is given up."""
 _SMALL = 64 * 1024
+_RECEIPT_SIZE = 64
+_WAITS = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_ACK_HEADER = re.compile(rb"\nack:([^\n]+)\n")
 
 
 class RowError(Exception):
@@ -35,54 +43,67 @@ class Account:
     login: str
     passcode: str = field(repr=False)
     virtual_host: str
+    heart_beat: str = "0,0"
 
     def connect_frame(self) -> bytes:
-        """Return the CONNECT frame: STOMP 1.2, no heart-beats."""
+        """Return the CONNECT frame: STOMP 1.2."""
         lines = (
             "CONNECT",
             "accept-version:1.2",
             f"host:{self.virtual_host}",
             f"login:{self.login}",
             f"passcode:{self.passcode}",
-            "heart-beat:0,0",
+            f"heart-beat:{self.heart_beat}",
         )
         return "\n".join(lines).encode() + b"\n\n\0"
 
 
-def connected_socket(account: Account) -> socket.socket:
-    """Open a TCP connection, speak CONNECT, await CONNECTED; return the blocking socket.
+def tcp_socket(account: Account) -> socket.socket:
+    """Open a TCP connection; return the blocking socket.
 
     Raises:
-        RowError: the server refuses, or does not answer.
+        RowError: nobody listens there.
     """
     try:
         sock = socket.create_connection((account.host, account.port), timeout=PATIENCE)
     except OSError as error:
         raise RowError(f"nobody listens on {account.host}:{account.port}: {error}") from error
-    try:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.sendall(account.connect_frame())
-        answer = sock.recv(4096)
-        while answer and b"\0" not in answer and (more := sock.recv(4096)):
-            answer += more
-    except OSError as error:
-        sock.close()
-        raise RowError(f"CONNECT was not answered: {error}") from error
-    if not answer.startswith(b"CONNECTED\n"):
-        sock.close()
-        raise RowError(f"CONNECT was answered with {_excerpt(answer)}")
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
+
+
+def connected_socket(account: Account) -> socket.socket:
+    """Open a STOMP session; return the blocking socket.
+
+    Raises:
+        RowError: the server refuses, or does not answer.
+    """
+    return Wire.connect(account)
+
+
+def await_connected(sock: socket.socket) -> None:
+    """Await CONNECTED on a blocking socket.
+
+    Raises:
+        RowError: something else came.
+    """
+    answer = sock.recv(4096)
+    while answer and b"\0" not in answer and (more := sock.recv(4096)):
+        answer += more
+    if b"CONNECTED\n" not in answer:
+        raise RowError(f"the answer was {excerpt(answer)}")
 
 
 class Wire:
     """One STOMP session of the load client. Use it as a context manager: a failed row drops the connection.
 
-    `frames` and `received` count and hold what arrived since the last `expect`.
+    `frames` and `received` count and hold what arrived since the last `expect`. `awaited` is what a frame ends in.
     """
 
     def __init__(self, account: Account) -> None:
-        self.sock = connected_socket(account)
+        self.sock = self.connect(account)
         self.sock.setblocking(False)
+        self.awaited = b"\0"
         self.frames = 0
         self.filled = 0
         self.buffer = bytearray(CHUNK)
@@ -90,6 +111,33 @@ class Wire:
         self._payload = memoryview(b"")
         self._sent = 0
         self._allowed = 0
+
+    @classmethod
+    def connect(cls, account: Account) -> socket.socket:
+        """Open a session; return the blocking socket.
+
+        Raises:
+            RowError: the server refuses, or does not answer.
+        """
+        sock = cls.begin(account)
+        try:
+            cls.await_begun(sock)
+        except (OSError, RowError) as error:
+            sock.close()
+            raise RowError(f"the session was refused: {error}") from error
+        return sock
+
+    @classmethod
+    def begin(cls, account: Account) -> socket.socket:
+        """Open a TCP connection and say what opens a session; return the blocking socket, see `await_begun`."""
+        sock = tcp_socket(account)
+        sock.sendall(account.connect_frame())
+        return sock
+
+    @classmethod
+    def await_begun(cls, sock: socket.socket) -> None:
+        """Await the answer to `begin`."""
+        await_connected(sock)
 
     def __enter__(self) -> Self:
         return self
@@ -128,7 +176,7 @@ class Wire:
         self._allowed = len(payload) if allowed is None else min(allowed, len(payload))
 
     def allow(self, size: int) -> None:
-        """Let the first `bytes` bytes of the payload be written."""
+        """Let the first `size` bytes of the payload be written."""
         self._allowed = min(size, len(self._payload))
 
     def append(self, more: bytes) -> None:
@@ -140,10 +188,19 @@ class Wire:
         """Write as much as the socket takes now, at most one chunk."""
         try:
             self._sent += self.sock.send(self._payload[self._sent : min(self._sent + CHUNK, self._allowed)])
-        except BlockingIOError:
+        except _WAITS:
             pass
         except OSError as error:
             raise RowError(f"the connection broke while sending ({error}){self.error_clause()}") from error
+
+    def write_blocking(self, size: int) -> None:
+        """Write the next `size` bytes of the payload to the socket, which blocks."""
+        self.sock.sendall(self._payload[self._sent : self._sent + size])
+        self._sent += size
+
+    def write_all(self) -> None:
+        """Write the whole payload to the socket, which blocks, however often it was written before."""
+        self.sock.sendall(self._payload)
 
     def read(self) -> int:
         """Read once and return the number of bytes.
@@ -155,28 +212,67 @@ class Wire:
             self._grow()
         try:
             count = self.sock.recv_into(self._view[self.filled : self.filled + CHUNK])
-        except BlockingIOError:
+        except _WAITS:
             return 0
         except OSError as error:
             raise RowError(f"the connection broke while reading ({error}){self.error_clause()}") from error
         if not count:
             raise RowError(f"the server closed the connection{self.error_clause()}")
         end = self.filled + count
-        self.frames += self.buffer.count(0, self.filled, end)
+        self.frames += self.count_frames(self.filled, end)
         self.filled = end
         return count
+
+    def count_frames(self, start: int, end: int) -> int:
+        """Return how many frames ended between two places of the buffer."""
+        return self.buffer.count(self.awaited, max(0, start - len(self.awaited) + 1), end)
 
     def ask(self, frame: bytes) -> None:
         """Send one frame that has a receipt header and await its RECEIPT; for times when nothing else arrives."""
         self.expect(CHUNK)
         self.load(frame)
         pump({self: 1})
-        if not self.received.lstrip(b"\n").startswith(b"RECEIPT\n"):
-            raise RowError(f"instead of a RECEIPT came {_excerpt(self.received)}")
+        if b"RECEIPT\n" not in self.received:
+            raise RowError(f"instead of a RECEIPT came {excerpt(self.received)}")
 
-    def subscribe(self, destination: str, **headers: str) -> None:
-        """Subscribe with id 0 and await the RECEIPT, after which no message can be missed."""
-        self.ask(subscribe_frame(destination, receipt="subscribed", **headers))
+    def load_sends(self, destination: str, count: int, *, receipt_on_last: bool = False, shape: Shape = PLAIN) -> int:
+        """Take transient messages as the next thing to write; return the size of one, where all are alike."""
+        frames = payload.sends(destination, count, receipt_on_last=receipt_on_last, shape=shape)
+        self.load(frames)
+        return len(frames) // count
+
+    def load_confirmed_sends(self, destination: str, count: int, in_flight: int) -> int:
+        """Take persistent messages as the next thing to write, `in_flight` of them at once; return the size of one."""
+        frames, size = payload.confirmed_sends(destination, count)
+        self.expect(count * _RECEIPT_SIZE)
+        self.load(frames, allowed=in_flight * size)
+        return size
+
+    def load_subscribe(self, destination: str, *, ack: str, prefetch: int | None = None) -> None:
+        """Take a SUBSCRIBE as the next thing to write."""
+        headers = {} if prefetch is None else {"prefetch-count": str(prefetch)}
+        self.load(subscribe_frame(destination, ack=ack, **headers))
+
+    def subscribe(self, destination: str, identifier: int = 0) -> None:
+        """Subscribe with ack:auto and await the RECEIPT, after which no message can be missed."""
+        self.ask(subscribe_frame(destination, str(identifier), receipt="subscribed", ack="auto"))
+
+    def acknowledger(self) -> "Callable[[Wire], None]":
+        """Return what answers each read with the ACKs of the messages that it completed."""
+        return Acknowledger()
+
+    def complaint_about_messages(self, count: int, shape: Shape = PLAIN) -> str | None:
+        """Check that messages 0 to `count`-1 have come; return None or what is wrong."""
+        return payload.complaint_about_messages(self.received, count, size=shape.size)
+
+    def complaint_about_receipts(self, count: int) -> str | None:
+        """Check that the receipts 0 to `count`-1 have come; return None or what is wrong."""
+        return payload.complaint_about_receipts(self.received, count)
+
+    def require_last_receipt(self) -> None:
+        """Require the receipt of the last message."""
+        if not self.received.startswith(b"RECEIPT\nreceipt-id:last\n"):
+            raise RowError(f"the last SEND was not answered by its receipt{self.error_clause()}")
 
     def disconnect(self) -> None:
         """End the session in the orderly way: DISCONNECT, its RECEIPT, close."""
@@ -185,7 +281,7 @@ class Wire:
     def error_clause(self) -> str:
         """Return a clause with the ERROR that the server sent, or nothing."""
         start = self.buffer.find(b"ERROR\n", 0, self.filled)
-        return "" if start < 0 else f"; the server said {_excerpt(self.buffer[start : self.filled])}"
+        return "" if start < 0 else f"; the server said {excerpt(self.buffer[start : self.filled])}"
 
     def _grow(self) -> None:
         bigger = bytearray(2 * len(self.buffer))
@@ -195,10 +291,26 @@ class Wire:
         self._view = memoryview(bigger)
 
 
-def subscribe_frame(destination: str, **headers: str) -> bytes:
-    """Return a SUBSCRIBE frame with id 0; a header's underscores become hyphens, and its value is used as it is."""
+class Acknowledger:
+    """Answer each read with the ACK frames of all messages that it completed: one pattern, one join, one write."""
+
+    def __init__(self) -> None:
+        self._answered = 0
+
+    def __call__(self, wire: Wire) -> None:
+        """Append the ACKs of what `wire` has received whole since the last call."""
+        complete = wire.buffer.rfind(0, self._answered, wire.filled) + 1
+        if complete:
+            ids = _ACK_HEADER.findall(wire.buffer, self._answered, complete)
+            self._answered = complete
+            if ids:
+                wire.append(b"ACK\nid:" + b"\n\n\0ACK\nid:".join(ids) + b"\n\n\0")
+
+
+def subscribe_frame(destination: str, /, identifier: str = "0", **headers: str) -> bytes:
+    """Return a SUBSCRIBE frame; a header's underscores become hyphens, and its value is used as it is."""
     lines = [f"{name.replace('_', '-')}:{value}\n" for name, value in headers.items()]
-    return f"SUBSCRIBE\nid:0\ndestination:{destination}\n{''.join(lines)}\n\0".encode()
+    return f"SUBSCRIBE\nid:{identifier}\ndestination:{destination}\n{''.join(lines)}\n\0".encode()
 
 
 def pump(goals: Mapping[Wire, int], on_read: Callable[[Wire], None] | None = None, *, nap: float = 0.0) -> None:
@@ -256,5 +368,6 @@ def _stalled(goals: Mapping[Wire, int]) -> str:
     return f"only {arrived:,} of {wanted:,} frames came, then nothing for {PATIENCE:.0f} s{words}"
 
 
-def _excerpt(data: bytes | bytearray) -> str:
+def excerpt(data: bytes | bytearray) -> str:
+    """Return the beginning of what a server said, for a report."""
     return repr(bytes(data[:300]).decode("utf-8", "replace"))

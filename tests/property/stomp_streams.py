@@ -20,6 +20,19 @@ line_ends = st.sampled_from([b"\n", b"\n", b"\r\n"])
 between_frames = st.sampled_from([b"", b"\n", b"\n", b"\r\n", b"\0", b"\0\n", b"\r\n\0\n", b"\n\n\r\n"])
 
 
+class ForgetfulDecoder(Decoder):
+    """Forgets all header blocks before each frame, so that it takes the slow path only."""
+
+    __slots__ = ()
+
+    def next_frame(self) -> Frame | None:
+        """The next frame."""
+        self._header_blocks.clear()
+        self._sized_blocks.clear()
+        self._ack_blocks.clear()
+        return super().next_frame()
+
+
 @dataclass(frozen=True)
 class Reading:
     """What a decoder made of a stream."""
@@ -35,8 +48,6 @@ class Reader:
     """Feeds a decoder and takes its frames out at once, as a connection does."""
 
     decoder: Decoder = field(default_factory=Decoder)
-    forgetful: bool = False
-    """Let the decoder forget all header blocks before each frame, so that it takes the slow path only."""
 
     def read(self, pieces: Iterable[bytes]) -> Reading:
         """Feed all pieces, or as many as it takes to an error."""
@@ -44,17 +55,11 @@ class Reader:
         try:
             for piece in pieces:
                 self.decoder.feed(piece)
-                while (frame := self._next_frame()) is not None:
+                while (frame := self.decoder.next_frame()) is not None:
                     frames.append((frame.command, frame.headers, frame.body, frame.receipt))
         except FrameError as error:
             return Reading(frames, str(error), 0)
         return Reading(frames, None, self.decoder.buffered)
-
-    def _next_frame(self) -> Frame | None:
-        if self.forgetful:
-            self.decoder._header_blocks.clear()
-            self.decoder._sized_blocks.clear()
-        return self.decoder.next_frame()
 
 
 def read(pieces: Iterable[bytes], limits: FrameLimits | None = None) -> Reading:
@@ -108,12 +113,34 @@ def producers(draw: st.DrawFn, *, faultless: bool = False) -> bytes:
     return b"".join(frames)
 
 
+@st.composite
+def consumers(draw: st.DrawFn, *, faultless: bool = False) -> bytes:
+    """Many ACKs of few kinds, each with an id of its own, and perhaps a receipt."""
+    kinds = draw(st.lists(st.lists(st.tuples(names, data), max_size=2), min_size=1, max_size=2))
+    places = draw(st.tuples(st.integers(0, 3), st.integers(0, 3)))
+    frames: list[bytes] = []
+    for number in range(draw(st.integers(3, 8))):
+        lines = [_header_line(*pair) for pair in draw(st.sampled_from(kinds))]
+        ack_id = draw(_ack_ids if faultless else _ack_ids | _wrong_ack_ids)
+        receipt = draw(_receipts if faultless else _receipts | _wrong_receipts)
+        for name, value, place in ((b"id:", ack_id, places[0]), (b"receipt:", receipt, places[1])):
+            if value is not None:
+                lines.insert(place, name + value.replace(b"#", b"%d" % (number + 8)))
+        body = b"" if faultless else draw(st.sampled_from([b""] * 9 + [b"b"]))
+        frames.append(lay_out(b"ACK", lines, b"\n" if faultless else draw(line_ends), body) + draw(between_frames))
+    return b"".join(frames)
+
+
 # Right ones mostly, or no stream would hold more than a frame or two.
 _lengths = st.sampled_from([None] * 6 + [b"%d"] * 12 + [b"0%d", b" %d", b"%d\r", b"+%d"])
 _mistakes = st.sampled_from([0] * 20 + [-1, 1])
 _wrong_lengths = st.sampled_from([b"%d"] * 12 + [b"x%d", b"%d0", b"\\c%d", b"0" * 25 + b"%d"])
 _receipts = st.sampled_from([None] * 2 + [b"r-1"] * 2 + [b"r-2", b"", b":", b"a\0"] + [b"a\\n", b"a\r", b"r" * 16] * 2)
 _wrong_receipts = st.sampled_from([b"r-3"] * 12 + [b"\\"]) | data.map(escape)
+
+_ack_id = b"T_0@@session@@#"
+_ack_ids = st.sampled_from([_ack_id] * 12 + [b"T_a\\cb@@session@@#", b"", b"x", b"a@@#\r", b"a:b@@c@@#", b"y" * 16])
+_wrong_ack_ids = st.sampled_from([_ack_id] * 12 + [None, b"\\", b"a\r\rb", b"a\0b"]) | data.map(escape)
 
 nonsense = st.lists(
     st.sampled_from(
@@ -126,4 +153,4 @@ nonsense = st.lists(
     max_size=20,
 ).map(b"".join)  # fmt: skip
 
-streams = st.lists(correct_frames() | producers() | nonsense | between_frames, max_size=4).map(b"".join)
+streams = st.lists(correct_frames() | producers() | consumers() | nonsense | between_frames, max_size=4).map(b"".join)

@@ -5,8 +5,10 @@ from gateway.errors import FrameError
 from gateway.stomp.decoder import Decoder, FrameLimits
 from tests.property.cuts import cut, one_by_one, points
 from tests.property.stomp_streams import (
+    ForgetfulDecoder,
     Reader,
     between_frames,
+    consumers,
     data,
     header_lists,
     lay_out,
@@ -39,7 +41,7 @@ def test_limits_hold_alike_for_any_split_of_the_stream(stream: bytes, at: list[i
 
 
 @given(
-    st.lists(producers(), min_size=1, max_size=3).map(b"".join),
+    st.lists(producers() | consumers(), min_size=1, max_size=3).map(b"".join),
     st.sampled_from([FrameLimits(), FrameLimits(header=15), FrameLimits(frame=45), SMALL]),
 )
 @example(b"SEND\nreceipt:1\n\n\0SEND\nreceipt:1234567890\n\n\0", FrameLimits(header=9))
@@ -47,13 +49,19 @@ def test_limits_hold_alike_for_any_split_of_the_stream(stream: bytes, at: list[i
 @example(b"SEND\ncontent-length:1\n\nb\0SEND\ncontent-length:x1\n\nb\0", FrameLimits())
 @example(b"SEND\ncontent-length:1\n\nb\0SEND\ncontent-length:00000000000000000000001\n\nb\0", FrameLimits())
 @example(b"SEND\ncontent-length:1\n\nb\0SEND\ncontent-length:0\n\nb\0", FrameLimits())
+@example(b"ACK\nid:1\n\n\0ACK\nid:1234567890\n\n\0", FrameLimits(header=9))
+@example(b"ACK\nid:1\n\n\0ACK\nid:1234567890\n\n\0", FrameLimits(frame=18))
+@example(b"ACK\nid:1\n\n\0ACK\nid:a\\cb\n\n\0ACK\nid:2\r\n\n\0ACK\nid:a\rb\n\n\0", FrameLimits())
+@example(b"ACK\nid:1\n\n\0ACK\nid:2\n\nbody\0SEND\n\n\0", FrameLimits())
+@example(b"ACK\nid:1\nid:2\n\n\0ACK\nid:3\nid:2\n\n\0", FrameLimits())
+@example(b"ACK\nreceipt:1\nid:1\n\n\0ACK\nreceipt:1234567890\nid:1\n\n\0", FrameLimits(header=9))
 def test_remembered_header_blocks_mean_what_the_slow_path_reads(stream: bytes, limits: FrameLimits) -> None:
-    slow = Reader(Decoder(limits), forgetful=True).read([stream])
+    slow = Reader(ForgetfulDecoder(limits)).read([stream])
     event(f"frames: {min(len(slow.frames), 5)}, error: {slow.error is not None}")
     assert read([stream], limits) == slow
 
 
-@given(producers(faultless=True), producers(), nonsense)
+@given(producers(faultless=True) | consumers(faultless=True), producers() | consumers(), nonsense)
 def test_a_decoder_with_memories_reads_any_stream_like_a_new_one(first: bytes, again: bytes, last: bytes) -> None:
     experienced = Reader()
     memories = experienced.read([first])

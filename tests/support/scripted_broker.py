@@ -158,6 +158,7 @@ class BridgedClient:
         always = SimpleNamespace(
             links=self.links,
             is_kept_back=False,
+            log_in_at_once=lambda operation: None,
             log_in=self._log_in,
             log_out=lambda: None,
             close=lambda: self.released.append("login"),
@@ -196,6 +197,10 @@ class BridgedClient:
         """Go on when there is time."""
         if self.has_time:
             self.advance()
+
+    def advance_rest(self) -> None:
+        """Go on with what waits in the decoder."""
+        self.advance_paced()
 
     def failed(self, error: Exception) -> None:
         """A fault of the gateway."""

@@ -14,7 +14,7 @@ from deploy.local.broker import Broker
 from tests.support.chaos import ChaosProxy
 from tests.support.deadline import until, within
 from tests.support.gateway import Address, gateway_here, parsed, upstream
-from tests.support.stomp_client import Frame, StompClient
+from tests.support.stomp_client import Frame, StompClient, encoded
 
 pytestmark = pytest.mark.system
 
@@ -73,6 +73,18 @@ async def try_login(address: Address, login: str, passcode: str, **headers: str)
         if frame.command == "CONNECTED":
             await client.disconnect()
         return frame
+
+
+async def test_what_a_client_sends_with_its_login_is_carried_out_after_it(gateway_address: Address, queue: str) -> None:
+    """Also where the broker need not be asked about the login, and a refusal comes as fast."""
+    async with StompClient.logged_in(gateway_address), StompClient.dialled(gateway_address) as client, within():
+        wrong = encoded("CONNECT", accept_version="1.2", heart_beat="often")
+        send = encoded("SEND", b"hi", destination=f"/queue/{queue}", receipt="1")
+        client.writer.write(wrong + encoded("CONNECT", accept_version="1.2") + send)
+        await client.expect("ERROR")
+        await client.expect("CONNECTED")
+        await client.expect("RECEIPT", receipt_id="1")
+        await client.disconnect()
 
 
 # Refusals.

@@ -17,6 +17,7 @@ import secrets
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Final
 
 import structlog
@@ -126,6 +127,16 @@ class LinkPool:
         upstream = virtual_host.upstream
         return self._clock() - self.dialer.changed_at(upstream) < min(within, upstream.ride_through)
 
+    def log_in_at_once(self, virtual_host: VirtualHost, credentials: Credentials) -> LoginLinks | None:
+        """As ``log_in``, if the broker need not be asked; else None."""
+        if virtual_host.links == "dedicated":
+            return None
+        shared = self._shared_login(virtual_host, credentials)
+        if not self._is_cached(shared, virtual_host.login_cache):
+            return None
+        shared.links.sessions += 1
+        return shared.links
+
     async def log_in(
         self, virtual_host: VirtualHost, credentials: Credentials, client: str, session: str
     ) -> LoginLinks:
@@ -161,7 +172,7 @@ class LinkPool:
             links.idle_since = self._clock()
 
     def _shared_login(self, virtual_host: VirtualHost, credentials: Credentials) -> _SharedLogin:
-        passcode_hash = hmac.digest(self._key, credentials.passcode.encode(), "sha256")
+        passcode_hash = blake2b(credentials.passcode.encode(), key=self._key).digest()
         candidates = self._shared.setdefault((virtual_host.name, credentials.login), [])
         for candidate in candidates:
             is_same_broker = _way_to_broker(candidate.links.virtual_host) == _way_to_broker(virtual_host)

@@ -37,6 +37,11 @@ class PausableLink:
         link.resume_reading()
         return link
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there was a need for one."""
+        return bool(self._links)
+
     def has(self, channel: LinkChannel) -> bool:
         """Whether a channel is on this link."""
         return channel.link in self._links

@@ -55,6 +55,11 @@ class ExclusiveQueues:
         link, _ = self._queues.get(queue, (None, None))
         return link
 
+    @property
+    def has_queues(self) -> bool:
+        """Whether the session has any."""
+        return bool(self._queues)
+
     def has_any(self, link: Link) -> bool:
         """Whether a queue of the session lives and dies with a link."""
         return any(owner is link for owner, _ in self._queues.values())

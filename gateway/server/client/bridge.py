@@ -1,7 +1,8 @@
 """The bridge of one session: carries out its operations on channels, and carries bytes both ways.
 
-Each operation runs as a task; bytes never wait. The broker's actions on the session's channels become
-events of the session here. How each is done stands in the files of its parts::
+Each operation runs as a task, except a login that the broker need not be asked about; bytes never wait. The broker's
+actions on the session's channels become events of the session here. How each is done stands in the files of its
+parts::
 
     Bridge ─┬─ PublishingChannel   the channel for publishing
             ├─ ConsumingChannels   one for each subscription, and one for declarations ── PausableLink
@@ -43,6 +44,8 @@ class _BridgeCallbacks(Protocol):
     def advance(self) -> None: ...
 
     def advance_paced(self) -> None: ...
+
+    def advance_rest(self) -> None: ...
 
     def failed(self, error: Exception) -> None: ...
 
@@ -97,6 +100,10 @@ class Bridge:
             if isinstance(operation, ops.CloseUpstream):
                 # Perhaps it replaces a recovery.
                 self._recovery.stop()
+            if isinstance(operation, ops.Login) and (event := self._login.log_in_at_once(operation)) is not None:
+                self._answer(operation, event)
+                self._callbacks.advance_rest()
+                continue
             task = self._spawn(self._carry_out(operation, tuple(self._tasks)), name=f"stomp-operation {self._client}")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -147,14 +154,17 @@ class Bridge:
             event = await self._outcome(operation)
             if event is None:
                 return
-            self._session.handle(event, operation)
-            if self._session.state is State.CONNECTING:
-                self._login.log_out()
+            self._answer(operation, event)
             self._callbacks.advance_paced()
             if isinstance(operation, ops.Recover):
                 await self._recovery.prove(self._session)
         except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
             self._callbacks.failed(error)
+
+    def _answer(self, operation: ops.Operation, event: ops.Event) -> None:
+        self._session.handle(event, operation)
+        if self._session.state is State.CONNECTING:
+            self._login.log_out()
 
     async def _outcome(self, operation: ops.Operation) -> ops.Event | None:
         try:
@@ -302,14 +312,27 @@ class Bridge:
         if self._is_released:
             return
         self._is_released = self._channels.is_released = True
-        # First of all, so that no fault keeps the links for ever. The task begins after this function.
-        _ = self._spawn(self._release(), name=f"stomp-release {self._client}")
-        # At once: the client may connect again before its channels are closed.
-        self._login.close()
-        self._recovery.stop()
-        self._cancelled.give_up()
-        self._leaving.give_up()
-        self.client_gone()
+        is_idle = not (self._tasks or self._background or self._uses_links)
+        if not is_idle:
+            # First of all, so that no fault keeps the links for ever. The task begins after this function.
+            _ = self._spawn(self._release(), name=f"stomp-release {self._client}")
+        try:
+            self._publishing.write_rest()
+            # At once: the client may connect again before its channels are closed.
+            self._login.close()
+            self._recovery.stop()
+            self._cancelled.give_up()
+            self._leaving.give_up()
+            self.client_gone()
+        finally:
+            if is_idle:
+                self._login.release_links()
+                self._forget()
+
+    @property
+    def _uses_links(self) -> bool:
+        """Whether the session has anything on its links."""
+        return self._publishing.is_open or self._channels.has_any or self._queues.exclusive.has_queues
 
     async def _release(self) -> None:
         if self._tasks:

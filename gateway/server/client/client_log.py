@@ -6,6 +6,7 @@ from typing import Final
 
 import structlog
 
+from gateway.config.listener_settings import Listener
 from gateway.errors import CloseReason
 from gateway.server.client.connection_stats import ConnectionStats
 from gateway.server.listen.accepted_connection import TLS_HINT, AcceptedConnection
@@ -19,20 +20,20 @@ _LONGEST_TEXT: Final = 300
 
 
 class ClientLog:
-    """Logs the life of one client, within the limits; ``address`` is the listener's."""
+    """Logs the life of one client of a listener, within the limits."""
 
     def __init__(
         self,
         session: Session,
         stats: ConnectionStats,
         accepted: AcceptedConnection,
-        address: str,
+        listener: Listener,
         limits: LogLimits,
     ) -> None:
         self._session = session
         self._stats = stats
         self._accepted = accepted
-        self._address = address
+        self._listener = listener
         self._limits = limits
         # Made for the first ERROR, since most sessions have none.
         self._repeats: LogRateLimiter | None = None
@@ -51,7 +52,7 @@ class ClientLog:
     def ended(self, reason: CloseReason | None) -> None:
         """The session is over."""
         if reason is CloseReason.TLS_ON_PLAIN_PORT:
-            limiter, address, peer = self._accepted.log_limiter, self._address, self._stats.peer
+            limiter, address, peer = self._accepted.log_limiter, str(self._listener.address), self._stats.peer
             if not limiter.info("tls on a plain port", address=address, peer=peer, hint=TLS_HINT):
                 return
         unsaid = self._repeats.unsaid() if self._repeats is not None else 0

@@ -103,7 +103,7 @@ class ClientConnection(StompProtocol):
         self._login: LoginHandler
         self._deadlines: ClientDeadlines
         self.stats = ConnectionStats(context.stats, context.journal, self.session, listener)
-        self._log = ClientLog(self.session, self.stats, accepted, str(listener.address), context.log_limits)
+        self._log = ClientLog(self.session, self.stats, accepted, listener, context.log_limits)
         self._heartbeats = HeartbeatTimer()
         self._rate_limiter = RateLimiter(self.session)
         # Whether the socket is read.
@@ -310,6 +310,11 @@ class ClientConnection(StompProtocol):
             paced = self._context.paced
             (paced.do if at_once else paced.later)(self, self._paced_turn)
 
+    def advance_rest(self) -> None:
+        """The same if bytes of the client wait, during an advance that has carried out what was before them."""
+        if self._decoder.buffered:
+            self.advance_paced()
+
     def _paced_turn(self) -> None:
         self._is_queued = False
         self.advance()
@@ -450,6 +455,8 @@ class ClientConnection(StompProtocol):
 
     def time_passed(self, now: float) -> None:
         """Called about once a second, for what needs no timer of its own."""
+        if self._is_closed:
+            return
         session = self.session
         missed = self._deadlines.missed(now)
         if missed is not None:

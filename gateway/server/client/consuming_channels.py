@@ -20,6 +20,9 @@ from gateway.session.subscription import Subscription
 class ChannelsOwner(LinkUser, Protocol):
     """The bridge: it uses the links, and tells the session what happens on a channel."""
 
+    def advance(self) -> None:
+        """The session may go on."""
+
     def handle(self, event: ops.Event) -> None:
         """Something happened at the broker."""
 
@@ -48,6 +51,11 @@ class ConsumingChannels:
     def get(self, subscription: Subscription) -> LinkChannel | None:
         """The channel of a subscription."""
         return self._by_subscription.get(subscription)
+
+    @property
+    def has_any(self) -> bool:
+        """Whether there is a channel, or a link of the session's own."""
+        return bool(self._by_subscription) or self._control is not None or self.pausable.is_open
 
     def __contains__(self, subscription: Subscription) -> bool:
         return subscription in self._by_subscription

@@ -100,6 +100,16 @@ class FailedLogins:
         self._accepted.renew(accepted)
         return answer
 
+    def at_once(
+        self, host: str, virtual_host: VirtualHost, credentials: Credentials, log_in: Callable[[], Answer | None]
+    ) -> Answer | None:
+        """As ``guard`` for a login that the broker need not be asked about, if it was accepted from there lately."""
+        accepted = self._hash(network_of(host), virtual_host.name, credentials.login, credentials.passcode)
+        answer = log_in() if self._accepted.count(accepted) else None
+        if answer is not None:
+            self._accepted.renew(accepted)
+        return answer
+
     async def _ask(self, accepted: bytes, login: bytes, key: _SlotKey, ask: Callable[[], Awaitable[Answer]]) -> Answer:
         if not self._accepted.count(accepted):
             async with self._slot(key):

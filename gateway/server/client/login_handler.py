@@ -71,16 +71,32 @@ class LoginHandler:
             raise LinkDownError(CONNECTION_FORCED, "CONNECTION_FORCED - the session is over")
         return self._links
 
+    def log_in_at_once(self, operation: ops.Login) -> ops.LoggedIn | None:
+        """Log in if the broker need not be asked, and nothing is in the way; else None, and ``log_in`` tells."""
+        self.release_links()
+        virtual_host, credentials = operation.settings, _credentials(operation)
+        if credentials is None:
+            return None
+        return self._limits.failed_logins.at_once(
+            self._host, virtual_host, credentials, lambda: self._accept_at_once(virtual_host, credentials)
+        )
+
+    def _accept_at_once(self, virtual_host: VirtualHost, credentials: Credentials) -> ops.LoggedIn | None:
+        self._links = links = self._pool.log_in_at_once(virtual_host, credentials)
+        if links is None:
+            return None
+        try:
+            self.rates = self._limits.enter(virtual_host, credentials.login, self._host)
+        except LimitReachedError:
+            self.release_links()
+            return None
+        return ops.LoggedIn(links.broker_version)
+
     async def log_in(self, operation: ops.Login) -> ops.Event:
         """Let the broker decide on a login."""
         self.release_links()
-        virtual_host = operation.settings
-        try:
-            credentials = Credentials(operation.login.decode(), operation.passcode.decode())
-        except UnicodeDecodeError:
-            credentials = Credentials("", "")
-        if not credentials.login or not credentials.passcode:
-            # RabbitMQ refuses an empty login or passcode, but the AMQP library would replace it with "guest".
+        virtual_host, credentials = operation.settings, _credentials(operation)
+        if credentials is None:
             return ops.LoginFailed(ACCESS_REFUSED, "ACCESS_REFUSED")
         try:
             version = await self._limits.failed_logins.guard(
@@ -180,3 +196,13 @@ class LoginHandler:
         links, self._links = self._links, None
         if links is not None:
             self._pool.release(links)
+
+
+def _credentials(operation: ops.Login) -> Credentials | None:
+    """What the broker is asked about; None if it would refuse it."""
+    try:
+        credentials = Credentials(operation.login.decode(), operation.passcode.decode())
+    except UnicodeDecodeError:
+        return None
+    # RabbitMQ refuses an empty login or passcode, but the AMQP library would replace it with "guest".
+    return credentials if credentials.login and credentials.passcode else None

@@ -13,9 +13,13 @@ from gateway.server.broker.link import Link
 from gateway.server.client.consuming_channels import ChannelsOwner
 from gateway.server.client.login_handler import LoginHandler
 from gateway.server.client.session_queues import SessionQueues
+from gateway.server.fault_boundary import guarded
 from gateway.session import ops
 from gateway.session.context import Hold
 from gateway.session.session import Session
+
+# Of many messages so many bytes are written at once.
+_PIECE: Final = 64 << 10
 
 # How often it looks whether everything is answered before the channel is replaced, and the seconds between two looks.
 _LOOKS: Final = 50
@@ -28,7 +32,7 @@ _REPLACED_FOR: Final = 5.0
 class PublishingChannel:
     """Opened when the session first publishes, and replaced when it is lost, or when the broker takes nothing on it."""
 
-    __slots__ = ("_channel", "_is_window_full", "_login", "_owner", "_queues", "_replaced_at", "_session")
+    __slots__ = ("_channel", "_has_rest", "_is_window_full", "_login", "_owner", "_queues", "_replaced_at", "_session")
 
     def __init__(self, session: Session, owner: ChannelsOwner, login: LoginHandler, queues: SessionQueues) -> None:
         self._session = session
@@ -37,6 +41,8 @@ class PublishingChannel:
         self._queues = queues
         self._channel: LinkChannel | None = None
         self._is_window_full = False
+        # Not everything that the session publishes was written.
+        self._has_rest = False
         self._replaced_at = float("-inf")
 
     @property
@@ -45,22 +51,33 @@ class PublishingChannel:
         return self._channel is not None
 
     def take(self) -> LinkChannel | None:
-        """The channel; there is none any more."""
+        """The channel, with all that was published; there is none any more."""
+        self.write_rest()
         channel, self._channel = self._channel, None
         return channel
+
+    def write_rest(self) -> None:
+        """Write what `flush` has left, now."""
+        if self._channel is not None and self._has_rest:
+            self._has_rest = False
+            self._channel.write(self._session.take_publishes())
 
     def flush(self) -> None:
         """Write what the session publishes. HOT: once per batch."""
         channel = self._channel
-        if channel is None:
+        if channel is None or (self._has_rest and (self._is_window_full or channel.link.paused)):
             return
         # Taken before the write, because a full link may lead back here.
-        publishes = self._session.take_publishes()
+        publishes = self._session.take_publishes(_PIECE)
         if publishes:
+            self._has_rest = self._session.has_publishes
             channel.write(publishes)
             window = channel.link.window
             if window is not None:
                 window.published(self._owner, len(publishes))
+            if self._has_rest and not self._is_window_full and not channel.link.paused:
+                # Others write between the pieces of a large COMMIT.
+                asyncio.get_running_loop().call_soon(guarded, self._owner, self._owner.advance)
 
     async def prepare(self, operation: ops.PreparePublisher) -> ops.PublisherPrepared:
         """Open the channel if there is none, declare a queue, switch confirms on."""
@@ -145,6 +162,7 @@ class PublishingChannel:
         is_lost = bool(self.channels_on(link))
         if is_lost:
             self._channel = None
+            self._has_rest = False
             self._session.release(Hold.LINK_WRITE)
         return is_lost
 

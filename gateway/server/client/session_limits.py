@@ -172,7 +172,8 @@ class SessionLimits:
         _check(limits.user.sessions, self.sessions(name, login=login), f"The user '{login}'")
         user, address = (name, _USER, login), (name, _ADDRESS, network_of(host))
         scopes = (name, "", ""), user, address
-        self._sessions.update(scopes)
+        for scope in scopes:
+            self._sessions[scope] += 1
         rates = tuple(self._rate(scope, limit) for scope, limit in ((user, limits.user), (address, limits.address)))
         return SessionRates(self, scopes, tuple(rate for rate in rates if rate is not None), self._clock)
 

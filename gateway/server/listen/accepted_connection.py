@@ -5,9 +5,9 @@ from __future__ import annotations
 from asyncio import BaseTransport
 from collections.abc import Callable
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address
 from typing import Final
 
+from gateway.server.client_address import is_loopback
 from gateway.server.log_limits import LogRateLimiter
 
 TLS_HINT: Final = "give this listener a tls section, or let the client connect without TLS"
@@ -38,17 +38,8 @@ class Peer:
     @property
     def is_local(self) -> bool:
         """Whether the client is on this machine: a loopback address, IPv4-mapped ones included."""
-        if self.is_proxy:
-            # The client behind the proxy may be anywhere.
-            return False
-        try:
-            address = ip_address(self.host)
-        except ValueError:
-            return False
-        # Python 3.13 does this in IPv6Address.is_loopback.
-        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-            return address.ipv4_mapped.is_loopback
-        return address.is_loopback
+        # The client behind a proxy may be anywhere.
+        return not self.is_proxy and is_loopback(self.host)
 
     def __str__(self) -> str:
         if not self.host:

@@ -1,7 +1,8 @@
 """An open listener: accepts connections, and prepares them with the PROXY protocol and TLS if the listener has them.
 
-Few are accepted in a turn, so a flood of them keeps nobody waiting, and each is prepared in a task of its own: it can
-stop reading at the end of the PROXY header, and log why a handshake failed. The number of those tasks is bounded.
+One is accepted in each round of the event loop, so a flood of them keeps nobody waiting. Each is prepared in a task of
+its own: it can stop reading at the end of the PROXY header, and log why a handshake failed. The number of those tasks
+is bounded.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import contextlib
 import errno
 import socket
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -24,6 +25,7 @@ from gateway.server.listen.connection_limits import ConnectionLimits, TooManyCon
 from gateway.server.listen.handshakes import Handshakes
 from gateway.server.listen.proxy_protocol import ProxyHeaderError, bytes_missing, parse_header
 from gateway.server.listen.tls import handshake_failure
+from gateway.server.listen.watched_socket import WatchedSocket
 from gateway.server.log_limits import LogRateLimiter
 from gateway.server.tls_contexts import TlsContext, TlsContexts
 from gateway.session import error_frames
@@ -32,13 +34,13 @@ log = structlog.get_logger("gateway.listening")
 
 MakeProtocol = Callable[[AcceptedConnection], asyncio.Protocol]
 
+Bind = Callable[[SocketAddress, int], Awaitable[list[socket.socket]]]
+"""Listening sockets for an address and a backlog, as `bound` makes them."""
+
 # How long accepting pauses after one of these errors, in seconds: without file descriptors or memory the next attempt
 # would fail, too. Any other error concerns one connection (accept(2): Linux reports its pending errors).
 _PAUSE: Final = 1.0
 _EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
-
-# Connections that are accepted before others have their turn. Each takes about a tenth of a millisecond.
-_MAX_ACCEPTED_PER_TURN: Final = 8
 
 # How often a client that does not answer is asked whether it is still there.
 _PROBES: Final = 4
@@ -73,13 +75,16 @@ class OpenListener:
         refused: Counter[str] | None = None,
         *,
         speaks_http: bool = False,
+        bind: Bind | None = None,
     ) -> None:
         # Host and port of every socket.
         self.addresses: list[tuple[str, int]] = []
         self._treatment = _Treatment(listener, make_protocol, None)
         self._contexts = contexts
         self._address = str(listener.address)
+        self._name = f"listener {self._address}"
         self._speaks_http = speaks_http
+        self._bound = bind or bound
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
         self._accepting: set[asyncio.Task[None]] = set()
@@ -109,7 +114,7 @@ class OpenListener:
         """
         listener = self.settings
         self._treatment = self._treat(listener, self._treatment.make_protocol)
-        sockets = await bound(listener.address, listener.backlog)
+        sockets = await self._bound(listener.address, listener.backlog)
         self.addresses = [each.getsockname()[:2] for each in sockets]
         self._sockets = sockets
         for each in sockets:
@@ -144,27 +149,31 @@ class OpenListener:
                 each.close()
 
     def _spawn(self, work: Coroutine[None, None, None], tasks: set[asyncio.Task[None]]) -> asyncio.Task[None]:
-        task = self._loop.create_task(work, name=f"listener {self._address}")
+        task = self._loop.create_task(work, name=self._name)
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         return task
 
     async def _accept_all(self, listening: socket.socket) -> None:
+        watched = WatchedSocket(listening)
+        try:
+            await self._accept_each(watched)
+        finally:
+            watched.close()
+
+    async def _accept_each(self, listening: WatchedSocket) -> None:
         while True:
-            for _ in range(_MAX_ACCEPTED_PER_TURN):
-                connection, accepted = await self._accept(listening)
-                try:
-                    has_room = await self._handshakes.has_room(self.settings.max_handshakes, accepted.peer.host)
-                except asyncio.CancelledError:
-                    connection.close()
-                    raise
-                if has_room:
-                    self._begin(connection, accepted)
-                else:
-                    connection.close()
-                    accepted.on_closed()
-            # asyncio's own loop accepts without a pause as long as connections wait; uvloop gives turns.
-            await asyncio.sleep(0)
+            connection, accepted = await self._accept(listening)
+            try:
+                has_room = await self._handshakes.has_room(self.settings.max_handshakes, accepted.peer.host)
+            except asyncio.CancelledError:
+                connection.close()
+                raise
+            if has_room:
+                self._begin(connection, accepted)
+            else:
+                connection.close()
+                accepted.on_closed()
 
     def _begin(self, connection: socket.socket, accepted: AcceptedConnection) -> None:
         preparing = self._prepare(connection, accepted, self._treatment)
@@ -184,11 +193,11 @@ class OpenListener:
 
         task.add_done_callback(done)
 
-    async def _accept(self, listening: socket.socket) -> tuple[socket.socket, AcceptedConnection]:
+    async def _accept(self, listening: WatchedSocket) -> tuple[socket.socket, AcceptedConnection]:
         """The next connection that could be accepted."""
         while True:
             try:
-                connection, name = await self._loop.sock_accept(listening)
+                connection, name = await listening.accept()
             except OSError as error:
                 is_exhausted = error.errno in _EXHAUSTED
                 if is_exhausted:
@@ -220,7 +229,6 @@ class OpenListener:
     ) -> AcceptedConnection | None:
         """The connection with the address of the client behind the proxy; None if the header is missing or wrong."""
         try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if treatment.settings.proxy_protocol:
                 async with asyncio.timeout_at(deadline):
                     peer = await self._peer_behind_proxy(connection)
@@ -280,6 +288,7 @@ class _NothingSentError(Exception):
 def _listen(listening: socket.socket, settings: Listener) -> None:
     """Let a socket listen, as the settings say. Connections inherit the options of their listening socket."""
     listening.listen(settings.backlog)
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     idle = int(settings.tcp_keepalive)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, bool(idle))
     if idle:

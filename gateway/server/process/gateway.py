@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -15,9 +17,10 @@ from gateway.config.virtual_host import VirtualHost
 from gateway.errors import ListenError
 from gateway.journal.journal import Journal, node_name
 from gateway.server.broker.link_pool import LinkPool
-from gateway.server.client.connection import ServerContext
+from gateway.server.client.connection import ClientConnection, ServerContext
 from gateway.server.client.session_limits import SessionLimits
 from gateway.server.fault_boundary import all_done, guarded
+from gateway.server.listen.listener import Bind
 from gateway.server.log_limits import LogLimits
 from gateway.server.paced_work import PacedWork
 from gateway.server.periodic_timer import PeriodicTimer
@@ -65,16 +68,16 @@ class _LoopLag:
 
 
 class Gateway:
-    """All parts of a gateway."""
+    """All parts of a gateway. As one of several workers it has a number, and ``bind`` gives it listening sockets."""
 
-    def __init__(self, config: GatewayConfig) -> None:
+    def __init__(self, config: GatewayConfig, worker: int | None = None, bind: Bind | None = None) -> None:
         self.config = config
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._deadline_timer: PeriodicTimer | None = None
         self._journal_timer: PeriodicTimer | None = None
         self.is_stopping = False
-        self.journal = Journal(config)
+        self.journal = Journal(config, worker)
         self.started_at = self.journal.clock.time
         self.stats = GatewayStats(config.virtual_hosts)
         self.reloads = ReloadStats(self.started_at)
@@ -109,8 +112,10 @@ class Gateway:
         )
         # Connections with a session.
         self.clients = self._context.clients
+        # Their deadlines are being checked.
+        self._is_sweeping = False
         self._memory = MemoryTrim(self.stats.count_ended, lambda: not self.clients, self._loop.time, find_trim())
-        self._listeners = Listeners(self._context, self.tls_contexts)
+        self._listeners = Listeners(self._context, self.tls_contexts, bind)
         # Reads the configuration again, for whom it names; None if it came from no file. `serve` sets it.
         self.reload: Callable[[str], Awaitable[Reload]] | None = None
 
@@ -217,6 +222,10 @@ class Gateway:
             self._listeners.close()
         return changes, restart
 
+    async def look_at_certificates(self) -> list[Path]:
+        """Read the certificates that have changed; their files."""
+        return await self.tls_contexts.look()
+
     def count_reload(self, *, successful: bool) -> None:
         """The configuration was read again."""
         self.journal.clock.tick()
@@ -241,12 +250,19 @@ class Gateway:
         self.lag.tick(now)
         if self.lag.ticks % _CHECKS_PER_MINUTE == 0:
             guarded(self, self.stats.minute_passed)
-        for client in tuple(self.clients):
-            guarded(client, client.time_passed, now)
+        if not self._is_sweeping:
+            self._is_sweeping = True
+            self._context.paced.do_each(self._sweep_clients(now))
         guarded(self, self.limits.forget_idle)
         guarded(self, self.pool.drain.sweep)
         guarded(self, self.pool.close_idle)
         guarded(self, self._memory.sweep)
+
+    def _sweep_clients(self, now: float) -> Iterator[tuple[ClientConnection, Callable[[], None]]]:
+        """Ten thousand take 100 ms: others have their turn in between."""
+        for client in tuple(self.clients):
+            yield client, partial(client.time_passed, now)
+        self._is_sweeping = False
 
     def failed(self, error: Exception) -> None:
         """A fault in work that belongs to no session: it is logged, and done again the next time."""

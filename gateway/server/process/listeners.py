@@ -17,7 +17,7 @@ from gateway.config.scalars import SocketAddress
 from gateway.errors import GatewayError, ListenError
 from gateway.server.client.connection import ClientConnection, ServerContext
 from gateway.server.listen.accepted_connection import AcceptedConnection
-from gateway.server.listen.listener import MakeProtocol, OpenListener
+from gateway.server.listen.listener import Bind, MakeProtocol, OpenListener
 from gateway.server.listen.websocket import WebSocketConnection
 from gateway.server.tls_contexts import TlsContexts
 
@@ -34,9 +34,10 @@ class ListenerChanges:
 
 
 class Listeners:
-    """All listeners of one gateway. Their connections become clients of ``context``."""
+    """All listeners of one gateway. Their connections become clients of ``context``. ``bind`` makes their sockets."""
 
-    def __init__(self, context: ServerContext, contexts: TlsContexts) -> None:
+    def __init__(self, context: ServerContext, contexts: TlsContexts, bind: Bind | None = None) -> None:
+        self._bind = bind
         self._context = context
         self._contexts = contexts
         # Each with its WebSocket connections that have no client yet.
@@ -64,12 +65,13 @@ class Listeners:
                     self._contexts,
                     self._context.log_limits.of_listener(),
                     self._context.stats.connections_refused,
+                    bind=self._bind,
                 )
                 closing.callback(one.close)
                 try:
                     await one.bind()
                 except OSError as error:
-                    if error.errno == errno.EAFNOSUPPORT and _is_served_by_ipv4(listener.address, listeners):
+                    if error.errno == errno.EAFNOSUPPORT and is_served_by_ipv4(listener.address, listeners):
                         log.warning("no ipv6", address=str(listener.address))
                         continue
                     raise ListenError(str(listener.address), error) from error
@@ -132,7 +134,7 @@ class Listeners:
             self._close(one)
 
 
-def _is_served_by_ipv4(address: SocketAddress, listeners: Sequence[Listener]) -> bool:
+def is_served_by_ipv4(address: SocketAddress, listeners: Sequence[Listener]) -> bool:
     """Whether the address is ``::``, and a listener on the same port has 0.0.0.0."""
     ipv4 = SocketAddress("0.0.0.0", address.port)  # noqa: S104 - nothing is listened on here
     return address.host == "::" and any(listener.address == ipv4 for listener in listeners)

@@ -3,52 +3,56 @@
 Log lines go to standard error, apart from a command's output. Two things keep passcodes out: tracebacks show no local
 variables, and credentials in URLs are blanked in every text, because libraries put a connection's URL into their
 messages. Texts of clients can neither begin a line nor move a terminal: what is not printable is escaped.
+
+A session writes two lines, and many come at once. So the gateway's own lines go straight to the stream, without a
+record of the standard library, and a line for people that needs no colours is put together here.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sys
-from typing import TextIO
+from datetime import UTC, datetime
+from functools import partial
+from typing import Final, TextIO
 
 import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
+from structlog.typing import EventDict, Processor, ProcessorReturnValue, WrappedLogger
 
 from gateway.config.model import Logging
 
 _URL_CREDENTIALS = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s/@]*@", re.IGNORECASE)
 
+# Values with one of these in them are quoted.
+_MUST_BE_QUOTED: Final = re.compile("[ \t=\r\n\"']")
+
+# What has a place of its own in a line, or several lines.
+_UNUSUAL: Final = frozenset(("exception", "stack", "exc_info", "logger", "logger_name", ""))
+
 
 def configure_logs(settings: Logging, stream: TextIO | None = None) -> None:
     """Send all log lines of this process to one stream, by default standard error. May be called again."""
     out = sys.stderr if stream is None else stream
-    common: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.format_exc_info,
-        _without_url_credentials,
-        _printable,
-    ]
+    level = logging.getLevelNamesMapping()[settings.level.upper()]
+    handler = logging.StreamHandler(out)
+    renderer = _renderer(settings, out)
+    common: list[Processor] = [_complete, _safe]
+    lines = _Lines(handler, out)
     structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            *common,
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-        ],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.stdlib.BoundLogger,
+        processors=[*common, renderer],
+        logger_factory=lambda *_: lines,
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        # A reload may change all of this.
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(out)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.ExtraAdder(), *common],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, _renderer(settings, out)],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
-    level = logging.getLevelNamesMapping()[settings.level.upper()]
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
@@ -59,25 +63,66 @@ def configure_logs(settings: Logging, stream: TextIO | None = None) -> None:
         logging.getLogger(library).setLevel(logging.CRITICAL)
 
 
+class _Lines:
+    """Writes finished lines to the stream of a handler, which may write at the same time, in another thread."""
+
+    def __init__(self, handler: logging.Handler, stream: TextIO) -> None:
+        self._handler = handler
+        self._stream = stream
+
+    def info(self, line: str) -> None:
+        """Write a line. If the stream does not take it, the gateway goes on without."""
+        self._handler.acquire()
+        try:
+            self._stream.write(line + "\n")
+            self._stream.flush()
+        except (OSError, ValueError):
+            # The disk is full, or nobody reads the pipe any more.
+            pass
+        finally:
+            self._handler.release()
+
+    # structlog calls the method that has the level's name.
+    debug = warning = error = critical = info
+
+
 def _renderer(settings: Logging, out: TextIO) -> Processor:
     if settings.format == "json":
-        return structlog.processors.JSONRenderer(ensure_ascii=False)
-    return structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        encode = json.JSONEncoder(ensure_ascii=False, default=repr).encode
+        return lambda logger, method, event: encode(event)
+    console = structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)
+    return console if out.isatty() else partial(_plain_line, console)
 
 
-def _without_url_credentials(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+def _plain_line(console: Processor, logger: WrappedLogger, method: str, event: EventDict) -> ProcessorReturnValue:
+    """What ``console`` makes without colours, in a quarter of the time; anything unusual is left to it."""
+    if not _UNUSUAL.isdisjoint(event):
+        return console(logger, method, event)
+    time, level, text = event.pop("timestamp"), event.pop("level"), event.pop("event")
+    facts = [f"{key}={_quoted(event[key])}" for key in sorted(event)]
+    return " ".join((f"{time} [{level:<9}] {text!s:<30}", *facts)).rstrip(" ")
+
+
+def _quoted(value: object) -> str:
+    return value if isinstance(value, str) and not _MUST_BE_QUOTED.search(value) else repr(value)
+
+
+def _complete(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """Add the level, the time, and the traceback if there is one."""
+    event["level"] = method
+    event["timestamp"] = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    return structlog.processors.format_exc_info(logger, method, event) if "exc_info" in event else event
+
+
+def _safe(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """Blank credentials in URLs, and escape what is not printable."""
     for key, value in event.items():
-        if isinstance(value, str) and "://" in value:
-            event[key] = _URL_CREDENTIALS.sub(r"\1:***@", value)
-    return event
-
-
-def _printable(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    for key, value in event.items():
-        # A traceback has several lines.
-        lines = value.split("\n") if key == "exception" and isinstance(value, str) else [value]
-        if not all(line.isprintable() for line in lines if isinstance(line, str)):
-            event[key] = "\n".join(_escaped(line) for line in lines)
+        if isinstance(value, str):
+            text = _URL_CREDENTIALS.sub(r"\1:***@", value) if "://" in value else value
+            if not text.isprintable():
+                # A traceback has several lines.
+                text = "\n".join(map(_escaped, text.split("\n"))) if key == "exception" else _escaped(text)
+            event[key] = text
     return event
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from gateway.config.loader import load
 from gateway.config.model import GatewayConfig
 from gateway.errors import ConfigError, GatewayError, Mistake
-from gateway.server.process.gateway import Gateway
 from gateway.server.process.reload import (
     TAKING_EFFECT,
+    InUse,
     Reload,
     Reloadable,
     StoppingError,
@@ -21,13 +23,34 @@ from gateway.server.process.reload import (
 )
 from gateway.server.process.systemd_notify import SystemdNotifier
 
+if TYPE_CHECKING:
+    from gateway.server.process.listeners import ListenerChanges
+
 log = structlog.get_logger("gateway")
+
+
+class Configurable(Protocol):
+    """What is reloaded: a gateway, or the supervisor of several."""
+
+    config: GatewayConfig
+    is_stopping: bool
+
+    async def apply(self, config: GatewayConfig) -> tuple[ListenerChanges, InUse]:
+        """Use another configuration, as `Gateway.apply` does."""
+
+    async def look_at_certificates(self) -> list[Path]:
+        """Read certificates that have changed; their files."""
+
+    def count_reload(self, *, successful: bool) -> None:
+        """The configuration was read again."""
 
 
 class Reloader:
     """Reads a gateway's configuration file again. One reload is carried out after the other."""
 
-    def __init__(self, gateway: Gateway, file: str, services: Sequence[Reloadable], notifier: SystemdNotifier) -> None:
+    def __init__(
+        self, gateway: Configurable, file: str, services: Sequence[Reloadable], notifier: SystemdNotifier
+    ) -> None:
         self._gateway = gateway
         self._file = file
         self._services = services
@@ -68,6 +91,13 @@ class Reloader:
         config = await asyncio.to_thread(load, self._file)
         if self._gateway.is_stopping:
             raise StoppingError("the gateway is stopping")
+        waiting = {
+            key: getattr(before, key)
+            for key in GatewayConfig.model_fields.keys() - TAKING_EFFECT
+            if getattr(before, key) != getattr(config, key)
+        }
+        if waiting:
+            config = config.model_copy(update=waiting)
         try:
             _held = [service.prepare(config) for service in self._services]
             listeners, restart = await self._gateway.apply(config)
@@ -78,12 +108,8 @@ class Reloader:
             raise ConfigError([Mistake("", _sentence(str(error)))], self._file) from error
         for service in self._services:
             restart |= await service.reload(config)
-        restart |= {
-            key: str(getattr(before, key))
-            for key in GatewayConfig.model_fields.keys() - TAKING_EFFECT
-            if getattr(before, key) != getattr(config, key)
-        }
-        files = await self._gateway.tls_contexts.look()
+        restart |= {key: str(value) for key, value in waiting.items()}
+        files = await self._gateway.look_at_certificates()
         changes = (
             *listener_changes(listeners),
             *differences(before, config),

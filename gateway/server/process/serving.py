@@ -45,7 +45,7 @@ async def serve(config: GatewayConfig, services: Sequence[Service] = (), file: s
     Raises:
         GatewayError: the gateway or a service cannot start.
     """
-    _raise_file_descriptors()
+    raise_file_descriptors()
     loop = asyncio.get_running_loop()
     stopping, hanging_up = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -60,12 +60,10 @@ async def serve(config: GatewayConfig, services: Sequence[Service] = (), file: s
         if file is not None:
             reloader = Reloader(gateway, file, services, notifier)
             gateway.reload = reloader.reload
-            reloading = loop.create_task(_reload_on(hanging_up, reloader), name="reload on SIGHUP")
+            reloading = loop.create_task(reload_on(hanging_up, reloader), name="reload on SIGHUP")
         for service in services:
             await service.start(gateway)
-        garbage_collection = GarbageCollection()
-        garbage_collection.start()
-        collecting = PeriodicTimer(_COLLECTION_INTERVAL, garbage_collection.sweep)
+        collecting = collect_garbage()
         notifier.ready()
         await stopping.wait()
         # A second signal ends the process at once.
@@ -85,7 +83,7 @@ async def serve(config: GatewayConfig, services: Sequence[Service] = (), file: s
         notifier.close()
 
 
-def _raise_file_descriptors() -> None:
+def raise_file_descriptors() -> None:
     """Use as many file descriptors as the system permits. The soft limit is often 1,024, for programs with select()."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _FILE_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _FILE_DESCRIPTORS)
@@ -93,7 +91,14 @@ def _raise_file_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-async def _reload_on(event: asyncio.Event, reloader: Reloader) -> None:
+def collect_garbage() -> PeriodicTimer:
+    """Decide from now on when garbage is collected, until the timer is stopped."""
+    garbage_collection = GarbageCollection()
+    garbage_collection.start()
+    return PeriodicTimer(_COLLECTION_INTERVAL, garbage_collection.sweep)
+
+
+async def reload_on(event: asyncio.Event, reloader: Reloader) -> None:
     """Reload each time when the event is set. Signals that come during a reload lead to one more."""
     while True:
         await event.wait()

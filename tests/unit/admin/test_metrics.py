@@ -6,15 +6,19 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.admin.merged_metrics import own_families, supervisor_process
 from gateway.admin.metrics import Metrics
 from gateway.config.loader import parse
 from gateway.config.scalars import BrokerUrl
 from gateway.errors import StompError
 from gateway.server.process.readiness import BrokerState, Readiness
-from gateway.server.stats import LATENCY_BOUNDS, NOT_LOGGED_IN, ConfirmLatencies, GatewayStats
+from gateway.server.process.supervisor import Supervisor
+from gateway.server.stats import LATENCY_BOUNDS, NOT_LOGGED_IN, ConfirmLatencies, GatewayStats, ReloadStats
 from gateway.session.destinations import DestinationKind
 from gateway.session.traffic import TrafficCounter
 from tests.support.gateway import gateway_here
@@ -41,8 +45,10 @@ async def test_every_metric_is_described_with_its_labels() -> None:
         host.latencies.add(1)
         state = BrokerState(BrokerUrl("amqp", "mq", 5672), "", 1)
         text, _ = await Metrics(gateway).answer("", Readiness(virtual_hosts={"/": (state,)}))
+    supervisor = SimpleNamespace(reloads=ReloadStats(0), running=[], deaths=0)
+    own = own_families(cast(Supervisor, supervisor), Readiness(), [(0, supervisor_process())])
     found: dict[str, set[str]] = {}
-    for family in text_string_to_metric_families(text.decode()):
+    for family in (*text_string_to_metric_families(text.decode()), *own.values()):
         if family.name.startswith("stomp_gateway"):
             name = f"{family.name}_total" if family.type == "counter" else family.name
             labels = {label for sample in family.samples for label in sample.labels} - {"le"}

@@ -288,6 +288,18 @@ def test_old_segments_of_the_node_are_deleted_and_no_others(tmp_path: Path) -> N
     assert sorted(path.name for path in folder.iterdir()) == sorted([*map(str, names[1:] + stuck), "notes.txt"])
 
 
+def test_old_segments_of_all_workers_of_the_node_are_deleted_however_many_workers_it_has_now(tmp_path: Path) -> None:
+    folder = tmp_path / "d=2026-11-01"
+    folder.mkdir()
+    for node in ("a", "a.w0", "a.w7", "b.w0", "a.west"):
+        path = folder / str(SegmentName("gateway", node, "0123456789abcdef", 1, 1))
+        path.write_bytes(b"{}\n")
+        os.utime(path, (100, 100))
+    assert delete_old(tmp_path, "a.w0", before=1000) == 3
+    left = [SegmentName.read(path.name) for path in folder.iterdir()]
+    assert {name.node for name in left if name is not None} == {"b.w0", "a.west"}
+
+
 def test_a_directory_that_cannot_be_written_is_an_error_at_once(tmp_path: Path, clock: ManualClock) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="Not a directory"):

@@ -7,7 +7,7 @@ import pytest
 from gateway.session import ops
 from gateway.session.context import Hold, State
 from gateway.session.pending_operations import MOST_SUBSCRIBES
-from tests.support.playbook import FRAME_MAX, Playbook, deliver, stomp
+from tests.support.playbook import FRAME_MAX, Playbook, ack_id, deliver, stomp
 
 
 def subscribes(numbers: Iterable[int], *headers: str) -> bytes:
@@ -272,3 +272,18 @@ def test_the_subscribe_that_makes_the_broker_close_the_link_ends_the_session_and
     assert receipt == "RECEIPT r0"
     assert error.startswith("ERROR")
     assert play.state() is State.CLOSED
+
+
+def test_an_ack_behind_a_subscribe_waits_for_its_answer() -> None:
+    play = Playbook()
+    play.connect()
+    subscription = play.subscribe("0", "/queue/q", "ack:client-individual")
+    for tag in range(1, 5):
+        deliver(subscription, tag)
+    acks = [stomp("ACK", f"id:{ack_id(subscription, tag)}") for tag in range(1, 5)]
+    play.data(acks[0] + subscribes([1]) + acks[1] + acks[2])
+    assert play.settled() == ["ack 1 multiple"]
+    play.subscribed(asked(play)[0])
+    assert play.settled() == ["ack 3 multiple"]
+    assert "RECEIPT r1" in play.said()
+    play.finish()

@@ -172,6 +172,26 @@ def test_heads_that_never_repeat_cost_a_bounded_memory(size: int, count: int) ->
     assert grown < 800_000
 
 
+@pytest.mark.parametrize("kind", ["receipt", "stream"])
+def test_heads_of_which_each_is_another_are_not_remembered(kind: str) -> None:
+    """In thousands of sessions that is much memory, for nothing."""
+    found = subscription(AckMode.AUTO)
+    before, behind = encode_around_table(Properties())
+    tracemalloc.start()
+    for tag in range(1, 101):
+        number = b"%d" % tag
+        entries = table_entries([(b"receipt", number)])
+        properties = before + len(entries).to_bytes(4, "big") + entries + behind
+        if kind == "stream":
+            properties = OF_STREAM[:-8] + tag.to_bytes(8, "big")
+        data = message(found, properties=properties, tag=tag)
+        assert b":%d\n" % tag in data.replace(b"message-id", b"")
+        found.ledger.acknowledge(tag)
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert grown < 20_000
+
+
 # The account.
 
 

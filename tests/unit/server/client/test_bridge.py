@@ -11,6 +11,7 @@ import pytest
 from pamqp import commands
 from pamqp.base import Frame
 
+from gateway.config.virtual_host import VirtualHost
 from gateway.server.broker.broker_errors import LinkDownError
 from gateway.server.broker.link import Link
 from gateway.session import ops
@@ -341,3 +342,40 @@ def delivery(channel: int, tag: int = 1) -> bytes:
         pamqp.body.ContentBody(b"x"),
     )
     return b"".join(pamqp.frame.marshal(frame, channel) for frame in frames)
+
+
+def test_others_write_between_the_pieces_of_a_large_commit() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        channels = []
+
+        def script(link: Link, method: Frame) -> Frame | None:
+            if method.name == "Basic.Publish":
+                channels.append(broker.channel)
+            return usual_answer(method)
+
+        other = BridgedClient(broker, VirtualHost(name="/"), client)
+        await other.connect()
+        for each in (client, other):
+            await each.say("SEND\ndestination:/topic/t\n\n")
+        broker.script = script
+        sends = [f"SEND\ndestination:/topic/t\ntransaction:t\n\n{'x' * 200}" for _ in range(2000)]
+        await client.say("BEGIN\ntransaction:t\n\n", *sends, "COMMIT\ntransaction:t\n\n", seconds=0)
+        await other.say("SEND\ndestination:/topic/t\n\n", seconds=5)
+        assert len(channels) == 2001
+        assert channels.index(channels[-1]) == 0
+        assert next(number for number, channel in enumerate(channels) if channel != channels[0]) < 1000
+
+    play(scene)
+
+
+def test_the_rest_of_a_large_commit_is_written_before_the_session_ends() -> None:
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SEND\ndestination:/topic/t\n\n")
+        sends = [f"SEND\ndestination:/topic/t\ntransaction:t\n\n{'x' * 200}" for _ in range(2000)]
+        await client.say("BEGIN\ntransaction:t\n\n", *sends, "COMMIT\ntransaction:t\n\n", seconds=0)
+        assert broker.methods.count("Basic.Publish") < 1000
+        client.leave()
+        client.session.forget()
+        assert broker.methods.count("Basic.Publish") == 2001
+
+    play(scene)

@@ -332,15 +332,23 @@ async def test_without_file_descriptors_accepting_pauses_and_the_log_says_so(mon
 
 def _failing(monkeypatch: pytest.MonkeyPatch, errors: list[OSError]) -> None:
     """Let the first attempts to accept fail, which the operating system does not do on demand."""
-    loop = asyncio.get_running_loop()
-    accept = loop.sock_accept
+    accept = socket.socket.accept
 
-    async def fail_first(door: socket.socket) -> tuple[socket.socket, Any]:
+    def fail_first(door: socket.socket) -> tuple[socket.socket, Any]:
         if errors:
             raise errors.pop()
-        return await accept(door)
+        return accept(door)
 
-    monkeypatch.setattr(loop, "sock_accept", fail_first)
+    monkeypatch.setattr(socket.socket, "accept", fail_first)
+
+
+async def test_small_writes_leave_at_once() -> None:
+    factory = SilentFactory()
+    async with within(), opened(factory, proxied=False) as listener, dialled(listener.addresses[0]):
+        await _accepted(factory, 1)
+        connection = factory.transports[0].get_extra_info("socket")
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        factory.close()
 
 
 # Limits.

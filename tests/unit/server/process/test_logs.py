@@ -1,8 +1,10 @@
 """Log lines: one place, one format, no secrets."""
 
+import errno
 import io
 import json
 import logging
+from pathlib import Path
 
 import pytest
 import structlog
@@ -90,3 +92,36 @@ def test_setting_up_twice_does_not_double_the_lines() -> None:
     stream = logged(Logging(format="json"))
     structlog.get_logger("gateway").info("once")
     assert len(stream.getvalue().splitlines()) == 1
+
+
+@pytest.mark.parametrize("settings", [Logging(format="json"), Logging(format="console")])
+def test_another_level_holds_for_loggers_that_were_used_before(settings: Logging) -> None:
+    log = structlog.get_logger("gateway")
+    stream = logged(settings.model_copy(update={"level": "debug"}))
+    log.debug("first")
+    assert "first" in stream.getvalue()
+    stream = logged(settings.model_copy(update={"level": "warning"}))
+    log.info("second")
+    log.warning("third")
+    assert "second" not in stream.getvalue()
+    assert "third" in stream.getvalue()
+
+
+class FullDisk(io.StringIO):
+    """Takes nothing."""
+
+    def write(self, text: str, /) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_line_that_cannot_be_written_stops_nothing() -> None:
+    configure_logs(Logging(), FullDisk())
+    structlog.get_logger("gateway").info("session started")
+
+
+def test_a_line_is_written_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    with file.open("w") as stream:
+        configure_logs(Logging(), stream)
+        structlog.get_logger("gateway").info("session started")
+        assert "session started" in file.read_text()

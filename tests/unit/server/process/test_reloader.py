@@ -46,6 +46,19 @@ async def test_a_service_that_cannot_use_the_configuration_refuses_it_for_all(tm
         assert service.reloads == 0
 
 
+async def test_what_waits_for_a_restart_is_named_until_the_file_has_the_old_value(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.yaml"
+    file.write_text(_FILE.format(delay=1))
+    async with gateway_here(load(file)) as gateway:
+        reloader = Reloader(gateway, str(file), [], SystemdNotifier())
+        file.write_text(_FILE.format(delay=2) + "workers: 3\n")
+        for _ in range(2):
+            assert (await reloader.reload("a test")).restart == {"workers": "1"}
+        assert gateway.config.drain_delay == 2
+        file.write_text(_FILE.format(delay=2))
+        assert not (await reloader.reload("a test")).restart
+
+
 async def test_tls_files_that_the_admin_listener_cannot_use_refuse_the_configuration(tmp_path: Path) -> None:
     """They go after the configuration was read, so that only the listener can notice."""
     file = tmp_path / "gateway.yaml"

@@ -1,0 +1,169 @@
+"""What the admin listener shows: of one gateway here, of several workers in `gateway.admin.workers_view`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import structlog
+
+from gateway.admin.metrics import Metrics
+from gateway.admin.overview import (
+    DESTINATIONS,
+    LINKS,
+    VIRTUAL_HOSTS,
+    DestinationRow,
+    destinations,
+    fail_back,
+    overview,
+    virtual_hosts,
+)
+from gateway.admin.sessions import SESSIONS, detail
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+    from gateway.admin.listing import Query
+    from gateway.server.client.connection import ClientConnection
+    from gateway.server.process.gateway import Gateway
+    from gateway.server.process.readiness import Readiness
+    from gateway.server.process.reload import Reload
+
+log = structlog.get_logger("gateway.admin")
+
+
+class View(Protocol):
+    """The answers of the admin listener, without HTTP."""
+
+    @property
+    def reload(self) -> Callable[[str], Awaitable[Reload]] | None:
+        """Reads the configuration again, for whom it names; None if it came from no file."""
+
+    async def readiness(self) -> Readiness:
+        """Whether clients can be served, and why not."""
+
+    async def metrics(self, accept: str) -> tuple[bytes, str]:
+        """The text of all metrics for an Accept header, and its content type."""
+
+    async def overview(self) -> dict[str, Any]:
+        """The gateway as a whole."""
+
+    async def sessions(self, query: Query) -> dict[str, Any]:
+        """A page of sessions."""
+
+    async def session(self, identity: str) -> dict[str, Any] | None:
+        """One session with its details; None if there is none."""
+
+    async def close_session(self, identity: str, reason: str, operator: str, user: str | None) -> bool:
+        """Close a session for an operator; whether there was one."""
+
+    async def destinations(self, query: Query) -> dict[str, Any]:
+        """A page of destinations."""
+
+    async def links(self, query: Query) -> dict[str, Any]:
+        """A page of links."""
+
+    async def fail_back(self, virtual_host: str | None) -> list[dict[str, Any]]:
+        """Move links to their preferred broker; what became of each virtual host."""
+
+    async def virtual_hosts(self, query: Query) -> dict[str, Any]:
+        """A page of virtual hosts."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """What a worker knows of itself: whatever is added up, or not lost when it dies."""
+
+    readiness: Readiness
+    families: list[Metric]
+    overview: dict[str, Any]
+    virtual_hosts: list[dict[str, Any]]
+    latencies: Counter[int]
+    """Of confirms in the last minutes, by bucket of ``gateway.journal.histogram``."""
+
+
+class GatewayView:
+    """The answers of one gateway in this process."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._metrics = Metrics(gateway)
+
+    @property
+    def reload(self) -> Callable[[str], Awaitable[Reload]] | None:
+        """See `View`."""
+        return self._gateway.reload
+
+    async def readiness(self) -> Readiness:
+        """See `View`."""
+        return await self._gateway.readiness()
+
+    async def metrics(self, accept: str) -> tuple[bytes, str]:
+        """See `View`."""
+        return await self._metrics.answer(accept, await self._gateway.readiness())
+
+    async def overview(self) -> dict[str, Any]:
+        """See `View`."""
+        return await overview(self._gateway, await self._gateway.readiness())
+
+    async def sessions(self, query: Query) -> dict[str, Any]:
+        """See `View`."""
+        return SESSIONS.page(self._gateway.clients, query)
+
+    async def session(self, identity: str) -> dict[str, Any] | None:
+        """See `View`."""
+        client = self._client(identity)
+        return None if client is None else detail(client)
+
+    async def close_session(self, identity: str, reason: str, operator: str, user: str | None) -> bool:
+        """See `View`."""
+        client = self._client(identity)
+        if client is None:
+            return False
+        log.info(
+            "session closed by operator", session=client.session.identity.decode(), client=client.stats.peer,
+            operator=operator, user=user, reason=reason or None,
+        )  # fmt: skip
+        client.close_by_operator(reason)
+        return True
+
+    def _client(self, identity: str) -> ClientConnection | None:
+        wanted = identity.encode(errors="replace")
+        return next((client for client in self._gateway.clients if client.session.identity == wanted), None)
+
+    async def destinations(self, query: Query) -> dict[str, Any]:
+        """See `View`."""
+        return DESTINATIONS.page(await self.destination_rows(), query)
+
+    async def destination_rows(self) -> list[DestinationRow]:
+        """All destinations."""
+        return await destinations(self._gateway)
+
+    async def links(self, query: Query) -> dict[str, Any]:
+        """See `View`."""
+        return LINKS.page(self._gateway.pool.links, query)
+
+    async def fail_back(self, virtual_host: str | None) -> list[dict[str, Any]]:
+        """See `View`."""
+        return await fail_back(self._gateway, virtual_host)
+
+    async def virtual_hosts(self, query: Query) -> dict[str, Any]:
+        """See `View`."""
+        return VIRTUAL_HOSTS.page(await virtual_hosts(self._gateway, await self._gateway.readiness()), query)
+
+    async def report(self) -> WorkerReport:
+        """What the supervisor of several workers adds up."""
+        gateway = self._gateway
+        readiness = await gateway.readiness()
+        latencies: Counter[int] = Counter()
+        for host in gateway.stats.hosts.values():
+            latencies += host.latencies.recent
+        return WorkerReport(
+            readiness,
+            await self._metrics.families(readiness),
+            await overview(gateway, readiness),
+            [VIRTUAL_HOSTS.rendered(host) for host in await virtual_hosts(gateway, readiness)],
+            latencies,
+        )

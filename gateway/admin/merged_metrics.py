@@ -1,0 +1,88 @@
+"""The metrics of several workers as those of one gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import ProcessCollector
+from prometheus_client.core import Metric
+
+from gateway.admin.metrics import counter_family, gauge_family, reload_families
+
+if TYPE_CHECKING:
+    from gateway.server.process.readiness import Readiness
+    from gateway.server.process.supervisor import Supervisor
+
+Families = list[Metric]
+
+_GROWING: Final = frozenset(("counter", "histogram"))
+
+# How gauges of several workers become one. All others are added.
+_JOINED: Final[Mapping[str, Callable[[float, float], float]]] = {
+    "stomp_gateway_virtual_host_up": max,
+    "stomp_gateway_upstream_up": max,
+    "stomp_gateway_certificate_expiry_timestamp_seconds": min,
+    "stomp_gateway_certificate_stale": max,
+    "stomp_gateway_event_loop_lag_seconds": max,
+    "process_start_time_seconds": min,
+    "process_max_fds": min,
+}
+
+
+def _added(one: float, other: float) -> float:
+    return one + other
+
+
+def _first(one: float, _: float) -> float:
+    return one
+
+
+def merged_families(parts: Sequence[Families]) -> Families:
+    """The sums of several, in the order of the first that has each family."""
+    merged: dict[str, Metric] = {}
+    values: dict[str, dict[tuple[str, frozenset[tuple[str, str]]], float]] = {}
+    labels: dict[tuple[str, frozenset[tuple[str, str]]], dict[str, str]] = {}
+    for family in (family for part in parts for family in part):
+        _ = merged.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+        joined = _first if family.type == "info" else _JOINED.get(family.name, _added)
+        found = values.setdefault(family.name, {})
+        for sample in family.samples:
+            key = sample.name, frozenset(sample.labels.items())
+            found[key] = joined(found[key], sample.value) if key in found else sample.value
+            labels.setdefault(key, sample.labels)
+    for name, family in merged.items():
+        for key, value in values[name].items():
+            family.add_sample(key[0], labels[key], value)
+    return list(merged.values())
+
+
+def growing(families: Families) -> Families:
+    """Those that must not go down when their worker is gone."""
+    return [family for family in families if family.type in _GROWING]
+
+
+def own_families(
+    supervisor: Supervisor, readiness: Readiness, workers: Iterable[tuple[int, Families]]
+) -> dict[str, Metric]:
+    """What the supervisor knows better than its workers, which are given by number; by the families' names."""
+    memory: dict[tuple[str, ...], float] = {
+        (str(number),): sample.value
+        for number, families in workers
+        for family in families
+        if family.name == "process_resident_memory_bytes"
+        for sample in family.samples
+    }
+    families = [
+        *reload_families(supervisor.reloads),
+        gauge_family("ready", "Whether /readyz says so.", (), {(): int(readiness.is_ready)}),
+        gauge_family("workers", "Workers that serve clients.", (), {(): len(supervisor.running)}),
+        counter_family("worker_deaths", "Workers that ended and should not have.", (), {(): supervisor.deaths}),
+        gauge_family("worker_resident_memory_bytes", "Memory of a worker, by its number.", ("worker",), memory),
+    ]
+    return {family.name: family for family in families}
+
+
+def supervisor_process() -> Families:
+    """The CPU time, memory and file descriptors of this process."""
+    return list(ProcessCollector(registry=None).collect())

@@ -1,0 +1,30 @@
+"""The process of one worker, which its supervisor starts: `python -m gateway.cli.worker_command DESCRIPTOR NUMBER`."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+
+from structlog.contextvars import bind_contextvars
+
+from gateway.admin.worker_answers import WorkerAnswers
+from gateway.cli.commands import run_coroutine
+from gateway.server.process.worker import SUPERVISED, Worker
+
+
+async def _run(number: int, channel: socket.socket) -> None:
+    await Worker(number, WorkerAnswers()).run(channel)
+
+
+def main() -> None:
+    """Run a worker until its supervisor stops it, or dies."""
+    for each in SUPERVISED:
+        signal.signal(each, signal.SIG_IGN)
+    descriptor, number = map(int, sys.argv[1:])
+    bind_contextvars(worker=number)
+    run_coroutine(_run(number, socket.socket(fileno=descriptor)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""A worker: a gateway in a process of its own that does what its supervisor says."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import structlog
+
+from gateway.config.model import GatewayConfig
+from gateway.errors import ExitCode
+from gateway.server.process.gateway import Gateway
+from gateway.server.process.logs import configure_logs
+from gateway.server.process.serving import collect_garbage, raise_file_descriptors
+from gateway.server.process.worker_channel import answer_calls
+from gateway.server.process.worker_sockets import Handed, InheritedSockets
+
+if TYPE_CHECKING:
+    from gateway.server.process.listeners import ListenerChanges
+    from gateway.server.process.reload import InUse
+
+log = structlog.get_logger("gateway.workers")
+
+SUPERVISED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that terminals and systemd send to all processes, and that the supervisor alone heeds."""
+
+
+def _end_at_once(_: asyncio.Task[None]) -> None:
+    os._exit(ExitCode.FAILURE)
+
+
+class Answers(Protocol):
+    """What a worker tells of its gateway."""
+
+    async def start(self, gateway: Gateway) -> None:
+        """The gateway's listeners are open."""
+
+    async def answer(self, name: str, arguments: tuple[Any, ...]) -> object:
+        """Answer a call that is not about the worker's own life."""
+
+
+class Worker:
+    """Serves clients until its supervisor says, or dies."""
+
+    def __init__(self, number: int, answers: Answers) -> None:
+        self._number = number
+        self._answers = answers
+        self._stopping = asyncio.Event()
+        self._gateway: Gateway | None = None
+        self._own: dict[str, Callable[..., Awaitable[object]]] = {
+            "start": self._start,
+            "stop": self._stop,
+            "apply": self._apply,
+            "certificates": self._certificates,
+        }
+
+    async def run(self, channel: socket.socket) -> None:
+        """Answer calls, and return when the gateway has stopped."""
+        raise_file_descriptors()
+        supervised = asyncio.create_task(answer_calls(channel, self._answer), name="calls of the supervisor")
+        supervised.add_done_callback(lambda _: self._stopping.set())
+        await self._stopping.wait()
+        gateway = self._gateway
+        if gateway is None:
+            return
+        if supervised.done():
+            log.error("supervisor gone")
+        else:
+            # A second signal ends the supervisor: then all end at once, as one process would.
+            supervised.add_done_callback(_end_at_once)
+        await gateway.announce_stop()
+        await gateway.stop()
+        supervised.remove_done_callback(_end_at_once)
+
+    async def _answer(self, name: str, arguments: tuple[Any, ...]) -> object:
+        own = self._own.get(name)
+        return await (self._answers.answer(name, arguments) if own is None else own(*arguments))
+
+    async def _start(self, config: GatewayConfig, handed: Handed) -> None:
+        configure_logs(config.logging)
+        gateway = Gateway(config, self._number, InheritedSockets(handed).bind)
+        asyncio.get_running_loop().set_exception_handler(gateway.log_limits.unhandled)
+        await gateway.start()
+        await self._answers.start(gateway)
+        self._gateway = gateway
+        # Kept by the event loop until the process ends.
+        _ = collect_garbage()
+
+    async def _stop(self) -> int:
+        self._stopping.set()
+        return 0 if self._gateway is None else len(self._gateway.clients)
+
+    async def _apply(self, config: GatewayConfig) -> tuple[ListenerChanges, InUse]:
+        return await self._running.apply(config)
+
+    async def _certificates(self) -> list[Path]:
+        return await self._running.look_at_certificates()
+
+    @property
+    def _running(self) -> Gateway:
+        if self._gateway is None:
+            raise RuntimeError("not started")
+        return self._gateway

@@ -1,0 +1,131 @@
+"""Calls from the supervisor to a worker, over a Unix socket pair, in pickled frames.
+
+Both ends are the same program of the same user, and nobody else can reach the pair: so pickle is safe here. End of file
+means that the other side has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import structlog
+
+from gateway.errors import GatewayError
+
+log = structlog.get_logger("gateway.workers")
+
+_LENGTH: Final = struct.Struct("!Q")
+
+Answer = Callable[[str, tuple[Any, ...]], Awaitable[object]]
+"""Carries out a call, by its name and its arguments."""
+
+
+class WorkerError(GatewayError):
+    """A worker could not do what it was asked for; the text says why."""
+
+
+class WorkerGoneError(WorkerError):
+    """The worker has ended, or does not answer."""
+
+
+async def _read(reader: asyncio.StreamReader) -> Any:  # noqa: ANN401 - anything that is sent
+    """The next frame; None at the end."""
+    try:
+        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        return pickle.loads(await reader.readexactly(length))  # noqa: S301 - see the module
+    except (asyncio.IncompleteReadError, OSError):
+        return None
+
+
+def _write(writer: asyncio.StreamWriter, frame: object) -> None:
+    data = pickle.dumps(frame)
+    writer.write(_LENGTH.pack(len(data)) + data)
+
+
+class WorkerCalls:
+    """The supervisor's end."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+        self._number = 0
+        self._pending: dict[int, asyncio.Future[Any]] = {}
+        self._is_closed = False
+        self._reading = asyncio.create_task(self._read_all(reader), name="answers of a worker")
+
+    @classmethod
+    async def over(cls, channel: socket.socket) -> WorkerCalls:
+        """Use this end of a socket pair from now on."""
+        return cls(*await asyncio.open_unix_connection(sock=channel))
+
+    async def call(self, name: str, *arguments: object, within: float | None = None) -> Any:  # noqa: ANN401 - any answer
+        """Let the worker do something, and return what it returns.
+
+        Raises:
+            WorkerGoneError: it has ended, or did not answer within so many seconds.
+            WorkerError: it could not do it.
+        """
+        if self._is_closed:
+            raise WorkerGoneError("the worker has ended")
+        self._number += 1
+        number, answer = self._number, asyncio.get_running_loop().create_future()
+        self._pending[number] = answer
+        try:
+            _write(self._writer, (number, name, arguments))
+            async with asyncio.timeout(within):
+                return await answer
+        except TimeoutError:
+            raise WorkerGoneError("the worker does not answer") from None
+        finally:
+            del self._pending[number]
+
+    async def _read_all(self, reader: asyncio.StreamReader) -> None:
+        while (frame := await _read(reader)) is not None:
+            number, is_done, value = frame
+            answer = self._pending.get(number)
+            if answer is None or answer.done():
+                continue
+            if is_done:
+                answer.set_result(value)
+            else:
+                answer.set_exception(WorkerError(value))
+        self._is_closed = True
+        for answer in self._pending.values():
+            if not answer.done():
+                answer.set_exception(WorkerGoneError("the worker has ended"))
+
+    async def close(self) -> None:
+        """The worker has ended, or shall."""
+        self._writer.close()
+        self._reading.cancel()
+        await asyncio.wait([self._reading])
+        self._is_closed = True
+
+
+async def answer_calls(channel: socket.socket, answer: Answer) -> None:
+    """The worker's end: carry out calls, several at a time, until the supervisor has ended."""
+    reader, writer = await asyncio.open_unix_connection(sock=channel)
+    tasks: set[asyncio.Task[None]] = set()
+    try:
+        while (call := await _read(reader)) is not None:
+            task = asyncio.create_task(_carry_out(call, answer, writer), name=f"call {call[1]}")
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+    finally:
+        writer.close()
+
+
+async def _carry_out(call: tuple[int, str, tuple[Any, ...]], answer: Answer, writer: asyncio.StreamWriter) -> None:
+    number, name, arguments = call
+    try:
+        frame = (number, True, await answer(name, arguments))
+    except GatewayError as error:
+        frame = (number, False, str(error))
+    except Exception as error:
+        log.error("internal error", exc_info=error)
+        frame = (number, False, "internal error")
+    _write(writer, frame)

@@ -1,0 +1,185 @@
+"""One worker as its supervisor sees it: a process, and its successors when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+
+from gateway.config.model import GatewayConfig
+from gateway.errors import GatewayError
+from gateway.server.process.worker_channel import WorkerCalls, WorkerError, WorkerGoneError
+from gateway.server.process.worker_sockets import SocketSet
+
+log = structlog.get_logger("gateway.workers")
+
+_MODULE: Final = "gateway.cli.worker_command"
+
+# Seconds. A worker that lived for so long is replaced at once; else the pause grows from the first to the last.
+_LIVED: Final = 10.0
+_FIRST_PAUSE: Final = 0.5
+_LAST_PAUSE: Final = 30.0
+
+# Seconds that a worker may take to start, and to count its sessions at a stop.
+_START_WITHIN: Final = 60.0
+_ANSWER_WITHIN: Final = 2.0
+
+
+class WorkerProcess:
+    """Keeps a process running from ``start`` to ``stop``. ``config`` is what a new one begins with.
+
+    ``died`` is called when one has ended that should not have.
+    """
+
+    def __init__(
+        self, number: int, sockets: SocketSet, config: Callable[[], GatewayConfig], died: Callable[[], None]
+    ) -> None:
+        self.number = number
+        self._sockets = sockets
+        self._config = config
+        self._died = died
+        self._process: asyncio.subprocess.Process | None = None
+        self._calls: WorkerCalls | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._is_stopping = self._is_replaced = False
+        self._began = 0.0
+        self._pause = 0.0
+        self._used: GatewayConfig | None = None
+        # Set while it serves.
+        self.pid: int | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it serves clients."""
+        return self.pid is not None
+
+    async def start(self) -> None:
+        """Start the first process, and keep one running from then on.
+
+        Raises:
+            GatewayError: it could not start.
+        """
+        try:
+            await self._start()
+        except (GatewayError, OSError) as error:
+            await self._end()
+            raise WorkerError(str(error)) from error
+        self._keeping = asyncio.create_task(self._keep(), name=f"worker {self.number}")
+
+    async def _start(self) -> None:
+        own, other = socket.socketpair()
+        self._began, self._is_replaced = asyncio.get_running_loop().time(), False
+        with own, other:
+            descriptors = [other.fileno(), *self._sockets.descriptors]
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-P", "-m", _MODULE, str(other.fileno()), str(self.number),
+                pass_fds=descriptors, env=_environment(),
+            )  # fmt: skip
+            self._calls = await WorkerCalls.over(own.dup())
+        self._used = self._config()
+        await self._calls.call("start", self._used, self._sockets.handed, within=_START_WITHIN)
+        self.pid = self._process.pid
+        # A reload may have come meanwhile.
+        await self.apply(self._config())
+
+    async def apply(self, config: GatewayConfig) -> Any:  # noqa: ANN401 - see `Gateway.apply`
+        """Let it use another configuration; what `Gateway.apply` returns, None if it uses it already.
+
+        Raises:
+            WorkerGoneError: it does not run; its successor will use the configuration.
+            WorkerError: it cannot.
+        """
+        if config is self._used:
+            return None
+        applied = await self.call("apply", config)
+        self._used = config
+        return applied
+
+    async def call(self, name: str, *arguments: object, within: float | None = None) -> Any:  # noqa: ANN401 - any answer
+        """Ask it for something; raises `WorkerError`."""
+        if self._calls is None or self.pid is None:
+            raise WorkerGoneError("the worker does not run")
+        return await self._calls.call(name, *arguments, within=within)
+
+    async def _keep(self) -> None:
+        """Wait for the end of each process, and start the next one."""
+        while True:
+            process = self._process
+            if process is not None:
+                code = await process.wait()
+                if self._is_stopping:
+                    return
+                if not self._is_replaced:
+                    log.error("worker died", worker=self.number, pid=process.pid, exit_code=code)
+                    self._died()
+                await self._end()
+            await self._wait_before_next()
+            try:
+                await self._start()
+            except (GatewayError, OSError) as error:
+                log.error("worker not started", worker=self.number, reason=str(error))
+                await self._end()
+            else:
+                log.info("worker started", worker=self.number, pid=self.pid)
+
+    async def _wait_before_next(self) -> None:
+        lived = asyncio.get_running_loop().time() - self._began
+        if lived >= _LIVED:
+            self._pause = 0.0
+            return
+        self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LAST_PAUSE)
+        self._sockets.pause()
+        await asyncio.sleep(self._pause)
+
+    async def _end(self) -> None:
+        """Make sure that the process is gone."""
+        process, self._process, self.pid = self._process, None, None
+        if process is not None and process.returncode is None:
+            process.kill()
+            await process.wait()
+        if self._calls is not None:
+            await self._calls.close()
+            self._calls = None
+
+    async def replace(self) -> None:
+        """Let this process drain, and a successor begin with the present configuration."""
+        self._is_replaced = True
+        await self._tell_to_stop()
+
+    async def _tell_to_stop(self) -> int:
+        try:
+            return int(await self.call("stop", within=_ANSWER_WITHIN))
+        except WorkerError:
+            return 0
+
+    async def begin_stop(self) -> int:
+        """Let it drain, and start no successor; the number of its sessions."""
+        self._is_stopping = True
+        if self.pid is None and self._keeping is not None:
+            # It is being started, or waits for that.
+            self._keeping.cancel()
+        return await self._tell_to_stop()
+
+    async def stop(self, within: float) -> None:
+        """Wait until it has drained, and kill it after so many seconds."""
+        if self._process is not None and self.pid is not None:
+            try:
+                async with asyncio.timeout(within):
+                    await self._process.wait()
+            except TimeoutError:
+                log.error("worker killed", worker=self.number, reason="it did not drain in time")
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.wait([self._keeping])
+        await self._end()
+
+
+def _environment() -> dict[str, str]:
+    """The supervisor's own, but that a worker finds the same modules, and does not talk to systemd."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("NOTIFY_SOCKET", "WATCHDOG_USEC")}
+    return kept | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

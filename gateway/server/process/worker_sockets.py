@@ -1,0 +1,138 @@
+"""Listening sockets that several workers share: a set for each worker, over which the system spreads connections."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from gateway.config.listener_settings import Listener
+from gateway.config.scalars import SocketAddress
+from gateway.errors import ListenError
+from gateway.server.listen.listener import bound
+from gateway.server.process.listeners import is_served_by_ipv4
+
+log = structlog.get_logger("gateway.workers")
+
+Handed = Mapping[SocketAddress, Sequence[Sequence[int] | None]]
+"""The file descriptors of a worker's sockets, by configured address, one entry for each listener that has it.
+
+None: this machine cannot listen there.
+"""
+
+
+class SocketSet:
+    """The listening sockets of one worker. The supervisor keeps them while workers come and go."""
+
+    def __init__(self) -> None:
+        self._sockets: dict[SocketAddress, list[list[socket.socket] | None]] = {}
+
+    def add(self, address: SocketAddress, sockets: list[socket.socket] | None) -> None:
+        """The sockets of one more listener."""
+        self._sockets.setdefault(address, []).append(sockets)
+
+    def _all(self) -> Iterable[socket.socket]:
+        return (each for groups in self._sockets.values() for group in groups for each in group or ())
+
+    @property
+    def descriptors(self) -> list[int]:
+        """The file descriptors that the worker must inherit."""
+        return [each.fileno() for each in self._all()]
+
+    @property
+    def handed(self) -> Handed:
+        """What the worker is told about them."""
+        return {
+            address: [None if group is None else [each.fileno() for each in group] for group in groups]
+            for address, groups in self._sockets.items()
+        }
+
+    def pause(self) -> None:
+        """Let the system give connections to the other workers, until a worker begins that has this set."""
+        for each in self._all():
+            with contextlib.suppress(OSError):
+                # Linux: it listens no more, keeps its port, and `listen` puts it back.
+                each.shutdown(socket.SHUT_RD)
+
+    def close(self) -> None:
+        """Listen no more, whoever has these sockets, too."""
+        self.pause()
+        for each in self._all():
+            each.close()
+
+
+async def bound_for_workers(listeners: Sequence[Listener], workers: int) -> list[SocketSet]:
+    """Bind every listener for each worker. Connections wait from now on.
+
+    Raises:
+        ListenError: one cannot be bound; nothing is open.
+    """
+    sets = [SocketSet() for _ in range(workers)]
+    with contextlib.ExitStack() as on_failure:
+        for each in sets:
+            on_failure.callback(each.close)
+        for listener in listeners:
+            try:
+                names = await _free_names(listener)
+                for each in sets:
+                    each.add(listener.address, [_shared(family, name, listener.backlog) for family, name in names])
+            except OSError as error:
+                if error.errno != errno.EAFNOSUPPORT or not is_served_by_ipv4(listener.address, listeners):
+                    raise ListenError(str(listener.address), error) from error
+                log.warning("no ipv6", address=str(listener.address))
+                for each in sets:
+                    each.add(listener.address, None)
+        on_failure.pop_all()
+    return sets
+
+
+async def _free_names(listener: Listener) -> list[tuple[int, Any]]:
+    """Families and addresses of a listener, with the ports that the system chose.
+
+    They are bound alone first, since with SO_REUSEPORT two gateways of one user could share a port without noticing.
+    """
+    alone = await bound(listener.address, listener.backlog)
+    names: list[tuple[int, Any]] = [(each.family, each.getsockname()) for each in alone]
+    for each in alone:
+        each.close()
+    return names
+
+
+def _shared(family: int, name: Any, backlog: int) -> socket.socket:  # noqa: ANN401 - an address of its family
+    return socket.create_server(name, family=family, backlog=backlog, reuse_port=True)
+
+
+class _InheritedSocket(socket.socket):
+    """A listening socket whose other copy the supervisor has: to close it alone would leave it listening."""
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.shutdown(socket.SHUT_RD)
+        super().close()
+
+
+class InheritedSockets:
+    """A worker's end of its `SocketSet`."""
+
+    def __init__(self, handed: Handed) -> None:
+        self._left = {address: deque(groups) for address, groups in handed.items()}
+
+    async def bind(self, address: SocketAddress, backlog: int) -> list[socket.socket]:
+        """The sockets of the next listener with this address.
+
+        Raises:
+            OSError: there are none.
+        """
+        left = self._left.get(address)
+        group = left.popleft() if left else None
+        if group is None:
+            raise OSError(errno.EAFNOSUPPORT, "the supervisor has no socket for this address")
+        sockets = [_InheritedSocket(fileno=descriptor) for descriptor in group]
+        for each in sockets:
+            each.setblocking(False)
+        return list(sockets)

@@ -1,0 +1,334 @@
+"""Several workers are one gateway: to clients, to operators and to the service manager, also when one of them dies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from gateway.errors import ExitCode
+from gateway.journal.stat import contents_of
+from tests.support.admin import AdminClient
+from tests.support.certificates import Authority
+from tests.support.deadline import PATIENCE, until, within
+from tests.support.gateway import GatewayProcess, configuration, gateway_process, listening
+from tests.support.stomp_client import ConnectionOverError, StompClient, final_error
+from tests.support.websocket_client import WebSocketClient
+
+pytestmark = pytest.mark.system
+
+WORKERS = 2
+
+# So many clients are all on one of two workers once in 500 times; then there are more.
+CLIENTS = 10
+
+
+@pytest.fixture(scope="module")
+def document(broker_url: str) -> dict[str, Any]:
+    return configuration(broker_url, workers=WORKERS, admin="127.0.0.1:0")
+
+
+@pytest.fixture(scope="module")
+def shared(document: dict[str, Any]) -> Iterator[GatewayProcess]:
+    """A gateway whose workers live."""
+    with gateway_process(document) as process:
+        yield process
+        process.assert_no_internal_errors()
+
+
+@pytest.fixture
+def process(document: dict[str, Any]) -> Iterator[GatewayProcess]:
+    """A gateway that a test may do anything to."""
+    with gateway_process(document) as process:
+        yield process
+
+
+async def admin_of(process: GatewayProcess) -> AdminClient:
+    await process.until_logged("admin listening")
+    return AdminClient(process.admin)
+
+
+async def started(process: GatewayProcess) -> list[int]:
+    """The process ids of the workers, once all of them serve."""
+    (line,) = await process.until_logged("workers started")
+    return list(line["pids"])
+
+
+@asynccontextmanager
+async def on_each_worker(process: GatewayProcess) -> AsyncIterator[list[list[StompClient]]]:
+    """Clients that are logged in, by worker: at least one on each."""
+    await started(process)
+    async with AsyncExitStack() as stack:
+        clients: dict[str, StompClient] = {}
+        by_worker: list[list[StompClient]] = [[], []]
+        while not all(by_worker):
+            for _ in range(CLIENTS):
+                client = await stack.enter_async_context(StompClient.logged_in(process.address))
+                clients[client.connected["session"]] = client
+            known = {session: await worker_of(process, session) for session in clients}
+            by_worker = [[clients[session] for session in clients if known[session] == n] for n in range(WORKERS)]
+        yield by_worker
+
+
+async def worker_of(process: GatewayProcess, session: str) -> int:
+    """The number of the worker that serves a session."""
+
+    async def lines() -> list[dict[str, Any]]:
+        return [line for line in process.logged("session started") if line["session"] == session]
+
+    (line,) = await until(lines, bool)
+    return int(line["worker"])
+
+
+def total(samples: dict[tuple[str, frozenset[tuple[str, str]]], float], name: str) -> float:
+    return sum(value for (each, _), value in samples.items() if each == name)
+
+
+async def test_operators_see_one_gateway(shared: GatewayProcess, queue: str) -> None:
+    admin = await admin_of(shared)
+    async with within(), on_each_worker(shared) as by_worker:
+        clients = [client for group in by_worker for client in group]
+        for client in clients:
+            await client.ask("SEND", b"x", destination=f"/queue/{queue}")
+        overview = await admin.json("/api/overview")
+        assert overview["workers"] == WORKERS
+        assert overview["sessions"] == len(clients)
+        assert overview["ready"]
+        page = await admin.json("/api/sessions?page_size=4&page=2")
+        assert page["total"] == len(clients)
+        assert len(page["items"]) == 4
+        whole = (await admin.json("/api/sessions"))["items"]
+        assert whole[4:8] == page["items"]
+        assert [each["connected_at"] for each in whole] == sorted(each["connected_at"] for each in whole)
+        (row,) = (await admin.json(f"/api/destinations?q={queue}"))["items"]
+        assert row["published"] == len(clients)
+        (host,) = (await admin.json("/api/virtual-hosts"))["items"]
+        assert host["sessions"] == len(clients)
+        assert host["published"] == overview["totals"]["messages_published"]
+        (broker,) = host["brokers"]
+        links = await admin.json("/api/links")
+        assert broker["links"] == links["total"] == overview["links"] >= WORKERS
+        samples = await admin.samples()
+        assert total(samples, "stomp_gateway_sessions") == len(clients)
+        assert total(samples, "stomp_gateway_workers") == WORKERS
+        memory = [name for name, _ in samples if name == "stomp_gateway_worker_resident_memory_bytes"]
+        assert len(memory) == WORKERS
+        assert (await admin.json("/readyz"))["ready"]
+
+
+async def test_an_operator_closes_a_session_of_any_worker(shared: GatewayProcess) -> None:
+    admin = await admin_of(shared)
+    async with within(), on_each_worker(shared) as by_worker:
+        for client, *_ in by_worker:
+            session = client.connected["session"]
+            assert (await admin.json(f"/api/sessions/{session}"))["id"] == session
+            assert (await admin.ask(f"/api/sessions/{session}?reason=enough", "DELETE")).status == 204
+            assert await final_error(client) == ("Closed by operator", "enough\n")
+        assert (await admin.ask("/api/sessions/none", "DELETE")).status == 404
+
+
+async def test_a_worker_that_is_killed_ends_its_sessions_only(process: GatewayProcess, queue: str) -> None:
+    admin = await admin_of(process)
+    pids = await started(process)
+    async with within(2 * PATIENCE), on_each_worker(process) as (victims, others):
+        for client in (*victims, *others):
+            await client.ask("SEND", b"x", destination=f"/queue/{queue}")
+        before, shown = await admin.samples(), await admin.json("/api/overview")
+        os.kill(pids[0], signal.SIGKILL)
+        for client in victims:
+            with pytest.raises(ConnectionOverError):
+                await client.receive()
+        for client in others:
+            await client.ask("SEND", b"x", destination=f"/queue/{queue}")
+        await process.until_logged("worker started")
+        after, shown_after = await admin.samples(), await admin.json("/api/overview")
+        for (name, labels), value in before.items():
+            if name.startswith("stomp_gateway") and name.endswith(("_total", "_bucket", "_count", "_sum")):
+                assert after[name, labels] >= value, (name, labels)
+        sent = len(victims) + 2 * len(others)
+        assert total(after, "stomp_gateway_messages_published_total") == sent
+        assert total(after, "stomp_gateway_sessions") == len(others)
+        assert total(after, "stomp_gateway_worker_deaths_total") == 1
+        assert shown_after["totals"]["messages_published"] == sent
+        assert shown["totals"]["messages_published"] == len(victims) + len(others)
+        assert shown_after["workers"] == WORKERS
+        # Its successor serves.
+        async with on_each_worker(process) as (again, _):
+            await again[0].ask("SEND", b"x", destination=f"/queue/{queue}")
+
+
+async def test_a_queue_that_is_exclusive_on_one_worker_is_refused_on_the_other(
+    shared: GatewayProcess, queue: str
+) -> None:
+    async with within(), on_each_worker(shared) as ((owner, *_), (other, *_)):
+        # Not that of the fixture, which deletes its queue while the session may still be ending.
+        mine = f"{queue}-exclusive"
+        headers = {"destination": f"/queue/{mine}", "exclusive": "true", "durable": "false", "auto_delete": "true"}
+        await owner.ask("SUBSCRIBE", id="1", **headers)
+        other.write("SUBSCRIBE", id="1", **headers)
+        assert "RESOURCE_LOCKED" in (await final_error(other)).body
+        owner.write("SEND", b"to the owner", destination=f"/amq/queue/{mine}")
+        await owner.expect("MESSAGE", b"to the owner")
+
+
+async def test_a_client_of_one_worker_gets_what_a_client_of_another_sends(shared: GatewayProcess, queue: str) -> None:
+    async with within(), on_each_worker(shared) as ((one, *_), (other, *_)):
+        await other.ask("SUBSCRIBE", id="t", destination=f"/topic/{queue}")
+        await one.ask("SEND", b"to all", destination=f"/topic/{queue}")
+        await other.expect("MESSAGE", b"to all")
+
+
+async def test_tls_websocket_and_the_proxy_protocol_work_on_each_worker(
+    broker_url: str, tmp_path: Path, queue: str
+) -> None:
+    authority = Authority.make(tmp_path, "authority")
+    certificate, key = authority.sign(tmp_path, "server")
+    tls = {"cert_file": str(certificate), "key_file": str(key)}
+    listeners = [
+        {"tcp": "127.0.0.1:0", "tls": tls},
+        {"websocket": "127.0.0.1:0"},
+        {"tcp": "127.0.0.1:0", "proxy_protocol": True, "tls": tls},
+    ]
+    document = configuration(broker_url, {"loopback_users": []}, workers=WORKERS, listeners=listeners)
+    with gateway_process(document) as process:
+        async with within(2 * PATIENCE):
+            await started(process)
+            lines = process.logged("listening")
+            addresses = dict.fromkeys(listening(process, WORKERS * len(listeners)))
+            assert len(addresses) == len(listeners)
+            assert {line["worker"] for line in lines} == set(range(WORKERS))
+            secure, web, proxied = addresses
+            preface = b"PROXY TCP4 192.0.2.7 192.0.2.8 1000 61613\r\n"
+            served: dict[str, set[int]] = {}
+            while [len(each) for each in served.values()] != [WORKERS] * 3:
+                async with AsyncExitStack() as stack:
+                    context = authority.client()
+                    one = await stack.enter_async_context(StompClient.logged_in(secure, tls=context))
+                    two = await stack.enter_async_context(WebSocketClient.dialled(web))
+                    upgraded = await two.connect()
+                    three = await stack.enter_async_context(
+                        StompClient.logged_in(proxied, preface=preface, tls=context)
+                    )
+                    for client in (one, two, three):
+                        await client.ask("SEND", b"x", destination=f"/queue/{queue}")
+                    for kind, connected in (("tls", one.connected), ("web", upgraded), ("proxy", three.connected)):
+                        served.setdefault(kind, set()).add(await worker_of(process, connected["session"]))
+            peers = {line["peer"] for line in process.logged("session started")}
+            assert "192.0.2.7:1000" in peers
+
+
+async def test_a_reload_answers_once_and_counts_for_all_workers(
+    process: GatewayProcess, document: dict[str, Any]
+) -> None:
+    admin = await admin_of(process)
+    await started(process)
+    closed = {**document, "virtual_hosts": {"/": {}, "new": {"amqp_vhost": "/"}}}
+    async with within(2 * PATIENCE):
+        line = await process.reload(closed)
+        assert line["event"] == "configuration reloaded"
+        assert "virtual host new: new" in line["changes"]
+        assert len(process.logged("configuration reloaded")) == 1
+        served: set[int] = set()
+        while len(served) < WORKERS:
+            async with StompClient.logged_in(process.address, host="new") as client:
+                served.add(await worker_of(process, client.connected["session"]))
+        # What the file may have after a restart only.
+        line = await process.reload({**closed, "workers": 3})
+        assert line["needs_restart"] == ["workers"]
+        line = await process.reload({**closed, "workers": 1, "defaults": {"limits": {"sessions": 5}}})
+        assert line["event"] == "reload refused"
+        line = await process.reload({**closed, "listeners": [{"tcp": "127.0.0.1:0"}, {"tcp": "127.0.0.2:0"}]})
+        assert line["event"] == "reload refused"
+        assert "only by a restart" in line["mistakes"][0]
+        samples = await admin.samples()
+        assert samples["stomp_gateway_reloads_total", frozenset({("result", "refused")})] == 2
+        # A successor begins with the configuration in use, and not with the file.
+        (first, _) = await started(process)
+        os.kill(first, signal.SIGKILL)
+        await process.until_logged("worker started")
+        served.clear()
+        while len(served) < WORKERS:
+            async with StompClient.logged_in(process.address, host="new") as client:
+                served.add(await worker_of(process, client.connected["session"]))
+
+
+async def test_the_journal_has_a_boot_for_each_worker(broker_url: str, tmp_path: Path, queue: str) -> None:
+    journal = {"level": "message", "directory": str(tmp_path / "journal"), "node": "orders"}
+    document = configuration(broker_url, {"journal": journal}, workers=WORKERS)
+    document["defaults"]["journal"] = journal
+    with gateway_process(document) as process:
+        async with within(), on_each_worker(process) as by_worker:
+            for client, *_ in by_worker:
+                await client.ask("SEND", b"x", destination=f"/queue/{queue}")
+        process.terminate()
+        assert await process.exit_code(PATIENCE) == ExitCode.OK
+    contents = contents_of(tmp_path / "journal")
+    assert {boot.node for boot in contents.boots} == {"orders.w0", "orders.w1"}
+    assert all(boot.closed and not boot.missing for boot in contents.boots)
+
+
+async def test_the_service_manager_hears_of_one_process(document: dict[str, Any], tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(PATIENCE)
+        environment = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
+        with gateway_process(document, environment) as process:
+            async with within(2 * PATIENCE), on_each_worker(process) as by_worker:
+                assert await asyncio.to_thread(manager.recv, 4096) == b"READY=1"
+                clients = [client for group in by_worker for client in group]
+                # As systemd does it: to all processes.
+                pids = await started(process)
+                for pid in (*pids, process.pid):
+                    os.kill(pid, signal.SIGTERM)
+                for client in clients:
+                    assert (await final_error(client)).message == "Shutting down"
+                said = await asyncio.to_thread(manager.recv, 4096)
+                assert said == b"STOPPING=1\nSTATUS=Draining %d sessions" % len(clients)
+                assert await process.exit_code(PATIENCE) == ExitCode.OK
+                assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+async def test_workers_drain_when_their_supervisor_is_killed(process: GatewayProcess) -> None:
+    pids = await started(process)
+    async with within(2 * PATIENCE), on_each_worker(process) as by_worker:
+        process.child.kill()
+        for client in (client for group in by_worker for client in group):
+            assert (await final_error(client)).message == "Shutting down"
+        await all_gone(pids)
+
+
+async def test_a_second_signal_ends_all_workers_at_once(document: dict[str, Any]) -> None:
+    """Longer than the test, they would go on as before."""
+    with gateway_process({**document, "drain_delay": 600}) as process:
+        pids = await started(process)
+        async with within(2 * PATIENCE):
+            process.terminate()
+            await process.until_logged("drain announced", WORKERS)
+            process.terminate()
+            assert await process.exit_code(PATIENCE) == -signal.SIGTERM
+            await all_gone(pids)
+
+
+async def all_gone(pids: list[int]) -> None:
+    """Wait until there are no such processes."""
+
+    async def alive() -> list[int]:
+        return [pid for pid in pids if psutil.pid_exists(pid)]
+
+    await until(alive, lambda found: not found)
+
+
+def test_a_worker_that_cannot_start_says_why_and_the_gateway_ends(document: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "a file"
+    file.write_text("")
+    broken = {**document, "defaults": {"journal": {"directory": str(file)}}}
+    with pytest.raises(AssertionError, match="the journal cannot be written to"):
+        GatewayProcess(broken)
