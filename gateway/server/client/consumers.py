@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from functools import partial
+from typing import Final
 
 from gateway.server.broker.broker_errors import NOT_FOUND, LinkDownError, UpstreamError
 from gateway.server.broker.channel import LinkChannel
@@ -13,6 +14,10 @@ from gateway.server.client.login_handler import LoginHandler
 from gateway.server.client.session_queues import SessionQueues
 from gateway.session import ops
 from gateway.session.queues import QueueSpec
+
+# RabbitMQ has one code for a queue that is gone, and for one that comes back with its node, as a stream does after each
+# start of the broker. Only the text tells them apart; with another text, a stream is read once more.
+_NODE_IS_AWAY: Final = "is down or inaccessible"
 
 
 class Consumers:
@@ -105,7 +110,7 @@ class Consumers:
         except UpstreamError as refusal:
             # It has no channel again, and what one delivered that was not good enough will be delivered again.
             operation.subscription.lost()
-            if refusal.code == NOT_FOUND:
+            if refusal.code == NOT_FOUND and _NODE_IS_AWAY not in refusal.text:
                 operation.subscription.queue_gone()
             raise
 

@@ -39,6 +39,13 @@ class Refused(Consumers):
     ("refusal", "goes_on_at"),
     [
         (UpstreamError(NOT_FOUND, "NOT_FOUND - no queue 's' in vhost '/'"), 0),
+        # As RabbitMQ 3.10.8 says it while a stream starts.
+        (
+            UpstreamError(
+                NOT_FOUND, "NOT_FOUND - home node 'a@b' of durable queue 's' in vhost '/' is down or inaccessible"
+            ),
+            7,
+        ),
         (UpstreamError(RESOURCE_LOCKED, "RESOURCE_LOCKED"), 7),
         (LinkDownError(320, "CONNECTION_FORCED"), 7),
     ],

@@ -115,5 +115,6 @@ def test_without_riding_through_it_is_an_error_at_once() -> None:
         refuse(broker)
         await client.say(DECLARES)
         assert b"home node" in client.output
+        assert b"receipt-id:1" in client.output
 
     play(scene, upstream={"ride_through": 0})
