@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 # Everything is collected when there are twice as many blocks of memory as after the last time, and so many more. What
 # lies in circles by then, such as closed links, has at most some 50 MB.
 _MORE: Final = 500_000
+
+# A client that is there is no garbage: that many blocks of memory are its own.
+_OF_CLIENT: Final = 300
 
 # After so many new objects Python collects those, in about a millisecond, and never the older ones by itself.
 _NEW: Final = 2000
@@ -29,9 +32,13 @@ def collect_all() -> None:
 
 
 class GarbageCollection:
-    """Freezes once a second what is not new; ``blocks`` counts the blocks of memory in use."""
+    """Freezes once a second what is not new. ``clients`` are those that are there, in a live view.
 
-    def __init__(self, blocks: Callable[[], int] = sys.getallocatedblocks) -> None:
+    ``blocks`` counts the blocks of memory in use.
+    """
+
+    def __init__(self, clients: Collection[object], blocks: Callable[[], int] = sys.getallocatedblocks) -> None:
+        self._clients = clients
         self._blocks = blocks
         self._most = 0
 
@@ -42,9 +49,12 @@ class GarbageCollection:
 
     def sweep(self) -> None:
         """Called about once a second."""
-        if self._blocks() > self._most:
+        if self._count() > self._most:
             collect_all()
-            self._most = 2 * self._blocks() + _MORE
+            self._most = 2 * max(self._count(), 0) + _MORE
         else:
             _ = gc.collect(0)
         gc.freeze()
+
+    def _count(self) -> int:
+        return self._blocks() - _OF_CLIENT * len(self._clients)

@@ -260,7 +260,10 @@ class Gateway:
 
     def _sweep_clients(self, now: float) -> Iterator[tuple[ClientConnection, Callable[[], None]]]:
         """Ten thousand take 100 ms: others have their turn in between."""
-        for client in tuple(self.clients):
+        remaining = list(self.clients)
+        while remaining:
+            # Not kept: if thousands go meanwhile, each is freed at its end, and not all at the end of this.
+            client = remaining.pop()
             yield client, partial(client.time_passed, now)
         self._is_sweeping = False
 

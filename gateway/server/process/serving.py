@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import signal
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, Protocol
 
 from gateway.config.model import GatewayConfig
@@ -63,7 +63,7 @@ async def serve(config: GatewayConfig, services: Sequence[Service] = (), file: s
             reloading = loop.create_task(reload_on(hanging_up, reloader), name="reload on SIGHUP")
         for service in services:
             await service.start(gateway)
-        collecting = collect_garbage()
+        collecting = collect_garbage(gateway.clients)
         notifier.ready()
         await stopping.wait()
         # A second signal ends the process at once.
@@ -91,9 +91,9 @@ def raise_file_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def collect_garbage() -> PeriodicTimer:
-    """Decide from now on when garbage is collected, until the timer is stopped."""
-    garbage_collection = GarbageCollection()
+def collect_garbage(clients: Collection[object]) -> PeriodicTimer:
+    """Decide from now on when garbage is collected, until the timer is stopped; ``clients`` is a live view."""
+    garbage_collection = GarbageCollection(clients)
     garbage_collection.start()
     return PeriodicTimer(_COLLECTION_INTERVAL, garbage_collection.sweep)
 

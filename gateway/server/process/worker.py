@@ -89,7 +89,7 @@ class Worker:
         await self._answers.start(gateway)
         self._gateway = gateway
         # Kept by the event loop until the process ends.
-        _ = collect_garbage()
+        _ = collect_garbage(gateway.clients)
 
     async def _stop(self) -> int:
         self._stopping.set()

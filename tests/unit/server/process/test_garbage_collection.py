@@ -29,7 +29,7 @@ def only_when_asked() -> Iterator[None]:
 
 
 def test_what_is_new_is_collected_and_what_is_old_is_not_looked_at() -> None:
-    collection = GarbageCollection(lambda: 1000)
+    collection = GarbageCollection((), lambda: 1000)
     collection.start()
     old = _Circle()
     collection.sweep()
@@ -46,7 +46,7 @@ def test_what_is_new_is_collected_and_what_is_old_is_not_looked_at() -> None:
 
 def test_everything_is_collected_when_memory_has_grown_much() -> None:
     blocks = 1000
-    collection = GarbageCollection(lambda: blocks)
+    collection = GarbageCollection((), lambda: blocks)
     collection.sweep()
     old = _Circle()
     collection.sweep()
@@ -64,5 +64,18 @@ def test_everything_is_collected_when_memory_has_grown_much() -> None:
     found = weakref.ref(old)
     del old
     blocks = 2 * blocks + 500_000
+    collection.sweep()
+    assert found() is not None
+
+
+def test_clients_that_are_there_are_no_reason_to_collect_everything() -> None:
+    clients: list[int] = []
+    collection = GarbageCollection(clients, lambda: 1000 + 300 * len(clients))
+    collection.start()
+    old = _Circle()
+    collection.sweep()
+    found = weakref.ref(old)
+    del old
+    clients += range(10_000)
     collection.sweep()
     assert found() is not None
