@@ -25,6 +25,9 @@ NOT_FOUND: Final = 404
 RESOURCE_LOCKED: Final = 405
 """Reply code for an exclusive queue of another connection."""
 
+PRECONDITION_FAILED: Final = 406
+"""Reply code for a queue with other properties, bad arguments, or a stream without a replica on its node."""
+
 INTERNAL_ERROR: Final = 541
 """Reply code for a fault of the broker."""
 

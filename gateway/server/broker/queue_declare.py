@@ -13,15 +13,19 @@ from typing import Final
 
 import structlog
 
-from gateway.server.broker.broker_errors import NOT_FOUND, RESOURCE_LOCKED, LinkDownError, UpstreamError
+from gateway.server.broker.broker_errors import (
+    NOT_FOUND,
+    PRECONDITION_FAILED,
+    RESOURCE_LOCKED,
+    LinkDownError,
+    UpstreamError,
+)
 from gateway.server.broker.channel import LinkChannel
 from gateway.server.broker.link import Link, LinkUser
 from gateway.session.queues import QueueSpec
 from gateway.session.subscription import Subscription
 
 log = structlog.get_logger("gateway.session")
-
-_PRECONDITION_FAILED: Final = 406
 
 # The names that the broker chooses begin with this; clients may not declare such a queue.
 _CHOSEN_BY_BROKER: Final = "amq."
@@ -229,7 +233,7 @@ async def declare_or_accept(
             await declare(channel)
     except UpstreamError as refusal:
         # The broker has the same code for an argument that no queue may have: then there is no queue.
-        if refusal.code != _PRECONDITION_FAILED or not await _exists(queue.name, link):
+        if refusal.code != PRECONDITION_FAILED or not await _exists(queue.name, link):
             raise
         return refusal
     return None

@@ -12,11 +12,13 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol
 
+from gateway.amqp.codec import CONSUME
 from gateway.server.broker.broker_errors import (
     CONNECTION_FORCED,
     INTERNAL_ERROR,
     NOT_ALLOWED,
     NOT_FOUND,
+    PRECONDITION_FAILED,
     RESOURCE_LOCKED,
     LinkDownError,
     UpstreamError,
@@ -38,6 +40,11 @@ _PASSING: Final = frozenset((CONNECTION_FORCED, INTERNAL_ERROR, NOT_ALLOWED, NOT
 # How often a session in its turn looks whether all is answered, and the seconds between two looks.
 _LOOKS: Final = 200
 _BETWEEN_LOOKS: Final = 0.005
+
+
+def _passes(refusal: UpstreamError) -> bool:
+    """Whether a refusal may pass. What was consumed before is well-formed: 406 is a stream that starts."""
+    return refusal.code in _PASSING or (refusal.code == PRECONDITION_FAILED and refusal.method == CONSUME)
 
 
 class _Restorer(Protocol):
@@ -146,7 +153,7 @@ class Recovery:
                     raise
             except UpstreamError as refusal:
                 self._is_down = False
-                if refusal.code not in _PASSING:
+                if not _passes(refusal):
                     return ops.RecoveryFailed(refusal.code, refusal.text)
             else:
                 return ops.Recovered(tuple(subscribed.values()), publisher)

@@ -113,7 +113,7 @@ def test_without_riding_through_it_is_an_error_at_once() -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
         client.is_unsettled = True
         refuse(broker)
-        await client.say(DECLARES)
+        await client.say(CONSUMES)
         assert b"home node" in client.output
         assert b"receipt-id:1" in client.output
 

@@ -101,6 +101,15 @@ async def test_what_passes_is_waited_for_and_what_is_back_stays_back(code: int) 
     assert [each.queue_name for each in event.subscribed] == ["a", "b", "c"]
 
 
+async def test_a_stream_without_a_replica_is_waited_for() -> None:
+    bridge = Bridge("a")
+    bridge.failures["a"] = [UpstreamError(406, "no replica on the local node", 60 << 16 | 20)]
+    assert isinstance(await Recovery(bridge).run(bridge.what_is_lost(), FOREVER), ops.Recovered)
+    bridge = Bridge("a")
+    bridge.failures["a"] = [UpstreamError(406, "another queue type", 50 << 16 | 10)]
+    assert await Recovery(bridge).run(bridge.what_is_lost(), FOREVER) == ops.RecoveryFailed(406, "another queue type")
+
+
 async def test_a_link_that_is_lost_again_is_waited_for() -> None:
     bridge = Bridge("a", publishing=True)
     bridge.failures["publisher"] = [LinkDownError(320, "lost again")]
