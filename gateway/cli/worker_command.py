@@ -6,8 +6,6 @@ import signal
 import socket
 import sys
 
-from structlog.contextvars import bind_contextvars
-
 from gateway.admin.worker_answers import WorkerAnswers
 from gateway.cli.commands import run_coroutine
 from gateway.server.process.worker import SUPERVISED, Worker
@@ -22,7 +20,6 @@ def main() -> None:
     for each in SUPERVISED:
         signal.signal(each, signal.SIG_IGN)
     descriptor, number = map(int, sys.argv[1:])
-    bind_contextvars(worker=number)
     run_coroutine(_run(number, socket.socket(fileno=descriptor)))
 
 

@@ -72,6 +72,7 @@ class Gateway:
 
     def __init__(self, config: GatewayConfig, worker: int | None = None, bind: Bind | None = None) -> None:
         self.config = config
+        self._worker = worker
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._deadline_timer: PeriodicTimer | None = None
@@ -203,7 +204,7 @@ class Gateway:
             journal.discard()
             raise
         if config.logging != self.config.logging:
-            configure_logs(config.logging)
+            configure_logs(config.logging, worker=self._worker)
         self.config = config
         restart = self.journal.use(journal)
         self._flush_journal()

@@ -32,13 +32,16 @@ _MUST_BE_QUOTED: Final = re.compile("[ \t=\r\n\"']")
 _UNUSUAL: Final = frozenset(("exception", "stack", "exc_info", "logger", "logger_name", ""))
 
 
-def configure_logs(settings: Logging, stream: TextIO | None = None) -> None:
-    """Send all log lines of this process to one stream, by default standard error. May be called again."""
+def configure_logs(settings: Logging, stream: TextIO | None = None, worker: int | None = None) -> None:
+    """Send all log lines of this process to one stream, by default standard error. May be called again.
+
+    With several workers each line tells the number of the one that wrote it.
+    """
     out = sys.stderr if stream is None else stream
     level = logging.getLevelNamesMapping()[settings.level.upper()]
     handler = logging.StreamHandler(out)
     renderer = _renderer(settings, out)
-    common: list[Processor] = [_complete, _safe]
+    common: list[Processor] = [_complete, _safe] if worker is None else [partial(_by_worker, worker), _complete, _safe]
     lines = _Lines(handler, out)
     structlog.configure(
         processors=[*common, renderer],
@@ -84,6 +87,11 @@ class _Lines:
 
     # structlog calls the method that has the level's name.
     debug = warning = error = critical = info
+
+
+def _by_worker(worker: int, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    event["worker"] = worker
+    return event
 
 
 def _renderer(settings: Logging, out: TextIO) -> Processor:

@@ -82,7 +82,7 @@ class Worker:
         return await (self._answers.answer(name, arguments) if own is None else own(*arguments))
 
     async def _start(self, config: GatewayConfig, handed: Handed) -> None:
-        configure_logs(config.logging)
+        configure_logs(config.logging, worker=self._number)
         gateway = Gateway(config, self._number, InheritedSockets(handed).bind)
         asyncio.get_running_loop().set_exception_handler(gateway.log_limits.unhandled)
         await gateway.start()
