@@ -6,9 +6,7 @@ A SEND is published at once where everything it needs is there. Otherwise it ask
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import replace
-from itertools import accumulate
 from typing import Final
 
 from gateway.amqp.codec import Publication
@@ -68,7 +66,10 @@ class Publisher:
         if not output:
             return b""
         if at_most is not None and len(output) > _FEW:
-            count = bisect_left(list(accumulate(map(len, output))), at_most) + 1
+            count = size = 0
+            while size < at_most and count < len(output):
+                size += len(output[count])
+                count += 1
             taken = b"".join(output[:count])
             del output[:count]
             return taken

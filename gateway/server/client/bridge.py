@@ -103,6 +103,8 @@ class Bridge:
             if isinstance(operation, ops.Login) and (event := self._login.log_in_at_once(operation)) is not None:
                 self._answer(operation, event)
                 self._callbacks.advance_rest()
+                if self._is_forgotten:
+                    return
                 continue
             task = self._spawn(self._carry_out(operation, tuple(self._tasks)), name=f"stomp-operation {self._client}")
             self._tasks.add(task)
@@ -116,7 +118,8 @@ class Bridge:
 
     def advance(self) -> None:
         """The session may go on."""
-        self._callbacks.advance()
+        if not self._is_forgotten:
+            self._callbacks.advance()
 
     # The client.
 
@@ -172,6 +175,8 @@ class Bridge:
                 return await self._recovery.run(operation, self._session.settings.upstream.ride_through)
             return await self._perform(operation)
         except LinkDownError as down:
+            # It lives as long as its link, and its traceback would keep the session.
+            down.__traceback__ = None
             return ops.OperationInterrupted(down.code, down.text)
         except UpstreamError as refusal:
             refused = refusal.method
@@ -228,7 +233,7 @@ class Bridge:
         try:
             await work
         except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
-            self._callbacks.failed(error)
+            self.failed(error)
 
     # Events of the broker.
 

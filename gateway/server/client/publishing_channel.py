@@ -32,7 +32,10 @@ _REPLACED_FOR: Final = 5.0
 class PublishingChannel:
     """Opened when the session first publishes, and replaced when it is lost, or when the broker takes nothing on it."""
 
-    __slots__ = ("_channel", "_has_rest", "_is_window_full", "_login", "_owner", "_queues", "_replaced_at", "_session")
+    __slots__ = (
+        "_channel", "_has_rest", "_is_scheduled", "_is_window_full", "_login", "_owner", "_queues", "_replaced_at",
+        "_session",
+    )  # fmt: skip
 
     def __init__(self, session: Session, owner: ChannelsOwner, login: LoginHandler, queues: SessionQueues) -> None:
         self._session = session
@@ -42,7 +45,7 @@ class PublishingChannel:
         self._channel: LinkChannel | None = None
         self._is_window_full = False
         # Not everything that the session publishes was written.
-        self._has_rest = False
+        self._has_rest = self._is_scheduled = False
         self._replaced_at = float("-inf")
 
     @property
@@ -67,17 +70,24 @@ class PublishingChannel:
         channel = self._channel
         if channel is None or (self._has_rest and (self._is_window_full or channel.link.paused)):
             return
+        session = self._session
+        # In pieces only during a COMMIT: its session asks for no operation meanwhile, which would overtake the rest.
         # Taken before the write, because a full link may lead back here.
-        publishes = self._session.take_publishes(_PIECE)
+        publishes = session.take_publishes(_PIECE if Hold.COMMIT in session.holds else None)
         if publishes:
-            self._has_rest = self._session.has_publishes
+            self._has_rest = session.has_publishes
             channel.write(publishes)
             window = channel.link.window
             if window is not None:
                 window.published(self._owner, len(publishes))
-            if self._has_rest and not self._is_window_full and not channel.link.paused:
-                # Others write between the pieces of a large COMMIT.
-                asyncio.get_running_loop().call_soon(guarded, self._owner, self._owner.advance)
+            if self._has_rest and not self._is_scheduled and not self._is_window_full and not channel.link.paused:
+                # Others write between the pieces.
+                self._is_scheduled = True
+                asyncio.get_running_loop().call_soon(self._write_more)
+
+    def _write_more(self) -> None:
+        self._is_scheduled = False
+        guarded(self._owner, self._owner.advance)
 
     async def prepare(self, operation: ops.PreparePublisher) -> ops.PublisherPrepared:
         """Open the channel if there is none, declare a queue, switch confirms on."""

@@ -146,6 +146,8 @@ class Recovery:
                 async with links.restoring:
                     publisher = await self._restore(subscribed)
             except LinkDownError as down:
+                # It lives as long as its link, and its traceback would keep the session.
+                down.__traceback__ = None
                 self.turn.lost(down.code)
             except asyncio.CancelledError:
                 # A dial that others wait for, too, was given up.

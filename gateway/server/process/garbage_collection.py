@@ -2,8 +2,8 @@
 
 A collection stops the event loop: with 1,500 sessions for 100 ms and more. Python's own rule collects everything each
 time when a quarter more objects live than before, so in the middle of a flood of logins. Here it looks only at what is
-new: whatever has lived for a second is frozen. Its reference count still frees it. Sessions are in no circle (see
-`Session.forget`), so there is little that only a collection could free.
+new: once a second what has outlived a collection is frozen. Its reference count still frees it. Sessions are in no
+circle (see `Session.forget`), so there is little that only a collection could free.
 """
 
 from __future__ import annotations
@@ -51,10 +51,14 @@ class GarbageCollection:
         """Called about once a second."""
         if self._count() > self._most:
             collect_all()
-            self._most = 2 * max(self._count(), 0) + _MORE
+            self._most = self._twice()
         else:
+            self._most = min(self._most, self._twice())
             _ = gc.collect(0)
         gc.freeze()
+
+    def _twice(self) -> int:
+        return 2 * max(self._count(), 0) + _MORE
 
     def _count(self) -> int:
         return self._blocks() - _OF_CLIENT * len(self._clients)

@@ -253,20 +253,23 @@ class Gateway:
             guarded(self, self.stats.minute_passed)
         if not self._is_sweeping:
             self._is_sweeping = True
-            self._context.paced.do_each(self._sweep_clients(now))
+            self._context.paced.do_each(self._sweep_clients())
         guarded(self, self.limits.forget_idle)
         guarded(self, self.pool.drain.sweep)
         guarded(self, self.pool.close_idle)
         guarded(self, self._memory.sweep)
 
-    def _sweep_clients(self, now: float) -> Iterator[tuple[ClientConnection, Callable[[], None]]]:
+    def _sweep_clients(self) -> Iterator[tuple[ClientConnection, Callable[[], None]]]:
         """Ten thousand take 100 ms: others have their turn in between."""
         remaining = list(self.clients)
         while remaining:
             # Not kept: if thousands go meanwhile, each is freed at its end, and not all at the end of this.
             client = remaining.pop()
-            yield client, partial(client.time_passed, now)
+            yield client, partial(self._time_passed, client)
         self._is_sweeping = False
+
+    def _time_passed(self, client: ClientConnection) -> None:
+        client.time_passed(self._loop.time())
 
     def failed(self, error: Exception) -> None:
         """A fault in work that belongs to no session: it is logged, and done again the next time."""

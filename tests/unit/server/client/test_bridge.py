@@ -379,3 +379,16 @@ def test_the_rest_of_a_large_commit_is_written_before_the_session_ends() -> None
         assert broker.methods.count("Basic.Publish") == 2001
 
     play(scene)
+
+
+def test_no_plain_message_is_left_behind_the_switch_to_confirms() -> None:
+    """The broker would count it among those that it confirms."""
+
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        await client.say("SEND\ndestination:/topic/t\n\n")
+        plain = [f"SEND\ndestination:/topic/t\n\n{'x' * 200}" for _ in range(1000)]
+        await client.say(*plain, "SEND\ndestination:/topic/t\nreceipt:r\n\n", seconds=5)
+        switch = broker.methods.index("Confirm.Select")
+        assert broker.methods[switch:].count("Basic.Publish") == client.session.confirms.last_sequence == 1
+
+    play(scene, confirms="on_receipt")
