@@ -189,6 +189,11 @@ class Session:
         return self._context.operation
 
     @property
+    def has_frame(self) -> bool:
+        """Whether a frame that the decoder has handed out waits to be carried out."""
+        return self._context.pending.has_frame
+
+    @property
     def open_transactions(self) -> int:
         """Transactions that are open."""
         return len(self._context.transactions)

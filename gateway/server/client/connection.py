@@ -311,9 +311,14 @@ class ClientConnection(StompProtocol):
             (paced.do if at_once else paced.later)(self, self._paced_turn)
 
     def advance_rest(self) -> None:
-        """The same if bytes of the client wait, during an advance that has carried out what was before them."""
-        if self._decoder.buffered:
+        """The same if something of the client waits, during an advance that has carried out what was before it."""
+        if self._has_rest:
             self.advance_paced()
+
+    @property
+    def _has_rest(self) -> bool:
+        """Whether something that the client has sent may not be carried out yet."""
+        return bool(self._decoder.buffered) or self.session.has_frame
 
     def _paced_turn(self) -> None:
         self._is_queued = False
@@ -351,7 +356,7 @@ class ClientConnection(StompProtocol):
         session = self.session
         if not self._has_ended or not session.wants_read or session.operation is not None:
             return False
-        if session.reached_turn_limit or self._waits_for_turn:
+        if session.reached_turn_limit or self._waits_for_turn or (self._is_queued and self._has_rest):
             return False
         return self._is_lost or not session.confirms.owes_receipts
 
