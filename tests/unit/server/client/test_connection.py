@@ -16,8 +16,12 @@ import structlog
 
 from gateway.config.loader import parse
 from gateway.config.model import GatewayConfig, Logging
+from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CertificateUnreadableError, CloseReason, StompError
 from gateway.journal.journal import Journal
+from gateway.server.broker.connector import Credentials
+from gateway.server.broker.dialer import Dialer
+from gateway.server.broker.link import Link
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.client.bridge import Bridge
 from gateway.server.client.client_log import ClientLog
@@ -34,6 +38,7 @@ from gateway.server.tls_contexts import TlsContexts
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.subscription import Subscription
 from tests.support.deadline import PATIENCE, until, within
+from tests.support.scripted_broker import ScriptedBroker
 from tests.support.stomp_client import StompClient, encoded
 
 TLS = b"\x16\x03\x01\x02\0\1\0\1"
@@ -56,6 +61,9 @@ class Wire(asyncio.Transport):
         super().__init__({"peername": ("10.1.1.1", 1000)})
         self.written = b""
         self.reading: list[bool] = []
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Nothing waits here."""
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
         self.written += data
@@ -88,6 +96,7 @@ class Connections:
     paced: PacedWork = field(default_factory=lambda: PacedWork(Clock()))
     turns: PacedWork = field(default_factory=lambda: PacedWork(Clock()))
     logging: Logging = field(default_factory=Logging)
+    virtual_host: VirtualHost | None = None
 
     def __post_init__(self) -> None:
         self.listener = parse("listeners: [{tcp: '127.0.0.1:0', login_timeout: 10s}]", environment={}).listeners[0]
@@ -96,7 +105,7 @@ class Connections:
         stats, journal = GatewayStats(("/",)), Journal(GatewayConfig())
         self._context = ServerContext(
             server=b"gateway",
-            find_virtual_host=lambda _: None,
+            find_virtual_host=lambda _: self.virtual_host,
             pool=LinkPool(self.clock, self._spawn, journal, stats, "node", TlsContexts(), log_limits, self.paced),
             clock=self.clock,
             spawn=self._spawn,
@@ -501,3 +510,35 @@ async def test_what_a_client_has_sent_is_freed_at_its_end_without_a_search_for_g
     # Of the buffer alone there were 45 kB.
     assert before - after > 45_000
     client.connection_lost(None)
+
+
+@pytest.mark.parametrize("way", ["eof", "lost"])
+async def test_what_came_with_a_login_is_carried_out_although_the_client_has_gone(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker is asked about the first login only. Then others have used up the time of the round."""
+    broker, virtual_host = ScriptedBroker(), VirtualHost.model_validate({"name": "/", "loopback_users": []})
+
+    async def open_link(*more: object, patiently: bool) -> Link:
+        return await broker.open_link(virtual_host, Credentials("guest", "guest"), "login")
+
+    monkeypatch.setattr(Dialer, "open_link", open_link)
+    paced = BusyRounds()
+    clock = Clock(asyncio.get_running_loop().time())
+    connections = Connections(clock=clock, paced=paced, virtual_host=virtual_host)
+    for _ in range(2):
+        client, _ = connections.accept(connections.clock.now)
+        client.data_received(encoded("CONNECT", accept_version="1.2", login="guest", passcode="guest"))
+        client.data_received(encoded("BEGIN", transaction="t"))
+        if way == "eof":
+            client.eof_received()
+        else:
+            client.connection_lost(None)
+        for _ in range(20):
+            paced.next_round()
+            await asyncio.sleep(0)
+        assert client.is_closed
+        assert client.session.traffic.commands == {b"CONNECT": 1, b"BEGIN": 1}
+        assert client.session.login == b"guest"
+        if way == "eof":
+            client.connection_lost(None)
