@@ -186,7 +186,7 @@ class ClientConnection(StompProtocol):
             implicit_connect=self._listener.implicit_connect,
         )
         self.session.set_client(facts, observe=self.stats.started)
-        context, client = self._context, str(peer)
+        context, client = self._context, self.stats.peer
         identity = self.session.identity.decode()
         login_until = self._accepted.accepted_at + self._listener.login_timeout
         self._login = LoginHandler(
