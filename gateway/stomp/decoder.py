@@ -323,7 +323,7 @@ class Decoder:
         command = _command(lines[0])
         headers: dict[bytes, bytes] = {}
         is_bounded = len(block) <= limits.header and len(lines) <= limits.headers + 1
-        # Most blocks: nothing in them is escaped, and no limit can be reached. Of a repeated name the first value counts.
+        # As most are: nothing in it is escaped, and no limit is reached. Of a repeated name the first value counts.
         is_plain = is_bounded and b"\\" not in block and b"\r" not in block
         for line in lines[1:]:
             name, colon, value = line.partition(b":") if is_plain else (b"", b"", b"")
