@@ -190,9 +190,7 @@ class LinkPool:
 
     def _is_cached(self, shared: _SharedLogin, seconds: float) -> bool:
         age = self._clock() - shared.accepted_at
-        # Links that drain may be to brokers that are not asked any more.
-        is_connected = any(not link.is_draining for link in shared.links.all)
-        return shared.accepted_at >= 0 and age < seconds and is_connected
+        return shared.accepted_at >= 0 and age < seconds and shared.links.is_open
 
     async def _check(self, shared: _SharedLogin) -> None:
         """Ask the broker, once for all sessions that log in with the same credentials at the same moment."""

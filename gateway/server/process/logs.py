@@ -124,7 +124,7 @@ def _complete(logger: WrappedLogger, method: str, event: EventDict) -> EventDict
 
 def _safe(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     """Blank credentials in URLs, and escape what is not printable. Most lines have neither."""
-    texts = "".join([value for value in event.values() if isinstance(value, str)])
+    texts = "".join(map(str, event.values()))
     if "://" not in texts and texts.isprintable():
         return event
     for key, value in event.items():
