@@ -147,6 +147,40 @@ async def test_a_client_behind_a_proxy_that_does_not_name_it_is_not_local(header
     assert (accepted.peer.host, accepted.peer.is_local) == ("127.0.0.1", False)
 
 
+async def test_a_fault_in_the_beginning_of_one_connection_does_not_end_the_listener() -> None:
+    factory, reported = WelcomeFactory(), []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context["exception"]))
+    begin, fault = factory.connect, RuntimeError("a fault")
+
+    def connect(accepted: AcceptedConnection) -> asyncio.Protocol:
+        if not reported:
+            raise fault
+        return begin(accepted)
+
+    factory.connect = connect  # type: ignore[method-assign]
+    async with opened(factory, proxied=False) as listener:
+        assert await visit(listener.addresses[0], b"") == b""
+        assert listener.connections == 0
+        assert await visit(listener.addresses[0], b"") == WELCOME
+    assert reported == [fault]
+
+
+async def test_a_listener_that_closes_drops_what_is_just_beginning() -> None:
+    factory, close = SilentFactory(), []
+    begin = factory.connect
+
+    def connect(accepted: AcceptedConnection) -> asyncio.Protocol:
+        # The connection is accepted, and has no transport yet.
+        close.pop()()
+        return begin(accepted)
+
+    factory.connect = connect  # type: ignore[method-assign]
+    async with opened(factory, proxied=False) as listener:
+        close.append(listener.close)
+        assert await visit(listener.addresses[0], b"") == b""
+        assert listener.connections == 0
+
+
 async def test_a_connection_that_is_reset_before_it_is_accepted_has_an_address() -> None:
     factory = WelcomeFactory()
     async with opened(factory) as listener:
