@@ -10,7 +10,7 @@ import socket
 import ssl
 import struct
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import pytest
@@ -166,8 +166,9 @@ async def test_a_fault_in_the_beginning_of_one_connection_does_not_end_the_liste
 
 
 async def test_a_listener_that_closes_drops_what_is_just_beginning() -> None:
-    factory, close = SilentFactory(), []
+    factory = SilentFactory()
     begin = factory.connect
+    close: list[Callable[[], None]] = []
 
     def connect(accepted: AcceptedConnection) -> asyncio.Protocol:
         # The connection is accepted, and has no transport yet.
