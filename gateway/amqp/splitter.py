@@ -284,7 +284,8 @@ class Splitter:
             if end - at != _CONFIRM_SIZE + FRAME_OVERHEAD:
                 raise CodecError("a confirm has not the size of its fields")
             tag, bits = _tag_and_flag(data, at + 11)
-            self._answered(sink.owner)
+            self.touched.add(sink.owner)
+            self.answered.add(sink.owner)
             try:
                 sink.confirm(tag, bits & 1 == 1, method == ACK)
             except Exception as error:  # noqa: BLE001 - it belongs to one session, and not to the link
@@ -409,7 +410,8 @@ class Splitter:
         if kind == HEADER and missing < 0:
             missing = _body_size(data, at, end)
             properties = data[at + _CONTENT_START : end - 1]
-            self._answered(sink.owner)
+            self.touched.add(sink.owner)
+            self.answered.add(sink.owner)
             try:
                 sink.returned(replace(returned, properties=properties, size=missing))
             except Exception as error:  # noqa: BLE001 - it belongs to one session, and not to the link
@@ -424,10 +426,6 @@ class Splitter:
             self._returns[channel] = (returned, missing)
         else:
             del self._returns[channel]
-
-    def _answered(self, owner: object) -> None:
-        self.touched.add(owner)
-        self.answered.add(owner)
 
     def _failed(self, sink: Sink, error: Exception) -> None:
         """A sink has raised: note it for the caller, and drop what else comes for the channel."""
