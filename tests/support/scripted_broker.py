@@ -111,7 +111,7 @@ class ScriptedBroker:
             link.batch_done()
 
     @staticmethod
-    async def _close(link: Link) -> None:
+    async def _close(link: Link, _: object) -> None:
         link.connection_lost(None, by_broker=False)
 
     def lose(self, *links: Link) -> None:
