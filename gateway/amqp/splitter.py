@@ -109,10 +109,7 @@ def _drop(*data: object) -> None:
 
 @dataclass(slots=True, eq=False)
 class Sink:
-    """Where the data of one channel goes. Its ``owner`` enters ``Splitter.touched`` when there is some.
-
-    For a confirm or a returned message it enters ``Splitter.answered``, too.
-    """
+    """Where the data of one channel goes. Its ``owner`` enters ``Splitter.touched`` when there is some."""
 
     deliver: Deliver
     confirm: Confirm
@@ -160,8 +157,7 @@ class Splitter:
     """
 
     __slots__ = (
-        "_messages", "_missing", "_repeats", "_rest", "_returns", "_watch", "answered", "failures", "frame_max",
-        "sinks", "touched",
+        "_messages", "_missing", "_repeats", "_rest", "_returns", "_watch", "failures", "frame_max", "sinks", "touched",
     )  # fmt: skip
 
     def __init__(self, watch: Watch) -> None:
@@ -169,7 +165,6 @@ class Splitter:
         self.frame_max = _LARGEST_FIRST_FRAME
         self.sinks: dict[int, Sink] = {}
         self.touched: set[object] = set()
-        self.answered: set[object] = set()
         self.failures: list[tuple[object, Exception]] = []
         self._messages: dict[int, _Message] = {}
         # At most one for each sink.
@@ -200,8 +195,7 @@ class Splitter:
 
         Returns:
             The frames that neither a sink nor ``watch`` took, whole, in order. Owners of sinks that got something
-            are in ``touched``, those that got more than deliveries in ``answered``, too, and owners of sinks that
-            raised in ``failures``. The caller empties all three.
+            are in ``touched``, and owners of sinks that raised in ``failures``, too. The caller empties both.
 
         Raises:
             CodecError: when the bytes are not AMQP frames, or the frames of a message come in an impossible order.
@@ -285,7 +279,6 @@ class Splitter:
                 raise CodecError("a confirm has not the size of its fields")
             tag, bits = _tag_and_flag(data, at + 11)
             self.touched.add(sink.owner)
-            self.answered.add(sink.owner)
             try:
                 sink.confirm(tag, bits & 1 == 1, method == ACK)
             except Exception as error:  # noqa: BLE001 - it belongs to one session, and not to the link
@@ -411,7 +404,6 @@ class Splitter:
             missing = _body_size(data, at, end)
             properties = data[at + _CONTENT_START : end - 1]
             self.touched.add(sink.owner)
-            self.answered.add(sink.owner)
             try:
                 sink.returned(replace(returned, properties=properties, size=missing))
             except Exception as error:  # noqa: BLE001 - it belongs to one session, and not to the link
