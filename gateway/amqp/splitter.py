@@ -207,8 +207,11 @@ class Splitter:
                 return b""
             data = b"".join(self._rest)
             self._rest = []
+        at = self._deliver_repeats(data, 0)
+        if at == len(data):
+            return b""
         try:
-            at, others = self._split(data)
+            at, others = self._split(data, at)
         except (IndexError, struct.error) as error:
             # The sinks' own errors are caught where they are called.
             raise CodecError(_ENDS_EARLY) from error
@@ -216,10 +219,10 @@ class Splitter:
             self._rest.append(data[at:])
         return b"".join(others)
 
-    def _split(self, data: bytes) -> tuple[int, list[bytes]]:
-        """Handle the whole frames; the position behind them, and the frames that pass."""
+    def _split(self, data: bytes, at: int) -> tuple[int, list[bytes]]:
+        """Handle the whole frames from a position on; the position behind them, and the frames that pass."""
         size = len(data)
-        at = passed = self._deliver_repeats(data, 0)
+        passed = at
         others: list[bytes] = []
         find_sink, touched = self.sinks.get, self.touched
         while at + FRAME_OVERHEAD <= size:

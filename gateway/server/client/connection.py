@@ -359,7 +359,6 @@ class ClientConnection(StompProtocol):
     def _flush(self) -> None:
         # The client's settlements reach the broker before their receipts reach the client.
         self._bridge.flush()
-        self._log.errors()
         self._write_output()
 
     def flush_batch(self) -> None:
@@ -372,15 +371,18 @@ class ClientConnection(StompProtocol):
             self.advance()
             return
         try:
-            self._log.errors()
             self._write_output()
-            self._read_or_pause()
+            if self.session.holds:
+                self._read_or_pause()
+            else:
+                self.stats.batch_done()
         except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
             self.failed(error)
 
     def _write_output(self) -> None:
         session, output = self.session, self._output
         if session.output:
+            self._log.errors()
             if self._is_lost:
                 session.output.clear()
             else:
