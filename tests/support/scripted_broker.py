@@ -190,6 +190,10 @@ class BridgedClient:
         self.advances += 1
         self.session.run(self._decoder)
         self.bridge.flush()
+        self.write_deliveries()
+
+    def write_deliveries(self) -> None:
+        """Write what the session says."""
         self.output += b"".join(self.session.output)
         self.session.output.clear()
 

@@ -43,6 +43,8 @@ class _BridgeCallbacks(Protocol):
 
     def advance(self) -> None: ...
 
+    def write_deliveries(self) -> None: ...
+
     def advance_paced(self) -> None: ...
 
     def advance_rest(self) -> None: ...
@@ -113,8 +115,12 @@ class Bridge:
             self._leaving.look()
 
     def flush_batch(self) -> None:
-        """The session got the data of one read from the broker."""
+        """The session got the data of one read from the broker. HOT: once per such read."""
         self._callbacks.advance()
+
+    def flush_deliveries(self) -> None:
+        """The same, if it was nothing but deliveries. HOT: once per such read."""
+        self._callbacks.write_deliveries()
 
     def advance(self) -> None:
         """The session may go on."""

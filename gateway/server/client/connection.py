@@ -361,21 +361,39 @@ class ClientConnection(StompProtocol):
         return self._is_lost or not session.confirms.owes_receipts
 
     def _flush(self) -> None:
-        session = self.session
         # The client's settlements reach the broker before their receipts reach the client.
         self._bridge.flush()
         self._log.errors()
+        self._write_output()
+
+    def write_deliveries(self) -> None:
+        """Write what the broker has delivered. HOT: once per read that brought nothing else for the session.
+
+        Deliveries alone ask the broker for nothing and release no hold, so this is less than `advance`.
+        """
+        try:
+            if self._is_closed:
+                self.session.output.clear()
+            else:
+                self._write_output()
+                if self.session.holds:
+                    self._read_or_pause()
+        except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
+            self.failed(error)
+
+    def _write_output(self) -> None:
+        session, output = self.session, self._output
         if session.output:
             if self._is_lost:
                 session.output.clear()
             else:
                 self._heartbeats.has_sent = True
-                self.stats.bytes_out += self._output.write(session.output)
-            if self._output.must_drop:
+                self.stats.bytes_out += output.write(session.output)
+            if output.must_drop:
                 self._bridge.drop_deliveries()
                 # The client is not read either, because the answers to its frames would accumulate.
                 session.hold(Hold.CLIENT_WRITE)
-        if session.has_auto_acks and self._output.is_writable and not self._is_lost:
+        if session.has_auto_acks and output.is_writable and not self._is_lost:
             if session.take_urgency():
                 # Not at once: the loop hands bytes to the kernel after this round of callbacks.
                 asyncio.get_running_loop().call_soon(guarded, self, self.settle)
