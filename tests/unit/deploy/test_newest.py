@@ -104,15 +104,21 @@ def test_without_root_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch, mach
         machine.provide()
 
 
-def test_broker_newest_is_never_replaced_by_another_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def no_newest(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_say: object) -> None:
         raise LocalError("no newest here")
 
     monkeypatch.setattr(newest, "provide", refuse)
+
+
+@pytest.mark.usefixtures("no_newest")
+def test_broker_newest_is_never_replaced_by_another_broker() -> None:
     with pytest.raises(LocalError, match=r"^no newest here$"), running(order=FOR_TESTS, environ={"BROKER": "newest"}):
         pass
 
 
+@pytest.mark.usefixtures("no_newest")
 def test_another_broker_than_newest_is_a_mistake() -> None:
     with (
         pytest.raises(LocalError, match="BROKER is 'latest', and may only be `newest`"),
