@@ -429,7 +429,7 @@ class Session:
     def take_publishes(self, at_most: int | None = None) -> bytes:
         """The AMQP frames for the publishing channel since the last call.
 
-        ``at_most`` is in bytes: of many messages those that begin behind it are left for the next call.
+        ``at_most`` is in bytes: the messages of a COMMIT that begin behind it are left for the next call.
         """
         return self._publisher.take_output(at_most)
 

@@ -361,13 +361,21 @@ class Decoder:
 
     def _read_block(self, block: bytes) -> HeaderBlock:
         # What is beyond the limit is not even split: it may be a million lines.
-        lines = block.split(b"\n", self.limits.lines + 1)
-        if len(lines) > self.limits.lines + 1:
+        limits = self.limits
+        lines = block.split(b"\n", limits.lines + 1)
+        if len(lines) > limits.lines + 1:
             raise self._too_many_lines()
         command = _command(lines[0])
         headers: dict[bytes, bytes] = {}
+        is_bounded = len(block) <= limits.header and len(lines) <= limits.headers + 1
+        # As most are: nothing in it is escaped, and no limit is reached. Of a repeated name the first value counts.
+        is_plain = is_bounded and b"\\" not in block and b"\r" not in block
         for line in lines[1:]:
-            self._read_header(line, headers)
+            name, colon, value = line.partition(b":") if is_plain else (b"", b"", b"")
+            if colon:
+                headers.setdefault(name, value)
+            else:
+                self._read_header(line, headers)
         return _header_block(command, headers)
 
     def _read_header(self, line: bytes, headers: dict[bytes, bytes]) -> None:

@@ -300,13 +300,13 @@ class Link:
 
     def pause_reading(self) -> None:
         """Stop reading from the broker, for a link that serves only one slow session."""
-        if self._tap is not None and self.closed is None and self._tap.transport.is_reading():
-            self._tap.transport.pause_reading()
+        if self._tap is not None and self.closed is None:
+            self._tap.pause_reading()
 
     def resume_reading(self) -> None:
         """Read from the broker again."""
-        if self._tap is not None and self.closed is None and not self._tap.transport.is_reading():
-            self._tap.transport.resume_reading()
+        if self._tap is not None and self.closed is None:
+            self._tap.resume_reading()
 
     def feed_heartbeat(self) -> None:
         """Show the AMQP library a heart-beat while reading is paused, or it would take the connection for dead."""
