@@ -135,7 +135,7 @@ class Inspector:
         found = [f"left in the gateway: {overview[name]} {name}" for name in _NOTHING if overview[name]]
         links = await _links(self._gateway)
         tasks = int((await self._gateway.admin.samples())["stomp_gateway_tasks", frozenset()])
-        if tasks > _TASKS + _TASKS_PER_LINK * len(links):
+        if tasks > _TASKS * self._gateway.workers + _TASKS_PER_LINK * len(links):
             found.append(f"left in the gateway: {tasks} tasks, with {len(links)} links")
         found += [f"left in the gateway: {link['name']}" for link in links if link["purpose"] == "own"]
         return found + [f"left in {each}" for each in self._gateway.temporary.rglob("*")]

@@ -28,10 +28,13 @@ _VARIANTS: Final[Mapping[Variant, Mapping[str, Any]]] = {
     Variant.SHARED: {},
     Variant.DEDICATED: {"links": "dedicated"},
     Variant.HEARTBEAT: {},
+    Variant.WORKERS: {},
 }
+_WORKERS: Final = {Variant.WORKERS: 2}
 _HEARTBEAT: Final = {Variant.HEARTBEAT: 2}
 _QUORUM: Final = {"destination": "/queue/*", "arguments": {"x-queue-type": "quorum"}}
 _NODES_OF_A_CLUSTER: Final = 3
+_LOOK_AGAIN: Final = 0.05
 
 
 class ChaosGateway:
@@ -48,6 +51,9 @@ class ChaosGateway:
         self, variant: Variant, addresses: Sequence[Address], identity: tuple[Path, Path], ride_through: str | None
     ) -> None:
         self.node = f"chaos-{variant.value}"
+        self.workers = _WORKERS.get(variant, 1)
+        # What did not hold when workers were killed.
+        self.complaints: list[str] = []
         self.folder = Path(tempfile.mkdtemp(prefix="stomp-gateway-chaos-"))
         self.temporary = self.folder / "tmp"
         self.temporary.mkdir()
@@ -74,6 +80,7 @@ class ChaosGateway:
             upstream={"urls": urls, "connect_timeout": "2s", "heartbeat": _HEARTBEAT.get(variant, 60), **riding},
             admin={"address": f"{LOOPBACK}:{admin}"},
             drain_timeout=5,
+            workers=self.workers,
         )
         self._process: GatewayProcess | None = None
         self._logged = 0
@@ -110,6 +117,35 @@ class ChaosGateway:
         self._process.child.kill()
         _ = self._process.child.wait()
         self._put_away()
+
+    async def kill_worker(self, which: int) -> None:
+        """End a worker by SIGKILL, and wait until another one has its place. What the gateway counts must not go down.
+
+        Args:
+            which: any number; it chooses among those that are there.
+        """
+        before = await self._counters()
+        victims = sorted(self.process.children(), key=lambda child: child.pid)
+        if victims:
+            victims[which % len(victims)].kill()
+        gone = False
+        while not gone or await self._running() < self.workers:
+            gone = gone or not victims or not victims[which % len(victims)].is_running()
+            await asyncio.sleep(_LOOK_AGAIN)
+        after = await self._counters()
+        down = [name for name, value in before.items() if after.get(name, 0) < value]
+        self.complaints += [f"counts down: {name} after a worker was killed" for name in sorted(set(down))]
+
+    async def _running(self) -> float:
+        return (await self.admin.samples()).get(("stomp_gateway_workers", frozenset()), self.workers)
+
+    async def _counters(self) -> dict[str, float]:
+        """Everything that only grows."""
+        found: dict[str, float] = {}
+        for (name, labels), value in (await self.admin.samples()).items():
+            if name.startswith("stomp_gateway") and name.endswith(("_total", "_bucket", "_count", "_sum")):
+                found[f"{name}{sorted(labels)}"] = value
+        return found
 
     def _put_away(self) -> None:
         assert self._process is not None

@@ -16,6 +16,7 @@ from gateway.config.listener_settings import Listener
 from gateway.config.scalars import SocketAddress
 from gateway.errors import GatewayError, ListenError
 from gateway.server.client.connection import ClientConnection, ServerContext
+from gateway.server.counts import Counts
 from gateway.server.listen.accepted_connection import AcceptedConnection
 from gateway.server.listen.listener import Bind, MakeProtocol, OpenListener
 from gateway.server.listen.websocket import WebSocketConnection
@@ -34,10 +35,14 @@ class ListenerChanges:
 
 
 class Listeners:
-    """All listeners of one gateway. Their connections become clients of ``context``. ``bind`` makes their sockets."""
+    """All listeners of one gateway. Their connections become clients of ``context``, and count in ``counts``.
 
-    def __init__(self, context: ServerContext, contexts: TlsContexts, bind: Bind | None = None) -> None:
+    ``bind`` makes their sockets.
+    """
+
+    def __init__(self, context: ServerContext, contexts: TlsContexts, counts: Counts, bind: Bind | None = None) -> None:
         self._bind = bind
+        self._counts = counts
         self._context = context
         self._contexts = contexts
         # Each with its WebSocket connections that have no client yet.
@@ -66,6 +71,7 @@ class Listeners:
                     self._context.log_limits.of_listener(),
                     self._context.stats.connections_refused,
                     bind=self._bind,
+                    counts=self._counts,
                 )
                 closing.callback(one.close)
                 try:

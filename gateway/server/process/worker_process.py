@@ -15,6 +15,7 @@ from gateway.config.model import GatewayConfig
 from gateway.errors import GatewayError
 from gateway.server.process.worker_channel import WorkerCalls, WorkerError, WorkerGoneError
 from gateway.server.process.worker_sockets import SocketSet
+from gateway.server.shared_memory import SharedMemory
 
 log = structlog.get_logger("gateway.workers")
 
@@ -33,14 +34,20 @@ _ANSWER_WITHIN: Final = 2.0
 class WorkerProcess:
     """Keeps a process running from ``start`` to ``stop``. ``config`` is what a new one begins with.
 
-    ``died`` is called when one has ended that should not have.
+    ``died`` is called when one has ended that should not have. What it counted in ``memory`` ends with it.
     """
 
     def __init__(
-        self, number: int, sockets: SocketSet, config: Callable[[], GatewayConfig], died: Callable[[], None]
+        self,
+        number: int,
+        sockets: SocketSet,
+        memory: SharedMemory,
+        config: Callable[[], GatewayConfig],
+        died: Callable[[], None],
     ) -> None:
         self.number = number
         self._sockets = sockets
+        self._memory = memory
         self._config = config
         self._died = died
         self._process: asyncio.subprocess.Process | None = None
@@ -50,6 +57,7 @@ class WorkerProcess:
         self._began = 0.0
         self._pause = 0.0
         self._used: GatewayConfig | None = None
+        self._applying = asyncio.Lock()
         # Set while it serves.
         self.pid: int | None = None
 
@@ -75,14 +83,15 @@ class WorkerProcess:
         own, other = socket.socketpair()
         self._began, self._is_replaced = asyncio.get_running_loop().time(), False
         with own, other:
-            descriptors = [other.fileno(), *self._sockets.descriptors]
+            descriptors = [other.fileno(), self._memory.descriptor, *self._sockets.descriptors]
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", _MODULE, str(other.fileno()), str(self.number),
                 pass_fds=descriptors, env=_environment(),
             )  # fmt: skip
             self._calls = await WorkerCalls.over(own.dup())
         self._used = self._config()
-        await self._calls.call("start", self._used, self._sockets.handed, within=_START_WITHIN)
+        handed = self._sockets.handed, self._memory.descriptor
+        await self._calls.call("start", self._used, *handed, within=_START_WITHIN)
         self.pid = self._process.pid
         # A reload may have come meanwhile.
         await self.apply(self._config())
@@ -94,11 +103,13 @@ class WorkerProcess:
             WorkerGoneError: it does not run; its successor will use the configuration.
             WorkerError: it cannot.
         """
-        if config is self._used:
-            return None
-        applied = await self.call("apply", config)
-        self._used = config
-        return applied
+        # One after the other: a worker that has just started asks for itself.
+        async with self._applying:
+            if config is self._used:
+                return None
+            applied = await self.call("apply", config)
+            self._used = config
+            return applied
 
     async def call(self, name: str, *arguments: object, within: float | None = None) -> Any:  # noqa: ANN401 - any answer
         """Ask it for something; raises `WorkerError`."""
@@ -142,9 +153,15 @@ class WorkerProcess:
         if process is not None and process.returncode is None:
             process.kill()
             await process.wait()
+        self._memory.give_back(self.number)
         if self._calls is not None:
             await self._calls.close()
             self._calls = None
+
+    def kill(self) -> None:
+        """End it by SIGKILL: another one takes its place."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
 
     async def replace(self) -> None:
         """Let this process drain, and a successor begin with the present configuration."""
