@@ -193,13 +193,7 @@ def model_contradictions(config: GatewayConfig, files: ConfigFiles) -> Iterator[
     for trail, place in places.items():
         yield from _low_maximum(trail, place, virtual_hosts)
     yield from _shared_renewals(config, virtual_hosts)
-    if config.workers > 1:
-        yield from workers_contradictions(config)
-
-
-def workers_contradictions(config: GatewayConfig) -> Iterator[Finding]:
-    """What several workers cannot do together."""
-    if sys.platform != "linux":
+    if config.workers > 1 and sys.platform != "linux":
         yield Finding(("workers",), "Only Linux spreads connections over several processes.", "Set workers to 1.")
 
 

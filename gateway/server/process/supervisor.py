@@ -14,21 +14,20 @@ from typing import Any, Final
 
 import structlog
 
-from gateway.config.consistency import workers_contradictions
-from gateway.config.mistakes import path_text
 from gateway.config.model import GatewayConfig
+from gateway.config.scalars import SocketAddress
 from gateway.errors import GatewayError
 from gateway.journal.journal import node_name
 from gateway.journal.writer import Clock
 from gateway.server.log_limits import LogLimits
 from gateway.server.periodic_timer import PeriodicTimer
-from gateway.server.process.listeners import ListenerChanges
+from gateway.server.process.listeners import ListenerChanges, refuse_moves
 from gateway.server.process.logs import configure_logs
 from gateway.server.process.reload import InUse, Reload
 from gateway.server.process.serving import Service, run
 from gateway.server.process.signs_of_life import SignsOfLife
 from gateway.server.process.worker_channel import WorkerError, WorkerGoneError
-from gateway.server.process.worker_process import WorkerProcess
+from gateway.server.process.worker_process import WorkerProcess, addresses_of
 from gateway.server.process.worker_sockets import SocketSet, bound_for_workers
 from gateway.server.shared_memory import SharedMemory
 from gateway.server.stats import ReloadStats
@@ -120,12 +119,13 @@ class Supervisor:
         Raises:
             GatewayError: it cannot be used; nothing has changed.
         """
-        if _addresses(config) != _addresses(self.config):
-            raise GatewayError("with several workers, a listener can be opened or closed only by a restart")
-        for finding in workers_contradictions(config):
-            # The file may have other workers, which wait for a restart.
-            raise GatewayError(f"{finding.sentence.removesuffix('.')}: {path_text(finding.trail)}")
-        applied = await self._apply_first(config)
+        addresses, before = addresses_of(config), addresses_of(self.config)
+        await self._bind(config, before)
+        try:
+            applied = await self._apply_first(config)
+        except BaseException:
+            self._keep(before)
+            raise
         if config.logging != self.config.logging:
             configure_logs(config.logging)
         self.log_limits.configure(config.logging)
@@ -139,7 +139,25 @@ class Supervisor:
             except WorkerError as error:
                 log.error("worker replaced", worker=worker.number, reason=str(error))
                 await worker.replace()
+        self._keep(addresses)
         return applied
+
+    async def _bind(self, config: GatewayConfig, before: Counter[SocketAddress]) -> None:
+        """Bind the listeners of a configuration whose addresses are new."""
+        left, new = before.copy(), []
+        for listener in config.listeners:
+            if left[listener.address]:
+                left[listener.address] -= 1
+            else:
+                new.append(listener)
+        refuse_moves(new, left.elements())
+        for sockets, more in zip(self._sockets, await bound_for_workers(new, len(self._sockets)), strict=True):
+            sockets.take(more)
+
+    def _keep(self, addresses: Counter[SocketAddress]) -> None:
+        """Close the sockets of all other addresses. Workers have closed theirs."""
+        for sockets in self._sockets:
+            sockets.keep(addresses)
 
     async def _apply_first(self, config: GatewayConfig) -> tuple[ListenerChanges, InUse]:
         """Let one worker use a configuration: if it can, the others can."""
@@ -195,10 +213,6 @@ class Supervisor:
         await asyncio.gather(*(worker.stop(within) for worker in self.workers))
         for each in self._sockets:
             each.close()
-
-
-def _addresses(config: GatewayConfig) -> Counter[str]:
-    return Counter(str(listener.address) for listener in config.listeners)
 
 
 async def supervise(config: GatewayConfig, services: Sequence[Service[Supervisor]], file: str) -> None:

@@ -18,8 +18,8 @@ from gateway.server.periodic_timer import PeriodicTimer
 from gateway.server.process.gateway import Gateway
 from gateway.server.process.logs import configure_logs
 from gateway.server.process.serving import collect_garbage, raise_file_descriptors
-from gateway.server.process.worker_channel import answer_calls
-from gateway.server.process.worker_sockets import Handed, InheritedSockets
+from gateway.server.process.worker_channel import answer_calls, passed_descriptors
+from gateway.server.process.worker_sockets import Handed, InheritedSockets, descriptors_of, renumbered
 from gateway.server.shared_counts import SharedCounts
 from gateway.server.shared_memory import SharedMemory
 
@@ -54,8 +54,11 @@ class Answers(Protocol):
 class Worker:
     """Serves clients until its supervisor says, or dies."""
 
-    def __init__(self, number: int, answers: Answers) -> None:
+    def __init__(self, number: int, answers: Answers, files: socket.socket) -> None:
         self._number = number
+        # Where the supervisor passes sockets of listeners that a reload opens.
+        self._files = files
+        self._sockets = InheritedSockets({})
         self._answers = answers
         self._stopping = asyncio.Event()
         self._gateway: Gateway | None = None
@@ -93,7 +96,8 @@ class Worker:
         configure_logs(config.logging, worker=self._number)
         loop, shared = asyncio.get_running_loop(), SharedMemory(memory, config.workers)
         counts = SharedCounts(shared, self._number, loop.time)
-        gateway = Gateway(config, self._number, InheritedSockets(handed).bind, counts)
+        self._sockets.add(handed)
+        gateway = Gateway(config, self._number, self._sockets.bind, counts)
         loop.set_exception_handler(gateway.log_limits.unhandled)
         await gateway.start()
         await self._answers.start(gateway)
@@ -106,8 +110,13 @@ class Worker:
         self._stopping.set()
         return 0 if self._gateway is None else await self._gateway.begin_stop()
 
-    async def _apply(self, config: GatewayConfig) -> tuple[ListenerChanges, InUse]:
-        return await self._running.apply(config)
+    async def _apply(self, config: GatewayConfig, handed: Handed) -> tuple[ListenerChanges, InUse]:
+        # They came before this call.
+        self._sockets.add(renumbered(handed, passed_descriptors(self._files, len(descriptors_of(handed)))))
+        try:
+            return await self._running.apply(config)
+        finally:
+            self._sockets.drop()
 
     async def _certificates(self) -> list[Path]:
         return await self._running.look_at_certificates()

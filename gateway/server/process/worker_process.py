@@ -6,15 +6,17 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import structlog
 
 from gateway.config.model import GatewayConfig
+from gateway.config.scalars import SocketAddress
 from gateway.errors import GatewayError
-from gateway.server.process.worker_channel import WorkerCalls, WorkerError, WorkerGoneError
-from gateway.server.process.worker_sockets import SocketSet
+from gateway.server.process.worker_channel import WorkerCalls, WorkerError, WorkerGoneError, pass_descriptors
+from gateway.server.process.worker_sockets import SocketSet, descriptors_of
 from gateway.server.shared_memory import SharedMemory
 
 log = structlog.get_logger("gateway.workers")
@@ -52,6 +54,7 @@ class WorkerProcess:
         self._died = died
         self._process: asyncio.subprocess.Process | None = None
         self._calls: WorkerCalls | None = None
+        self._files: socket.socket | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._is_stopping = self._is_replaced = False
         self._began = 0.0
@@ -81,17 +84,18 @@ class WorkerProcess:
 
     async def _start(self) -> None:
         own, other = socket.socketpair()
+        self._files, files = socket.socketpair()
         self._began, self._is_replaced = asyncio.get_running_loop().time(), False
-        with own, other:
-            descriptors = [other.fileno(), self._memory.descriptor, *self._sockets.descriptors]
+        self._used = self._config()
+        handed = self._sockets.handed(addresses_of(self._used), {})
+        with own, other, files:
+            inherited = [other.fileno(), files.fileno(), self._memory.descriptor]
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-P", "-m", _MODULE, str(other.fileno()), str(self.number),
-                pass_fds=descriptors, env=_environment(),
+                sys.executable, "-P", "-m", _MODULE, str(other.fileno()), str(files.fileno()), str(self.number),
+                pass_fds=[*inherited, *descriptors_of(handed)], env=_environment(),
             )  # fmt: skip
             self._calls = await WorkerCalls.over(own.dup())
-        self._used = self._config()
-        handed = self._sockets.handed, self._memory.descriptor
-        await self._calls.call("start", self._used, *handed, within=_START_WITHIN)
+        await self._calls.call("start", self._used, handed, self._memory.descriptor, within=_START_WITHIN)
         self.pid = self._process.pid
         # A reload may have come meanwhile.
         await self.apply(self._config())
@@ -105,11 +109,21 @@ class WorkerProcess:
         """
         # One after the other: a worker that has just started asks for itself.
         async with self._applying:
-            if config is self._used:
+            if config is self._used or self._used is None:
                 return None
-            applied = await self.call("apply", config)
+            handed = self._sockets.handed(addresses_of(config), addresses_of(self._used))
+            self._pass(descriptors_of(handed))
+            applied = await self.call("apply", config, handed)
             self._used = config
             return applied
+
+    def _pass(self, descriptors: Sequence[int]) -> None:
+        if self._files is None or self.pid is None:
+            raise WorkerGoneError("the worker does not run")
+        try:
+            pass_descriptors(self._files, descriptors)
+        except OSError as error:
+            raise WorkerGoneError("the worker has ended") from error
 
     async def call(self, name: str, *arguments: object, within: float | None = None) -> Any:  # noqa: ANN401 - any answer
         """Ask it for something; raises `WorkerError`."""
@@ -154,6 +168,9 @@ class WorkerProcess:
             process.kill()
             await process.wait()
         self._memory.give_back(self.number)
+        if self._files is not None:
+            self._files.close()
+            self._files = None
         if self._calls is not None:
             await self._calls.close()
             self._calls = None
@@ -194,6 +211,11 @@ class WorkerProcess:
             self._keeping.cancel()
             await asyncio.wait([self._keeping])
         await self._end()
+
+
+def addresses_of(config: GatewayConfig) -> Counter[SocketAddress]:
+    """How many listeners there are by address."""
+    return Counter(listener.address for listener in config.listeners)
 
 
 def _environment() -> dict[str, str]:
