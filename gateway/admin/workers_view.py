@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from gateway.server.process.reload import Reload
     from gateway.server.process.supervisor import Supervisor
 
-# Seconds: how often workers are asked for their counters when nobody else asks; how long one may take to answer; and how
-# long monitoring waits for one, which may hang.
+# Seconds: how often workers are asked for their counters when nobody else asks; how long one may take to answer; and
+# how long monitoring waits for one, which may hang.
 _INTERVAL: Final = 5.0
 _WITHIN: Final = 10.0
 _SOON: Final = 2.0

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import MutableSequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 Key = tuple[object, ...]
 """What is counted. Workers compare keys by their `repr`."""
 
-Cell = tuple[MutableSequence[float], int]
+Cell = tuple["list[float] | memoryview[float]", int]
 """A place for a number, which others may write, too."""
 
 

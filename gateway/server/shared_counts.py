@@ -73,7 +73,9 @@ class SharedCounts:
     def cell(self, key: Key) -> Cell:
         """See `Counts`."""
         row = self._entries[key].row
-        return ([0.0], 0) if row is None else (self._memory.times, row)
+        if row is None:
+            return [0.0], 0
+        return self._memory.times, row
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -234,17 +234,15 @@ async def until_accepted(log_in: Callable[[], Awaitable[Any]]) -> Any:  # noqa: 
 
 
 async def test_rates_hold_over_all_workers(document: dict[str, Any]) -> None:
-    limits = {"user": {"messages_per_second": 1, "burst": 20}}
+    limits = {"user": {"bytes_per_second": 1000, "burst": 200}}
     with gateway_process({**document, "virtual_hosts": {"/": {"limits": limits}}}) as process:
         admin = await admin_of(process)
         held = "stomp_gateway_holds_begun_total", frozenset({("virtual_host", "/"), ("reason", "rate-limit")})
         async with within(2 * PATIENCE), on_each_worker(process) as ((one, *_), (other, *_)):
-            # All that may come at once.
-            for _ in range(20):
-                await one.ask("SEND", b"x", destination="/topic/nobody")
+            # Most of what may come at once.
+            await one.ask("SEND", b"x" * 150_000, destination="/topic/nobody")
             assert not (await admin.samples()).get(held)
-            for _ in range(20):
-                other.write("SEND", b"x", destination="/topic/nobody")
+            other.write("SEND", b"x" * 150_000, destination="/topic/nobody")
             await until(admin.samples, lambda samples: samples.get(held, 0) > 0)
 
 
@@ -408,6 +406,12 @@ async def test_the_journal_has_a_boot_for_each_worker(broker_url: str, tmp_path:
         async with within(), on_each_worker(process) as by_worker:
             for client, *_ in by_worker:
                 await client.ask("SEND", b"x", destination=f"/queue/{queue}")
+
+            async def written() -> set[str]:
+                return {boot.node for boot in contents_of(tmp_path / "journal").boots if boot.lines}
+
+            # Until then nobody can know of a boot.
+            await until(written, lambda nodes: len(nodes) == WORKERS)
             (first, _) = await started(process)
             os.kill(first, signal.SIGKILL)
             await process.until_logged("worker started")
