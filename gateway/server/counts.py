@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -43,22 +42,22 @@ class LocalCounts:
     """Those of one process."""
 
     def __init__(self) -> None:
-        self._counts: Counter[Key] = Counter()
+        self._counts: dict[Key, int] = {}
         self.lock: AbstractContextManager[Any] = nullcontext()
 
     def total(self, key: Key) -> int:
         """See `Counts`."""
-        return self._counts[key]
+        return self._counts.get(key, 0)
 
     def add(self, key: Key) -> None:
         """See `Counts`."""
-        self._counts[key] += 1
+        self._counts[key] = self._counts.get(key, 0) + 1
 
     def remove(self, key: Key) -> None:
         """See `Counts`."""
-        self._counts[key] -= 1
-        if not self._counts[key]:
-            del self._counts[key]
+        left = self._counts.pop(key) - 1
+        if left:
+            self._counts[key] = left
 
     def cell(self, key: Key) -> Cell:
         """See `Counts`. Who asks keeps it: nobody else does."""

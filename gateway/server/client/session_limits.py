@@ -204,10 +204,9 @@ class SessionLimits:
                 _check(limits.user.sessions, self.sessions(name, login=login), f"The user '{login}'")
             for scope in scopes:
                 self._counts.add(scope)
-            rates = tuple(self._rate(scope, limit) for scope, limit in ((user, limits.user), (address, limits.address)))
-        return SessionRates(
-            self, scopes, tuple(rate for rate in rates if rate is not None), self._clock, self._counts.lock
-        )
+            of_user, of_address = self._rate(user, limits.user), self._rate(address, limits.address)
+        rates = tuple([rate for rate in (of_user, of_address) if rate is not None])
+        return SessionRates(self, scopes, rates, self._clock, self._counts.lock)
 
     def _rate(self, scope: _Scope, limit: Limit) -> _Rate | None:
         """The rate that the next session of a scope shares; None without a limit."""
@@ -296,4 +295,4 @@ class RateLimiter:
         if self._rates is not None:
             self._rates = self._resume = None
             self._session.set_max_frames_per_turn(self._usual)
-        self._release()
+            self._release()
