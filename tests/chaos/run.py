@@ -30,7 +30,6 @@ _PATIENCE: Final = 40.0
 
 _PROBE_EVERY: Final = 0.1
 
-_OF_KILLED_WORKERS: Final = ("worker died", "worker not started")
 _BAD_LINES: Final = ("internal error", "background task failed", "admin request failed")
 
 
@@ -188,7 +187,7 @@ def _bad_lines(log: str) -> Iterable[Finding]:
     bad = [
         record
         for record in records
-        if (record.get("level") == "error" and record.get("event") not in _OF_KILLED_WORKERS)
+        if (record.get("level") == "error" and record.get("event") != "worker died")
         or record.get("event") in _BAD_LINES
     ]
     counts = Counter(str(record["event"]) for record in bad)

@@ -21,6 +21,7 @@ from tests.chaos.schedule import Transport, Variant
 from tests.support.admin import AdminClient
 from tests.support.certificates import Authority
 from tests.support.chaos import ChaosProxy, chaos
+from tests.support.deadline import until
 from tests.support.gateway import Address, GatewayProcess, configuration
 from tests.support.management import Management
 
@@ -34,7 +35,6 @@ _WORKERS: Final = {Variant.WORKERS: 2}
 _HEARTBEAT: Final = {Variant.HEARTBEAT: 2}
 _QUORUM: Final = {"destination": "/queue/*", "arguments": {"x-queue-type": "quorum"}}
 _NODES_OF_A_CLUSTER: Final = 3
-_LOOK_AGAIN: Final = 0.05
 
 
 class ChaosGateway:
@@ -54,6 +54,7 @@ class ChaosGateway:
         self.workers = _WORKERS.get(variant, 1)
         # What did not hold when workers were killed.
         self.complaints: list[str] = []
+        self._killing = asyncio.Lock()
         self.folder = Path(tempfile.mkdtemp(prefix="stomp-gateway-chaos-"))
         self.temporary = self.folder / "tmp"
         self.temporary.mkdir()
@@ -124,20 +125,19 @@ class ChaosGateway:
         Args:
             which: any number; it chooses among those that are there.
         """
-        before = await self._counters()
-        victims = sorted(self.process.children(), key=lambda child: child.pid)
-        if victims:
+        async with self._killing:
+            before, died = await self._counters(), self.log().count('"worker died"')
+            victims = sorted(self.process.children(), key=lambda child: child.pid)
             victims[which % len(victims)].kill()
-        gone = False
-        while not gone or await self._running() < self.workers:
-            gone = gone or not victims or not victims[which % len(victims)].is_running()
-            await asyncio.sleep(_LOOK_AGAIN)
-        after = await self._counters()
+
+            async def is_replaced() -> bool:
+                running = (await self.admin.samples())["stomp_gateway_workers", frozenset()]
+                return self.log().count('"worker died"') > died and running == self.workers
+
+            _ = await until(is_replaced, bool)
+            after = await self._counters()
         down = [name for name, value in before.items() if after.get(name, 0) < value]
         self.complaints += [f"counts down: {name} after a worker was killed" for name in sorted(set(down))]
-
-    async def _running(self) -> float:
-        return (await self.admin.samples()).get(("stomp_gateway_workers", frozenset()), self.workers)
 
     async def _counters(self) -> dict[str, float]:
         """Everything that only grows."""

@@ -15,7 +15,7 @@ _SEEDS = (106, 88)
 durable and with transient subscriptions. Then a gateway that is killed, clients that are cut and half closed; a stream.
 """
 
-_WITH_WORKERS = 3
+_WITH_WORKERS = 6
 
 
 async def test_what_was_promised_holds_whatever_breaks() -> None:
