@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test lint style types law docs tests test-newest kills clients fuzz audit mutants bench bench-journal bench-ingest
-.PHONY: bench-full bench-neighbours demo-pipeline chaos soak clean
+.PHONY: bench-full bench-neighbours bench-workers demo-pipeline chaos soak clean
 .SILENT:
 
 help:
@@ -36,6 +36,7 @@ help:
 	echo "             BROKER=newest                                   with the newest RabbitMQ of Debian's unstable; needs root"
 	echo "make bench-full  the same with all rows, which takes half an hour"
 	echo "make bench-neighbours  measure what one client's work costs another, at gateway and plugin; ROWS=name,name selects"
+	echo "make bench-workers  measure what a second worker is worth, in rate, CPU time and memory; ARGS='--help' shows its options"
 	echo "make bench-journal  measure what the traffic journal costs the gateway; ARGS='--help' shows its options"
 	echo "make bench-ingest   measure how fast journals become tables; ARGS='--help' shows its options"
 	echo "make demo-pipeline  go from traffic to a report with a private broker and gateway; takes minutes"
@@ -143,6 +144,9 @@ bench-full: $(STAMP)
 
 bench-neighbours: $(STAMP)
 	$(BIN)/python -m tests.bench.neighbours $(if $(ROWS),--rows $(ROWS)) $(ARGS)
+
+bench-workers: $(STAMP)
+	$(BIN)/python -m tests.bench.workers $(ARGS)
 
 bench-journal: $(STAMP)
 	$(BIN)/python -m tests.bench.journal $(ARGS)
