@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final
 
 from gateway.amqp.codec import Publication
 from gateway.amqp.splitter import Return
@@ -24,16 +23,13 @@ from gateway.stomp.decoder import Decoder
 from gateway.stomp.encoder import encode_receipt
 from gateway.stomp.frame import Frame, ReceiptAndBody
 
-# So few messages are taken together, whatever their size.
-_FEW: Final = 8
-
 
 class Publisher:
     """What a session publishes."""
 
     __slots__ = (
         "_blocked", "_channel", "_channel_key", "_confirmed_before", "_context", "_frame_max", "_has_rejected",
-        "_keeps_bodies", "_output", "confirms", "has_confirms", "is_lost",
+        "_keeps_bodies", "_of_commit", "_output", "confirms", "has_confirms", "is_lost",
     )  # fmt: skip
 
     def __init__(self, context: SessionContext) -> None:
@@ -56,34 +52,46 @@ class Publisher:
         self.has_confirms = False
         self.confirms = PublisherConfirms(NO_SETTINGS)
         self._output: list[bytes] = []
+        # The messages of a COMMIT that are not encoded yet: what encodes them, their bodies and their values. They go
+        # behind the output, and nothing comes behind them before all of them are confirmed.
+        self._of_commit: list[tuple[Publication, bytes, tuple[bytes, ...]]] = []
         self._blocked = False
 
     @property
     def has_output(self) -> bool:
         """Whether there is something to take."""
-        return bool(self._output)
+        return bool(self._output or self._of_commit)
 
     def take_output(self, at_most: int | None) -> bytes:
         """See `Session.take_publishes`. HOT: once per batch."""
         output = self._output
+        if self._of_commit:
+            self._encode_commit(at_most)
         if not output:
             return b""
-        if at_most is not None and len(output) > _FEW:
-            count = size = 0
-            while size < at_most and count < len(output):
-                size += len(output[count])
-                count += 1
-            taken = b"".join(output[:count])
-            del output[:count]
-            return taken
         taken = b"".join(output)
         output.clear()
         return taken
 
+    def _encode_commit(self, at_most: int | None) -> None:
+        """Encode as much of a COMMIT as is taken now: others would wait while all of it is encoded at once."""
+        count = size = 0
+        for publication, body, values in self._of_commit:
+            if at_most is not None and size >= at_most:
+                break
+            self._output.append(publication.encode(body, values))
+            size += len(self._output[-1])
+            count += 1
+        del self._of_commit[:count]
+
     def forget_messages(self) -> None:
         """The session is over: nothing is published again."""
-        self._output.clear()
+        self._clear_output()
         self.confirms.take_all()
+
+    def _clear_output(self) -> None:
+        self._output.clear()
+        self._of_commit.clear()
 
     # SEND.
 
@@ -230,14 +238,17 @@ class Publisher:
                 if trims:
                     receipt = receipt.lstrip(b" ")
                 values = cached.values(receipt, length)
-            frames.append(encode(body, values))
+            if commit is None:
+                frames.append(encode(body, values))
+            else:
+                self._of_commit.append((publication, body, values))
             size = len(body)
             total += size
             sent_at = None if counter is None else counter.sent(size, receipt is not None)
             messages.append((receipt, cached, size, commit, sent_at, body if keeps_bodies else None, length))
         self._output += frames
         traffic = cached.traffic
-        traffic.published += len(frames)
+        traffic.published += len(messages)
         traffic.published_bytes += total
         if self.has_confirms:
             self.confirms.add(messages, total)
@@ -364,7 +375,7 @@ class Publisher:
         self._has_rejected = False
         self._channel = 0
         self._channel_key = object()
-        self._output.clear()
+        self._clear_output()
         self.set_blocked(False)
 
     def restored(self, event: ops.PublisherPrepared) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -43,7 +43,7 @@ class Broker:
     control: Control | None = None
     pid: int | None = None
 
-    def declare(self, queues: Iterable[str]) -> None:
+    def declare(self, *queues: str) -> None:
         """Create queues again: durable and empty. The broker deletes them later if this run is killed."""
 
         async def remake(channel: AbstractChannel) -> None:
@@ -54,7 +54,7 @@ class Broker:
 
         self._with_channel(remake)
 
-    def delete(self, queues: Iterable[str]) -> None:
+    def delete(self, *queues: str) -> None:
         """Delete those queues that exist."""
 
         async def remove(channel: AbstractChannel) -> None:

@@ -180,11 +180,11 @@ def _queue(environment: Environment, row: str) -> Iterator[str]:
 @contextmanager
 def _queues(environment: Environment, row: str, count: int) -> Iterator[list[str]]:
     queues = [f"{environment.prefix}.{row}.{number}" for number in range(count)]
-    environment.broker.declare(queues)
+    environment.broker.declare(*queues)
     try:
         yield queues
     finally:
-        environment.broker.delete(queues)
+        environment.broker.delete(*queues)
 
 
 @contextmanager

@@ -34,7 +34,7 @@ from gateway.server.listen.accepted_connection import AcceptedConnection
 from gateway.server.listen.tls import keep_what_is_not_read, login_name
 from gateway.server.listen.websocket import StompProtocol
 from gateway.server.log_limits import LogLimits
-from gateway.server.paced_work import PacedWork
+from gateway.server.paced_work import FULL_READ, PacedWork
 from gateway.server.stats import GatewayStats
 from gateway.session import error_frames
 from gateway.session.connect import ClientFacts
@@ -48,10 +48,6 @@ _MAX_FRAMES_PER_TURN: Final = 1000
 # So many bytes of a client are carried out at once, as most messages are. Who has sent more shares the time for such
 # input in a round of the event loop with all others of its kind.
 _LITTLE: Final = 4096
-
-# uvloop reads at most 256,000 bytes at once. After a read that size it reads the same client again, up to 32 times,
-# before anybody else.
-_FULL_READ: Final = 250_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +202,7 @@ class ClientConnection(StompProtocol):
             return
         self._heartbeats.has_received = True
         self.stats.bytes_in += len(data)
-        self._read_fully = len(data) >= _FULL_READ
+        self._read_fully = len(data) >= FULL_READ
         try:
             self._decoder.feed(data)
         except FrameError as error:
@@ -366,27 +362,30 @@ class ClientConnection(StompProtocol):
     def _flush(self) -> None:
         # The client's settlements reach the broker before their receipts reach the client.
         self._bridge.flush()
-        self._log.errors()
         self._write_output()
 
-    def write_deliveries(self) -> None:
-        """Write what the broker has delivered. HOT: once per read that brought nothing else for the session.
+    def flush_batch(self) -> None:
+        """Write what one read from the broker has brought, and go on if anything may have waited for it.
 
-        Deliveries alone ask the broker for nothing and release no hold, so this is less than `advance`.
+        HOT: once per such read. Nothing waits for it while the client is read: then no frame waits, no operation and
+        no end.
         """
+        if self._is_closed or self._has_ended or not (self._reading and self.session.wants_read):
+            self.advance()
+            return
         try:
-            if self._is_closed:
-                self.session.output.clear()
+            self._write_output()
+            if self.session.holds:
+                self._read_or_pause()
             else:
-                self._write_output()
-                if self.session.holds:
-                    self._read_or_pause()
+                self.stats.batch_done()
         except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
             self.failed(error)
 
     def _write_output(self) -> None:
         session, output = self.session, self._output
         if session.output:
+            self._log.errors()
             if self._is_lost:
                 session.output.clear()
             else:
@@ -396,8 +395,10 @@ class ClientConnection(StompProtocol):
                 self._bridge.drop_deliveries()
                 # The client is not read either, because the answers to its frames would accumulate.
                 session.hold(Hold.CLIENT_WRITE)
-        if session.has_auto_acks and output.is_writable and not self._is_lost:
-            if session.take_urgency():
+        auto_acks = session.auto_acks
+        if auto_acks.subscriptions and output.is_writable and not self._is_lost:
+            if auto_acks.is_urgent:
+                auto_acks.is_urgent = False
                 # Not at once: the loop hands bytes to the kernel after this round of callbacks.
                 asyncio.get_running_loop().call_soon(guarded, self, self.settle)
             else:
@@ -534,6 +535,14 @@ class ClientConnection(StompProtocol):
         self._context.clients.discard(self)
         if not self._is_lost:
             self._context.closing.add(self)
+        # At once unless many end. A client that has its RECEIPT and connects again waits behind this, too.
+        paced = self._context.paced
+        if paced.serves(self):
+            self._clean_up()
+        else:
+            paced.do(self, self._clean_up)
+
+    def _clean_up(self) -> None:
         # Whatever of this fails, the rest must be done.
         for step in (
             self._heartbeats.stop,
