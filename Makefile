@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test lint style types law docs tests kills clients fuzz audit mutants bench bench-journal bench-ingest
-.PHONY: bench-full bench-neighbours demo-pipeline chaos soak clean
+.PHONY: bench-full bench-growth bench-neighbours bench-pages demo-pipeline chaos soak clean
 .SILENT:
 
 help:
@@ -33,6 +33,8 @@ help:
 	echo "make soak    2,000 sessions of mixed behaviour for MINUTES=20, with restarts of the broker; memory and latency stay flat"
 	echo "make bench   compare gateway and RabbitMQ's STOMP plugin: CPU and speed; ROWS=name,name selects; ARGS=--help"
 	echo "make bench-full  the same with all rows, which takes half an hour"
+	echo "make bench-growth  measure how the CPU time of a message grows with sessions, bodies, headers, subscriptions; draw it"
+	echo "make bench-pages   fill the tables of README and docs/performance.md from what the three measured last"
 	echo "make bench-neighbours  measure what one client's work costs another, at gateway and plugin; ROWS=name,name selects"
 	echo "make bench-journal  measure what the traffic journal costs the gateway; ARGS='--help' shows its options"
 	echo "make bench-ingest   measure how fast journals become tables; ARGS='--help' shows its options"
@@ -133,6 +135,15 @@ bench: $(STAMP)
 
 bench-full: $(STAMP)
 	$(BIN)/python -m tests.bench --rows all $(ARGS)
+
+# What draws the plots is installed for this only.
+bench-growth: $(STAMP)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --editable '.[bench]'
+	$(BIN)/python -m tests.bench.growth $(ARGS)
+	$(BIN)/python -m tests.bench.growth_plots
+
+bench-pages: $(STAMP)
+	$(BIN)/python -m tests.bench.pages $(ARGS)
 
 bench-neighbours: $(STAMP)
 	$(BIN)/python -m tests.bench.neighbours $(if $(ROWS),--rows $(ROWS)) $(ARGS)
