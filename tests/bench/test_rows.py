@@ -65,12 +65,12 @@ def test_growth_is_measured_and_proves_that_nothing_was_lost(measure: Grown, env
         assert sample.value > 0
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS.values() if row.is_memory], ids=lambda row: row.name)
-def test_memory_is_measured(row: Row, environment: Environment) -> None:
+@pytest.mark.parametrize("row", ["unacknowledged", "uncommitted", "idle_subscribed"])
+def test_memory_is_measured(row: str, environment: Environment) -> None:
     if environment.broker.pid is None:
         pytest.skip("the broker's process cannot be seen")
 
-    sample = MEASURES[row.name](environment, environment.sides[GATEWAY], 50)
+    sample = MEASURES[row](environment, environment.sides[GATEWAY], 50)
 
     assert sample.operations == 50
     assert "gateway_kb" in sample.others
