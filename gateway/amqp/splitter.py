@@ -5,9 +5,10 @@ content, the broker's confirms, and messages that it returns go straight to the 
 read. All other methods of channels go to ``Watch``, in their order among the data. The frames of the connection come
 out again untouched and in order; some of these are also reported to ``Watch``.
 
-A whole message in one read, the normal case, takes the short way in ``_deliver``. A message in pieces, or with other
-channels' frames between its own, is put together channel by channel. ``tests/property/test_amqp_splitter.py`` holds
-both equal.
+A whole message in one read, the normal case, takes the short way in ``_deliver``, or a shorter one, in
+``_deliver_repeats``, if it differs from the last one of its channel only in delivery tag and body. A message in pieces,
+or with other channels' frames between its own, is put together channel by channel.
+``tests/property/test_amqp_splitter.py`` holds all three equal.
 
 A sink that raises harms no other: its owner is noted in ``failures``, its channel's data is dropped from then on, and
 the splitter goes on. A ``try`` around each call of a sink costs nothing until something is raised. What the splitter
@@ -61,6 +62,10 @@ _METHOD_FRAME: Final = FRAME_OVERHEAD + _METHOD_SIZE
 _CONFIRM_SIZE: Final = 13
 _CONTENT_SIZE: Final = 14
 
+# The beginning of basic.deliver, up to the length of the consumer tag: it tells channel, frame size and where the
+# delivery tag is.
+_KEY_SIZE: Final = 12
+
 # A frame before both sides have agreed on a size.
 _LARGEST_FIRST_FRAME: Final = 1 << 20
 
@@ -69,6 +74,7 @@ _WRONG_ORDER: Final = "the frames of a message came in the wrong order"
 
 _frame_header = FRAME_HEADER.unpack_from
 _method_header = struct.Struct(">BHII").unpack_from
+_tag = struct.Struct(">Q").unpack_from
 _tag_and_flag = struct.Struct(">QB").unpack_from
 _tag_flag_and_size = struct.Struct(">QBB").unpack_from
 _content_start = struct.Struct(">BHIHHQ").unpack_from
@@ -103,12 +109,18 @@ def _drop(*data: object) -> None:
 
 @dataclass(slots=True, eq=False)
 class Sink:
-    """Where the data of one channel goes. Its ``owner`` enters ``Splitter.touched`` when there is some."""
+    """Where the data of one channel goes. Its ``owner`` enters ``Splitter.touched`` when there is some.
+
+    For a confirm or a returned message it enters ``Splitter.answered``, too.
+    """
 
     deliver: Deliver
     confirm: Confirm
     owner: object
     returned: Returned = _no_returns
+    # For the splitter: what lay between tag and body in the last delivery, and the key of what is known to come again.
+    between: bytes = b""
+    repeat_key: bytes = b""
 
     def drop(self) -> None:
         """Throw the channel's data away from now on."""
@@ -127,6 +139,19 @@ class _Message:
     pieces: list[bytes] = field(default_factory=list)
 
 
+@dataclass(slots=True, eq=False)
+class _Repeat:
+    """What the last deliveries of a channel have in common; positions count from the beginning of the method frame."""
+
+    sink: Sink
+    tag_at: int
+    between: bytes  # everything between the delivery tag and the body
+    size: int  # of all frames of the message
+    redelivered: bool
+    route: bytes
+    properties: bytes
+
+
 class Splitter:
     """Splits the byte stream of one AMQP connection.
 
@@ -134,15 +159,21 @@ class Splitter:
     ``frame_max`` is the size of the largest frame in bytes, 0 for no limit.
     """
 
-    __slots__ = ("_messages", "_missing", "_rest", "_returns", "_watch", "failures", "frame_max", "sinks", "touched")
+    __slots__ = (
+        "_messages", "_missing", "_repeats", "_rest", "_returns", "_watch", "answered", "failures", "frame_max",
+        "sinks", "touched",
+    )  # fmt: skip
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self.frame_max = _LARGEST_FIRST_FRAME
         self.sinks: dict[int, Sink] = {}
         self.touched: set[object] = set()
+        self.answered: set[object] = set()
         self.failures: list[tuple[object, Exception]] = []
         self._messages: dict[int, _Message] = {}
+        # At most one for each sink.
+        self._repeats: dict[bytes, _Repeat] = {}
         # Returned messages whose content is still coming, with the bytes of the body to come; -1 before the header.
         self._returns: dict[int, tuple[Return, int]] = {}
         self._rest: list[bytes] = []
@@ -150,20 +181,27 @@ class Splitter:
 
     def register(self, channel: int, sink: Sink) -> None:
         """Send the data of a channel to a sink from now on."""
+        self._forget_sink(channel)
         self.sinks[channel] = sink
 
     def unregister(self, channel: int) -> None:
         """Forget a channel. To be called once it is closed: until then the broker may send deliveries."""
-        self.sinks.pop(channel, None)
+        self._forget_sink(channel)
         self._messages.pop(channel, None)
         self._returns.pop(channel, None)
+
+    def _forget_sink(self, channel: int) -> None:
+        sink = self.sinks.pop(channel, None)
+        if sink is not None:
+            self._repeats.pop(sink.repeat_key, None)
 
     def receive(self, data: bytes) -> bytes:
         """Take what one read of the socket gave.
 
         Returns:
             The frames that neither a sink nor ``watch`` took, whole, in order. Owners of sinks that got something
-            are in ``touched``, and owners of sinks that raised in ``failures``, too. The caller empties both.
+            are in ``touched``, those that got more than deliveries in ``answered``, too, and owners of sinks that
+            raised in ``failures``. The caller empties all three.
 
         Raises:
             CodecError: when the bytes are not AMQP frames, or the frames of a message come in an impossible order.
@@ -187,9 +225,9 @@ class Splitter:
     def _split(self, data: bytes) -> tuple[int, list[bytes]]:
         """Handle the whole frames; the position behind them, and the frames that pass."""
         size = len(data)
-        at = passed = 0
+        at = passed = self._deliver_repeats(data, 0)
         others: list[bytes] = []
-        find_sink, touched, deliver = self.sinks.get, self.touched, self._deliver
+        find_sink, touched = self.sinks.get, self.touched
         while at + FRAME_OVERHEAD <= size:
             # In one go where there is room for a method, as in all frames but the last one of a read.
             has_room = at + _METHOD_FRAME <= size
@@ -208,7 +246,7 @@ class Splitter:
                 taken = 0
             elif method == DELIVER:
                 touched.add(sink.owner)
-                taken = deliver(sink, data, channel, at, end)
+                taken = self._deliver_repeats(data, self._deliver(sink, data, channel, at, end))
             else:
                 taken = self._data(sink, method, data, channel, at, end)
             if taken:
@@ -247,6 +285,7 @@ class Splitter:
                 raise CodecError("a confirm has not the size of its fields")
             tag, bits = _tag_and_flag(data, at + 11)
             self.touched.add(sink.owner)
+            self.answered.add(sink.owner)
             try:
                 sink.confirm(tag, bits & 1 == 1, method == ACK)
             except Exception as error:  # noqa: BLE001 - it belongs to one session, and not to the link
@@ -264,6 +303,31 @@ class Splitter:
         else:
             return 0
         return end
+
+    def _deliver_repeats(self, data: bytes, at: int) -> int:
+        """Deliver the messages that come here, if each differs from the last of its channel only in tag and body.
+
+        HOT: once per message, or once for many. ``_deliver`` is the slow twin. Returns the position behind them.
+        """
+        if self._messages or not self._repeats:
+            return at
+        find, touched, size = self._repeats.get, self.touched, len(data)
+        while True:
+            repeat = find(data[at : at + _KEY_SIZE])
+            if repeat is None:
+                return at
+            stop, tag_at, between = at + repeat.size, at + repeat.tag_at, repeat.between
+            if stop > size or data[stop - 1] != _FRAME_END or not data.startswith(between, tag_at + 8):
+                return at
+            (tag,) = _tag(data, tag_at)
+            body = data[tag_at + 8 + len(between) : stop - 1]
+            sink = repeat.sink
+            touched.add(sink.owner)
+            try:
+                sink.deliver(tag, repeat.redelivered, repeat.route, repeat.properties, body)
+            except Exception as error:  # noqa: BLE001 - it belongs to one session, and not to the link
+                self._failed(sink, error)
+            at = stop
 
     def _deliver(self, sink: Sink, data: bytes, channel: int, at: int, end: int) -> int:
         """Read basic.deliver, and its content with it if that has arrived whole."""
@@ -298,9 +362,22 @@ class Splitter:
                         sink.deliver(tag, redelivered == 1, route, properties, data[body_at + 7 : stop - 1])
                     except Exception as error:  # noqa: BLE001 - it belongs to one session, and not to the link
                         self._failed(sink, error)
+                    between = data[tag_at + 8 : body_at + 7 if body_size else stop]
+                    if between == sink.between:
+                        # The second one: more may come.
+                        repeat = _Repeat(sink, tag_at - at, between, stop - at, redelivered == 1, route, properties)
+                        self._expect(repeat, data[at : at + _KEY_SIZE])
+                    sink.between = between
                     return stop
         self._messages[channel] = _Message(tag, redelivered == 1, route)
         return end
+
+    def _expect(self, repeat: _Repeat, key: bytes) -> None:
+        """More messages like this one may come on its channel."""
+        sink = repeat.sink
+        self._repeats.pop(sink.repeat_key, None)
+        sink.repeat_key = key
+        self._repeats[key] = repeat
 
     def _continue(self, sink: Sink, data: bytes, channel: int, at: int, end: int) -> None:
         """Add a content frame to a message that comes in pieces."""
@@ -334,6 +411,7 @@ class Splitter:
             missing = _body_size(data, at, end)
             properties = data[at + _CONTENT_START : end - 1]
             self.touched.add(sink.owner)
+            self.answered.add(sink.owner)
             try:
                 sink.returned(replace(returned, properties=properties, size=missing))
             except Exception as error:  # noqa: BLE001 - it belongs to one session, and not to the link

@@ -125,7 +125,9 @@ class GatewayConfig(MergeableModel):
         that very name, else None: the client is to be refused.
         """
         wanted = self.default_vhost if host is None else host
-        found = self._by_host.get(wanted)
+        # Each login asks. As an attribute pydantic looks it up in Python, past an exception.
+        by_host: dict[str, VirtualHost] = (self.__pydantic_private__ or {})["_by_host"]
+        found = by_host.get(wanted)
         return found if found is not None else self._pass_through(wanted)
 
     def _pass_through(self, host: str) -> VirtualHost | None:

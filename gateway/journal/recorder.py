@@ -202,6 +202,8 @@ class Recorder:
 
     def look(self, holds: set[Hold]) -> None:
         """Note the session's present holds, and write those that have ended."""
+        if not holds and not self._held:
+            return
         now = self.writer.clock.now
         for hold in _HOLDS:
             if hold in holds:

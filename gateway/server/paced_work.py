@@ -18,6 +18,10 @@ from gateway.server.fault_boundary import FaultOwner, guarded
 # The time for such work in one round of the event loop, in seconds.
 _PER_ROUND: Final = 0.004
 
+# uvloop reads at most 256,000 bytes at once. After a read that size it reads the same socket again, up to 32 times,
+# before any other.
+FULL_READ: Final = 250_000
+
 # What one of many that wait gets of it at least: with less, the system calls at the end of each turn would cost more
 # than what is done in it.
 _LEAST: Final = 0.001

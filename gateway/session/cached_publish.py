@@ -117,14 +117,17 @@ class CachedPublish:
             CodecError: when AMQP cannot carry its headers.
         """
         if self.publication is not None:
-            self.publication.encode(b"", self.values(receipt, frame))
+            self.publication.encode(b"", self.values(receipt, frame.length))
 
-    def values(self, receipt: bytes | None, frame: Frame) -> tuple[bytes, ...]:
-        """The values for the gaps in the headers table: the volatile headers of one frame. HOT: once per SEND."""
+    def values(self, receipt: bytes | None, length: bytes | None) -> tuple[bytes, ...]:
+        """The values for the gaps in the headers table: the volatile headers of one frame. HOT: once per SEND.
+
+        ``length`` is the content-length header.
+        """
         gaps = self._gaps
         if not gaps:
             return _NO_VALUES
-        length = frame.length or b""
+        length = length or b""
         if self._trims:
             length = length.lstrip(b" ")
         if len(gaps) == 1:

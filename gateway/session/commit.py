@@ -70,7 +70,8 @@ class TransactionHandler:
         self._commit = (commit, transaction, frame)
         for send in transaction.sends:
             if isinstance(send.header_block.cached_publish, CachedPublish):
-                self._publisher.publish(send, send.header_block.cached_publish, commit)
+                sends = [(send.receipt, send.body)]
+                self._publisher.publish(send.header_block.cached_publish, sends, send.length, commit)
         if transaction.sends:
             self._context.holds.add(Hold.COMMIT)
         else:

@@ -15,7 +15,6 @@ from gateway.amqp.splitter import Return
 from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CodecError
 from gateway.session.cached_publish import CachedPublish
-from gateway.stomp.frame import Frame
 
 
 @dataclass(slots=True, eq=False)
@@ -33,11 +32,11 @@ class Commit:
 # Each virtual host has these exchanges, and nobody can delete them.
 _PREDECLARED: Final = frozenset((b"", b"amq.direct", b"amq.fanout", b"amq.topic", b"amq.headers", b"amq.match"))
 
-Unconfirmed = tuple[bytes | None, CachedPublish, int, Commit | None, object, Frame | None]
+Unconfirmed = tuple[bytes | None, CachedPublish, int, Commit | None, object, bytes | None, bytes | None]
 """A message that waits for its confirm: receipt, where it went, bytes of its body, the COMMIT that published it, what
-the observer's counter returned for it (``sent_at``), and the frame, to publish it again if the link is lost; None once
-the broker has returned the message, and in a session that does not outlive its link. A plain tuple, since one is made
-for every message."""
+the observer's counter returned for it (``sent_at``), the body, and its content-length header. The last two are there to
+publish it again if the link is lost; the body is None once the broker has returned the message, and in a session that
+does not outlive its link. A plain tuple, since one is made for every message."""
 
 
 class PublisherConfirms:
@@ -91,8 +90,13 @@ class PublisherConfirms:
         return any(receipt is not None for receipt, *_ in self.messages)
 
     @property
+    def room(self) -> tuple[int, int]:
+        """How many messages, and bytes, may be published before the window is full. HOT: once per read."""
+        return self._max_messages - len(self._unconfirmed), self._max_bytes - self.unconfirmed_bytes
+
+    @property
     def is_full(self) -> bool:
-        """Whether no more may be published until some of it is confirmed. HOT: once per confirmed SEND."""
+        """Whether no more may be published until some of it is confirmed. HOT: once per SEND, or once for many."""
         return len(self._unconfirmed) >= self._max_messages or self.unconfirmed_bytes >= self._max_bytes
 
     @property
@@ -107,11 +111,11 @@ class PublisherConfirms:
             return [message for _, message in sorted((*self._refused.items(), *self._unconfirmed.items()), key=_number)]
         return self._unconfirmed.values()
 
-    def add(self, message: Unconfirmed) -> None:
-        """Enter a published message. HOT: once per SEND once confirms are on."""
-        self.last_sequence += 1
-        self._unconfirmed[self.last_sequence] = message
-        self.unconfirmed_bytes += message[2]
+    def add(self, messages: list[Unconfirmed], size: int) -> None:
+        """Enter published messages, with so many bytes together. HOT: once per SEND, or once for many."""
+        self._unconfirmed.update(enumerate(messages, self.last_sequence + 1))
+        self.last_sequence += len(messages)
+        self.unconfirmed_bytes += size
 
     def take_all(self) -> list[Unconfirmed]:
         """Take out everything, to publish it on another channel, whose publish sequence numbers begin anew."""
@@ -173,8 +177,8 @@ class PublisherConfirms:
             message = unconfirmed.get(sequence)
             if message is not None and _is_returned(message, returned, receipt):
                 self._last_returned = sequence
-                _, cached_publish, size, commit, _, _ = message
-                unconfirmed[sequence] = (None, cached_publish, size, commit, None, None)
+                _, cached_publish, size, commit, *_ = message
+                unconfirmed[sequence] = (None, cached_publish, size, commit, None, None, None)
                 return message
         return None
 

@@ -24,7 +24,6 @@ from gateway.session.context import SessionContext, State
 from gateway.session.destination_rules import DestinationRules
 from gateway.session.observer import SessionObserver
 from gateway.session.queues import QueueRules
-from gateway.stomp.encoder import encode
 from gateway.stomp.frame import Frame
 from gateway.stomp.headers import trim_values
 from gateway.stomp.heartbeat import Heartbeats, negotiate
@@ -246,9 +245,10 @@ class ConnectHandler:
         return True
 
     def _connected(self, request: ConnectRequest) -> bytes:
-        server = [] if request.login.settings.hide_server_info else [(b"server", self._server)]
-        session, heartbeat = (b"session", self._context.identity), (b"heart-beat", self.heartbeats.header)
-        return encode(b"CONNECTED", [*server, session, heartbeat, (b"version", request.version)])
+        server = b"" if request.login.settings.hide_server_info else b"server:%b\n" % self._server
+        # Nothing here needs an escape.
+        facts = server, self._context.identity, self.heartbeats.header, request.version
+        return b"CONNECTED\n%bsession:%b\nheart-beat:%b\nversion:%b\n\n\0\n" % facts
 
     def login_failed(self, event: ops.LoginFailed) -> None:
         """The broker refused the login."""

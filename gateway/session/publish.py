@@ -6,11 +6,12 @@ A SEND is published at once where everything it needs is there. Otherwise it ask
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final
 
 from gateway.amqp.codec import Publication
 from gateway.amqp.splitter import Return
+from gateway.errors import CodecError
 from gateway.session import error_frames, ops
 from gateway.session.cached_publish import CachedPublish
 from gateway.session.confirms import Commit, PublisherConfirms, Unconfirmed
@@ -18,11 +19,9 @@ from gateway.session.context import NO_SETTINGS, Hold, SessionContext
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.queues import QueueSpec, temporary_queue
 from gateway.session.transactions import size_of
+from gateway.stomp.decoder import Decoder
 from gateway.stomp.encoder import encode_receipt
-from gateway.stomp.frame import Frame
-
-# So few messages are taken together, whatever their size.
-_FEW: Final = 8
+from gateway.stomp.frame import Frame, ReceiptAndBody
 
 
 class Publisher:
@@ -30,7 +29,7 @@ class Publisher:
 
     __slots__ = (
         "_blocked", "_channel", "_channel_key", "_confirmed_before", "_context", "_frame_max", "_has_rejected",
-        "_keeps_frames", "_output", "confirms", "has_confirms", "is_lost",
+        "_keeps_bodies", "_of_commit", "_output", "confirms", "has_confirms", "is_lost",
     )  # fmt: skip
 
     def __init__(self, context: SessionContext) -> None:
@@ -42,7 +41,7 @@ class Publisher:
         # Whether the channel is lost, and not back yet.
         self.is_lost = False
         # Whether what is unconfirmed is published again after a loss.
-        self._keeps_frames = False
+        self._keeps_bodies = False
         # Whether the broker has rejected a message. A channel whose first message for a quorum queue comes while the
         # queue's leader is dead rejects everything for that queue from then on (RabbitMQ 3.10), so it is replaced now
         # and then.
@@ -53,54 +52,95 @@ class Publisher:
         self.has_confirms = False
         self.confirms = PublisherConfirms(NO_SETTINGS)
         self._output: list[bytes] = []
+        # The messages of a COMMIT that are not encoded yet: what encodes them, their bodies and their values. They go
+        # behind the output, and nothing comes behind them before all of them are confirmed.
+        self._of_commit: list[tuple[Publication, bytes, tuple[bytes, ...]]] = []
         self._blocked = False
 
     @property
     def has_output(self) -> bool:
         """Whether there is something to take."""
-        return bool(self._output)
+        return bool(self._output or self._of_commit)
 
     def take_output(self, at_most: int | None) -> bytes:
         """See `Session.take_publishes`. HOT: once per batch."""
         output = self._output
+        if self._of_commit:
+            self._encode_commit(at_most)
         if not output:
             return b""
-        if at_most is not None and len(output) > _FEW:
-            count = size = 0
-            while size < at_most and count < len(output):
-                size += len(output[count])
-                count += 1
-            taken = b"".join(output[:count])
-            del output[:count]
-            return taken
         taken = b"".join(output)
         output.clear()
         return taken
 
+    def _encode_commit(self, at_most: int | None) -> None:
+        """Encode as much of a COMMIT as is taken now: others would wait while all of it is encoded at once."""
+        count = size = 0
+        for publication, body, values in self._of_commit:
+            if at_most is not None and size >= at_most:
+                break
+            self._output.append(publication.encode(body, values))
+            size += len(self._output[-1])
+            count += 1
+        del self._of_commit[:count]
+
     def forget_messages(self) -> None:
         """The session is over: nothing is published again."""
-        self._output.clear()
+        self._clear_output()
         self.confirms.take_all()
+
+    def _clear_output(self) -> None:
+        self._output.clear()
+        self._of_commit.clear()
 
     # SEND.
 
-    def send(self, frame: Frame) -> None:
-        """SEND: publish, at once if everything is there.
+    def publish_plain(self, frame: Frame, decoder: Decoder, most: int) -> int:
+        """Publish a SEND that lacks nothing, and those behind it that differ only in body and receipt.
 
-        HOT: once per SEND. It reads the header block's `CachedPublish`, encodes, and enters the confirm window.
+        HOT: once per SEND, or once for many. ``send`` is the slow twin; anything unusual is left to it.
+
+        Args:
+            frame: the one that the decoder has just handed out.
+            decoder: has the frames behind it.
+            most: how many SENDs behind it may be carried out with it.
+
+        Returns:
+            How many SENDs were carried out; 0 if the frame is one for ``send``.
         """
+        cached = frame.header_block.cached_publish
+        if not isinstance(cached, CachedPublish) or cached.channel_key is not self._channel_key:
+            return 0
+        if self._blocked or not cached.is_plain or (frame.receipt is not None and not self.has_confirms):
+            return 0
+        try:
+            self.publish(cached, [(frame.receipt, frame.body)], frame.length)
+        except CodecError:
+            # Nothing has happened yet. It happens again in ``send``, and its client is told.
+            return 0
+        messages, size = self.confirms.room
+        behind = decoder.take_sends(frame, min(most, messages), size)
+        if behind:
+            # With receipts of the same size they cannot be too large for AMQP either.
+            self.publish(cached, behind, frame.length)
+        if self.confirms.is_full:
+            self._hold()
+        return 1 + len(behind)
+
+    def send(self, frame: Frame) -> None:
+        """SEND: asks for what is missing first, and leaves the frame to a transaction."""
         cached = frame.header_block.cached_publish
         if not isinstance(cached, CachedPublish):
             cached = self._cache(frame)
-        receipt = frame.receipt
-        if (
-            cached.channel_key is not self._channel_key
-            or not cached.is_plain
-            or (receipt is not None and not self.has_confirms)
-        ):
-            self._send_slowly(frame, cached)
+        if not self._is_prepared(frame, cached):
             return
-        self.publish(frame, cached)
+        if cached.transaction is not None:
+            transactions = self._context.transactions
+            transactions.get(cached.transaction)
+            cached.check(self._context.receipt_of(frame), frame)
+            transactions.enlist(cached.transaction, size_of(frame)).sends.append(frame)
+            return
+        self.publish(cached, [(frame.receipt, frame.body)], frame.length)
         if self._blocked or self.confirms.is_full:
             self._hold()
 
@@ -120,20 +160,6 @@ class Publisher:
         if context.observer is not None:
             cached.counter = context.observer.sends(cached, headers)
         return cached
-
-    def _send_slowly(self, frame: Frame, cached: CachedPublish) -> None:
-        """The slow twin of ``send``: asks for what is missing first, and leaves the frame to a transaction."""
-        if not self._is_prepared(frame, cached):
-            return
-        if cached.transaction is not None:
-            transactions = self._context.transactions
-            transactions.get(cached.transaction)
-            cached.check(self._context.receipt_of(frame), frame)
-            transactions.enlist(cached.transaction, size_of(frame)).sends.append(frame)
-            return
-        self.publish(frame, cached)
-        if self._blocked or self.confirms.is_full:
-            self._hold()
 
     def is_ready(self, send: Frame, commit: Frame) -> bool:
         """Whether a SEND of a transaction can be published as it was prepared; else this asks for what is missing.
@@ -184,21 +210,48 @@ class Publisher:
         self._context.ask_instead(operation)
         return True
 
-    def publish(self, frame: Frame, cached: CachedPublish, commit: Commit | None = None) -> None:
-        """Publish a frame whose publication is built. HOT: once per SEND."""
+    def publish(
+        self,
+        cached: CachedPublish,
+        sends: Iterable[ReceiptAndBody],
+        length: bytes | None,
+        commit: Commit | None = None,
+    ) -> None:
+        """Publish messages with one header block, whose publication is built. HOT: once per SEND, or once for many.
+
+        ``length`` is their content-length header.
+
+        Raises:
+            CodecError: AMQP cannot carry the first one. None was published.
+        """
         publication = cached.publication
         if publication is None:
             return
-        receipt, body = frame.receipt, frame.body
-        if receipt is not None:
-            receipt = self._context.receipt_of(frame)
-        self._output.append(publication.encode(body, cached.values(receipt, frame)))
-        counter, traffic, size = cached.counter, cached.traffic, len(body)
-        traffic.published += 1
-        traffic.published_bytes += size
-        sent_at = None if counter is None else counter.sent(size, receipt is not None)
+        encode, counter, keeps_bodies = publication.encode, cached.counter, self._keeps_bodies
+        trims, values = self._context.trims_values, cached.values(None, length)
+        frames: list[bytes] = []
+        messages: list[Unconfirmed] = []
+        total = 0
+        for sent_receipt, body in sends:
+            receipt = sent_receipt
+            if receipt is not None:
+                if trims:
+                    receipt = receipt.lstrip(b" ")
+                values = cached.values(receipt, length)
+            if commit is None:
+                frames.append(encode(body, values))
+            else:
+                self._of_commit.append((publication, body, values))
+            size = len(body)
+            total += size
+            sent_at = None if counter is None else counter.sent(size, receipt is not None)
+            messages.append((receipt, cached, size, commit, sent_at, body if keeps_bodies else None, length))
+        self._output += frames
+        traffic = cached.traffic
+        traffic.published += len(messages)
+        traffic.published_bytes += total
         if self.has_confirms:
-            self.confirms.add((receipt, cached, size, commit, sent_at, frame if self._keeps_frames else None))
+            self.confirms.add(messages, total)
 
     def _hold(self) -> None:
         holds = self._context.holds
@@ -215,7 +268,7 @@ class Publisher:
         operation = context.operation
         self._channel, self._frame_max, self.has_confirms = event.channel, event.frame_max, event.confirms
         self._has_rejected = False
-        self._keeps_frames = context.rides_through
+        self._keeps_bodies = context.rides_through
         if event.is_new and not self.is_lost:
             # Publish sequence numbers begin anew, and nothing waits for a confirm. After a loss, a recovery follows.
             self.confirms.take_all()
@@ -236,7 +289,7 @@ class Publisher:
         """
         if (
             not accepted
-            and self._keeps_frames
+            and self._keeps_bodies
             and self._context.is_unsettled(self._context.settings, self._context.settings.upstream.ride_through)
         ):
             self.confirms.refuse(sequence, multiple=multiple)
@@ -255,7 +308,7 @@ class Publisher:
             self._has_rejected = True
             self._channel_key = object()
         finished: Commit | None = None
-        for receipt, cached, _, commit, sent_at, _ in messages:
+        for receipt, cached, _, commit, sent_at, _, _ in messages:
             if sent_at is not None and cached.counter is not None:
                 cached.counter.confirmed(sent_at, accepted)
             if commit is not None:
@@ -281,7 +334,7 @@ class Publisher:
         message = self.confirms.take_returned(returned)
         if message is None:
             return
-        receipt, cached, _, commit, sent_at, _ = message
+        receipt, cached, _, commit, sent_at, *_ = message
         self._context.traffic.returned += 1
         if sent_at is not None and cached.counter is not None:
             cached.counter.confirmed(sent_at, False)
@@ -315,14 +368,14 @@ class Publisher:
     def lost(self) -> None:
         """The channel is gone, or of no use any more.
 
-        All that was published on it and is not confirmed is in ``confirms``, with its frame. Whatever was encoded for
+        All that was published on it and is not confirmed is in ``confirms``, with its body. Whatever was encoded for
         it is worthless now, sent or not; ``restored`` encodes it again.
         """
         self.is_lost = True
         self._has_rejected = False
         self._channel = 0
         self._channel_key = object()
-        self._output.clear()
+        self._clear_output()
         self.set_blocked(False)
 
     def restored(self, event: ops.PublisherPrepared) -> None:
@@ -334,14 +387,14 @@ class Publisher:
         self._channel, self._frame_max, self.has_confirms = event.channel, event.frame_max, event.confirms
         given_up: list[Commit] = []
         for message in self.confirms.take_all():
-            receipt, cached, _, commit, _, frame = message
-            if frame is None or (commit is not None and commit.is_interrupted):
+            receipt, cached, size, commit, _, body, length = message
+            if body is None or (commit is not None and commit.is_interrupted):
                 if commit is not None:
                     commit.unconfirmed -= 1
                     given_up.append(commit)
                 continue
-            self._output.append(self._built(cached).encode(frame.body, cached.values(receipt, frame)))
-            self.confirms.add(message)
+            self._output.append(self._built(cached).encode(body, cached.values(receipt, length)))
+            self.confirms.add([message], size)
         self._confirmed_before = self._context.traffic.confirmed if self.confirms else None
         self._release_window()
         if given_up and not given_up[-1].unconfirmed:

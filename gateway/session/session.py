@@ -286,16 +286,16 @@ class Session:
                     return
                 received += 1
                 command = frame.header_block.command
+                together = 0 if asked else self._carry_out_plain(frame, decoder, max_frames - received)
                 if command != b"SEND":
-                    settled = 0 if asked else self._acknowledgements.settle_plain(frame, decoder, max_frames - received)
-                    context.traffic.note_command(command, settled or 1)
-                    if settled:
-                        received += settled - 1
-                        continue
-                if asked and command != b"SUBSCRIBE":
+                    context.traffic.note_command(command, together or 1)
+                if together:
+                    received += together - 1
+                elif asked and command != b"SUBSCRIBE":
                     context.postpone(frame)
                     return
-                self._carry_out(frame)
+                else:
+                    self._carry_out(frame)
         except FrameError as error:
             self.malformed(error)
         finally:
@@ -309,8 +309,14 @@ class Session:
         else:
             self._context.fail(error_frames.malformed(str(error)))
 
+    def _carry_out_plain(self, frame: Frame, decoder: Decoder, most: int) -> int:
+        """Carry out a plain SEND or ACK, and those behind it that are like it; how many. HOT: once per frame."""
+        if frame.header_block.command == b"SEND":
+            return self._publisher.publish_plain(frame, decoder, most)
+        return self._acknowledgements.settle_plain(frame, decoder, most)
+
     def _carry_out(self, frame: Frame) -> None:
-        """HOT: once per frame. One look-up in the state table, one call."""
+        """One look-up in the state table, one call."""
         context = self._context
         try:
             handler = COMMANDS[context.state].get(frame.header_block.command)
@@ -423,7 +429,7 @@ class Session:
     def take_publishes(self, at_most: int | None = None) -> bytes:
         """The AMQP frames for the publishing channel since the last call.
 
-        ``at_most`` is in bytes: of many messages those that begin behind it are left for the next call.
+        ``at_most`` is in bytes: the messages of a COMMIT that begin behind it are left for the next call.
         """
         return self._publisher.take_output(at_most)
 

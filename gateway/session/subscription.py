@@ -34,10 +34,14 @@ _TEMP_TAG: Final = b"T_" + TEMP_QUEUE
 # So many subscriptions of a session that is over are let go of at a time.
 _AT_ONCE: Final = 200
 
-# The pieces in which ``Subscription.deliver`` puts out a MESSAGE.
+# The pieces in which ``Subscription.deliver`` puts out a MESSAGE: what stands before the delivery's number, the number,
+# the rest of the headers with the blank line, the body, the end. With an ack header the rest is in two pieces, and
+# between them is the number again.
 _MESSAGE: Final = b"MESSAGE\n"
-_END_WITHOUT_BODY: Final = b"\n\0\n"
-_PIECES_BEFORE_LENGTH: Final = 4  # two more with an ack header: the delivery's number, in this place, and what follows
+_BLANK_LINE: Final = b"\n\n"
+_END: Final = b"\0\n"
+_PIECES: Final = 5
+_PIECES_WITH_ACK: Final = 7
 
 
 @dataclass(slots=True)
@@ -69,10 +73,10 @@ class Subscription:
     """
 
     __slots__ = (
-        "_auto_acks", "_body_bytes", "_counter", "_header_cache", "_is_pending", "_is_started", "_notify_above",
-        "_prefixes", "_redelivered", "_stats_before", "_stopped_at", "_urgent_after", "base", "destination",
-        "first_base", "identifier", "is_lost", "is_stream", "kind", "ledger", "mode", "next_offset", "output", "queue",
-        "request", "tag",
+        "_auto_acks", "_body_bytes", "_counter", "_header_cache", "_is_pending", "_is_redelivered", "_is_started",
+        "_layout", "_notify_above", "_prefixes", "_properties", "_redelivered", "_route", "_size", "_stats_before",
+        "_stopped_at", "_urgent_after", "base", "destination", "first_base", "identifier", "is_lost", "is_stream",
+        "kind", "ledger", "mode", "next_offset", "output", "queue", "request", "tag",
     )  # fmt: skip
 
     def __init__(
@@ -127,6 +131,12 @@ class Subscription:
         ack = b"\nack:" + delivery if shows_ack and mode is not AckMode.AUTO else b""
         self._prefixes = (_MESSAGE + named, b"message-id:" + delivery, ack)
         self._header_cache: dict[bytes, tuple[bytes, bytes, bytes]] = {}
+        # What stands before the number, between the two numbers of a MESSAGE with an ack header, and behind; and what
+        # that is for: route, properties, size of the body, redelivered.
+        self._layout = (b"", b"", b"")
+        self._route = self._properties = b""
+        self._size = -1
+        self._is_redelivered = False
 
     @property
     def last_number(self) -> int:
@@ -241,38 +251,52 @@ class Subscription:
     def deliver(self, tag: int, redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
         """Encode one delivery as MESSAGE, in pieces that are joined once per batch.
 
-        HOT: once per message. Messages of one publisher share route and properties; their headers are encoded once and
-        found again by the bytes of both. ``gateway.stomp.encoder.encode`` is the slow twin. The route is exchange and
-        routing key as short strings; the properties are flags and list, as in the content header.
+        HOT: once per message. What repeats is laid out once: the splitter hands the very same ``route`` and
+        ``properties`` out again as long as they come again. ``gateway.stomp.encoder.encode`` is the slow twin. The
+        route is exchange and routing key as short strings; the properties are flags and list, as in the content header.
         """
-        key = route + properties
-        headers = self._header_cache.get(key)
-        if headers is None:
-            headers = self._encode_headers(key, route, properties)
-        before, middle, after = headers
+        size = len(body)
+        if (
+            route is not self._route
+            or properties is not self._properties
+            or size != self._size
+            or redelivered is not self._is_redelivered
+        ):
+            self._lay_out(route, properties, size, redelivered)
         ledger = self.ledger
         if tag != ledger.last_tag + 1:
             raise CodecError(OUT_OF_ORDER)
         ledger.last_tag = ledger.last_sent = tag
         if tag > self._notify_above:
             self._note_auto_ack(tag)
-        number = b"%d" % (tag + self.base)
-        flag = b"\nredelivered:false"
         if redelivered:
-            flag = b"\nredelivered:true"
             self._redelivered += 1
-        self._body_bytes += len(body)
+        self._body_bytes += size
         if self._counter is not None:
             # Before the frame: if this raises, no half of a frame goes to the client.
-            self._counter.delivered(tag, redelivered, len(body))
+            self._counter.delivered(tag, redelivered, size)
+        number = b"%d" % (tag + self.base)
+        before, middle, after = self._layout
         if middle:
-            self.output += (before, number, flag, middle, number, after)
+            self.output += (before, number, middle, number, after, body, _END)
         else:
-            self.output += (before, number, flag, after)
-        if body:
-            self.output += (b"content-length:%d\n\n" % len(body), body, b"\0\n")
-        else:
-            self.output.append(_END_WITHOUT_BODY)
+            self.output += (before, number, after, body, _END)
+
+    def _lay_out(self, route: bytes, properties: bytes, size: int, redelivered: bool) -> None:
+        """Put together what stands around the delivery's number in MESSAGEs with this route and the like.
+
+        Messages of one publisher share route and properties; their headers are encoded once and found again by the
+        bytes of both.
+        """
+        key = route + properties
+        headers = self._header_cache.get(key)
+        if headers is None:
+            headers = self._encode_headers(key, route, properties)
+        before, ack, after = headers
+        middle = b"\nredelivered:%b" % (b"true" if redelivered else b"false")
+        after += b"content-length:%d\n\n" % size if size else b"\n"
+        self._layout = (before, middle + ack, after) if ack else (before, b"", middle + after)
+        self._route, self._properties, self._size, self._is_redelivered = route, properties, size, redelivered
 
     def _encode_headers(self, key: bytes, route: bytes, properties: bytes) -> tuple[bytes, bytes, bytes]:
         """The parts of MESSAGE that do not change: before the number, before the ack's number, and after that."""
@@ -351,11 +375,7 @@ def split_frames(pieces: list[bytes]) -> list[bytes]:
     while begin < count:
         end = begin + 1
         if pieces[begin].startswith(_MESSAGE):
-            end = begin + _PIECES_BEFORE_LENGTH
-            if pieces[end].isdigit():
-                end += 2
-            # Its content-length, its body and its end; or its end alone.
-            end += 1 if pieces[end] == _END_WITHOUT_BODY else 3
+            end = begin + (_PIECES if pieces[begin + 2].endswith(_BLANK_LINE) else _PIECES_WITH_ACK)
         frames.append(b"".join(pieces[begin:end]))
         begin = end
     return frames

@@ -32,6 +32,10 @@ CONTENT_LENGTH: Final = b"content-length"
 ACK_ID: Final = b"id"
 
 
+ReceiptAndBody = tuple[bytes | None, bytes]
+"""What differs between SENDs that are alike: the value of the receipt header, None without one, and the body."""
+
+
 class HeaderBlock:
     """Command and headers of a frame, shared by all frames with the same header block.
 

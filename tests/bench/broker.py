@@ -4,7 +4,7 @@ import asyncio
 import re
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -47,7 +47,7 @@ class Broker:
         """`pid`, or nothing."""
         return () if self.pid is None else (self.pid,)
 
-    def declare(self, queues: Iterable[str]) -> None:
+    def declare(self, *queues: str) -> None:
         """Create queues again: durable and empty. The broker deletes them later if this run is killed."""
 
         async def remake(channel: AbstractChannel) -> None:
@@ -58,7 +58,7 @@ class Broker:
 
         self._with_channel(remake)
 
-    def delete(self, queues: Iterable[str]) -> None:
+    def delete(self, *queues: str) -> None:
         """Delete those queues that exist."""
 
         async def remove(channel: AbstractChannel) -> None:

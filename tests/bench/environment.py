@@ -82,11 +82,11 @@ class Environment:
     def queues(self, row: str, count: int = 1) -> Iterator[list[str]]:
         """Make empty queues, yield their names, and delete them afterwards."""
         queues = [f"{self.prefix}.{row}.{number}" for number in range(count)]
-        self.broker.declare(queues)
+        self.broker.declare(*queues)
         try:
             yield queues
         finally:
-            self.broker.delete(queues)
+            self.broker.delete(*queues)
 
 
 @dataclass(frozen=True)

@@ -260,8 +260,7 @@ def _confirm() -> Callable[[], object]:
     def run() -> int:
         session.output.clear()
         first = confirms.last_sequence + 1
-        for message in messages:
-            confirms.add(message)
+        confirms.add(messages, sum(message[2] for message in messages))
         for sequence in range(first, first + len(messages)):
             session.confirm(sequence, False, True)
         return len(session.output)

@@ -226,6 +226,7 @@ async def _slow_reader(run: Run) -> None:
         await asyncio.sleep(0.05)
         peer.transport.resume_reading()
         await asyncio.sleep(0)
+    await peer.expect(MESSAGE)
 
 
 async def _prepared_many(run: Run) -> None:

@@ -61,9 +61,13 @@ class WebSocketWire(Wire):
         return sock
 
     def load(self, payload: bytes, allowed: int | None = None) -> None:
-        """Take `payload`, as WebSocket messages, as the next thing to write."""
+        """Take `payload`, as WebSocket messages, as the next thing to write.
+
+        Raises:
+            RowError: only a part of it may go at first.
+        """
         if allowed is not None:
-            raise NotImplementedError("a payload that goes out in parts is not encoded for WebSocket")
+            raise RowError("a payload that goes out in parts is not encoded for WebSocket")
         super().load(_messages(payload))
 
     def ask(self, frame: bytes) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.bench import payload
 from tests.bench.amqp_wire import AmqpWire
+from tests.bench.other_wires import WebSocketWire
 from tests.bench.wire import Account, Acknowledger, RowError, Wire, connected_socket, pump, subscribe_frame
 
 Conversation = Callable[[socket.socket], None]
@@ -259,3 +260,9 @@ def _delivery(number: int) -> bytes:
     header = pamqp.header.ContentHeader(body_size=len(body), properties=amqp.Basic.Properties())
     parts = (amqp.Basic.Deliver("0", number + 1, False, "", "a"), header, pamqp.body.ContentBody(body))
     return b"".join(pamqp.frame.marshal(part, 1) for part in parts)
+
+
+def test_a_payload_that_goes_out_in_parts_cannot_be_measured_over_websocket() -> None:
+    wire = WebSocketWire.__new__(WebSocketWire)
+    with pytest.raises(RowError, match="not encoded for WebSocket"):
+        wire.load(b"SEND\n\n\0" * 2, allowed=7)

@@ -152,7 +152,37 @@ def traffic(draw: st.DrawFn) -> list[tuple[bytes, Unit, bool]]:
     return [queues[channel].pop(0) for channel in order]
 
 
-@given(traffic(), points)
+@st.composite
+def repeats(draw: st.DrawFn) -> list[tuple[bytes, Unit, bool]]:
+    """Deliveries of two channels that mostly differ in tag and body only, with other things between them."""
+    kinds = {channel: draw(st.lists(_kinds, min_size=1, max_size=2)) for channel in REGISTERED[:2]}
+    wire = []
+    for tag in range(1, draw(st.integers(4, 14))):
+        channel = draw(st.sampled_from(REGISTERED[:2]))
+        consumer, exchange, key, given_properties, size, redelivered = draw(st.sampled_from(kinds[channel]))
+        body = draw(st.binary(min_size=size, max_size=size))
+        method = frame.marshal(commands.Basic.Deliver(consumer, tag, redelivered, exchange, key), channel)
+        frames = [method, *content_frames(channel, given_properties, body, draw(st.sampled_from([0] * 9 + [9])))]
+        route = short_string(exchange.encode()) + short_string(key.encode())
+        told = ("deliver", channel, tag, redelivered, route, given_properties.marshal(), body)
+        units = [Unit(channel, frames, told)]
+        if not draw(st.integers(0, 4)):
+            units += draw(st.lists(_units(draw(st.sampled_from(REGISTERED + OTHERS))), max_size=1))
+        wire += [(raw, unit, raw is unit.frames[-1]) for unit in units for raw in unit.frames]
+    return wire
+
+
+_kinds = st.tuples(
+    st.sampled_from(["", "s1", "s22"]),
+    exchanges,
+    st.sampled_from(["", "a.b", "a.c", "k" * 255]),
+    properties(tables),
+    st.sampled_from([0, 1, 5, 50]),
+    st.booleans(),
+)
+
+
+@given(traffic() | repeats(), points)
 def test_data_reach_their_sinks_and_all_else_passes_in_order(
     wire: list[tuple[bytes, Unit, bool]], at: list[int]
 ) -> None:

@@ -123,10 +123,10 @@ class Riding(RuleBasedStateMachine):
 
     @rule()
     def lose_the_link(self) -> None:
-        for *_, frame in self.session.confirms.messages:
-            assert frame is not None
+        for *_, body, _ in self.session.confirms.messages:
+            assert body is not None
             # The broker may have it already, and gets it again.
-            self.doubled.add(frame.body.decode())
+            self.doubled.add(body.decode())
         self.bridge.lose_link()
         self.lost_up_to = max((each.base for each in self.session.subscriptions.all), default=0)
         self.listen()

@@ -1,13 +1,22 @@
 """SEND on the hot path publishes what a session publishes that sees the frame for the first time."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import cast
 
 from hypothesis import event, given
 from hypothesis import strategies as st
 from pamqp import commands, header
 
+from gateway.config.virtual_host import ConfirmWindow, Upstream, VirtualHost
 from gateway.session import ops
+from gateway.session.cached_publish import CachedPublish
+from gateway.session.connect import ClientFacts
+from gateway.session.observer import SessionObserver
 from gateway.stomp.headers import escape
+from tests.property.cuts import cut, points
+from tests.property.stomp_streams import ForgetfulDecoder
 from tests.support.playbook import PUBLISHING, Playbook, amqp_frames
 
 PLAIN = (b"color", b"a", b"b:c", b"x-custom", b"")
@@ -113,3 +122,134 @@ def as_bytes(value: object) -> bytes:
     """Bytes of a table's value, of which pamqp shows UTF-8 as text."""
     assert isinstance(value, str | bytes)
     return value.encode() if isinstance(value, str) else value
+
+
+@dataclass
+class _Observer:
+    """Notes what it is told of the messages, for all header blocks together."""
+
+    calls: list[tuple[object, ...]] = field(default_factory=list)
+
+    def sends(self, _cached_publish: CachedPublish, _headers: Mapping[bytes, bytes]) -> "_Observer":
+        return self
+
+    def used(self, feature: str) -> None:
+        """A feature is used."""
+
+    def sent(self, size: int, receipt: bool, /) -> object:
+        self.calls.append((size, receipt))
+        return len(self.calls)
+
+    def confirmed(self, sent_at: object, accepted: bool, /) -> None:
+        self.calls.append((sent_at, accepted))
+
+
+class _Producer(Playbook):
+    """A session that sends. With ``is_slow`` it reads each frame by the slow path, and so carries it out alone."""
+
+    def __init__(self, settings: VirtualHost, version: str, *, is_slow: bool) -> None:
+        super().__init__(settings)
+        if is_slow:
+            self._decoder = ForgetfulDecoder(self._decoder.limits)
+        self.observer = _Observer()
+        self.session.set_client(ClientFacts(), observe=lambda: cast(SessionObserver, self.observer))
+        self.connect(version)
+        self._confirmed = 0
+
+    def read(self, pieces: Sequence[bytes]) -> None:
+        for piece in pieces:
+            self.data(piece)
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Answer all that the session asks for."""
+        while True:
+            operation = self.session.take_operation()
+            if isinstance(operation, ops.PreparePublisher):
+                # Small frames, so that a receipt may be too long for one.
+                self.broker(ops.PublisherPrepared(PUBLISHING, 300, operation.confirms))
+            elif self.session.reached_turn_limit:
+                self.go_on()
+            else:
+                break
+
+    def settle(self, count: int, *, accepted: bool) -> None:
+        """The broker answers the first messages, and the client goes on."""
+        for _ in range(count):
+            if self.session.confirms.is_answered:
+                break
+            self._confirmed += 1
+            self.confirm(self._confirmed, accepted=accepted)
+            self._go_on()
+
+    def outcome(self) -> object:
+        session, traffic = self.session, self.session.traffic
+        sums = [(key, counter.published, counter.published_bytes) for key, counter in traffic.sends.items()]
+        counts = traffic.frames_received, dict(traffic.commands), traffic.receipts_sent, traffic.errors_sent, sums
+        window = len(session.confirms), session.confirms.unconfirmed_bytes, session.confirms.last_sequence
+        kept = [(receipt, size, body, length) for receipt, _, size, _, _, body, length in session.confirms.messages]
+        return self.said(), session.take_publishes(), counts, window, kept, set(session.holds), self.state()
+
+
+@st.composite
+def _run(draw: st.DrawFn) -> list[bytes]:
+    """SENDs that differ in body and receipt, plain ones mostly."""
+    headers = draw(
+        st.sampled_from([["destination:/topic/a"], ["x:y", "destination:/queue/q"], ["destination:/topic/b"]])
+    )
+    receipts = draw(st.sampled_from(["", "", "r%02d", "r%d", "a\\c%d", "%d\r", " %d", "r" * 250 + "%d", "%d\nx:1"]))
+    place, has_length, size = draw(st.integers(0, 2)), draw(st.booleans()), draw(st.sampled_from([0, 1, 12, 280]))
+    end, transaction = draw(st.sampled_from(["", "", "\n", "\r\n", "\n\n"])), draw(st.integers(0, 12)) == 0
+    frames = []
+    for number in range(draw(st.integers(1, 12))):
+        body = draw(
+            st.binary(min_size=size, max_size=size) if has_length else st.text("xyz", max_size=size).map(str.encode)
+        )
+        lines = [*headers, *(["transaction:t"] if transaction else [])]
+        if receipts:
+            lines.insert(place, "receipt:" + (receipts % number))
+        if has_length:
+            lines.insert(1, f"content-length:{len(body)}")
+        frames.append("\n".join(["SEND", *lines, "", ""]).encode() + body + b"\0" + end.encode())
+    return frames
+
+
+_other = st.sampled_from([b"BEGIN\ntransaction:t\n\n\0", b"ACK\nid:1\n\n\0", b"SEND\ndestination:/nowhere\n\n\0"])
+_rounds = st.lists(
+    st.tuples(
+        st.lists(_run() | _other.map(lambda frame: [frame]), min_size=1, max_size=3).map(lambda runs: [*chain(*runs)]),
+        st.just([]) | points,
+        st.integers(0, 12),
+        st.sampled_from([True] * 8 + [False]),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@given(
+    st.sampled_from([ConfirmWindow(messages=3, bytes=1000), ConfirmWindow(messages=1000, bytes=30), ConfirmWindow()]),
+    st.sampled_from([0.0, 60.0]),
+    st.sampled_from(["1.2", "1.2", "1.0"]),
+    st.sampled_from([1000, 1000, 3]),
+    _rounds,
+)
+def test_many_sends_at_once_mean_what_each_of_them_means(
+    window: ConfirmWindow,
+    ride_through: float,
+    version: str,
+    max_frames: int,
+    rounds: list[tuple[list[bytes], list[int], int, bool]],
+) -> None:
+    settings = VirtualHost(name="/", confirm_window=window, upstream=Upstream(ride_through=ride_through))
+    fast, slow = (_Producer(settings, version, is_slow=each) for each in (False, True))
+    fast.session.set_max_frames_per_turn(max_frames)
+    for frames, at, confirmed, accepted in rounds:
+        fast.read([piece for piece in cut(b"".join(frames), at) if piece])
+        slow.read(frames)
+        for producer in (fast, slow):
+            producer.settle(confirmed, accepted=accepted)
+        outcome = fast.outcome()
+        event(f"published: {bool(fast.session.traffic.sends)}")
+        assert outcome == slow.outcome()
+        assert fast.observer.calls == slow.observer.calls

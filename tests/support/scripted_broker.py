@@ -81,14 +81,12 @@ class ScriptedBroker:
         link = Link(whose, broker, lambda: None, log_limits, self.paced)
         transport = SimpleNamespace(
             get_write_buffer_size=lambda: 0,
-            is_reading=lambda: True,
             abort=lambda: None,
             write=lambda data: self._read(link, data),
         )
         connection = SimpleNamespace(close=partial(self._close, link))
-        link.opened(
-            cast(Any, connection), cast(Any, SimpleNamespace(transport=transport)), Tuning(131072, self.channel_max)
-        )
+        tap = SimpleNamespace(transport=transport, resume_reading=lambda: None)
+        link.opened(cast(Any, connection), cast(Any, tap), Tuning(131072, self.channel_max))
         self.links.append(link)
         return link
 
@@ -190,6 +188,10 @@ class BridgedClient:
         self.advances += 1
         self.session.run(self._decoder)
         self.bridge.flush()
+        self.write_deliveries()
+
+    def write_deliveries(self) -> None:
+        """Write what the session says."""
         self.output += b"".join(self.session.output)
         self.session.output.clear()
 

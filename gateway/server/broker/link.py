@@ -52,7 +52,10 @@ class LinkUser(FaultOwner, Protocol):
     """The bridge of a session that uses a link."""
 
     def flush_batch(self) -> None:
-        """Write the data of one read."""
+        """Go on after one read: it may have answered something."""
+
+    def flush_deliveries(self) -> None:
+        """Write the deliveries of one read, which had nothing else for this session."""
 
     def link_changed(self, link: Link) -> None:
         """The broker's alarm or the write buffer has changed."""
@@ -297,13 +300,13 @@ class Link:
 
     def pause_reading(self) -> None:
         """Stop reading from the broker, for a link that serves only one slow session."""
-        if self._tap is not None and self.closed is None and self._tap.transport.is_reading():
-            self._tap.transport.pause_reading()
+        if self._tap is not None and self.closed is None:
+            self._tap.pause_reading()
 
     def resume_reading(self) -> None:
         """Read from the broker again."""
-        if self._tap is not None and self.closed is None and not self._tap.transport.is_reading():
-            self._tap.transport.resume_reading()
+        if self._tap is not None and self.closed is None:
+            self._tap.resume_reading()
 
     def feed_heartbeat(self) -> None:
         """Show the AMQP library a heart-beat while reading is paused, or it would take the connection for dead."""
@@ -352,12 +355,14 @@ class Link:
         """Let the sessions that got data write it. HOT: once per read."""
         splitter = self.splitter
         touched, splitter.touched = splitter.touched, set()
+        answered, splitter.answered = splitter.answered, set()
         if splitter.failures:
             failures, splitter.failures = splitter.failures, []
             for user, error in failures:
                 report(user, error)  # type: ignore[arg-type]  # owners of sinks are link users
         for user in touched:
-            guarded(user, user.flush_batch)  # type: ignore[attr-defined, arg-type]
+            go_on = user.flush_batch if user in answered else user.flush_deliveries  # type: ignore[attr-defined]
+            guarded(user, go_on)  # type: ignore[arg-type]
 
     def set_paused(self, paused: bool) -> None:
         """Hold or release the clients that publish here."""

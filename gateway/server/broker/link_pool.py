@@ -190,9 +190,7 @@ class LinkPool:
 
     def _is_cached(self, shared: _SharedLogin, seconds: float) -> bool:
         age = self._clock() - shared.accepted_at
-        # Links that drain may be to brokers that are not asked any more.
-        is_connected = any(not link.is_draining for link in shared.links.all)
-        return shared.accepted_at >= 0 and age < seconds and is_connected
+        return shared.accepted_at >= 0 and age < seconds and shared.links.is_open
 
     async def _check(self, shared: _SharedLogin) -> None:
         """Ask the broker, once for all sessions that log in with the same credentials at the same moment."""
@@ -207,7 +205,8 @@ class LinkPool:
         finally:
             if shared.check is asyncio.current_task():
                 shared.check = None
-            self.close_idle()
+            # Not all of them are looked at: each of thousands of logins would cost as much as there are.
+            self._close_if_idle(shared)
 
     @staticmethod
     async def _wait_for(shared: _SharedLogin, check: asyncio.Task[None]) -> None:
@@ -275,17 +274,20 @@ class LinkPool:
 
     def close_idle(self) -> None:
         """Close the shared links that no session has used for a while."""
-        now = self._clock()
-        for key, logins in list(self._shared.items()):
-            for login in [login for login in logins if self._is_idle(login, now)]:
-                logins.remove(login)
-                self._spawn(login.links.close())
+        for login in [login for logins in self._shared.values() for login in logins if not login.links.sessions]:
+            self._close_if_idle(login)
+
+    def _close_if_idle(self, login: _SharedLogin) -> None:
+        links = login.links
+        if links.sessions or login.check is not None or self._clock() - links.idle_since <= _IDLE_TIMEOUT:
+            return
+        key = links.virtual_host.name, links.login
+        logins = self._shared.get(key, [])
+        if login in logins:
+            logins.remove(login)
             if not logins:
                 del self._shared[key]
-
-    @staticmethod
-    def _is_idle(login: _SharedLogin, now: float) -> bool:
-        return not login.links.sessions and login.check is None and now - login.links.idle_since > _IDLE_TIMEOUT
+            self._spawn(links.close())
 
     async def close(self) -> None:
         """Close every shared link."""

@@ -73,7 +73,24 @@ class LoginLinks:
     @property
     def broker_version(self) -> tuple[int, ...]:
         """As numbers; empty without a link."""
-        return next((link.tuning.broker_version for link in self.all), ())
+        link = self._any
+        return () if link is None else link.tuning.broker_version
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a link is open that does not drain: brokers of the others may not be asked any more."""
+        link = self._any
+        return link is not None and (not link.is_draining or any(not each.is_draining for each in self.all))
+
+    @property
+    def _any(self) -> Link | None:
+        """An open link, found quickly: each login asks."""
+        for links in self._links.values():
+            for link in links:
+                if link.closed is None:
+                    return link
+        unused = self._unused
+        return unused if unused is not None and unused.closed is None else None
 
     @property
     def all(self) -> list[Link]:

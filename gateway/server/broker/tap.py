@@ -11,6 +11,7 @@ from typing import Final, Protocol, cast
 
 from gateway.amqp.splitter import Splitter
 from gateway.errors import CodecError
+from gateway.server.paced_work import FULL_READ
 
 _HEARTBEAT: Final = b"\x08\0\0\0\0\0\0\xce"
 
@@ -60,6 +61,8 @@ class Tap(asyncio.StreamReaderProtocol):
         self._clock = loop.time
         self._heartbeat_at = loop.time()
         self._has_ended = False
+        # False while the only session of the link does not take its messages.
+        self._is_wanted = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is open."""
@@ -87,6 +90,26 @@ class Tap(asyncio.StreamReaderProtocol):
             if now - self._heartbeat_at > _HEARTBEAT_INTERVAL:
                 self._heartbeat_at = now
                 self.feed_heartbeat()
+        if len(data) >= FULL_READ and self.transport.is_reading():
+            # Others are read before the rest.
+            self.transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if self._is_wanted and not self.transport.is_closing():
+            self.resume_reading()
+
+    def pause_reading(self) -> None:
+        """Read nothing from the broker, for a link that serves only one slow session."""
+        self._is_wanted = False
+        if self.transport.is_reading():
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read from the broker again."""
+        self._is_wanted = True
+        if not self.transport.is_reading():
+            self.transport.resume_reading()
 
     def feed_heartbeat(self) -> None:
         """Show the library a heart-beat."""

@@ -4,13 +4,13 @@ Each operation runs as a task, except a login that the broker need not be asked 
 actions on the session's channels become events of the session here. How each is done stands in the files of its
 parts::
 
-    Bridge ─┬─ PublishingChannel   the channel for publishing
-            ├─ ConsumingChannels   one for each subscription, and one for declarations ── PausableLink
-            ├─ SessionQueues       declares ── ExclusiveQueues
-            ├─ Consumers           SUBSCRIBE, UNSUBSCRIBE
-            ├─ CancelledConsumers  the broker has deleted a queue
-            ├─ LeavingLinks        links that drain
-            └─ Recovery            the loss of a link ── Restorer
+    Bridge ── BridgeParts ─┬─ PublishingChannel   the channel for publishing
+                           ├─ ConsumingChannels   one for each subscription, and one for declarations ── PausableLink
+                           ├─ SessionQueues       declares ── ExclusiveQueues
+                           ├─ Consumers           SUBSCRIBE, UNSUBSCRIBE
+                           ├─ CancelledConsumers  the broker has deleted a queue
+                           ├─ LeavingLinks        links that drain
+                           └─ Recovery            the loss of a link ── Restorer
 """
 
 from __future__ import annotations
@@ -23,16 +23,9 @@ from gateway.amqp.codec import PUBLISH, QUEUE_DECLARE
 from gateway.server.broker.broker_errors import CONNECTION_FORCED, LinkDownError, UpstreamError, is_cancelled
 from gateway.server.broker.link import Link
 from gateway.server.broker.link_pool import LinkPool
-from gateway.server.client.cancelled_consumers import CancelledConsumers
-from gateway.server.client.consumers import Consumers
-from gateway.server.client.consuming_channels import ConsumingChannels
+from gateway.server.client.bridge_parts import BridgeParts
 from gateway.server.client.failed_logins import TooManyFailedLoginsError
-from gateway.server.client.leaving_links import LeavingLinks
 from gateway.server.client.login_handler import LoginHandler
-from gateway.server.client.publishing_channel import PublishingChannel
-from gateway.server.client.recovery import Recovery
-from gateway.server.client.restorer import Restorer
-from gateway.server.client.session_queues import SessionQueues
 from gateway.session import ops
 from gateway.session.context import State
 from gateway.session.session import Session
@@ -42,6 +35,8 @@ class _BridgeCallbacks(Protocol):
     """The client's connection."""
 
     def advance(self) -> None: ...
+
+    def write_deliveries(self) -> None: ...
 
     def advance_paced(self) -> None: ...
 
@@ -64,6 +59,7 @@ class Bridge:
     ) -> None:
         self._session = session
         self._callbacks = callbacks
+        self._pool = pool
         self._login = login
         self._client = client
         self._spawn = spawn
@@ -71,50 +67,62 @@ class Bridge:
         self._tasks: set[asyncio.Task[None]] = set()
         self._background: set[asyncio.Task[None]] = set()
         self._is_released = self._is_forgotten = False
+        # None until the session needs a channel, or has to remember something for that.
+        self._parts: BridgeParts | None = None
         session.set_unsettled(pool.is_unsettled)
 
-        background = self._do_in_background
-        channels = self._channels = ConsumingChannels(self, login, client, session.identity.decode())
-        queues = self._queues = SessionQueues(session, self, login, channels, pool.queue_conflicts)
-        publishing = self._publishing = PublishingChannel(session, self, login, queues)
-        cancelled = self._cancelled = CancelledConsumers(session, self, channels, queues, background)
-        consumers = self._consumers = Consumers(self, login, channels, queues, cancelled)
-        leaving = self._leaving = LeavingLinks(
-            session, self, login, channels, publishing, queues, pool.drain.slots, background
-        )
-        self.restorer = Restorer(session, login, channels, queues, consumers, publishing, leaving)
-        self._recovery = Recovery(self.restorer)
+    @property
+    def parts(self) -> BridgeParts:
+        """What works on channels."""
+        parts = self._parts
+        if parts is None:
+            background = self._do_in_background
+            parts = self._parts = BridgeParts(self._session, self, self._login, self._pool, self._client, background)
+        return parts
 
     # Bytes.
 
     def flush(self) -> None:
         """Send the session's publishes and settlements, and start its operations. HOT: once per batch."""
-        session = self._session
-        self._publishing.flush()
-        # All taken before the first write: only the publishing link leads back here when it is full.
-        for subscription, settlements in session.take_settlements():
-            channel = self._channels.get(subscription)
-            if channel is not None:
-                channel.write(settlements)
+        session, parts = self._session, self._parts
+        if parts is not None:
+            parts.publishing.flush()
+            # All taken before the first write: only the publishing link leads back here when it is full.
+            for subscription, settlements in session.take_settlements():
+                channel = parts.channels.get(subscription)
+                if channel is not None:
+                    channel.write(settlements)
         while (operation := session.take_operation()) is not None:
-            if isinstance(operation, ops.CloseUpstream):
-                # Perhaps it replaces a recovery.
-                self._recovery.stop()
-            if isinstance(operation, ops.Login) and (event := self._login.log_in_at_once(operation)) is not None:
+            self._begin(operation)
+            if self._is_forgotten:
+                return
+        parts = self._parts
+        if parts is not None and parts.leaving.moments:
+            parts.leaving.look()
+
+    def _begin(self, operation: ops.Operation) -> None:
+        if isinstance(operation, ops.Login):
+            if (event := self._login.log_in_at_once(operation)) is not None:
                 self._answer(operation, event)
                 self._callbacks.advance_rest()
-                if self._is_forgotten:
-                    return
-                continue
-            task = self._spawn(self._carry_out(operation, tuple(self._tasks)), name=f"stomp-operation {self._client}")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        if self._leaving.moments:
-            self._leaving.look()
+                return
+        elif not isinstance(operation, ops.CloseUpstream):
+            # Here, since the session may be over before the task begins.
+            _ = self.parts
+        elif self._parts is not None:
+            # Perhaps it replaces a recovery.
+            self._parts.recovery.stop()
+        task = self._spawn(self._carry_out(operation, tuple(self._tasks)), name=f"stomp-operation {self._client}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def flush_batch(self) -> None:
-        """The session got the data of one read from the broker."""
+        """The session got the data of one read from the broker. HOT: once per such read."""
         self._callbacks.advance()
+
+    def flush_deliveries(self) -> None:
+        """The same, if it was nothing but deliveries. HOT: once per such read."""
+        self._callbacks.write_deliveries()
 
     def advance(self) -> None:
         """The session may go on."""
@@ -125,19 +133,21 @@ class Bridge:
 
     def client_writable(self, writable: bool) -> None:
         """Whether the client takes bytes."""
-        self._channels.client_writable(writable)
+        if self._parts is not None or not writable:
+            self.parts.channels.client_writable(writable)
 
     def client_gone(self) -> None:
         """Drop deliveries from now on, so that the broker's answers do not wait behind them."""
-        self._channels.client_gone()
+        self.parts.channels.client_gone()
 
     def drop_deliveries(self) -> None:
         """Far too much waits for the client: until it is writable, keep only the delivery tags of further messages."""
-        self._channels.drop_deliveries()
+        self.parts.channels.drop_deliveries()
 
     def time_passed(self) -> None:
         """Called about once a second."""
-        self._channels.pausable.time_passed()
+        if self._parts is not None:
+            self._parts.channels.pausable.time_passed()
 
     def must_wait(self, operation: ops.Operation) -> bool:
         """Whether an operation may wait for as long as it does, because of the broker, the client or the gateway."""
@@ -160,7 +170,7 @@ class Bridge:
             self._answer(operation, event)
             self._callbacks.advance_paced()
             if isinstance(operation, ops.Recover):
-                await self._recovery.prove(self._session)
+                await self.parts.recovery.prove(self._session)
         except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
             self._callbacks.failed(error)
 
@@ -172,7 +182,7 @@ class Bridge:
     async def _outcome(self, operation: ops.Operation) -> ops.Event | None:
         try:
             if isinstance(operation, ops.Recover):
-                return await self._recovery.run(operation, self._session.settings.upstream.ride_through)
+                return await self.parts.recovery.run(operation, self._session.settings.upstream.ride_through)
             return await self._perform(operation)
         except LinkDownError as down:
             # It lives as long as its link, and its traceback would keep the session.
@@ -190,14 +200,15 @@ class Bridge:
         if isinstance(operation, ops.Login):
             return await self._login.log_in(operation)
         if isinstance(operation, ops.PreparePublisher):
-            return await self._publishing.prepare(operation)
+            return await self.parts.publishing.prepare(operation)
         if isinstance(operation, ops.Subscribe):
-            return await self._consumers.start(operation)
+            return await self.parts.consumers.start(operation)
         if isinstance(operation, ops.Unsubscribe):
-            return await self._consumers.end(operation)
+            return await self.parts.consumers.end(operation)
         if isinstance(operation, ops.RenewToken):
             return await self._renew_token(operation)
-        await self._close_channels()
+        if self._parts is not None:
+            await self._parts.close_channels()
         return ops.UpstreamClosed()
 
     async def _renew_token(self, operation: ops.RenewToken) -> ops.Event:
@@ -219,7 +230,7 @@ class Bridge:
             return ops.TokenRefused(
                 f"too many logins from this address have failed; try again in {failed.seconds} seconds."
             )
-        await asyncio.gather(links.update_secret(token), self._channels.pausable.update_secret(token))
+        await asyncio.gather(links.update_secret(token), self.parts.channels.pausable.update_secret(token))
         return ops.TokenRenewed()
 
     def _do_in_background(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
@@ -258,96 +269,84 @@ class Bridge:
 
     def lose(self, link: Link, reason: UpstreamError) -> None:
         """The session's channels on a link are gone."""
-        lost = self._channels.lose(link)
+        parts = self.parts
+        lost = parts.channels.lose(link)
         for subscription in lost:
-            self._queues.exclusive.consumer_closed(subscription)
+            parts.queues.exclusive.consumer_closed(subscription)
         if link.closed is not None:
-            lost += self._cancelled.lose()
-        self._queues.lose(link)
-        publishing = self._publishing.lose(link)
-        if self._recovery.turn.is_to_blame(reason.code):
+            lost += parts.cancelled.lose()
+        parts.queues.lose(link)
+        publishing = parts.publishing.lose(link)
+        turn = parts.recovery.turn
+        if turn.is_to_blame(reason.code):
             self.handle(ops.RecoveryFailed(reason.code, reason.text))
             return
-        self._recovery.turn.lost(reason.code)
+        turn.lost(reason.code)
         self.handle(ops.LinkLost(reason.code, reason.text, lost, publishing))
 
     async def leave(self, link: Link) -> None:
         """A link drains. Asked again and again."""
         if not self._is_forgotten:
-            await self._guarded(self._leaving.leave(link))
+            await self._guarded(self.parts.leaving.leave(link))
 
     def link_changed(self, link: Link) -> None:
         """The broker's alarm began or ended, or the link's write buffer is full or has room again."""
-        if self._publishing.follow(link):
+        if self.parts.publishing.follow(link):
             self._callbacks.advance()
 
     def window_full(self) -> None:
         """Too much is on its way over the publishing link: others have their turn."""
-        self._publishing.window_full()
+        self.parts.publishing.window_full()
 
     def keep_to_window(self) -> None:
         """The session is about to send much: it waits while too much is on its way over the publishing link."""
-        self._publishing.keep_to_window()
+        if self._parts is not None:
+            self._parts.publishing.keep_to_window()
 
     def window_open(self) -> None:
         """There is room again, and it is this session's turn."""
-        link = self._publishing.window_open()
+        link = self.parts.publishing.window_open()
         if link is not None:
             self.link_changed(link)
 
     # The end.
 
-    async def _close_channels(self) -> None:
-        """Close all channels in order. When this returns, the broker has handled all publishes.
-
-        Raises:
-            UpstreamError: the link or the channel is lost, and perhaps publishes too.
-        """
-        self._queues.exclusive.start_closing()
-        publishing = self._publishing.take()
-        try:
-            await self._channels.close_all()
-        finally:
-            await self._queues.exclusive.delete()
-        # Last, because during an alarm the broker does not answer here.
-        await self._publishing.close(publishing)
-
     def release(self) -> None:
         """The session is over: close its channels and give its links back, in the background."""
         if self._is_released:
             return
-        self._is_released = self._channels.is_released = True
-        is_idle = not (self._tasks or self._background or self._uses_links)
+        self._is_released, parts = True, self._parts
+        if parts is not None:
+            parts.channels.is_released = True
+        is_idle = not (self._tasks or self._background or (parts is not None and parts.use_links))
         if not is_idle:
             # First of all, so that no fault keeps the links for ever. The task begins after this function.
             _ = self._spawn(self._release(), name=f"stomp-release {self._client}")
         try:
-            self._publishing.write_rest()
+            if parts is not None:
+                parts.publishing.write_rest()
             # At once: the client may connect again before its channels are closed.
             self._login.close()
-            self._recovery.stop()
-            self._cancelled.give_up()
-            self._leaving.give_up()
-            self.client_gone()
+            if parts is not None:
+                parts.give_up()
+                parts.channels.client_gone()
         finally:
             if is_idle:
                 self._login.release_links()
                 self._forget()
 
-    @property
-    def _uses_links(self) -> bool:
-        """Whether the session has anything on its links."""
-        return self._publishing.is_open or self._channels.has_any or self._queues.exclusive.has_queues
-
     async def _release(self) -> None:
         if self._tasks:
             await asyncio.wait(tuple(self._tasks))
+        parts = self._parts
         try:
-            await self._close_channels()
+            if parts is not None:
+                await parts.close_channels()
         except UpstreamError:
             pass
         finally:
-            await self._channels.pausable.close()
+            if parts is not None:
+                await parts.channels.pausable.close()
             self._login.release_links()
             if self._background:
                 await asyncio.wait(tuple(self._background))

@@ -76,9 +76,9 @@ class ClientLog:
         log.error("internal error", session=self._session.identity.decode(), peer=self._stats.peer, exc_info=error)
 
     def _log(self, event: str, **details: object) -> None:
-        session = self._session
+        session, login = self._session, self._session.login
         # A client that leaves without a login may be a health check, and needs no line.
-        quiet = session.login is None and session.close_reason is CloseReason.CLIENT_GONE
+        quiet = login is None and session.close_reason is CloseReason.CLIENT_GONE
         if not quiet:
             left_out = self._limits.for_address(self._stats.host)
             if left_out is None:
@@ -90,7 +90,7 @@ class ClientLog:
             session=session.identity.decode(),
             peer=self._stats.peer,
             virtual_host=session.settings.name or None,
-            login=session.login.decode(errors="replace") if session.login else None,
-            version=session.version.decode() if session.login else None,
+            login=login.decode(errors="replace") if login else None,
+            version=session.version.decode() if login else None,
             **details,
         )

@@ -34,7 +34,7 @@ from gateway.server.listen.accepted_connection import AcceptedConnection
 from gateway.server.listen.tls import keep_what_is_not_read, login_name
 from gateway.server.listen.websocket import StompProtocol
 from gateway.server.log_limits import LogLimits
-from gateway.server.paced_work import PacedWork
+from gateway.server.paced_work import FULL_READ, PacedWork
 from gateway.server.stats import GatewayStats
 from gateway.session import error_frames
 from gateway.session.connect import ClientFacts
@@ -48,10 +48,6 @@ _MAX_FRAMES_PER_TURN: Final = 1000
 # So many bytes of a client are carried out at once, as most messages are. Who has sent more shares the time for such
 # input in a round of the event loop with all others of its kind.
 _LITTLE: Final = 4096
-
-# uvloop reads at most 256,000 bytes at once. After a read that size it reads the same client again, up to 32 times,
-# before anybody else.
-_FULL_READ: Final = 250_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +182,7 @@ class ClientConnection(StompProtocol):
             implicit_connect=self._listener.implicit_connect,
         )
         self.session.set_client(facts, observe=self.stats.started)
-        context, client = self._context, str(peer)
+        context, client = self._context, self.stats.peer
         identity = self.session.identity.decode()
         login_until = self._accepted.accepted_at + self._listener.login_timeout
         self._login = LoginHandler(
@@ -204,7 +200,7 @@ class ClientConnection(StompProtocol):
             return
         self._heartbeats.has_received = True
         self.stats.bytes_in += len(data)
-        self._read_fully = len(data) >= _FULL_READ
+        self._read_fully = len(data) >= FULL_READ
         try:
             self._decoder.feed(data)
         except FrameError as error:
@@ -361,21 +357,39 @@ class ClientConnection(StompProtocol):
         return self._is_lost or not session.confirms.owes_receipts
 
     def _flush(self) -> None:
-        session = self.session
         # The client's settlements reach the broker before their receipts reach the client.
         self._bridge.flush()
         self._log.errors()
+        self._write_output()
+
+    def write_deliveries(self) -> None:
+        """Write what the broker has delivered. HOT: once per read that brought nothing else for the session.
+
+        Deliveries alone ask the broker for nothing and release no hold, so this is less than `advance`.
+        """
+        try:
+            if self._is_closed:
+                self.session.output.clear()
+            else:
+                self._write_output()
+                if self.session.holds:
+                    self._read_or_pause()
+        except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
+            self.failed(error)
+
+    def _write_output(self) -> None:
+        session, output = self.session, self._output
         if session.output:
             if self._is_lost:
                 session.output.clear()
             else:
                 self._heartbeats.has_sent = True
-                self.stats.bytes_out += self._output.write(session.output)
-            if self._output.must_drop:
+                self.stats.bytes_out += output.write(session.output)
+            if output.must_drop:
                 self._bridge.drop_deliveries()
                 # The client is not read either, because the answers to its frames would accumulate.
                 session.hold(Hold.CLIENT_WRITE)
-        if session.has_auto_acks and self._output.is_writable and not self._is_lost:
+        if session.has_auto_acks and output.is_writable and not self._is_lost:
             if session.take_urgency():
                 # Not at once: the loop hands bytes to the kernel after this round of callbacks.
                 asyncio.get_running_loop().call_soon(guarded, self, self.settle)
@@ -513,6 +527,14 @@ class ClientConnection(StompProtocol):
         self._context.clients.discard(self)
         if not self._is_lost:
             self._context.closing.add(self)
+        # At once unless many end. A client that has its RECEIPT and connects again waits behind this, too.
+        paced = self._context.paced
+        if paced.serves(self):
+            self._clean_up()
+        else:
+            paced.do(self, self._clean_up)
+
+    def _clean_up(self) -> None:
         # Whatever of this fails, the rest must be done.
         for step in (
             self._heartbeats.stop,

@@ -26,8 +26,8 @@ class ConnectionStats:
     """Counts the bytes of one connection, and reports its session."""
 
     __slots__ = (
-        "_connected", "_held", "_journal", "_peer", "_stats", "_timed", "bytes_in", "bytes_out", "connected_at",
-        "is_greeted", "is_started", "label", "listener", "recorder", "session",
+        "_connected", "_held", "_journal", "_stats", "_timed", "bytes_in", "bytes_out", "connected_at", "host",
+        "is_greeted", "is_started", "label", "listener", "peer", "recorder", "session",
     )  # fmt: skip
 
     def __init__(self, stats: GatewayStats, journal: Journal, session: Session, listener: Listener) -> None:
@@ -37,7 +37,8 @@ class ConnectionStats:
         self.recorder: Recorder | None = None
         self.label = NOT_LOGGED_IN
         self.is_started = self.is_greeted = False
-        self._peer: Peer | None = None
+        # The client's address and port as text, and its IP address; empty if unknown.
+        self.peer = self.host = ""
         self._stats = stats
         self._journal = journal
         self._held: frozenset[Hold] | set[Hold] = frozenset()
@@ -46,11 +47,6 @@ class ConnectionStats:
         journal.clock.tick()
         # When the client connected, in microseconds: on the journal's monotonic clock, and since the epoch.
         self._connected, self.connected_at = journal.clock.now, journal.clock.time
-
-    @property
-    def peer(self) -> str:
-        """The client's address and port as text."""
-        return "" if self._peer is None else str(self._peer)
 
     @property
     def transport(self) -> str:
@@ -67,14 +63,9 @@ class ConnectionStats:
         """The session's place in the journal: the boot, and the session's number in it."""
         return None if self.recorder is None else f"{self.recorder.writer.boot} {self.recorder.number}"
 
-    @property
-    def host(self) -> str:
-        """The client's IP address; empty if it is unknown."""
-        return "" if self._peer is None else self._peer.host
-
     def arrived(self, peer: Peer) -> None:
         """Note the client's address."""
-        self._peer = peer
+        self.peer, self.host = str(peer), peer.host
 
     def started(self) -> Recorder | None:
         """The client has logged in; the session's recorder if its virtual host has a journal."""

@@ -18,7 +18,8 @@ from gateway.session import ops
 from gateway.session.context import Hold
 from gateway.session.session import Session
 
-# Of many messages so many bytes are written at once.
+# Of a COMMIT so many bytes are written at once. Its session asks for no operation meanwhile, which would overtake the
+# rest.
 _PIECE: Final = 64 << 10
 
 # How often it looks whether everything is answered before the channel is replaced, and the seconds between two looks.
@@ -71,9 +72,8 @@ class PublishingChannel:
         if channel is None or (self._has_rest and (self._is_window_full or channel.link.paused)):
             return
         session = self._session
-        # In pieces only during a COMMIT: its session asks for no operation meanwhile, which would overtake the rest.
         # Taken before the write, because a full link may lead back here.
-        publishes = session.take_publishes(_PIECE if Hold.COMMIT in session.holds else None)
+        publishes = session.take_publishes(_PIECE)
         if publishes:
             self._has_rest = session.has_publishes
             channel.write(publishes)

@@ -12,7 +12,6 @@ A rate without a session is forgotten when its buckets are full, because a new o
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -134,15 +133,16 @@ class SessionLimits:
     def __init__(self, clock: Callable[[], float], failed_logins: FailedLoginLimits | None = None) -> None:
         self.failed_logins = FailedLogins(failed_logins or FailedLoginLimits(), clock)
         self._clock = clock
-        self._sessions: Counter[_Scope] = Counter()
+        # By scope, those that have a session.
+        self._sessions: dict[_Scope, int] = {}
         # A rate that a reload has changed is another one: sessions keep the rates that they logged in with.
         self._rates: dict[tuple[_Scope, tuple[object, ...]], _Rate] = {}
 
     def sessions(self, virtual_host: str, *, login: str | None = None, host: str | None = None) -> int:
         """Number of sessions in a virtual host: all, those of one user, or those from one address."""
         if host is not None:
-            return self._sessions[virtual_host, _ADDRESS, network_of(host)]
-        return self._sessions[(virtual_host, "", "") if login is None else (virtual_host, _USER, login)]
+            return self._sessions.get((virtual_host, _ADDRESS, network_of(host)), 0)
+        return self._sessions.get((virtual_host, "", "") if login is None else (virtual_host, _USER, login), 0)
 
     @property
     def remembered(self) -> int:
@@ -157,9 +157,13 @@ class SessionLimits:
         Raises:
             LimitReachedError: the virtual host or the address has no session left.
         """
-        limits, name, network = virtual_host.limits, virtual_host.name, network_of(host)
-        _check(limits.sessions, self.sessions(name), f"The virtual host '{name}'")
-        _check(limits.address.sessions, self.sessions(name, host=host), f"The address {network}")
+        limits, name = virtual_host.limits, virtual_host.name
+        most = limits.sessions
+        if most is not None and self.sessions(name) >= most:
+            raise LimitReachedError(f"The virtual host '{name}'", most)
+        most = limits.address.sessions
+        if most is not None and self.sessions(name, host=host) >= most:
+            raise LimitReachedError(f"The address {network_of(host)}", most)
 
     def enter(self, virtual_host: VirtualHost, login: str, host: str) -> SessionRates:
         """Count one more session, whose login the broker has accepted.
@@ -169,13 +173,16 @@ class SessionLimits:
         """
         limits, name = virtual_host.limits, virtual_host.name
         self.check(virtual_host, host)
-        _check(limits.user.sessions, self.sessions(name, login=login), f"The user '{login}'")
+        most = limits.user.sessions
+        if most is not None and self.sessions(name, login=login) >= most:
+            raise LimitReachedError(f"The user '{login}'", most)
         user, address = (name, _USER, login), (name, _ADDRESS, network_of(host))
         scopes = (name, "", ""), user, address
         for scope in scopes:
-            self._sessions[scope] += 1
-        rates = tuple(self._rate(scope, limit) for scope, limit in ((user, limits.user), (address, limits.address)))
-        return SessionRates(self, scopes, tuple(rate for rate in rates if rate is not None), self._clock)
+            self._sessions[scope] = self._sessions.get(scope, 0) + 1
+        of_user, of_address = self._rate(user, limits.user), self._rate(address, limits.address)
+        rates = tuple([rate for rate in (of_user, of_address) if rate is not None])
+        return SessionRates(self, scopes, rates, self._clock)
 
     def _rate(self, scope: _Scope, limit: Limit) -> _Rate | None:
         """The rate that the next session of a scope shares; None without a limit."""
@@ -193,20 +200,15 @@ class SessionLimits:
         for rate in rates:
             rate.sessions -= 1
         for scope in scopes:
-            self._sessions[scope] -= 1
-            if not self._sessions[scope]:
-                del self._sessions[scope]
+            left = self._sessions.pop(scope) - 1
+            if left:
+                self._sessions[scope] = left
 
     def forget_idle(self) -> None:
         """Forget rates without sessions and debts. Called about once a second."""
         now = self._clock()
         for key in [key for key, rate in self._rates.items() if rate.is_idle(now)]:
             del self._rates[key]
-
-
-def _check(limit: int | None, sessions: int, scope: str) -> None:
-    if limit is not None and sessions >= limit:
-        raise LimitReachedError(scope, limit)
 
 
 class RateLimiter:
@@ -266,4 +268,4 @@ class RateLimiter:
         if self._rates is not None:
             self._rates = self._resume = None
             self._session.set_max_frames_per_turn(self._usual)
-        self._release()
+            self._release()

@@ -38,7 +38,7 @@ class ConnectionLimits:
         self._refused = refused
         # By connection, its address, which may be empty, while it counts for it: until it has logged in.
         self._connections: dict[object, str | None] = {}
-        self._unauthenticated: Counter[str] = Counter()
+        self._unauthenticated: dict[str, int] = {}
 
     @property
     def open(self) -> int:
@@ -66,10 +66,11 @@ class ConnectionLimits:
             TooManyConnectionsError: it is beyond `max_unauthenticated_per_address`.
         """
         most, address = settings.max_unauthenticated_per_address, network_of(accepted.peer.host)
-        if most is not None and self._unauthenticated[address] >= most:
+        count = self._unauthenticated.get(address, 0)
+        if most is not None and count >= most:
             self._refuse(OF_ADDRESS, f"The address {address}", most)
         self._connections[accepted.connection] = address
-        self._unauthenticated[address] += 1
+        self._unauthenticated[address] = count + 1
 
     def _refuse(self, reason: str, whose: str, most: int) -> None:
         self._refused[reason] += 1
@@ -86,6 +87,6 @@ class ConnectionLimits:
 
     def _leave(self, address: str | None) -> None:
         if address is not None:
-            self._unauthenticated[address] -= 1
-            if not self._unauthenticated[address]:
-                del self._unauthenticated[address]
+            left = self._unauthenticated.pop(address) - 1
+            if left:
+                self._unauthenticated[address] = left

@@ -1,8 +1,8 @@
 """An open listener: accepts connections, and prepares them with the PROXY protocol and TLS if the listener has them.
 
-One is accepted in each round of the event loop, so a flood of them keeps nobody waiting. Each is prepared in a task of
-its own: it can stop reading at the end of the PROXY header, and log why a handshake failed. The number of those tasks
-is bounded.
+At most one is accepted in each round of the event loop, so a flood of them keeps nobody waiting. One with a PROXY
+header or TLS is prepared in a task of its own: it can stop reading at the end of the header, and log why a handshake
+failed. The number of those tasks is bounded.
 """
 
 from __future__ import annotations
@@ -58,6 +58,11 @@ class _Treatment:
     settings: Listener
     make_protocol: MakeProtocol
     tls: TlsContext | None
+
+    @property
+    def awaits_client(self) -> bool:
+        """Whether the client has to send something before its session can begin."""
+        return self.tls is not None or self.settings.proxy_protocol
 
 
 class OpenListener:
@@ -164,6 +169,9 @@ class OpenListener:
     async def _accept_each(self, listening: WatchedSocket) -> None:
         while True:
             connection, accepted = await self._accept(listening)
+            if not self._treatment.awaits_client:
+                await self._connect_plain(connection, accepted, self._treatment)
+                continue
             try:
                 has_room = await self._handshakes.has_room(self.settings.max_handshakes, accepted.peer.host)
             except asyncio.CancelledError:
@@ -174,6 +182,24 @@ class OpenListener:
             else:
                 connection.close()
                 accepted.on_closed()
+
+    async def _connect_plain(
+        self, connection: socket.socket, accepted: AcceptedConnection, treatment: _Treatment
+    ) -> None:
+        """Begin a connection that needs no preparation, and no task, which would cost as much as the rest."""
+        try:
+            self._limits.admit(treatment.settings, accepted)
+            await self._make_transport(connection, accepted, treatment, accepted.accepted_at)
+        except TooManyConnectionsError as error:
+            accepted.on_closed()
+            self._refuse(connection, treatment, error)
+        except BaseException as error:
+            connection.close()
+            accepted.on_closed()
+            if not isinstance(error, Exception):
+                raise
+            # A fault of ours, which must not end the listener.
+            self._loop.call_exception_handler({"message": "a connection could not begin", "exception": error})
 
     def _begin(self, connection: socket.socket, accepted: AcceptedConnection) -> None:
         preparing = self._prepare(connection, accepted, self._treatment)

@@ -107,12 +107,12 @@ def _plain_line(console: Processor, logger: WrappedLogger, method: str, event: E
     if not _UNUSUAL.isdisjoint(event):
         return console(logger, method, event)
     time, level, text = event.pop("timestamp"), event.pop("level"), event.pop("event")
-    facts = [f"{key}={_quoted(event[key])}" for key in sorted(event)]
+    quoted = _MUST_BE_QUOTED.search
+    facts = [
+        f"{key}={value if isinstance(value, str) and not quoted(value) else repr(value)}"
+        for key, value in sorted(event.items())
+    ]
     return " ".join((f"{time} [{level:<9}] {text!s:<30}", *facts)).rstrip(" ")
-
-
-def _quoted(value: object) -> str:
-    return value if isinstance(value, str) and not _MUST_BE_QUOTED.search(value) else repr(value)
 
 
 def _complete(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
@@ -123,7 +123,10 @@ def _complete(logger: WrappedLogger, method: str, event: EventDict) -> EventDict
 
 
 def _safe(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """Blank credentials in URLs, and escape what is not printable."""
+    """Blank credentials in URLs, and escape what is not printable. Most lines have neither."""
+    texts = "".join(map(str, event.values()))
+    if "://" not in texts and texts.isprintable():
+        return event
     for key, value in event.items():
         if isinstance(value, str):
             text = _URL_CREDENTIALS.sub(r"\1:***@", value) if "://" in value else value

@@ -30,7 +30,7 @@ def encoded(sent: Frame, reply_queue: bytes | None = None, frame_max: int = 131_
     """The frames of a message as pamqp reads them."""
     made = CachedPublish(sent.headers, sent.header_block.volatile, b"amq.topic")
     publication = made.build(3, frame_max, reply_queue)
-    frames = list(amqp_frames(publication.encode(sent.body, made.values(sent.receipt, sent))))
+    frames = list(amqp_frames(publication.encode(sent.body, made.values(sent.receipt, sent.length))))
     assert {channel for channel, _ in frames} == {3}
     return [found for _, found in frames]
 
@@ -62,8 +62,7 @@ def test_what_belongs_to_the_single_frame_is_filled_in_for_each() -> None:
     made = CachedPublish(sent.headers, sent.header_block.volatile, b"amq.topic")
     publication = made.build(3, 131_072, None)
     for receipt, text in ((b"r1", b"hello"), (b"another", b"hi"), (b"", b"")):
-        each = Frame(sent.header_block, text, receipt, b"%d" % len(text))
-        _, (_, content), *_ = amqp_frames(publication.encode(text, made.values(receipt, each)))
+        _, (_, content), *_ = amqp_frames(publication.encode(text, made.values(receipt, b"%d" % len(text))))
         assert content.properties.headers == {
             "content-length": str(len(text)), "a": "1", "receipt": receipt.decode()
         }  # fmt: skip

@@ -98,7 +98,7 @@ def test_no_header_line_is_read_twice(cuts: list[int], monkeypatch: pytest.Monke
         return split_line(line)
 
     monkeypatch.setattr(decoder_module, "split_line", counting)
-    lines = [b"header-%d:%d" % (number, number) for number in range(8)]
+    lines = [b"header-%d:\\c%d" % (number, number) for number in range(8)]
     stream = b"\n".join([b"ABORT", *lines, b"", b"a body that is thrown away\0"])
     decoder = Decoder()
     found = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -188,3 +189,14 @@ def test_a_link_that_nobody_uses_is_closed_after_a_minute(monkeypatch: pytest.Mo
         return found
 
     assert run_in_virtual_time(open_after(59, 2)) == [1, 0]
+
+
+async def test_logins_that_are_refused_leave_nothing_behind(setup: Setup) -> None:
+    count = 20
+    setup.answers = [UpstreamError(403, "ACCESS_REFUSED") for _ in range(count)]
+    for number in range(count):
+        with pytest.raises(UpstreamError, match="ACCESS_REFUSED"):
+            await setup.pool.log_in(virtual_host(), Credentials("guest", f"guess {number}"), "client", "")
+    await setup.background()
+    gc.collect()
+    assert [each for each in gc.get_objects() if isinstance(each, Credentials) and "guess" in each.passcode] == []

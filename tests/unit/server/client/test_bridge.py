@@ -68,7 +68,9 @@ def test_nobody_is_given_a_publishing_channel_that_is_lost_already() -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
         lose_publishing_link_amid_declaration(broker)
         with pytest.raises(LinkDownError):
-            await client.bridge.restorer.restore_publisher(ops.Recover((), True, (QueueSpec("x", exclusive=True),)))
+            await client.bridge.parts.restorer.restore_publisher(
+                ops.Recover((), True, (QueueSpec("x", exclusive=True),))
+            )
 
     play(scene)
 
@@ -317,7 +319,7 @@ def test_a_subscription_that_begins_while_deliveries_are_dropped_has_its_own_dro
         client.bridge.drop_deliveries()
         await client.say("SUBSCRIBE\nid:2\nprefetch-count:9\ndestination:/queue/r\n\n")
         for subscription in client.session.subscriptions.all:
-            channel = client.bridge._channels.get(subscription)
+            channel = client.bridge.parts.channels.get(subscription)
             assert channel is not None
             channel.link.splitter.receive(delivery(channel.number))
         client.advance()
@@ -325,7 +327,7 @@ def test_a_subscription_that_begins_while_deliveries_are_dropped_has_its_own_dro
         client.bridge.client_writable(True)
         await asyncio.sleep(1)
         for subscription in client.session.subscriptions.all:
-            channel = client.bridge._channels.get(subscription)
+            channel = client.bridge.parts.channels.get(subscription)
             assert channel is not None
             channel.link.splitter.receive(delivery(channel.number, tag=2))
         client.advance()

@@ -10,7 +10,7 @@ import socket
 import ssl
 import struct
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import pytest
@@ -145,6 +145,41 @@ async def test_a_client_behind_a_proxy_that_does_not_name_it_is_not_local(header
     (accepted,) = factory.accepted
     assert accepted.peer is not None
     assert (accepted.peer.host, accepted.peer.is_local) == ("127.0.0.1", False)
+
+
+async def test_a_fault_in_the_beginning_of_one_connection_does_not_end_the_listener() -> None:
+    factory, reported = WelcomeFactory(), []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context["exception"]))
+    begin, fault = factory.connect, RuntimeError("a fault")
+
+    def connect(accepted: AcceptedConnection) -> asyncio.Protocol:
+        if not reported:
+            raise fault
+        return begin(accepted)
+
+    factory.connect = connect  # type: ignore[method-assign]
+    async with opened(factory, proxied=False) as listener:
+        assert await visit(listener.addresses[0], b"") == b""
+        assert listener.connections == 0
+        assert await visit(listener.addresses[0], b"") == WELCOME
+    assert reported == [fault]
+
+
+async def test_a_listener_that_closes_drops_what_is_just_beginning() -> None:
+    factory = SilentFactory()
+    begin = factory.connect
+    close: list[Callable[[], None]] = []
+
+    def connect(accepted: AcceptedConnection) -> asyncio.Protocol:
+        # The connection is accepted, and has no transport yet.
+        close.pop()()
+        return begin(accepted)
+
+    factory.connect = connect  # type: ignore[method-assign]
+    async with opened(factory, proxied=False) as listener:
+        close.append(listener.close)
+        assert await visit(listener.addresses[0], b"") == b""
+        assert listener.connections == 0
 
 
 async def test_a_connection_that_is_reset_before_it_is_accepted_has_an_address() -> None:
