@@ -8,7 +8,9 @@ A page marks the place of a table with two comments. What stands between them is
 
 import argparse
 import re
+import statistics
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,16 @@ from typing import Self
 
 from tests.bench.environment import GATEWAY, PLUGIN
 from tests.bench.growth_report import Growth, growth_lines
-from tests.bench.report import Circumstances, Outcome, cpu_lines, ratio_lines, read_json, servers_cpu
+from tests.bench.report import (
+    BUSY_MACHINE,
+    Circumstances,
+    Outcome,
+    cpu_lines,
+    foreign_load,
+    ratio_lines,
+    read_json,
+    servers_cpu,
+)
 from tests.bench.targets import ROWS
 from tests.support.long_run import NOT_STARTED, SUCCESS
 
@@ -49,12 +60,14 @@ class Measured:
 
     def caption(self) -> str:
         """Return a line for each run that something is from."""
-        by_run: dict[str, list[str]] = {}
-        for name, (_, circumstances) in self.rows.items():
-            by_run.setdefault(origin(circumstances), []).append(f"`{name}`")
-        if len(by_run) == 1:
-            return f"{next(iter(by_run))}."
-        return "\n".join(f"* {', '.join(names)}: {run}" for run, names in by_run.items())
+        by_run: dict[str, list[Outcome]] = {}
+        for outcome, circumstances in self.rows.values():
+            by_run.setdefault(origin(circumstances), []).append(outcome)
+        lines = [f"{run}{_disturbance(outcomes)}." for run, outcomes in by_run.items()]
+        if len(lines) == 1:
+            return fill_lines(lines[0])
+        names = [", ".join(f"`{outcome.row.name}`" for outcome in outcomes) for outcomes in by_run.values()]
+        return "\n".join(fill_lines(f"* {rows}: {line}", "  ") for rows, line in zip(names, lines, strict=True))
 
 
 def origin(run: Circumstances) -> str:
@@ -62,6 +75,17 @@ def origin(run: Circumstances) -> str:
     rounds = f"{run.rounds} round{'s' if run.rounds > 1 else ''}"
     machine = f"{run.broker}, {run.python}, {run.cores} cores ({run.processor})"
     return f"{machine}; commit {run.commit}, {run.started[:_DATE]}, medians of {rounds}"
+
+
+def fill_lines(text: str, indent: str = "") -> str:
+    """Return a paragraph in lines as long as those of a page."""
+    return textwrap.fill(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _disturbance(outcomes: Sequence[Outcome]) -> str:
+    shares = [share for o in outcomes for samples in o.samples.values() if (share := foreign_load(samples)) is not None]
+    share = statistics.median(shares) if shares else 0.0
+    return f"; something else used {share:.0%} of the machine meanwhile" if share > BUSY_MACHINE else ""
 
 
 def cpu_table(measured: Measured) -> str:
@@ -101,7 +125,7 @@ def worse_sentence(measured: Measured) -> str:
             slower.append(f"`{row.name}` ({ratio:.2f})")
         if outcome.cpu_ratio is not None and not row.is_memory and outcome.cpu_ratio > 1:
             dearer.append(f"`{row.name}` ({outcome.cpu_ratio:.2f})")
-    return (
+    return fill_lines(
         f"The plugin is better in {_listed(slower)}; broker and gateway together need more CPU time than the plugin's "
         f"broker in {_listed(dearer)}."
     )

@@ -1,6 +1,7 @@
 """What the pages show is what was measured, and says where it is from."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,10 +54,20 @@ def test_the_short_table_has_cpu_time_rates_and_p99_and_says_where_it_is_from(tm
 def test_what_the_plugin_does_better_is_said(tmp_path: Path) -> None:
     rows = [_outcome("send", 100, 99), _outcome("rtt", 200, 300, (1.0, 1.5)), _outcome("fanout", 1, 2)]
 
-    table = pages.short_table(Measured.read([_written(tmp_path / "bench.json", rows)]))
+    table = " ".join(pages.short_table(Measured.read([_written(tmp_path / "bench.json", rows)])).split())
 
     assert "The plugin is better in `send` (0.99), `rtt` (1.50); " in table
     assert "need more CPU time than the plugin's broker in `rtt` (1.75)." in table
+
+
+def test_figures_of_a_disturbed_machine_say_so(tmp_path: Path) -> None:
+    outcome = _outcome("send", 100, 130)
+    for samples in outcome.samples.values():
+        samples[:] = [replace(samples[0], cpu=replace(samples[0].cpu, elsewhere=0.5 * len(os.sched_getaffinity(0))))]
+
+    table = pages.cpu_table(Measured.read([_written(tmp_path / "bench.json", [outcome])]))
+
+    assert "something else used 50% of the machine meanwhile." in " ".join(table.split())
 
 
 def test_a_later_file_replaces_rows_of_an_earlier_one_and_each_run_has_its_line(tmp_path: Path) -> None:
