@@ -109,10 +109,7 @@ def _drop(*data: object) -> None:
 
 @dataclass(slots=True, eq=False)
 class Sink:
-    """Where the data of one channel goes. Its ``owner`` enters ``Splitter.touched`` when there is some.
-
-    For a confirm or a returned message it enters ``Splitter.answered``, too.
-    """
+    """Where the data of one channel goes. Its ``owner`` enters ``Splitter.touched`` when there is some."""
 
     deliver: Deliver
     confirm: Confirm
@@ -160,8 +157,7 @@ class Splitter:
     """
 
     __slots__ = (
-        "_messages", "_missing", "_repeats", "_rest", "_returns", "_watch", "answered", "failures", "frame_max",
-        "sinks", "touched",
+        "_messages", "_missing", "_repeats", "_rest", "_returns", "_watch", "failures", "frame_max", "sinks", "touched",
     )  # fmt: skip
 
     def __init__(self, watch: Watch) -> None:
@@ -169,7 +165,6 @@ class Splitter:
         self.frame_max = _LARGEST_FIRST_FRAME
         self.sinks: dict[int, Sink] = {}
         self.touched: set[object] = set()
-        self.answered: set[object] = set()
         self.failures: list[tuple[object, Exception]] = []
         self._messages: dict[int, _Message] = {}
         # At most one for each sink.
@@ -200,8 +195,7 @@ class Splitter:
 
         Returns:
             The frames that neither a sink nor ``watch`` took, whole, in order. Owners of sinks that got something
-            are in ``touched``, those that got more than deliveries in ``answered``, too, and owners of sinks that
-            raised in ``failures``. The caller empties all three.
+            are in ``touched``, and owners of sinks that raised in ``failures``, too. The caller empties both.
 
         Raises:
             CodecError: when the bytes are not AMQP frames, or the frames of a message come in an impossible order.
@@ -213,8 +207,11 @@ class Splitter:
                 return b""
             data = b"".join(self._rest)
             self._rest = []
+        at = self._deliver_repeats(data, 0)
+        if at == len(data):
+            return b""
         try:
-            at, others = self._split(data)
+            at, others = self._split(data, at)
         except (IndexError, struct.error) as error:
             # The sinks' own errors are caught where they are called.
             raise CodecError(_ENDS_EARLY) from error
@@ -222,10 +219,10 @@ class Splitter:
             self._rest.append(data[at:])
         return b"".join(others)
 
-    def _split(self, data: bytes) -> tuple[int, list[bytes]]:
-        """Handle the whole frames; the position behind them, and the frames that pass."""
+    def _split(self, data: bytes, at: int) -> tuple[int, list[bytes]]:
+        """Handle the whole frames from a position on; the position behind them, and the frames that pass."""
         size = len(data)
-        at = passed = self._deliver_repeats(data, 0)
+        passed = at
         others: list[bytes] = []
         find_sink, touched = self.sinks.get, self.touched
         while at + FRAME_OVERHEAD <= size:
@@ -285,7 +282,6 @@ class Splitter:
                 raise CodecError("a confirm has not the size of its fields")
             tag, bits = _tag_and_flag(data, at + 11)
             self.touched.add(sink.owner)
-            self.answered.add(sink.owner)
             try:
                 sink.confirm(tag, bits & 1 == 1, method == ACK)
             except Exception as error:  # noqa: BLE001 - it belongs to one session, and not to the link
@@ -411,7 +407,6 @@ class Splitter:
             missing = _body_size(data, at, end)
             properties = data[at + _CONTENT_START : end - 1]
             self.touched.add(sink.owner)
-            self.answered.add(sink.owner)
             try:
                 sink.returned(replace(returned, properties=properties, size=missing))
             except Exception as error:  # noqa: BLE001 - it belongs to one session, and not to the link

@@ -188,12 +188,12 @@ class BridgedClient:
         self.advances += 1
         self.session.run(self._decoder)
         self.bridge.flush()
-        self.write_deliveries()
-
-    def write_deliveries(self) -> None:
-        """Write what the session says."""
         self.output += b"".join(self.session.output)
         self.session.output.clear()
+
+    def flush_batch(self) -> None:
+        """Go on after a read from the broker."""
+        self.advance()
 
     def advance_paced(self) -> None:
         """Go on when there is time."""

@@ -55,7 +55,7 @@ class _Listener:
     def confirm(self, sequence: int, multiple: bool, accepted: bool) -> None:
         """Nothing is published here."""
 
-    def flush_deliveries(self) -> None:
+    def flush_batch(self) -> None:
         """Nothing is to be written."""
 
 

@@ -52,10 +52,7 @@ class LinkUser(FaultOwner, Protocol):
     """The bridge of a session that uses a link."""
 
     def flush_batch(self) -> None:
-        """Go on after one read: it may have answered something."""
-
-    def flush_deliveries(self) -> None:
-        """Write the deliveries of one read, which had nothing else for this session."""
+        """Write the data of one read."""
 
     def link_changed(self, link: Link) -> None:
         """The broker's alarm or the write buffer has changed."""
@@ -355,14 +352,12 @@ class Link:
         """Let the sessions that got data write it. HOT: once per read."""
         splitter = self.splitter
         touched, splitter.touched = splitter.touched, set()
-        answered, splitter.answered = splitter.answered, set()
         if splitter.failures:
             failures, splitter.failures = splitter.failures, []
             for user, error in failures:
                 report(user, error)  # type: ignore[arg-type]  # owners of sinks are link users
         for user in touched:
-            go_on = user.flush_batch if user in answered else user.flush_deliveries  # type: ignore[attr-defined]
-            guarded(user, go_on)  # type: ignore[arg-type]
+            guarded(user, user.flush_batch)  # type: ignore[attr-defined, arg-type]
 
     def set_paused(self, paused: bool) -> None:
         """Hold or release the clients that publish here."""

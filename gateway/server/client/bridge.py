@@ -36,7 +36,7 @@ class _BridgeCallbacks(Protocol):
 
     def advance(self) -> None: ...
 
-    def write_deliveries(self) -> None: ...
+    def flush_batch(self) -> None: ...
 
     def advance_paced(self) -> None: ...
 
@@ -118,11 +118,11 @@ class Bridge:
 
     def flush_batch(self) -> None:
         """The session got the data of one read from the broker. HOT: once per such read."""
-        self._callbacks.advance()
-
-    def flush_deliveries(self) -> None:
-        """The same, if it was nothing but deliveries. HOT: once per such read."""
-        self._callbacks.write_deliveries()
+        if self._parts is not None and self._parts.leaving.moments:
+            # Perhaps one has come.
+            self._callbacks.advance()
+        else:
+            self._callbacks.flush_batch()
 
     def advance(self) -> None:
         """The session may go on."""
