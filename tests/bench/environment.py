@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -70,6 +71,8 @@ class Environment:
     prefix: str
     nap: float = DEFAULT_NAP
     """Seconds that the load client rests after small reads; see `wire.pump`."""
+    certificate: tuple[Path, Path] | None = None
+    """A certificate and its key, for gateways that a benchmark starts itself."""
     lowest_gateway_memory: dict[str, int] = field(default_factory=dict)
     """Per side the least gateway memory seen without sessions; see `idle`."""
 

@@ -88,7 +88,8 @@ def started_environment(options: StartOptions, say: Callable[[str], None]) -> It
         if address.scheme == "amqp":
             limit = _side(LIMIT, _Server(address.host, address.port), address, in_broker=True)
             sides[LIMIT] = replace(limit, wire=AmqpWire)
-        yield Environment(broker, sides, f"stomp-bench-{os.getpid()}", options.nap)
+        certificate = identity.certificate, identity.key
+        yield Environment(broker, sides, f"stomp-bench-{os.getpid()}", options.nap, certificate)
 
 
 @dataclass(frozen=True)
@@ -196,6 +197,7 @@ def start_gateway(
     journal: Mapping[str, object],
     name: str = "gateway",
     more: Sequence[Mapping[str, object]] = (),
+    keys: Mapping[str, object] | None = None,
 ) -> Child:
     """Start a gateway.
 
@@ -206,6 +208,7 @@ def start_gateway(
         journal: its `journal` settings; a directory is relative to `VAR`.
         name: of its files in `VAR`.
         more: further listeners.
+        keys: further keys of the configuration.
 
     Raises:
         StartError: it did not start.
@@ -217,6 +220,7 @@ def start_gateway(
         "upstream": {"urls": [address.upstream]},
         "defaults": {"journal": dict(journal)},
         "virtual_hosts": {address.vhost: {}},
+        **(keys or {}),
     }
     configuration.write_text(yaml.safe_dump(settings))
     log.unlink(missing_ok=True)
