@@ -12,8 +12,8 @@ WORKERS := 3
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint style types law docs tests kills clients fuzz audit mutants bench bench-journal bench-ingest
-.PHONY: bench-full bench-neighbours demo-pipeline chaos soak clean
+.PHONY: help setup run test lint style types law docs tests test-newest kills clients fuzz audit mutants bench bench-journal bench-ingest
+.PHONY: bench-full bench-growth bench-neighbours bench-pages bench-workers demo-pipeline chaos soak clean
 .SILENT:
 
 help:
@@ -23,6 +23,7 @@ help:
 	echo "make test    check style, types, import law and docs, and run all tests; PYTEST='-k name' selects tests"
 	echo "             WORKERS=2                                       so many processes run them, 3 without"
 	echo "make lint    the same without the tests"
+	echo "make test-newest  run parity, system and fault tests with the newest RabbitMQ of Debian's unstable; needs root"
 	echo "make docs    build the documentation as a site in var/site; a dead link is an error"
 	echo "make clients run client libraries in four languages against plugin and gateway, and compare"
 	echo "make fuzz    look for bytes that break what reads them, for SECONDS=300; ARGS='--help' shows its options"
@@ -32,8 +33,12 @@ help:
 	echo "make chaos   200 runs with faults in broker, gateway and their connections; SEED=123 repeats one; RUNS=, ARGS="
 	echo "make soak    2,000 sessions of mixed behaviour for MINUTES=20, with restarts of the broker; memory and latency stay flat"
 	echo "make bench   compare gateway and RabbitMQ's STOMP plugin: CPU and speed; ROWS=name,name selects; ARGS=--help"
+	echo "             BROKER=newest                                   with the newest RabbitMQ of Debian's unstable; needs root"
 	echo "make bench-full  the same with all rows, which takes half an hour"
+	echo "make bench-growth  measure how the CPU time of a message grows with sessions, bodies, headers, subscriptions; draw it"
+	echo "make bench-pages   fill the tables of README and docs/performance.md from what the three measured last"
 	echo "make bench-neighbours  measure what one client's work costs another, at gateway and plugin; ROWS=name,name selects"
+	echo "make bench-workers  measure what a second worker is worth, in rate, CPU time and memory; ARGS='--help' shows its options"
 	echo "make bench-journal  measure what the traffic journal costs the gateway; ARGS='--help' shows its options"
 	echo "make bench-ingest   measure how fast journals become tables; ARGS='--help' shows its options"
 	echo "make demo-pipeline  go from traffic to a report with a private broker and gateway; takes minutes"
@@ -89,6 +94,11 @@ tests: $(PIPELINE)
 	$(BIN)/python -m pytest -m "not clients and not kills" $(or $(PYTEST),-n $(WORKERS))
 	echo "To test clients in Ruby, Perl and JavaScript: make clients"
 
+# Debian's unstable goes into var/newest, once. deploy.local.broker reads BROKER, and so do the benchmarks.
+test-newest: $(STAMP)
+	$(BIN)/python -m deploy.local.newest
+	BROKER=newest $(BIN)/python -m pytest -m system tests/system tests/fault $(or $(PYTEST),-n $(WORKERS))
+
 # The long test; `make test` runs a short one.
 kills: $(PIPELINE)
 	$(BIN)/python -m pytest -m kills tests/pipeline $(PYTEST)
@@ -128,14 +138,29 @@ mutants: $(STAMP)
 soak: $(STAMP)
 	$(BIN)/python -m tests.soak $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
+# Results with another broker have a file of their own, and places of their own in the pages.
+BENCH_JSON := $(if $(filter newest,$(BROKER)),--json var/bench-newest.json)
+
 bench: $(STAMP)
-	$(BIN)/python -m tests.bench $(if $(ROWS),--rows $(ROWS)) $(ARGS)
+	$(BIN)/python -m tests.bench $(if $(ROWS),--rows $(ROWS)) $(BENCH_JSON) $(ARGS)
 
 bench-full: $(STAMP)
-	$(BIN)/python -m tests.bench --rows all $(ARGS)
+	$(BIN)/python -m tests.bench --rows all $(BENCH_JSON) $(ARGS)
+
+# What draws the plots is installed for this only.
+bench-growth: $(STAMP)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --editable '.[bench]'
+	$(BIN)/python -m tests.bench.growth $(ARGS)
+	$(BIN)/python -m tests.bench.growth_plots
+
+bench-pages: $(STAMP)
+	$(BIN)/python -m tests.bench.pages $(ARGS)
 
 bench-neighbours: $(STAMP)
 	$(BIN)/python -m tests.bench.neighbours $(if $(ROWS),--rows $(ROWS)) $(ARGS)
+
+bench-workers: $(STAMP)
+	$(BIN)/python -m tests.bench.workers $(ARGS)
 
 bench-journal: $(STAMP)
 	$(BIN)/python -m tests.bench.journal $(ARGS)

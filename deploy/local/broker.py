@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from deploy.local import container, debian
+from deploy.local import container, debian, newest
 from deploy.local.datadir import DataDirectory
 from deploy.local.errors import LocalError
 from deploy.local.given import GivenBroker
 from deploy.local.installation import Installation
 from deploy.local.node import PrivateNode
 
-Source = Literal["given", "installed", "debian", "container"]
-"""Where a RabbitMQ comes from: AMQP_URL; an installed one; Debian's package, installed if we are root; Docker."""
+Source = Literal["given", "installed", "debian", "container", "newest"]
+"""Where a RabbitMQ comes from: AMQP_URL; an installed one; Debian's package, installed if we are root; Docker; Debian's
+unstable, in a folder of its own, only if BROKER asks for it."""
 
 FOR_RUNNING: tuple[Source, ...] = ("given", "installed", "debian", "container")
 FOR_TESTS: tuple[Source, ...] = ("container", "installed", "debian", "given")
@@ -95,7 +96,7 @@ def cluster(size: int, config: Sequence[str] = ()) -> Iterator[list[PrivateNode]
     Raises:
         LocalError: there is no RabbitMQ here, or a node did not start.
     """
-    installation = Installation.find()
+    installation = newest.provide() if _wants_newest(os.environ) else Installation.find()
     if installation is None:
         raise LocalError("No RabbitMQ is installed here.")
     nodes: list[PrivateNode] = []
@@ -137,11 +138,11 @@ def running(
     """Find a RabbitMQ, start it, and stop it afterwards.
 
     Args:
-        order: sources to try.
+        order: sources to try, unless BROKER is `newest`.
         plugins: for a broker that is started here, e.g. `rabbitmq_stomp`, `rabbitmq_management`.
         config: further lines for its rabbitmq.conf.
         data_dir: where a private node keeps its data, which is kept; by default a temporary directory under `var/`.
-        environ: where AMQP_URL is looked up.
+        environ: where AMQP_URL and BROKER are looked up.
         say: takes a line about the progress.
 
     Yields:
@@ -160,7 +161,7 @@ def running(
 
 def _find(order: Sequence[Source], request: _Request) -> Broker:
     failures: list[str] = []
-    for source in order:
+    for source in ("newest",) if _wants_newest(request.environ) else order:
         try:
             if broker := _SOURCES[source](request):
                 return broker
@@ -171,6 +172,13 @@ def _find(order: Sequence[Source], request: _Request) -> Broker:
         f"No RabbitMQ to be had{tried}: install it (Debian: `apt install rabbitmq-server`), or start a Docker engine, "
         "or name a broker with AMQP_URL=amqp://user:password@host:5672/virtual-host."
     )
+
+
+def _wants_newest(environ: Mapping[str, str]) -> bool:
+    wanted = environ.get("BROKER", "")
+    if wanted not in {"", "newest"}:
+        raise LocalError(f"BROKER is {wanted!r}, and may only be `newest`: correct it, or unset it.")
+    return bool(wanted)
 
 
 class _SourceError(Exception):
@@ -184,8 +192,14 @@ def _given(request: _Request) -> Broker | None:
 
 def _installed(request: _Request) -> Broker | None:
     installation = Installation.find()
-    if installation is None:
-        return None
+    return None if installation is None else _node(installation, request)
+
+
+def _newest(request: _Request) -> Broker:
+    return _node(newest.provide(request.say), request)
+
+
+def _node(installation: Installation, request: _Request) -> Broker:
     directory = DataDirectory(request.data_dir) if request.data_dir else DataDirectory.fresh(VAR)
     return PrivateNode(installation, directory, plugins=request.plugins, config=request.config, say=request.say)
 
@@ -211,4 +225,5 @@ _SOURCES: Mapping[Source, Callable[[_Request], Broker | None]] = {
     "installed": _installed,
     "debian": _debian,
     "container": _container,
+    "newest": _newest,
 }

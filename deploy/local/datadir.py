@@ -60,7 +60,7 @@ class DataDirectory:
         try:
             parent.mkdir(parents=True, exist_ok=True)
             # Held from the sweep to the claim: else a sweep could take another run's directory before it is claimed.
-            with _locked(parent):
+            with locked(parent):
                 for stale in parent.glob(_TEMPORARY_PREFIX + "*"):
                     with contextlib.suppress(LocalError):
                         cls(stale, temporary=True).release()
@@ -83,7 +83,12 @@ class DataDirectory:
 
 
 @contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[None]:
+def locked(directory: Path) -> Iterator[None]:
+    """Wait until no other process has the directory locked, and lock it.
+
+    Args:
+        directory: which exists.
+    """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

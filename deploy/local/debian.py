@@ -1,14 +1,15 @@
 """Debian's packages, above all RabbitMQ's, installed without starting their services."""
 
 import contextlib
-import fcntl
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from deploy.local.datadir import locked
 from deploy.local.errors import LocalError
 
 PACKAGE = "rabbitmq-server"
@@ -86,6 +87,36 @@ def download(package: str, directory: Path) -> Path:
     return next(directory.glob("*.deb"))
 
 
+def mirror() -> str:
+    """Return the address of the Debian archive that apt uses on this machine.
+
+    Raises:
+        LocalError: apt uses none, or its lists cannot be fetched.
+    """
+    with _uninterrupted(), _alone():
+        if not (archives := _archives()):
+            _apt("update", "--quiet")
+            archives = _archives()
+    if not archives:
+        raise LocalError("apt uses no archive of Debian here: name one in /etc/apt/sources.list.d.")
+    return archives[0]
+
+
+def proxies() -> dict[str, str]:
+    """Return apt's proxies, if it has some, as the environment variables that other programs know."""
+    variables = ("http_proxy", "Acquire::http::Proxy", "https_proxy", "Acquire::https::Proxy")
+    done = subprocess.run(["apt-config", "shell", *variables], capture_output=True, text=True, check=False)
+    found = dict(word.split("=", 1) for word in shlex.split(done.stdout))
+    return {name: value for name, value in found.items() if value not in {"", "DIRECT"}}
+
+
+def _archives() -> list[str]:
+    # Label: not those with security fixes only, which have no unstable.
+    which = ["Created-By: Packages", "Origin: Debian", "Label: Debian"]
+    command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", *which]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
+
+
 def _first_known(packages: Sequence[str]) -> str | None:
     for package in packages:
         if subprocess.run(["apt-cache", "show", package], capture_output=True, check=False).returncode == 0:
@@ -126,12 +157,8 @@ def _uninterrupted() -> Iterator[None]:
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
     """Wait until no other process installs: apt would refuse, and the first to end would remove the other's policy."""
-    descriptor = os.open(_POLICY.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with locked(_POLICY.parent):
         yield
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

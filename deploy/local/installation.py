@@ -22,6 +22,8 @@ class Installation:
     """Directory with rabbitmq-server, rabbitmqctl and rabbitmq-env."""
     epmd: Path
     """Erlang's port mapper."""
+    through: tuple[str, ...] = ()
+    """A command that runs another where these paths are valid; empty for here."""
 
     @classmethod
     def find(cls, root: Path = Path("/"), path: str | None = None) -> Self | None:

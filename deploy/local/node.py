@@ -159,11 +159,11 @@ class PrivateNode:
         began = time.monotonic()
         environment = self._environment()
         if self._seed is None and (self._epmd is None or self._epmd.wait(0) is not None):
-            epmd = [str(self._installation.epmd), "-port", str(self._epmd_port), "-address", LOOPBACK]
+            epmd = self._command(self._installation.epmd, "-port", str(self._epmd_port), "-address", LOOPBACK)
             self._epmd = self._child(epmd, environment)
             self._wait(self._epmd, "epmd", began, lambda: listens(LOOPBACK, self._epmd_port))
         self.kill()  # what a server that ended by itself may have left
-        self._server = self._child([str(self._installation.scripts / "rabbitmq-server")], environment)
+        self._server = self._child(self._command(self._installation.scripts / "rabbitmq-server"), environment)
         self._wait(self._server, "RabbitMQ", began, self._ready)
         self._say(f"RabbitMQ is ready after {time.monotonic() - began:.0f} s")
 
@@ -194,7 +194,7 @@ class PrivateNode:
         Raises:
             LocalError: it failed; the text holds what it printed.
         """
-        command = [str(self._installation.scripts / "rabbitmqctl"), "--quiet", *arguments]
+        command = self._command(self._installation.scripts / "rabbitmqctl", "--quiet", *arguments)
         done = subprocess.run(
             command, env=self._environment(), capture_output=True, text=True, timeout=timeout, check=False
         )
@@ -253,6 +253,9 @@ class PrivateNode:
             "RABBITMQ_LOG_BASE": f"{data}/log",
             "RABBITMQ_PID_FILE": str(self._pid_file),
         }
+
+    def _command(self, program: Path, *arguments: str) -> list[str]:
+        return [*self._installation.through, str(program), *arguments]
 
     def _child(self, argv: list[str], environment: dict[str, str]) -> Child:
         try:

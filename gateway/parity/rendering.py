@@ -12,6 +12,7 @@ _SHAPES: Mapping[str, bytes] = {
     "digits": rb"[0-9]+",
     "id": rb"[A-Za-z0-9_-]{22}",  # 16 bytes in URL-safe base64 without padding
     "lines": rb"(?s:.*)",
+    "words": rb"(?:[a-z]+ )*",
 }
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _NAME = re.compile(r"[A-Za-z][\w.-]*$")

@@ -47,8 +47,8 @@ _AMQP_NAMES: Final = {
     541: "internal_error",
 }
 
-# RabbitMQ's words for what it refuses because of an expired token.
-_TOKEN_EXPIRED: Final = "token has expired"  # noqa: S105 - no password
+# RabbitMQ's words for what it refuses because of an expired token, and with which it closes the connection in 4.3.
+_TOKEN_EXPIRED: Final = ("token has expired", "credential expired")
 # What RabbitMQ writes in front of a reply text: the error's name in capitals.
 _NAME_IN_TEXT: Final = re.compile(r"[A-Z]+(?:_[A-Z]+)* - ")
 # RabbitMQ's adapter checks the permission to read a topic itself, and answers without the error's name.
@@ -108,9 +108,9 @@ def broker_error(
 ) -> StompError:
     """An error of the broker that closed a channel or a link: its name as message, its text as body. Ends the session.
 
-    If the broker refuses because the session's token has expired, this is the error for that.
+    If the broker refuses or closes because the session's token has expired, this is the error for that.
     """
-    if settings.token_renewal and _TOKEN_EXPIRED in text:
+    if settings.token_renewal and any(words in text for words in _TOKEN_EXPIRED):
         return token_expired()
     if settings.next_release and (name := _NAME_IN_TEXT.match(text)):
         text = text[name.end() :]

@@ -384,7 +384,7 @@ async def test_a_queue_of_another_shape_ends_the_session_and_no_other(
         await other.ask("SUBSCRIBE", id="a", destination="/topic/other")
         async with away(gateway, proxy):
             await amqp.delete_queue(queue)
-            await amqp.declare_queue(queue, durable=False, auto_delete=False, arguments={})
+            await amqp.declare_queue(queue, durable=True, auto_delete=True, arguments={})
         await client.expect("ERROR", message="precondition_failed")
         await client.closed()
         other.write("SEND", b"x", destination="/topic/other")

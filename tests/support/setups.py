@@ -46,6 +46,11 @@ _USUAL: Final = {
     "hide_server_info": "false",
     "login_timeout": "10000",
 }
+# The socket of before may still be in use for a moment.
+_START: Final = (
+    "Start = fun Again(Times) -> case application:start(rabbitmq_stomp) of ok -> ok; "
+    "_ when Times > 0 -> timer:sleep(100), Again(Times - 1) end end, ok = Start(50)."
+)
 _LISTENER: Final = {"tcp": "127.0.0.1:0", "implicit_connect": True}
 
 
@@ -114,9 +119,7 @@ class Setups:
             changes = "".join(
                 f"application:set_env(rabbitmq_stomp, {key}, {value}), " for key, value in environment.items()
             )
-            self._broker.ctl(
-                "eval", f"ok = application:stop(rabbitmq_stomp), {changes}ok = application:start(rabbitmq_stomp)."
-            )
+            self._broker.ctl("eval", f"ok = application:stop(rabbitmq_stomp), {changes}{_START}")
             self._plugin_setup = setup
         return self._broker.host, self._broker.stomp_port
 

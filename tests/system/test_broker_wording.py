@@ -1,4 +1,4 @@
-"""What only the broker's words tell. A release that says it otherwise fails here; docs/upgrade.md lists those tried.
+"""What only the broker's words tell. A release that says it otherwise fails here; docs/compatibility.md lists what ran.
 
 AMQP closes the whole channel for one bad message and does not number it. So which SEND an ERROR belongs to is read out
 of the text (`receipt_of_failure`), and nothing else is. That an expired token is told by its text, test_token.py shows.

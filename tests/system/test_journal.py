@@ -60,7 +60,7 @@ async def conversation(process: GatewayProcess, queue: str) -> None:
 
 @pytest.fixture
 async def written(broker_url: str, amqp: AmqpBroker, queue: str, tmp_path: Path, level: str) -> list[dict[str, Any]]:
-    await amqp.declare_queue(queue, durable=False, auto_delete=False, arguments={})
+    await amqp.declare_queue(queue, durable=True, auto_delete=False, arguments={})
     document = configuration(broker_url, settings(tmp_path, level))
     with gateway_process(document) as process:
         await conversation(process, queue)
@@ -127,7 +127,7 @@ async def test_level_off_writes_nothing(written: list[dict[str, Any]], tmp_path:
 async def test_secrets_bodies_and_header_values_are_never_written(
     broker_url: str, amqp: AmqpBroker, queue: str, tmp_path: Path
 ) -> None:
-    await amqp.declare_queue(queue, durable=False, auto_delete=False, arguments={})
+    await amqp.declare_queue(queue, durable=True, auto_delete=False, arguments={})
     changes = settings(tmp_path, "message", users="hashed", peers="none", header_values=["allowed"])
     with gateway_process(configuration(broker_url, changes)) as process:
         async with within(60), StompClient.dialled(process.address) as client:
@@ -157,7 +157,7 @@ async def test_secrets_bodies_and_header_values_are_never_written(
 async def test_sampled_messages_keep_all_their_events(
     broker_url: str, amqp: AmqpBroker, queue: str, tmp_path: Path
 ) -> None:
-    await amqp.declare_queue(queue, durable=False, auto_delete=False, arguments={})
+    await amqp.declare_queue(queue, durable=True, auto_delete=False, arguments={})
     changes = settings(tmp_path, "message", sample=0.25)
     destination = f"/amq/queue/{queue}"
     with gateway_process(configuration(broker_url, changes)) as process:
@@ -201,7 +201,7 @@ async def test_killed_under_load_at_most_the_last_moment_is_missing(
     broker_url: str, amqp: AmqpBroker, queue: str, tmp_path: Path
 ) -> None:
     """Every answered message has its lines, but for one batch at the most, 512, or a quarter of a second's."""
-    await amqp.declare_queue(queue, durable=False, auto_delete=False, arguments={})
+    await amqp.declare_queue(queue, durable=True, auto_delete=False, arguments={})
     document = configuration(broker_url, settings(tmp_path, "message"))
     receipts = 0
     with gateway_process(document) as process:

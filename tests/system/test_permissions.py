@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -28,6 +29,8 @@ class Case(NamedTuple):
     refused: str
 
 
+KIND = "(?:configure |write |read )?"
+"""What newer releases name in front of `access`."""
 SEND, SUBSCRIBE = "SEND", "SUBSCRIBE"
 CASES = {
     "SEND declares a queue": Case(
@@ -111,7 +114,7 @@ async def test_a_frame_without_the_right_to_it_ends_the_session_as_with_the_plug
             write(client, case.frame)
             errors.append(await final_error(client))
     assert errors[0].message == "access_refused"
-    assert errors[0].body.startswith(f"ACCESS_REFUSED - access to {case.refused}")
+    assert re.match(rf"ACCESS_REFUSED - {KIND}access to {re.escape(case.refused)}", errors[0].body)
     # A queue name that the broker chose is different each time.
     assert "amq.gen-" in errors[0].body or errors[0] == errors[1]
 
@@ -131,7 +134,8 @@ async def test_a_topic_without_the_right_to_it_ends_the_session_as_with_the_plug
             errors.append(await final_error(client))
     assert errors[0] == errors[1]
     topic = f"access to topic 'secret.a' in exchange 'amq.topic' in vhost '/' refused for user '{user}'"
-    assert errors[0] == ("access_refused", prefix + topic)
+    assert errors[0].message == "access_refused"
+    assert re.fullmatch(prefix + KIND + topic, errors[0].body)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +170,7 @@ async def test_rights_taken_while_a_session_is_open(
             await guest.disconnect()
     assert errors[0] == errors[1]
     assert errors[0].message == "access_refused"
-    assert errors[0].body.startswith(f"ACCESS_REFUSED - access to {refused}")
+    assert re.match(rf"ACCESS_REFUSED - {KIND}access to {re.escape(refused)}", errors[0].body)
 
 
 async def test_a_user_without_access_to_the_virtual_host_keeps_sessions_but_cannot_log_in(

@@ -111,12 +111,12 @@ async def test_rules_of_some_logins(laboratory: Broker, user: str) -> None:
     config = policy_config(laboratory.amqp_url, destination_rules=rules)
     async with gateway_here(config) as gateway, within():
         async with StompClient.logged_in(gateway.addresses[0], login=user, passcode=PASSCODE) as client:
-            await client.ask("SUBSCRIBE", id="1", destination="/queue/shared", durable="false", exclusive="false")
-            await client.ask("SUBSCRIBE", id="2", destination=f"/queue/{user}.own", durable="false")
-            client.write("SEND", b"mine", destination=f"/queue/{user}.own", durable="false")
+            await client.ask("SUBSCRIBE", id="1", destination="/queue/shared", auto_delete="true")
+            await client.ask("SUBSCRIBE", id="2", destination=f"/queue/{user}.own", auto_delete="true")
+            client.write("SEND", b"mine", destination=f"/queue/{user}.own", auto_delete="true")
             await client.expect("MESSAGE", b"mine", subscription="2")
             async with client_of(gateway) as guest:
-                await guest.ask("SEND", b"guest", destination="/queue/shared", durable="false", exclusive="false")
+                await guest.ask("SEND", b"guest", destination="/queue/shared", auto_delete="true")
                 await guest.disconnect()
             await client.expect("MESSAGE", b"guest", subscription="1")
             client.write("SEND", b"x", destination="/amq/queue/shared", receipt="r")

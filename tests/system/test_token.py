@@ -140,7 +140,8 @@ async def test_a_renewed_token_carries_a_session_over_the_end_of_the_first(
         # Without token_renewal the session ends with the broker's own error.
         old.write("SEND", destination="/queue/token-2")
         frame = await old.expect("ERROR", message="access_refused")
-        assert b"token has expired" in frame.body
+        # RabbitMQ 4.3 has closed the connection, and does not take the login any more.
+        assert re.search(rb"token has expired|Login was refused", frame.body)
         await renewing.disconnect()
     # No part of a token is in the journal or in the log.
     await gateway.stop()

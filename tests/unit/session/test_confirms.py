@@ -148,6 +148,12 @@ def test_receipts_are_owed_until_they_are_confirmed() -> None:
         ("ACCESS_REFUSED - access to exchange 'amq.default' in vhost '/' refused for user 'guest'", b"q"),
         ("ACCESS_REFUSED - access to topic 'b' in exchange 'amq.topic' in vhost '/' refused for user 'guest'", b"b"),
         ("ACCESS_REFUSED - access to exchange 'amq.topic' in vhost '/' refused for user 'guest'", b"a"),
+        ("ACCESS_REFUSED - write access to exchange 'amq.default' in vhost '/' refused for user 'guest'", b"q"),
+        (
+            "ACCESS_REFUSED - write access to topic 'b' in exchange 'amq.topic' in vhost '/' refused for user 'guest'",
+            b"b",
+        ),
+        ("ACCESS_REFUSED - write access to exchange 'amq.topic' in vhost '/' refused for user 'guest'", b"a"),
         ("PRECONDITION_FAILED - invalid expiration 'soon': no_integer", None),
     ],
 )

@@ -160,7 +160,12 @@ def test_a_refusal_for_an_expired_token_ends_the_session_and_says_why() -> None:
 
 
 @pytest.mark.parametrize(
-    "event", [ops.ChannelClosed(403, REFUSED_FOR_AGE, publishing=False), ops.LinkLost(530, REFUSED_FOR_AGE)]
+    "event",
+    [
+        ops.ChannelClosed(403, REFUSED_FOR_AGE, publishing=False),
+        ops.LinkLost(530, REFUSED_FOR_AGE),
+        ops.LinkLost(320, "CONNECTION_FORCED - credential expired"),
+    ],
 )
 def test_so_does_a_channel_or_a_link_that_is_closed_for_it(event: ops.Event) -> None:
     play = begin()
