@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from gateway.server.process.reload import Reload
     from gateway.server.process.supervisor import Supervisor
 
-# Seconds: how often workers are asked for their counters when nobody else asks, and how long one may take to answer.
+# Seconds: how often workers are asked for their counters when nobody else asks; how long one may take to answer; and
+# how long monitoring waits for one, which may hang.
 _INTERVAL: Final = 5.0
 _WITHIN: Final = 10.0
+_SOON: Final = 2.0
 
 # Of an overview, and of a virtual host: what only grows, and what is of this moment.
 _GROWING: Final = ("totals", "errors")
@@ -60,17 +62,17 @@ class WorkersView:
         """What the workers say now. What those said that are gone is in ``_past`` from now on."""
         # One after the other, so that no older report follows a newer one.
         async with self._lock:
-            self._reports |= await self._asked("report")
+            self._reports |= await self._asked("report", within=_SOON)
             alive = {worker.pid for worker in self._supervisor.running}
             for pid in [pid for pid in self._reports if pid not in alive]:
                 self._past.add(self._reports.pop(pid))
             # One that did not answer in time still counts.
             return list(self._reports.values())
 
-    async def _asked(self, name: str, *arguments: object) -> dict[int, Any]:
+    async def _asked(self, name: str, *arguments: object, within: float = _WITHIN) -> dict[int, Any]:
         """The answers of those that give one, by the id of the process."""
         workers = {worker.pid: worker for worker in self._supervisor.running if worker.pid is not None}
-        calls = (worker.call(name, *arguments, within=_WITHIN) for worker in workers.values())
+        calls = (worker.call(name, *arguments, within=within) for worker in workers.values())
         answers = await asyncio.gather(*calls, return_exceptions=True)
         return {
             pid: answer for pid, answer in zip(workers, answers, strict=True) if not isinstance(answer, BaseException)
@@ -83,7 +85,7 @@ class WorkersView:
 
     async def readiness(self) -> Readiness:
         """See `View`."""
-        return self._joined((await self._asked("readiness")).values())
+        return self._joined((await self._asked("readiness", within=_SOON)).values())
 
     def _joined(self, answers: Iterable[Readiness]) -> Readiness:
         """Ready if any worker is: it serves."""

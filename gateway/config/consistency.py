@@ -21,13 +21,9 @@ from gateway.config.mistakes import Finding, Trail, closest, mapping, path_text
 from gateway.config.model import PASS_THROUGH, GatewayConfig
 from gateway.config.rules import DestinationRule, QueueArguments
 from gateway.config.scalars import BrokerUrl, SocketAddress
-from gateway.config.virtual_host import Limit, VirtualHost, VirtualHostSettings
+from gateway.config.virtual_host import VirtualHost, VirtualHostSettings
 from gateway.patterns import Pattern
 
-_OF_ONE_WORKER: Final = (
-    "Several workers cannot keep this limit together yet.",
-    "Set workers to 1, or let the broker limit users (rabbitmqctl set_user_limits).",
-)
 _TLS_FILES: Final = ("ca_file", "cert_file", "key_file")
 _OF_SEGMENTS: Final = ("node", "rotate_bytes", "rotate_after", "retain")
 _WILDCARDS: Final = {"0.0.0.0": 4, "::": 6}  # noqa: S104 - compared with, not listened on
@@ -197,27 +193,8 @@ def model_contradictions(config: GatewayConfig, files: ConfigFiles) -> Iterator[
     for trail, place in places.items():
         yield from _low_maximum(trail, place, virtual_hosts)
     yield from _shared_renewals(config, virtual_hosts)
-    if config.workers > 1:
-        yield from workers_contradictions(config)
-
-
-def workers_contradictions(config: GatewayConfig) -> Iterator[Finding]:
-    """What several workers cannot do together."""
-    if sys.platform != "linux":
+    if config.workers > 1 and sys.platform != "linux":
         yield Finding(("workers",), "Only Linux spreads connections over several processes.", "Set workers to 1.")
-    for position, listener in enumerate(config.listeners):
-        if listener.max_connections is not None:
-            yield Finding(("listeners", position, "max_connections"), *_OF_ONE_WORKER)
-    places: dict[Trail, VirtualHostSettings] = {("defaults",): config.defaults}
-    places |= {("virtual_hosts", name): entry for name, entry in config.virtual_hosts.items()}
-    for trail, place in places.items():
-        limits = place.limits
-        numbers: dict[tuple[str, ...], int | None] = {("sessions",): limits.sessions}
-        for of, limit in (("user", limits.user), ("address", limits.address)):
-            numbers |= {(of, name): getattr(limit, name) for name in Limit.model_fields if name != "burst"}
-        for key, number in numbers.items():
-            if number is not None:
-                yield Finding((*trail, "limits", *key), *_OF_ONE_WORKER)
 
 
 def _certificates_and_ciphers(config: GatewayConfig) -> Iterator[Finding]:

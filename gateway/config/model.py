@@ -85,8 +85,11 @@ class GatewayConfig(MergeableModel):
     drain_timeout: Annotated[float, Duration()] = 30.0
     """After drain_delay, how long sessions may take to end in good order, drain_spread included."""
     workers: Annotated[int, WorkerCount()] = 1
-    """Processes that serve clients, each on a core of its own. auto: one for each core of this machine. More than one
-    neither with limits nor with max_connections."""
+    """Processes that serve clients, each on a core of its own. auto: one for each core that the gateway may use, also
+    under a CPU limit of its container. More than one need Linux."""
+    worker_timeout: Annotated[float, Duration(zero=False)] = 30.0
+    """With several workers, how long one may show no sign of life: one that hangs is killed, and another takes its
+    place."""
 
     _by_name: dict[str, VirtualHost] = PrivateAttr(default_factory=dict)
     _by_host: dict[str, VirtualHost] = PrivateAttr(default_factory=dict)

@@ -76,8 +76,8 @@ class Session:
 
     __slots__ = (
         "_acknowledgements", "_clock", "_connect", "_context", "_disconnect", "_limits", "_publisher", "_ride_through",
-        "_subscriber", "_tokens", "_transactions", "_turn_time", "confirms", "holds", "identity", "max_frames_per_turn",
-        "output", "reached_turn_limit", "subscriptions", "traffic",
+        "_subscriber", "_tokens", "_transactions", "_turn_time", "auto_acks", "confirms", "holds", "identity",
+        "max_frames_per_turn", "output", "reached_turn_limit", "subscriptions", "traffic",
     )  # fmt: skip
 
     def __init__(
@@ -87,12 +87,13 @@ class Session:
         context = SessionContext(identity, strict=default is not None and default.strict)
         self._context = context
         self._limits = limits
-        # For the server to read. It empties ``output``, and changes nothing else.
+        # For the server to read. It empties ``output``, and resets the urgency of ``auto_acks``.
         self.identity = identity
         self.output = context.output
         self.holds = context.holds
         self.subscriptions = context.subscriptions
         self.traffic = context.traffic
+        self.auto_acks = context.subscriptions.auto_acks
         # The most frames that one call of ``run`` takes, and whether the last call ended there, or for its time.
         self.max_frames_per_turn = NO_TURN_LIMIT
         self.reached_turn_limit = False
@@ -451,12 +452,6 @@ class Session:
     def settle_auto_acks(self) -> None:
         """Settle what was delivered under ack:auto, once the kernel has its bytes."""
         self.subscriptions.settle_auto_acks()
-
-    def take_urgency(self) -> bool:
-        """Whether so many deliveries under ack:auto wait that they should be settled now. True once, then reset."""
-        auto_acks = self.subscriptions.auto_acks
-        is_urgent, auto_acks.is_urgent = auto_acks.is_urgent, False
-        return is_urgent
 
     def stop_deliveries(self) -> None:
         """Throw messages away from now on: the client's connection is gone."""

@@ -43,9 +43,10 @@ async def _campaign(options: argparse.Namespace) -> int:
             if time.monotonic() > deadline:
                 break
             print(f"seed {seed}: ", end="", flush=True)
-            report = await campaign.perform(drawn(seed, options.only, is_cluster=options.cluster))
+            schedule = drawn(seed, options.only, is_cluster=options.cluster, has_workers=options.workers)
+            report = await campaign.perform(schedule)
             totals.add(report)
-            _tell(report, options.cluster)
+            _tell(report, "".join(f" --{name}" for name in ("cluster", "workers") if getattr(options, name)))
             if report.findings and options.stop:
                 break
         # One run need not have everything, but many must.
@@ -89,7 +90,7 @@ class _Totals:
             yield "nothing found"
 
 
-def _tell(report: RunReport, is_cluster: bool) -> None:
+def _tell(report: RunReport, arguments: str) -> None:
     faults = ", ".join(fault.harm.value for fault in report.recording.of(Fault)) or "no fault"
     print(
         f"{report.count(Sent)} sent, {report.count(Confirmed)} receipts, {report.count(Delivered)} delivered, "
@@ -100,10 +101,8 @@ def _tell(report: RunReport, is_cluster: bool) -> None:
         print(f"  {line}")
     if report.findings:
         seed = report.schedule.seed
-        arguments = " ARGS=--cluster" if is_cluster else ""
-        print(
-            f"  to repeat: make chaos SEED={seed}{arguments}; recording, schedule and log: {folder(seed)}", flush=True
-        )
+        more = f" ARGS='{arguments.strip()}'" if arguments else ""
+        print(f"  to repeat: make chaos SEED={seed}{more}; recording, schedule and log: {folder(seed)}", flush=True)
 
 
 def _positive(kind: type[float]) -> Callable[[str], float]:
@@ -128,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--stop", action="store_true", help="stop at the first finding")
     parser.add_argument("--cluster", action="store_true", help="with three nodes, which are killed one after the other")
+    parser.add_argument("--workers", action="store_true", help="with two workers, which are killed")
     parser.add_argument("--ride-through", default=RIDE_THROUGH, metavar="TIME", help="the gateway's key")
     return parser
 

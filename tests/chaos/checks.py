@@ -13,6 +13,7 @@ from tests.chaos.recording import EARLIER, REMAINS, REPLIES, Copy, Delivered, Re
 from tests.chaos.schedule import (
     BROKER_ENDS,
     FOR_EACH,
+    GATEWAY_KILLS,
     PROBE,
     Ack,
     ConsumerPlan,
@@ -300,7 +301,7 @@ def whole_transactions(history: History) -> Iterator[Outcome]:
 
 def _why_not_whole(history: History, copies: list[Copy], missing: list[Copy], queue: str) -> Excuse | None:
     committing = Span(history.sent[copies[-1]].at, history.publishing[copies[-1]].end)
-    if any_overlap(history.spans({Harm.GATEWAY_KILL}), *committing):
+    if any_overlap(history.spans(GATEWAY_KILLS), *committing):
         return Excuse.GATEWAY_KILLED
     own = [
         Span(end.at - GRACE, end.at + GRACE)

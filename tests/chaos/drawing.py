@@ -61,13 +61,14 @@ _HEAVY: Final = {
 _HEAVY_IN_A_CLUSTER: Final = {Harm.NODE_KILL: 0.5, Harm.GATEWAY_KILL: 0.1, Harm.LINK_FREEZE: 0.05}
 
 
-def drawn(seed: int, only: Harm | None = None, *, is_cluster: bool = False) -> Schedule:
+def drawn(seed: int, only: Harm | None = None, *, is_cluster: bool = False, has_workers: bool = False) -> Schedule:
     """The schedule of a seed.
 
     Args:
         seed: any number.
         only: a fault to inject in place of those that would be drawn.
         is_cluster: whether there are several nodes of the broker.
+        has_workers: whether the gateway has several workers; some are killed.
     """
     chance = random.Random(seed)  # noqa: S311 - to be repeated, not to be secret
     places = _places(chance)
@@ -78,6 +79,11 @@ def drawn(seed: int, only: Harm | None = None, *, is_cluster: bool = False) -> S
     variant = chance.choices((Variant.SHARED, Variant.DEDICATED), (3, 1))[0]
     if Harm.LINK_FREEZE in heavy:
         variant = Variant.HEARTBEAT
+    if has_workers:
+        variant = Variant.WORKERS
+        # A link that freezes needs another configuration.
+        heavy = [harm for harm in heavy if harm not in GATEWAY_ENDS | {Harm.LINK_FREEZE}]
+        heavy += [Harm.WORKER_KILL] * chance.randint(1, 3)
     faults = _faults(chance, heavy, producers, consumers, alone=only is not None)
     return Schedule(seed, variant, places, tuple(producers), tuple(consumers), tuple(faults))
 

@@ -40,6 +40,7 @@ class FaultInjector:
     ) -> None:
         self._scene = scene
         self._servers = servers
+        self._gateway = gateway
         self._proxies = proxies
         self._ends: Mapping[Harm, Callable[[], Awaitable[None]]] = {
             Harm.BROKER_KILL: servers.kill_broker,
@@ -62,7 +63,9 @@ class FaultInjector:
     async def _inject(self, plan: FaultPlan) -> None:
         await asyncio.sleep(plan.at - self._scene.clock())
         at = self._scene.clock()
-        if plan.harm in self._ends:
+        if plan.harm is Harm.WORKER_KILL:
+            await self._gateway.kill_worker(plan.size)
+        elif plan.harm in self._ends:
             await self._ends[plan.harm]()
         elif plan.harm is Harm.ALARM:
             await self._servers.set_alarm()

@@ -18,9 +18,9 @@ from tests.chaos.faults import FaultInjector
 from tests.chaos.history import Promise
 from tests.chaos.messages import content, labelled
 from tests.chaos.producer import Producer
-from tests.chaos.recording import Confirmed, Copy, Recording, Sent
+from tests.chaos.recording import Began, Confirmed, Copy, Ended, Recording, Sent
 from tests.chaos.remains import Inspector, take_what_remains
-from tests.chaos.schedule import PROBE, ConsumerPlan, ProducerPlan, Schedule
+from tests.chaos.schedule import CLIENT_LOSSES, PROBE, ConsumerPlan, Harm, ProducerPlan, Schedule
 from tests.chaos.servers import ChaosGateway, Servers
 from tests.chaos.verdict import Finding, Verdict
 from tests.support.chaos import ChaosProxy, chaos
@@ -107,7 +107,8 @@ async def perform(
     await take_what_remains(servers, scene)
     log = gateway.log()
     verdict = judged(schedule, recording, promise)
-    verdict.findings += [*found, *_bad_lines(log)]
+    complaints, gateway.complaints = gateway.complaints, []
+    verdict.findings += [*found, *complaints, *_bad_lines(log), *touched(log, recording)]
     return RunReport(schedule, recording, verdict, time.monotonic() - began, log)
 
 
@@ -158,9 +159,36 @@ async def _finished(working: Mapping[ChaosClient, asyncio.Task[None]], what: str
     return [f"hangs: {client.name} waits {what}" for client, task in working.items() if task not in done]
 
 
+def _records(log: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+
+
+def touched(log: str, recording: Recording) -> Iterable[Finding]:
+    """Sessions that ended without a word when a worker was killed, and more than it had."""
+    if not recording.faults({Harm.WORKER_KILL}):
+        return
+    records = _records(log)
+    started, ended = (
+        {record["session"] for record in records if record.get("event") == event}
+        for event in ("session started", "session ended")
+    )
+    began = {(event.client, event.connection) for event in recording.of(Began)}
+    silent = [event for event in recording.of(Ended) if not (event.wanted or event.error)]
+    lost = [event for event in silent if (event.client, event.connection) in began]
+    cut = len(recording.faults(CLIENT_LOSSES))
+    victims = len(started - ended)
+    if len(lost) > victims + cut:
+        yield f"touched: {len(lost)} sessions were lost, {victims} of killed workers, and {cut} connections were cut"
+
+
 def _bad_lines(log: str) -> Iterable[Finding]:
-    """Errors in the log, each kind once."""
-    records = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
-    bad = [record for record in records if record.get("level") == "error" or record.get("event") in _BAD_LINES]
+    """Errors in the log, each kind once. A worker that was killed is none."""
+    records = _records(log)
+    bad = [
+        record
+        for record in records
+        if (record.get("level") == "error" and record.get("event") != "worker died")
+        or record.get("event") in _BAD_LINES
+    ]
     counts = Counter(str(record["event"]) for record in bad)
     return [f"logged: {count} times: {event}" for event, count in counts.items()]

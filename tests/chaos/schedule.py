@@ -132,6 +132,7 @@ class Harm(Enum):
     BROKER_RESTART = "broker is restarted"
     GATEWAY_KILL = "gateway is killed"
     GATEWAY_RESTART = "gateway is restarted"
+    WORKER_KILL = "worker is killed"
     CLIENT_STALL = "client stalls"
     CLIENT_DELAY = "client is slow"
     CLIENT_CUT = "client is cut in the middle"
@@ -156,7 +157,8 @@ LINK_LOSSES: Final = frozenset(
 """After these the gateway has lost links, and the broker, or the others of its cluster, runs on."""
 
 BROKER_ENDS: Final = frozenset({Harm.BROKER_KILL, Harm.BROKER_RESTART})
-GATEWAY_ENDS: Final = frozenset({Harm.GATEWAY_KILL, Harm.GATEWAY_RESTART})
+GATEWAY_KILLS: Final = frozenset({Harm.GATEWAY_KILL, Harm.WORKER_KILL})
+GATEWAY_ENDS: Final = GATEWAY_KILLS | {Harm.GATEWAY_RESTART}
 CLIENT_LOSSES: Final = frozenset({Harm.CLIENT_CUT, Harm.CLIENT_COMMIT_CUT, Harm.CLIENT_HALF_CLOSE, Harm.CLIENT_RESET})
 OF_CLIENTS: Final = CLIENT_LOSSES | {Harm.CLIENT_STALL, Harm.CLIENT_DELAY}
 COMMIT_CUTS: Final = frozenset({Harm.CLIENT_COMMIT_CUT, Harm.LINK_COMMIT_CUT})
@@ -165,7 +167,10 @@ COMMIT_CUTS: Final = frozenset({Harm.CLIENT_COMMIT_CUT, Harm.LINK_COMMIT_CUT})
 
 @dataclass(frozen=True)
 class FaultPlan:
-    """One fault: at ``at`` seconds, for ``lasts`` seconds; ``client`` is whom it hits, or whose COMMIT it waits for."""
+    """One fault: at ``at`` seconds, for ``lasts`` seconds; ``client`` is whom it hits, or whose COMMIT it waits for.
+
+    ``size`` is of what is cut, or says which worker is killed.
+    """
 
     at: float
     harm: Harm
@@ -181,6 +186,7 @@ class Variant(Enum):
     SHARED = "shared"
     DEDICATED = "dedicated"
     HEARTBEAT = "heartbeat"
+    WORKERS = "workers"
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from tests.chaos.schedule import Transport, Variant
 from tests.support.admin import AdminClient
 from tests.support.certificates import Authority
 from tests.support.chaos import ChaosProxy, chaos
+from tests.support.deadline import until
 from tests.support.gateway import Address, GatewayProcess, configuration
 from tests.support.management import Management
 
@@ -28,7 +29,9 @@ _VARIANTS: Final[Mapping[Variant, Mapping[str, Any]]] = {
     Variant.SHARED: {},
     Variant.DEDICATED: {"links": "dedicated"},
     Variant.HEARTBEAT: {},
+    Variant.WORKERS: {},
 }
+_WORKERS: Final = {Variant.WORKERS: 2}
 _HEARTBEAT: Final = {Variant.HEARTBEAT: 2}
 _QUORUM: Final = {"destination": "/queue/*", "arguments": {"x-queue-type": "quorum"}}
 _NODES_OF_A_CLUSTER: Final = 3
@@ -48,6 +51,10 @@ class ChaosGateway:
         self, variant: Variant, addresses: Sequence[Address], identity: tuple[Path, Path], ride_through: str | None
     ) -> None:
         self.node = f"chaos-{variant.value}"
+        self.workers = _WORKERS.get(variant, 1)
+        # What did not hold when workers were killed.
+        self.complaints: list[str] = []
+        self._killing = asyncio.Lock()
         self.folder = Path(tempfile.mkdtemp(prefix="stomp-gateway-chaos-"))
         self.temporary = self.folder / "tmp"
         self.temporary.mkdir()
@@ -74,6 +81,7 @@ class ChaosGateway:
             upstream={"urls": urls, "connect_timeout": "2s", "heartbeat": _HEARTBEAT.get(variant, 60), **riding},
             admin={"address": f"{LOOPBACK}:{admin}"},
             drain_timeout=5,
+            workers=self.workers,
         )
         self._process: GatewayProcess | None = None
         self._logged = 0
@@ -110,6 +118,34 @@ class ChaosGateway:
         self._process.child.kill()
         _ = self._process.child.wait()
         self._put_away()
+
+    async def kill_worker(self, which: int) -> None:
+        """End a worker by SIGKILL, and wait until another one has its place. What the gateway counts must not go down.
+
+        Args:
+            which: any number; it chooses among those that are there.
+        """
+        async with self._killing:
+            before, died = await self._counters(), self.log().count('"worker died"')
+            victims = sorted(self.process.children(), key=lambda child: child.pid)
+            victims[which % len(victims)].kill()
+
+            async def is_replaced() -> bool:
+                running = (await self.admin.samples())["stomp_gateway_workers", frozenset()]
+                return self.log().count('"worker died"') > died and running == self.workers
+
+            _ = await until(is_replaced, bool)
+            after = await self._counters()
+        down = [name for name, value in before.items() if after.get(name, 0) < value]
+        self.complaints += [f"counts down: {name} after a worker was killed" for name in sorted(set(down))]
+
+    async def _counters(self) -> dict[str, float]:
+        """Everything that only grows."""
+        found: dict[str, float] = {}
+        for (name, labels), value in (await self.admin.samples()).items():
+            if name.startswith("stomp_gateway") and name.endswith(("_total", "_bucket", "_count", "_sum")):
+                found[f"{name}{sorted(labels)}"] = value
+        return found
 
     def _put_away(self) -> None:
         assert self._process is not None

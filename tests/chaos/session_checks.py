@@ -54,7 +54,9 @@ def _is_cut_by(history: History, event: Ended, since: float | None, fault: Fault
 
 
 def _why_ended(history: History, event: Ended, since: float | None) -> Excuse | None:
-    ends = [Span(fault.at, fault.until + GRACE) for fault in history.recording.faults(GATEWAY_ENDS)]
+    # A worker that is killed says nothing.
+    harms = GATEWAY_ENDS - {Harm.WORKER_KILL} if event.error else GATEWAY_ENDS
+    ends = [Span(fault.at, fault.until + GRACE) for fault in history.recording.faults(harms)]
     if any(span.overlaps(event.at, event.at) and (since is None or since <= span.end - GRACE) for span in ends):
         return Excuse.GATEWAY_ENDED
     faults = history.recording.faults(LOSSES)

@@ -15,6 +15,8 @@ _SEEDS = (106, 88)
 durable and with transient subscriptions. Then a gateway that is killed, clients that are cut and half closed; a stream.
 """
 
+_WITH_WORKERS = 6
+
 
 async def test_what_was_promised_holds_whatever_breaks() -> None:
     try:
@@ -22,5 +24,10 @@ async def test_what_was_promised_holds_whatever_breaks() -> None:
             for seed in _SEEDS:
                 report = await campaign.perform(drawn(seed))
                 assert not report.findings, f"{report.findings}; to repeat: make chaos SEED={seed}; {folder(seed)}"
+            # Workers are killed, among other faults.
+            report = await campaign.perform(drawn(_WITH_WORKERS, has_workers=True))
+            assert not report.findings, (
+                f"{report.findings}; to repeat: make chaos SEED={_WITH_WORKERS} ARGS=--workers; {folder(_WITH_WORKERS)}"
+            )
     except LocalError as error:
         pytest.skip(f"needs a private node: {error}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.chaos.checks import judged, of_streams_made_again, unserved
@@ -22,6 +24,7 @@ from tests.chaos.recording import (
     Settled,
     Subscribed,
 )
+from tests.chaos.run import touched
 from tests.chaos.schedule import (
     PROBE,
     Ack,
@@ -447,6 +450,28 @@ class TestSessions:
         kill = Fault(1.9, 3, Harm.GATEWAY_KILL)
         assert excuses(Ended(2, "c", 1, "", False), kill) == {Excuse.GATEWAY_ENDED}
         assert told(Began(3.1, "c", 2), Ended(3.5, "c", 2, "", False), kill) == ["ended"]
+
+    def test_a_worker_is_killed_and_says_nothing(self) -> None:
+        kill = Fault(1.9, 3, Harm.WORKER_KILL)
+        assert excuses(Ended(2, "c", 1, "", False), kill) == {Excuse.GATEWAY_ENDED}
+        assert told(Ended(2, "c", 1, "Shutting down", False), kill) == ["ended"]
+
+    def test_no_more_sessions_are_lost_than_killed_workers_had(self) -> None:
+        log = "\n".join(
+            json.dumps({"event": event, "session": session})
+            for event, session in (("session started", 1), ("session started", 2), ("session ended", 2))
+        )
+        sessions = [Began(0, "c", 1), Began(0, "d", 1), Ended(2, "c", 1, "", False)]
+        kill, cut = Fault(1.9, 3, Harm.WORKER_KILL), Fault(1, 1, Harm.CLIENT_RESET, "d")
+        other = Ended(2, "d", 1, "", False)
+
+        def found(*events: Event) -> list[str]:
+            return list(touched(log, Recording([*sessions, *events])))
+
+        assert not found(kill)
+        assert len(found(kill, other)) == 1
+        assert not found(kill, other, cut)
+        assert not found(other)
 
     def test_a_lost_link_ends_none_if_the_gateway_rides_through(self) -> None:
         events = (Ended(2, "c", 1, "connection_forced", False), Fault(1.9, 2, Harm.LINK_RESET))

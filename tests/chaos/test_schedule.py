@@ -18,8 +18,9 @@ def test_the_runs_of_make_chaos_have_everything() -> None:
     places = [place for schedule in SCHEDULES for place in schedule.places]
     producers = [plan for schedule in SCHEDULES for plan in schedule.producers]
     consumers = [plan for schedule in SCHEDULES for plan in schedule.consumers]
-    assert {fault.harm for schedule in SCHEDULES for fault in schedule.faults} == set(Harm) - {Harm.NODE_KILL}
-    assert {schedule.variant for schedule in SCHEDULES} == set(Variant)
+    harms = {fault.harm for schedule in SCHEDULES for fault in schedule.faults}
+    assert harms == set(Harm) - {Harm.NODE_KILL, Harm.WORKER_KILL}
+    assert {schedule.variant for schedule in SCHEDULES} == set(Variant) - {Variant.WORKERS}
     assert {(place.kind, place.ack) for place in places} == {(kind, ack) for kind in Kind for ack in Ack}
     assert {plan.transport for plan in producers} == {plan.transport for plan in consumers} == set(Transport)
     assert {plan.receipts for plan in producers} == set(Receipts)
@@ -33,6 +34,15 @@ def test_nodes_are_killed_in_a_cluster() -> None:
     harms = {fault.harm for schedule in CLUSTERED for fault in schedule.faults}
     assert Harm.NODE_KILL in harms
     assert not harms & {Harm.BROKER_KILL, Harm.VHOST_DELETION}
+
+
+def test_workers_are_killed_where_there_are_several() -> None:
+    for seed in range(1, 21):
+        schedule = drawn(seed, has_workers=True)
+        harms = [fault.harm for fault in schedule.faults]
+        assert schedule.variant is Variant.WORKERS
+        assert 1 <= harms.count(Harm.WORKER_KILL) <= 3
+        assert not {Harm.GATEWAY_KILL, Harm.GATEWAY_RESTART} & set(harms)
 
 
 def test_tls_and_websocket_are_in_each_run() -> None:

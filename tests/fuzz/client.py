@@ -121,7 +121,7 @@ class Client:
         self._hearing.hear(b"".join(session.output))
         session.output.clear()
         session.take_errors()
-        if session.has_auto_acks and session.client_writable and (settles or session.take_urgency()):
+        if session.has_auto_acks and session.client_writable and (settles or session.auto_acks.is_urgent):
             session.settle_auto_acks()
             self.bridge.write()
             self._check_ledgers()

@@ -19,6 +19,7 @@ from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.link import Link, Tuning
 from gateway.server.broker.login_links import LoginLinks
+from gateway.server.broker.operation_starts import OperationStarts
 from gateway.server.client.bridge import Bridge
 from gateway.server.client.login_handler import LoginHandler
 from gateway.server.log_limits import LogLimits
@@ -109,7 +110,7 @@ class ScriptedBroker:
             link.batch_done()
 
     @staticmethod
-    async def _close(link: Link) -> None:
+    async def _close(link: Link, _: object) -> None:
         link.connection_lost(None, by_broker=False)
 
     def lose(self, *links: Link) -> None:
@@ -170,6 +171,7 @@ class BridgedClient:
             queue_conflicts=SimpleNamespace(write=lambda *texts: None),
             is_unsettled=lambda host, within: self.is_unsettled and self.changed_ago < within,
             drain=SimpleNamespace(slots=self.slots),
+            starts=OperationStarts(),
         )
         self.bridge = Bridge(self.session, self, cast(Any, pool), login or cast(Any, always), "client", self._spawn)
 
@@ -188,12 +190,12 @@ class BridgedClient:
         self.advances += 1
         self.session.run(self._decoder)
         self.bridge.flush()
-        self.write_deliveries()
-
-    def write_deliveries(self) -> None:
-        """Write what the session says."""
         self.output += b"".join(self.session.output)
         self.session.output.clear()
+
+    def flush_batch(self) -> None:
+        """Go on after a read from the broker."""
+        self.advance()
 
     def advance_paced(self) -> None:
         """Go on when there is time."""

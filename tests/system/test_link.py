@@ -40,7 +40,9 @@ async def _open(broker_url: str) -> Link:
 
 
 async def _channel(link: Link) -> LinkChannel:
-    return await LinkChannel.open(link)
+    channel = LinkChannel.begun(link)
+    await channel.ask()
+    return channel
 
 
 class _Listener:
@@ -55,7 +57,7 @@ class _Listener:
     def confirm(self, sequence: int, multiple: bool, accepted: bool) -> None:
         """Nothing is published here."""
 
-    def flush_deliveries(self) -> None:
+    def flush_batch(self) -> None:
         """Nothing is to be written."""
 
 

@@ -85,11 +85,10 @@ class Tap(asyncio.StreamReaderProtocol):
             super().data_received(control_frames)
         if splitter.touched:
             callbacks.batch_done()
-        if callbacks.channels:
-            now = self._clock()
-            if now - self._heartbeat_at > _HEARTBEAT_INTERVAL:
-                self._heartbeat_at = now
-                self.feed_heartbeat()
+        now = self._clock()
+        if now - self._heartbeat_at > _HEARTBEAT_INTERVAL and callbacks.channels:
+            self._heartbeat_at = now
+            self.feed_heartbeat()
         if len(data) >= FULL_READ and self.transport.is_reading():
             # Others are read before the rest.
             self.transport.pause_reading()

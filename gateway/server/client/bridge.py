@@ -36,7 +36,7 @@ class _BridgeCallbacks(Protocol):
 
     def advance(self) -> None: ...
 
-    def write_deliveries(self) -> None: ...
+    def flush_batch(self) -> None: ...
 
     def advance_paced(self) -> None: ...
 
@@ -116,13 +116,18 @@ class Bridge:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    @property
+    def has_parts(self) -> bool:
+        """Whether the session has needed a channel."""
+        return self._parts is not None
+
     def flush_batch(self) -> None:
         """The session got the data of one read from the broker. HOT: once per such read."""
-        self._callbacks.advance()
-
-    def flush_deliveries(self) -> None:
-        """The same, if it was nothing but deliveries. HOT: once per such read."""
-        self._callbacks.write_deliveries()
+        if self._parts is not None and self._parts.leaving.moments:
+            # Perhaps one has come.
+            self._callbacks.advance()
+        else:
+            self._callbacks.flush_batch()
 
     def advance(self) -> None:
         """The session may go on."""
@@ -164,6 +169,8 @@ class Bridge:
         try:
             if isinstance(operation, ops.CloseUpstream) and earlier:
                 await asyncio.wait(earlier)
+            elif isinstance(operation, ops.Subscribe | ops.PreparePublisher):
+                await self._pool.starts.turn()
             event = await self._outcome(operation)
             if event is None:
                 return

@@ -115,6 +115,8 @@ class ClientConnection(StompProtocol):
         self._violation: FrameError | None = None
         # In this order: the client has logged in, its input has ended, the session is over, the socket is closed.
         self._is_started = False
+        # It has also needed a channel. Until then its input is paced: a thousand clients may come at the same moment.
+        self._is_at_work = False
         self._has_ended = False
         self._is_closed = False
         self._is_lost = False
@@ -207,7 +209,7 @@ class ClientConnection(StompProtocol):
             self.session.malformed(error)
         except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
             self.failed(error)
-        if self._is_started:
+        if self._is_at_work:
             self.advance()
         else:
             self.advance_paced()
@@ -319,6 +321,7 @@ class ClientConnection(StompProtocol):
     def _paced_turn(self) -> None:
         self._is_queued = False
         self.advance()
+        self._is_at_work = self._is_started and not self._is_closed and self._bridge.has_parts
 
     def _advance(self) -> None:
         session = self.session
@@ -359,27 +362,30 @@ class ClientConnection(StompProtocol):
     def _flush(self) -> None:
         # The client's settlements reach the broker before their receipts reach the client.
         self._bridge.flush()
-        self._log.errors()
         self._write_output()
 
-    def write_deliveries(self) -> None:
-        """Write what the broker has delivered. HOT: once per read that brought nothing else for the session.
+    def flush_batch(self) -> None:
+        """Write what one read from the broker has brought, and go on if anything may have waited for it.
 
-        Deliveries alone ask the broker for nothing and release no hold, so this is less than `advance`.
+        HOT: once per such read. Nothing waits for it while the client is read: then no frame waits, no operation and
+        no end.
         """
+        if self._is_closed or self._has_ended or not (self._reading and self.session.wants_read):
+            self.advance()
+            return
         try:
-            if self._is_closed:
-                self.session.output.clear()
+            self._write_output()
+            if self.session.holds:
+                self._read_or_pause()
             else:
-                self._write_output()
-                if self.session.holds:
-                    self._read_or_pause()
+                self.stats.batch_done()
         except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
             self.failed(error)
 
     def _write_output(self) -> None:
         session, output = self.session, self._output
         if session.output:
+            self._log.errors()
             if self._is_lost:
                 session.output.clear()
             else:
@@ -389,8 +395,10 @@ class ClientConnection(StompProtocol):
                 self._bridge.drop_deliveries()
                 # The client is not read either, because the answers to its frames would accumulate.
                 session.hold(Hold.CLIENT_WRITE)
-        if session.has_auto_acks and output.is_writable and not self._is_lost:
-            if session.take_urgency():
+        auto_acks = session.auto_acks
+        if auto_acks.subscriptions and output.is_writable and not self._is_lost:
+            if auto_acks.is_urgent:
+                auto_acks.is_urgent = False
                 # Not at once: the loop hands bytes to the kernel after this round of callbacks.
                 asyncio.get_running_loop().call_soon(guarded, self, self.settle)
             else:

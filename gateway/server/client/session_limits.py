@@ -7,12 +7,15 @@ session waits only for the debt after its own read, so the sessions that share a
 to it.
 
 A rate without a session is forgotten when its buckets are full, because a new one would be the same.
+
+What is counted, and how full buckets are, is in `Counts`: with several workers, all of them have the same.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Final
 
 from gateway.config.model import FailedLoginLimits
@@ -20,6 +23,7 @@ from gateway.config.virtual_host import Limit, VirtualHost
 from gateway.errors import GatewayError
 from gateway.server.client.failed_logins import FailedLogins
 from gateway.server.client_address import network_of
+from gateway.server.counts import Cell, Counts, Key, LocalCounts
 from gateway.session.context import Hold
 from gateway.session.session import NO_TURN_LIMIT, Session
 
@@ -28,6 +32,9 @@ _ADDRESS: Final = "address"
 
 # A turn of a client whose message rate is limited, in seconds of that rate.
 _TURN: Final = 0.1
+
+# Seconds: what numbers lose when they are added.
+_NO_DEBT: Final = 1e-6
 
 _Scope = tuple[str, str, str]
 """The virtual host, user or address, and its name; the last two are empty for the virtual host itself."""
@@ -43,42 +50,49 @@ class LimitReachedError(GatewayError):
 
 
 class Bucket:
-    """A token bucket that may go into debt. It fills at ``rate`` per second and holds ``burst`` seconds' worth."""
+    """A token bucket that may go into debt. It fills at ``rate`` per second and holds ``burst`` seconds' worth.
 
-    __slots__ = ("_at", "_left", "_size", "rate")
+    All that it remembers is when it will be full again, in ``cell``.
+    """
 
-    def __init__(self, rate: float, burst: float, now: float) -> None:
+    __slots__ = ("_at", "_burst", "_times", "rate")
+
+    def __init__(self, rate: float, burst: float, cell: Cell) -> None:
         self.rate = rate
-        self._size = self._left = rate * burst
-        self._at = now
+        self._burst = burst
+        self._times, self._at = cell
 
     def take(self, amount: int, now: float) -> float:
         """Take an amount, even if it is more than the bucket holds; the seconds until the debt is paid, or 0."""
-        self._left = self._filled(now) - amount
-        self._at = now
-        return -self._left / self.rate if self._left < 0 else 0.0
+        full_at = self._times[self._at] = max(self._times[self._at], now) + amount / self.rate
+        debt = full_at - now - self._burst
+        return debt if debt > _NO_DEBT else 0.0
 
     def is_full(self, now: float) -> bool:
         """Whether the bucket equals a new one."""
-        return self._filled(now) >= self._size
-
-    def _filled(self, now: float) -> float:
-        return min(self._size, self._left + (now - self._at) * self.rate)
+        return self._times[self._at] <= now
 
 
 class _Rate:
     """A rate of one user, or of one address, in one virtual host, and the sessions that share it."""
 
-    __slots__ = ("_bytes", "messages", "sessions")
+    __slots__ = ("_bytes", "_counts", "_keys", "messages", "sessions")
 
-    def __init__(self, limit: Limit, now: float) -> None:
+    def __init__(self, scope: _Scope, limit: Limit, counts: Counts) -> None:
         self.sessions = 0
+        self._counts = counts
+        self._keys: list[Key] = []
 
-        def bucket(rate: int | None) -> Bucket | None:
-            return None if rate is None else Bucket(rate, limit.burst, now)
+        def bucket(rate: int | None, of: str) -> Bucket | None:
+            if rate is None:
+                return None
+            key = (*scope, of, rate, limit.burst)
+            counts.add(key)
+            self._keys.append(key)
+            return Bucket(rate, limit.burst, counts.cell(key))
 
-        self.messages = bucket(limit.messages_per_second)
-        self._bytes = bucket(limit.bytes_per_second)
+        self.messages = bucket(limit.messages_per_second, "messages")
+        self._bytes = bucket(limit.bytes_per_second, "bytes")
 
     def take(self, messages: int, size: int, now: float) -> float:
         """Charge for messages and bytes; the seconds until the greater debt is paid."""
@@ -89,17 +103,27 @@ class _Rate:
         buckets_full = all(bucket is None or bucket.is_full(now) for bucket in (self.messages, self._bytes))
         return not self.sessions and buckets_full
 
+    def forget(self) -> None:
+        for key in self._keys:
+            self._counts.remove(key)
+
 
 class SessionRates:
     """The rates that one session has to keep. Call ``release`` when the session is over."""
 
     def __init__(
-        self, limits: SessionLimits, scopes: tuple[_Scope, ...], rates: tuple[_Rate, ...], clock: Callable[[], float]
+        self,
+        limits: SessionLimits,
+        scopes: tuple[_Scope, ...],
+        rates: tuple[_Rate, ...],
+        clock: Callable[[], float],
+        lock: AbstractContextManager[object],
     ) -> None:
         self._limits = limits
         self._scopes = scopes
         self._rates = rates
         self._clock = clock
+        self._lock = lock
 
     @property
     def has_rates(self) -> bool:
@@ -118,7 +142,8 @@ class SessionRates:
         HOT: once per read of a client whose rate is limited.
         """
         now = self._clock()
-        return max((rate.take(messages, size, now) for rate in self._rates), default=0.0)
+        with self._lock:
+            return max((rate.take(messages, size, now) for rate in self._rates), default=0.0)
 
     def release(self) -> None:
         """The session is over."""
@@ -130,24 +155,25 @@ class SessionRates:
 class SessionLimits:
     """Counts the sessions of a gateway, and the logins that fail; ``clock`` is monotonic, in seconds."""
 
-    def __init__(self, clock: Callable[[], float], failed_logins: FailedLoginLimits | None = None) -> None:
+    def __init__(
+        self, clock: Callable[[], float], failed_logins: FailedLoginLimits | None = None, counts: Counts | None = None
+    ) -> None:
         self.failed_logins = FailedLogins(failed_logins or FailedLoginLimits(), clock)
         self._clock = clock
-        # By scope, those that have a session.
-        self._sessions: dict[_Scope, int] = {}
+        self._counts: Counts = LocalCounts() if counts is None else counts
         # A rate that a reload has changed is another one: sessions keep the rates that they logged in with.
         self._rates: dict[tuple[_Scope, tuple[object, ...]], _Rate] = {}
 
     def sessions(self, virtual_host: str, *, login: str | None = None, host: str | None = None) -> int:
         """Number of sessions in a virtual host: all, those of one user, or those from one address."""
         if host is not None:
-            return self._sessions.get((virtual_host, _ADDRESS, network_of(host)), 0)
-        return self._sessions.get((virtual_host, "", "") if login is None else (virtual_host, _USER, login), 0)
+            return self._counts.total((virtual_host, _ADDRESS, network_of(host)))
+        return self._counts.total((virtual_host, "", "") if login is None else (virtual_host, _USER, login))
 
     @property
     def remembered(self) -> int:
-        """Number of virtual hosts, users and addresses with sessions, and of rates."""
-        return len(self._sessions) + len(self._rates)
+        """Number of virtual hosts, users and addresses with sessions, and of buckets of rates."""
+        return len(self._counts)
 
     def check(self, virtual_host: VirtualHost, host: str) -> None:
         """Check the limits before the broker is asked about a login.
@@ -158,12 +184,10 @@ class SessionLimits:
             LimitReachedError: the virtual host or the address has no session left.
         """
         limits, name = virtual_host.limits, virtual_host.name
-        most = limits.sessions
-        if most is not None and self.sessions(name) >= most:
-            raise LimitReachedError(f"The virtual host '{name}'", most)
-        most = limits.address.sessions
-        if most is not None and self.sessions(name, host=host) >= most:
-            raise LimitReachedError(f"The address {network_of(host)}", most)
+        if limits.sessions is not None:
+            _check(limits.sessions, self.sessions(name), f"The virtual host '{name}'")
+        if limits.address.sessions is not None:
+            _check(limits.address.sessions, self.sessions(name, host=host), f"The address {network_of(host)}")
 
     def enter(self, virtual_host: VirtualHost, login: str, host: str) -> SessionRates:
         """Count one more session, whose login the broker has accepted.
@@ -172,17 +196,17 @@ class SessionLimits:
             LimitReachedError: the virtual host, the address or the user has no session left.
         """
         limits, name = virtual_host.limits, virtual_host.name
-        self.check(virtual_host, host)
-        most = limits.user.sessions
-        if most is not None and self.sessions(name, login=login) >= most:
-            raise LimitReachedError(f"The user '{login}'", most)
         user, address = (name, _USER, login), (name, _ADDRESS, network_of(host))
         scopes = (name, "", ""), user, address
-        for scope in scopes:
-            self._sessions[scope] = self._sessions.get(scope, 0) + 1
-        of_user, of_address = self._rate(user, limits.user), self._rate(address, limits.address)
+        with self._counts.lock:
+            self.check(virtual_host, host)
+            if limits.user.sessions is not None:
+                _check(limits.user.sessions, self.sessions(name, login=login), f"The user '{login}'")
+            for scope in scopes:
+                self._counts.add(scope)
+            of_user, of_address = self._rate(user, limits.user), self._rate(address, limits.address)
         rates = tuple([rate for rate in (of_user, of_address) if rate is not None])
-        return SessionRates(self, scopes, rates, self._clock)
+        return SessionRates(self, scopes, rates, self._clock, self._counts.lock)
 
     def _rate(self, scope: _Scope, limit: Limit) -> _Rate | None:
         """The rate that the next session of a scope shares; None without a limit."""
@@ -191,7 +215,7 @@ class SessionLimits:
         key = scope, (limit.messages_per_second, limit.bytes_per_second, limit.burst)
         rate = self._rates.get(key)
         if rate is None:
-            rate = self._rates[key] = _Rate(limit, self._clock())
+            rate = self._rates[key] = _Rate(scope, limit, self._counts)
         rate.sessions += 1
         return rate
 
@@ -200,15 +224,18 @@ class SessionLimits:
         for rate in rates:
             rate.sessions -= 1
         for scope in scopes:
-            left = self._sessions.pop(scope) - 1
-            if left:
-                self._sessions[scope] = left
+            self._counts.remove(scope)
 
     def forget_idle(self) -> None:
         """Forget rates without sessions and debts. Called about once a second."""
         now = self._clock()
         for key in [key for key, rate in self._rates.items() if rate.is_idle(now)]:
-            del self._rates[key]
+            self._rates.pop(key).forget()
+
+
+def _check(limit: int, sessions: int, scope: str) -> None:
+    if sessions >= limit:
+        raise LimitReachedError(scope, limit)
 
 
 class RateLimiter:

@@ -7,6 +7,7 @@ from functools import partial
 
 from gateway.config.listener_settings import Listener
 from gateway.server.client_address import network_of
+from gateway.server.counts import Counts, LocalCounts
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.log_limits import LogRateLimiter
 
@@ -30,19 +31,29 @@ class TooManyConnectionsError(Exception):
 
 
 class ConnectionLimits:
-    """Counts the connections of one listener. ``refused`` counts those that it refuses, by the reason."""
+    """Counts the connections of one listener. ``refused`` counts those that it refuses, by the reason.
 
-    def __init__(self, address: str, log_limiter: LogRateLimiter, refused: Counter[str]) -> None:
+    ``counts`` are those of all workers, if there are several. For all of them the listener is at ``place``.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        log_limiter: LogRateLimiter,
+        refused: Counter[str],
+        counts: Counts | None = None,
+    ) -> None:
         self._address = address
         self._log_limiter = log_limiter
         self._refused = refused
         # By connection, its address, which may be empty, while it counts for it: until it has logged in.
         self._connections: dict[object, str | None] = {}
-        self._unauthenticated: dict[str, int] = {}
+        self._counts: Counts = LocalCounts() if counts is None else counts
+        self.place = ""
 
     @property
     def open(self) -> int:
-        """Connections that are open."""
+        """Connections of this process that are open."""
         return len(self._connections)
 
     def accept(self, settings: Listener, peer: Peer, now: float) -> AcceptedConnection:
@@ -51,9 +62,7 @@ class ConnectionLimits:
         Raises:
             TooManyConnectionsError: it is beyond `max_connections`.
         """
-        most = settings.max_connections
-        if most is not None and len(self._connections) >= most:
-            self._refuse(OF_LISTENER, "The listener", most)
+        self._enter("", settings.max_connections, OF_LISTENER, "The listener")
         connection = object()
         self._connections[connection] = None
         on_closed, on_login = partial(self._closed, connection), partial(self._logged_in, connection)
@@ -65,14 +74,17 @@ class ConnectionLimits:
         Raises:
             TooManyConnectionsError: it is beyond `max_unauthenticated_per_address`.
         """
-        most, address = settings.max_unauthenticated_per_address, network_of(accepted.peer.host)
-        count = self._unauthenticated.get(address, 0)
-        if most is not None and count >= most:
-            self._refuse(OF_ADDRESS, f"The address {address}", most)
+        address = network_of(accepted.peer.host)
+        self._enter(f"of {address}", settings.max_unauthenticated_per_address, OF_ADDRESS, f"The address {address}")
         self._connections[accepted.connection] = address
-        self._unauthenticated[address] = count + 1
 
-    def _refuse(self, reason: str, whose: str, most: int) -> None:
+    def _enter(self, which: str, most: int | None, reason: str, whose: str) -> None:
+        """Count a connection, of all or of an address, if there are less than so many."""
+        key = self.place, which
+        with self._counts.lock:
+            if most is None or self._counts.total(key) < most:
+                self._counts.add(key)
+                return
         self._refused[reason] += 1
         self._log_limiter.warning("too many connections", address=self._address, whose=whose, most=most)
         raise TooManyConnectionsError(whose, most)
@@ -83,10 +95,10 @@ class ConnectionLimits:
             self._connections[connection] = None
 
     def _closed(self, connection: object) -> None:
-        self._leave(self._connections.pop(connection, None))
+        if connection in self._connections:
+            self._leave(self._connections.pop(connection))
+            self._counts.remove((self.place, ""))
 
     def _leave(self, address: str | None) -> None:
         if address is not None:
-            left = self._unauthenticated.pop(address) - 1
-            if left:
-                self._unauthenticated[address] = left
+            self._counts.remove((self.place, f"of {address}"))

@@ -20,6 +20,7 @@ import structlog
 
 from gateway.config.listener_settings import Listener
 from gateway.config.scalars import SocketAddress
+from gateway.server.counts import Counts
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.listen.connection_limits import ConnectionLimits, TooManyConnectionsError
 from gateway.server.listen.handshakes import Handshakes
@@ -81,6 +82,7 @@ class OpenListener:
         *,
         speaks_http: bool = False,
         bind: Bind | None = None,
+        counts: Counts | None = None,
     ) -> None:
         # Host and port of every socket.
         self.addresses: list[tuple[str, int]] = []
@@ -99,7 +101,7 @@ class OpenListener:
         self._log_limiter = log_limiter or LogRateLimiter(self._loop.time)
         counter: Counter[str] = Counter() if refused is None else refused
         self._handshakes = Handshakes(self._address, self._loop.time, self._log_limiter, counter)
-        self._limits = ConnectionLimits(self._address, self._log_limiter, counter)
+        self._limits = ConnectionLimits(self._address, self._log_limiter, counter, counts)
 
     @property
     def settings(self) -> Listener:
@@ -108,7 +110,7 @@ class OpenListener:
 
     @property
     def connections(self) -> int:
-        """Connections that are open, or in preparation."""
+        """Connections of this process that are open, or in preparation."""
         return self._limits.open
 
     async def bind(self) -> None:
@@ -121,6 +123,7 @@ class OpenListener:
         self._treatment = self._treat(listener, self._treatment.make_protocol)
         sockets = await self._bound(listener.address, listener.backlog)
         self.addresses = [each.getsockname()[:2] for each in sockets]
+        self._limits.place = repr(self.addresses)
         self._sockets = sockets
         for each in sockets:
             _listen(each, listener)

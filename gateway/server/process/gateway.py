@@ -19,6 +19,7 @@ from gateway.journal.journal import Journal, node_name
 from gateway.server.broker.link_pool import LinkPool
 from gateway.server.client.connection import ClientConnection, ServerContext
 from gateway.server.client.session_limits import SessionLimits
+from gateway.server.counts import Counts, LocalCounts
 from gateway.server.fault_boundary import all_done, guarded
 from gateway.server.listen.listener import Bind
 from gateway.server.log_limits import LogLimits
@@ -68,9 +69,14 @@ class _LoopLag:
 
 
 class Gateway:
-    """All parts of a gateway. As one of several workers it has a number, and ``bind`` gives it listening sockets."""
+    """All parts of a gateway.
 
-    def __init__(self, config: GatewayConfig, worker: int | None = None, bind: Bind | None = None) -> None:
+    As one of several workers it has a number, ``bind`` gives it listening sockets, and ``counts`` are those of all.
+    """
+
+    def __init__(
+        self, config: GatewayConfig, worker: int | None = None, bind: Bind | None = None, counts: Counts | None = None
+    ) -> None:
         self.config = config
         self._worker = worker
         self._loop = asyncio.get_running_loop()
@@ -98,7 +104,8 @@ class Gateway:
             self.stats,
             self._loop.time,
         )
-        self.limits = SessionLimits(self._loop.time, config.failed_logins)
+        counts = LocalCounts() if counts is None else counts
+        self.limits = SessionLimits(self._loop.time, config.failed_logins, counts)
         self._context = ServerContext(
             server=b"stomp-gateway/" + __version__.encode(),
             find_virtual_host=self._find_virtual_host,
@@ -116,7 +123,7 @@ class Gateway:
         # Their deadlines are being checked.
         self._is_sweeping = False
         self._memory = MemoryTrim(self.stats.count_ended, lambda: not self.clients, self._loop.time, find_trim())
-        self._listeners = Listeners(self._context, self.tls_contexts, bind)
+        self._listeners = Listeners(self._context, self.tls_contexts, counts, bind)
         # Reads the configuration again, for whom it names; None if it came from no file. `serve` sets it.
         self.reload: Callable[[str], Awaitable[Reload]] | None = None
 
@@ -275,9 +282,13 @@ class Gateway:
         """A fault in work that belongs to no session: it is logged, and done again the next time."""
         log.error("internal error", exc_info=error)
 
-    async def announce_stop(self) -> None:
-        """Say that the gateway is not ready, and go on as before for ``drain_delay``, until proxies have noticed."""
+    async def begin_stop(self) -> int:
+        """Say that the gateway is not ready; the number of sessions."""
         self.is_stopping = True
+        return len(self.clients)
+
+    async def announce_stop(self) -> None:
+        """Go on as before for ``drain_delay``, until proxies have noticed."""
         delay = self.config.drain_delay
         if delay:
             log.info("drain announced", seconds=delay)

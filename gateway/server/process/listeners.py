@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,6 +16,7 @@ from gateway.config.listener_settings import Listener
 from gateway.config.scalars import SocketAddress
 from gateway.errors import GatewayError, ListenError
 from gateway.server.client.connection import ClientConnection, ServerContext
+from gateway.server.counts import Counts
 from gateway.server.listen.accepted_connection import AcceptedConnection
 from gateway.server.listen.listener import Bind, MakeProtocol, OpenListener
 from gateway.server.listen.websocket import WebSocketConnection
@@ -34,10 +35,14 @@ class ListenerChanges:
 
 
 class Listeners:
-    """All listeners of one gateway. Their connections become clients of ``context``. ``bind`` makes their sockets."""
+    """All listeners of one gateway. Their connections become clients of ``context``, and count in ``counts``.
 
-    def __init__(self, context: ServerContext, contexts: TlsContexts, bind: Bind | None = None) -> None:
+    ``bind`` makes their sockets.
+    """
+
+    def __init__(self, context: ServerContext, contexts: TlsContexts, counts: Counts, bind: Bind | None = None) -> None:
         self._bind = bind
+        self._counts = counts
         self._context = context
         self._contexts = contexts
         # Each with its WebSocket connections that have no client yet.
@@ -66,6 +71,7 @@ class Listeners:
                     self._context.log_limits.of_listener(),
                     self._context.stats.connections_refused,
                     bind=self._bind,
+                    counts=self._counts,
                 )
                 closing.callback(one.close)
                 try:
@@ -100,7 +106,7 @@ class Listeners:
             else:
                 left.remove(found)
                 kept.append((found, listener))
-        _refuse_moves(new, left)
+        refuse_moves(new, (one.settings.address for one in left))
         # Held until the listeners use them, so that no file has to be read below.
         _held = self._contexts.prepare(listener.tls for listener in listeners)
         opened = await self.open(new)
@@ -140,9 +146,13 @@ def is_served_by_ipv4(address: SocketAddress, listeners: Sequence[Listener]) -> 
     return address.host == "::" and any(listener.address == ipv4 for listener in listeners)
 
 
-def _refuse_moves(new: Sequence[Listener], gone: Sequence[OpenListener]) -> None:
-    """A port cannot go from one address to another: the old one has to be closed before the new one can be opened."""
-    ports = {one.settings.address.port: one.settings.address for one in gone if one.settings.address.port}
+def refuse_moves(new: Sequence[Listener], gone: Iterable[SocketAddress]) -> None:
+    """A port cannot go from one address to another: the old one has to be closed before the new one can be opened.
+
+    Raises:
+        GatewayError: one would.
+    """
+    ports = {address.port: address for address in gone if address.port}
     for listener in new:
         old = ports.get(listener.address.port)
         if old is not None:

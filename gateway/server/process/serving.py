@@ -1,19 +1,20 @@
-"""The process: a gateway with the services beside it, from its start to the end that a signal brings."""
+"""The process: a gateway, or a supervisor, with the services beside it, until a signal ends it."""
 
 from __future__ import annotations
 
 import asyncio
 import resource
 import signal
-from collections.abc import Collection, Sequence
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Final, Protocol, TypeVar
 
 from gateway.config.model import GatewayConfig
+from gateway.server.log_limits import LogLimits
 from gateway.server.periodic_timer import PeriodicTimer
 from gateway.server.process.garbage_collection import GarbageCollection
 from gateway.server.process.gateway import Gateway
-from gateway.server.process.reload import Reloadable
-from gateway.server.process.reloader import Reloader
+from gateway.server.process.reload import Reload, Reloadable
+from gateway.server.process.reloader import Configurable, Reloader
 from gateway.server.process.systemd_notify import SystemdNotifier
 
 # Each client takes a file descriptor. More than these are of no use to one process.
@@ -23,11 +24,42 @@ _FILE_DESCRIPTORS: Final = 1 << 20
 _COLLECTION_INTERVAL: Final = 1.0
 
 
-class Service(Reloadable, Protocol):
-    """Runs beside a gateway and reads its state, such as the admin listener."""
+class Served(Configurable, Protocol):
+    """What runs until a signal: a gateway, or the supervisor of several workers."""
 
-    async def start(self, gateway: Gateway) -> None:
-        """The gateway's listeners are open.
+    reload: Callable[[str], Awaitable[Reload]] | None
+    log_limits: LogLimits
+
+    @property
+    def clients(self) -> Collection[object]:
+        """Clients of this process, in a live view."""
+
+    async def start(self) -> None:
+        """Open the listeners, and serve clients.
+
+        Raises:
+            GatewayError: it cannot start; nothing is left open.
+        """
+
+    async def begin_stop(self) -> int:
+        """It is not ready any more; the number of sessions."""
+
+    async def announce_stop(self) -> None:
+        """Go on as before for ``drain_delay``."""
+
+    async def stop(self) -> None:
+        """Drain, and close everything."""
+
+
+_Run = TypeVar("_Run", bound=Served)
+_Served_contra = TypeVar("_Served_contra", bound=Served, contravariant=True)
+
+
+class Service(Reloadable, Protocol[_Served_contra]):
+    """Runs beside a gateway or a supervisor and reads its state, such as the admin listener."""
+
+    async def start(self, gateway: _Served_contra) -> None:
+        """Its listeners are open.
 
         Raises:
             GatewayError: the service cannot start; this stops the gateway.
@@ -37,8 +69,13 @@ class Service(Reloadable, Protocol):
         """The gateway has stopped. Also called if the service never started."""
 
 
-async def serve(config: GatewayConfig, services: Sequence[Service] = (), file: str | None = None) -> None:
-    """Run a gateway until SIGTERM or SIGINT, then drain it. Services start after it, and stop after it.
+async def serve(config: GatewayConfig, services: Sequence[Service[Gateway]] = (), file: str | None = None) -> None:
+    """Run a gateway; see `run`."""
+    await run(Gateway(config), services, file)
+
+
+async def run(gateway: _Run, services: Sequence[Service[_Run]], file: str | None) -> None:
+    """Run until SIGTERM or SIGINT, then drain. Services start after the gateway, and stop after it.
 
     SIGHUP reads the configuration again, if it came from a file.
 
@@ -51,8 +88,8 @@ async def serve(config: GatewayConfig, services: Sequence[Service] = (), file: s
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, hanging_up.set)
-    gateway, notifier = Gateway(config), SystemdNotifier()
     loop.set_exception_handler(gateway.log_limits.unhandled)
+    notifier = SystemdNotifier()
     reloading: asyncio.Task[None] | None = None
     collecting: PeriodicTimer | None = None
     await gateway.start()
@@ -60,16 +97,16 @@ async def serve(config: GatewayConfig, services: Sequence[Service] = (), file: s
         if file is not None:
             reloader = Reloader(gateway, file, services, notifier)
             gateway.reload = reloader.reload
-            reloading = loop.create_task(reload_on(hanging_up, reloader), name="reload on SIGHUP")
+            reloading = loop.create_task(_reload_on(hanging_up, reloader), name="reload on SIGHUP")
         for service in services:
             await service.start(gateway)
         collecting = collect_garbage(gateway.clients)
         notifier.ready()
         await stopping.wait()
-        # A second signal ends the process at once.
+        # A second signal ends the process at once, and workers with it.
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
-        notifier.stopping(len(gateway.clients))
+        notifier.stopping(await gateway.begin_stop())
         await gateway.announce_stop()
     finally:
         if reloading is not None:
@@ -98,7 +135,7 @@ def collect_garbage(clients: Collection[object]) -> PeriodicTimer:
     return PeriodicTimer(_COLLECTION_INTERVAL, garbage_collection.sweep)
 
 
-async def reload_on(event: asyncio.Event, reloader: Reloader) -> None:
+async def _reload_on(event: asyncio.Event, reloader: Reloader) -> None:
     """Reload each time when the event is set. Signals that come during a reload lead to one more."""
     while True:
         await event.wait()

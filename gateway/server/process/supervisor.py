@@ -7,30 +7,29 @@ ties to systemd.
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
-from gateway.config.consistency import workers_contradictions
-from gateway.config.mistakes import path_text
 from gateway.config.model import GatewayConfig
+from gateway.config.scalars import SocketAddress
 from gateway.errors import GatewayError
 from gateway.journal.journal import node_name
 from gateway.journal.writer import Clock
 from gateway.server.log_limits import LogLimits
-from gateway.server.process.listeners import ListenerChanges
+from gateway.server.periodic_timer import PeriodicTimer
+from gateway.server.process.listeners import ListenerChanges, refuse_moves
 from gateway.server.process.logs import configure_logs
-from gateway.server.process.reload import InUse, Reload, Reloadable
-from gateway.server.process.reloader import Reloader
-from gateway.server.process.serving import raise_file_descriptors, reload_on
-from gateway.server.process.systemd_notify import SystemdNotifier
+from gateway.server.process.reload import InUse, Reload
+from gateway.server.process.serving import Service, run
+from gateway.server.process.signs_of_life import SignsOfLife
 from gateway.server.process.worker_channel import WorkerError, WorkerGoneError
-from gateway.server.process.worker_process import WorkerProcess
+from gateway.server.process.worker_process import WorkerProcess, addresses_of
 from gateway.server.process.worker_sockets import SocketSet, bound_for_workers
+from gateway.server.shared_memory import SharedMemory
 from gateway.server.stats import ReloadStats
 from gateway.server.tls_contexts import TlsContexts
 
@@ -39,15 +38,8 @@ log = structlog.get_logger("gateway.workers")
 # Seconds beyond a worker's own time for its drain, after which it is killed.
 _RESERVE: Final = 5.0
 
-
-class SupervisorService(Reloadable, Protocol):
-    """Runs beside a supervisor, as a `Service` beside a gateway."""
-
-    async def start(self, gateway: Supervisor) -> None:
-        """All workers serve clients."""
-
-    async def stop(self) -> None:
-        """All workers have ended."""
+# Seconds.
+_WATCH_INTERVAL: Final = 1.0
 
 
 class Supervisor:
@@ -58,6 +50,7 @@ class Supervisor:
         self.is_stopping = False
         self.node = node_name(config.defaults.journal.node)
         self.tls_contexts = TlsContexts()
+        self.log_limits = LogLimits(config.logging, asyncio.get_running_loop().time)
         self.workers: list[WorkerProcess] = []
         self.reload: Callable[[str], Awaitable[Reload]] | None = None
         self.deaths = 0
@@ -65,12 +58,20 @@ class Supervisor:
         self.started_at = self._clock.time
         self.reloads = ReloadStats(self.started_at)
         self._sockets: list[SocketSet] = []
+        self._memory = SharedMemory.made(config.workers)
+        self._signs = SignsOfLife(self._memory)
+        self._watching: PeriodicTimer | None = None
         self._following: asyncio.Task[None] | None = None
 
     @property
     def running(self) -> list[WorkerProcess]:
         """The workers that serve clients."""
         return [worker for worker in self.workers if worker.is_running]
+
+    @property
+    def clients(self) -> tuple[()]:
+        """See `Served`: its workers have them."""
+        return ()
 
     @property
     def uptime(self) -> int:
@@ -90,7 +91,7 @@ class Supervisor:
         """
         self._sockets = await bound_for_workers(self.config.listeners, self.config.workers)
         self.workers = [
-            WorkerProcess(number, sockets, lambda: self.config, self._died)
+            WorkerProcess(number, sockets, self._memory, lambda: self.config, self._died)
             for number, sockets in enumerate(self._sockets)
         ]
         starting = [asyncio.create_task(worker.start()) for worker in self.workers]
@@ -101,7 +102,16 @@ class Supervisor:
             await self._stop_all(_RESERVE)
             raise
         self._following = asyncio.create_task(self.tls_contexts.follow_files(), name="certificates")
+        self._watching = PeriodicTimer(_WATCH_INTERVAL, self._watch)
         log.info("workers started", workers=len(self.workers), pids=[worker.pid for worker in self.workers])
+
+    def _watch(self) -> None:
+        """End the workers that hang; others take their places."""
+        workers = {worker.pid: worker for worker in self.running if worker.pid is not None}
+        timeout = self.config.worker_timeout
+        for pid in self._signs.missing({pid: worker.number for pid, worker in workers.items()}, timeout):
+            log.error("worker hangs", worker=workers[pid].number, pid=pid, seconds=timeout)
+            workers[pid].kill()
 
     async def apply(self, config: GatewayConfig) -> tuple[ListenerChanges, InUse]:
         """Let all workers use another configuration. One that cannot, when the first could, is replaced.
@@ -109,14 +119,16 @@ class Supervisor:
         Raises:
             GatewayError: it cannot be used; nothing has changed.
         """
-        if _addresses(config) != _addresses(self.config):
-            raise GatewayError("with several workers, a listener can be opened or closed only by a restart")
-        for finding in workers_contradictions(config):
-            # The file may have other workers, which wait for a restart.
-            raise GatewayError(f"{finding.sentence.removesuffix('.')}: {path_text(finding.trail)}")
-        applied = await self._apply_first(config)
+        addresses, before = addresses_of(config), addresses_of(self.config)
+        await self._bind(config, before)
+        try:
+            applied = await self._apply_first(config)
+        except BaseException:
+            self._keep(before)
+            raise
         if config.logging != self.config.logging:
             configure_logs(config.logging)
+        self.log_limits.configure(config.logging)
         # Workers that start from now on begin with it.
         self.config = config
         for worker in self.workers:
@@ -127,7 +139,25 @@ class Supervisor:
             except WorkerError as error:
                 log.error("worker replaced", worker=worker.number, reason=str(error))
                 await worker.replace()
+        self._keep(addresses)
         return applied
+
+    async def _bind(self, config: GatewayConfig, before: Counter[SocketAddress]) -> None:
+        """Bind the listeners of a configuration whose addresses are new."""
+        left, new = before.copy(), []
+        for listener in config.listeners:
+            if left[listener.address]:
+                left[listener.address] -= 1
+            else:
+                new.append(listener)
+        refuse_moves(new, left.elements())
+        for sockets, more in zip(self._sockets, await bound_for_workers(new, len(self._sockets)), strict=True):
+            sockets.take(more)
+
+    def _keep(self, addresses: Counter[SocketAddress]) -> None:
+        """Close the sockets of all other addresses. Workers have closed theirs."""
+        for sockets in self._sockets:
+            sockets.keep(addresses)
 
     async def _apply_first(self, config: GatewayConfig) -> tuple[ListenerChanges, InUse]:
         """Let one worker use a configuration: if it can, the others can."""
@@ -161,14 +191,18 @@ class Supervisor:
         self.reloads.count(self._clock.time, successful=successful)
 
     async def begin_stop(self) -> int:
-        """Let all workers drain; the number of their sessions."""
+        """Let all workers announce their end, and drain; the number of their sessions."""
         self.is_stopping = True
         return sum(await asyncio.gather(*(worker.begin_stop() for worker in self.workers)))
 
+    async def announce_stop(self) -> None:
+        """See `Served`: workers wait for themselves."""
+
     async def stop(self) -> None:
         """Wait until the workers have drained, and close the listeners."""
-        self.is_stopping = True
         await self._stop_all(self.config.drain_delay + self.config.drain_timeout + _RESERVE)
+        if self._watching is not None:
+            self._watching.stop()
         if self._following is not None:
             self._following.cancel()
             await asyncio.wait([self._following])
@@ -181,41 +215,6 @@ class Supervisor:
             each.close()
 
 
-def _addresses(config: GatewayConfig) -> Counter[str]:
-    return Counter(str(listener.address) for listener in config.listeners)
-
-
-async def supervise(config: GatewayConfig, services: Sequence[SupervisorService], file: str) -> None:
-    """Run several workers until SIGTERM or SIGINT, then drain them. SIGHUP reads the configuration again.
-
-    Raises:
-        GatewayError: a listener, a worker or a service cannot start.
-    """
-    raise_file_descriptors()
-    loop = asyncio.get_running_loop()
-    stopping, hanging_up = asyncio.Event(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    loop.add_signal_handler(signal.SIGHUP, hanging_up.set)
-    loop.set_exception_handler(LogLimits(config.logging, loop.time).unhandled)
-    supervisor, notifier = Supervisor(config), SystemdNotifier()
-    reloader = Reloader(supervisor, file, services, notifier)
-    supervisor.reload = reloader.reload
-    await supervisor.start()
-    reloading = loop.create_task(reload_on(hanging_up, reloader), name="reload on SIGHUP")
-    try:
-        for service in services:
-            await service.start(supervisor)
-        notifier.ready()
-        await stopping.wait()
-        # A second signal ends the process at once, and the workers with it.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
-        notifier.stopping(await supervisor.begin_stop())
-    finally:
-        reloading.cancel()
-        await asyncio.wait([reloading])
-        await supervisor.stop()
-        for service in services:
-            await service.stop()
-        notifier.close()
+async def supervise(config: GatewayConfig, services: Sequence[Service[Supervisor]], file: str) -> None:
+    """Run several workers; see `run`."""
+    await run(Supervisor(config), services, file)

@@ -8,17 +8,20 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
 from gateway.config.model import GatewayConfig
 from gateway.errors import ExitCode
+from gateway.server.periodic_timer import PeriodicTimer
 from gateway.server.process.gateway import Gateway
 from gateway.server.process.logs import configure_logs
 from gateway.server.process.serving import collect_garbage, raise_file_descriptors
-from gateway.server.process.worker_channel import answer_calls
-from gateway.server.process.worker_sockets import Handed, InheritedSockets
+from gateway.server.process.worker_channel import answer_calls, passed_descriptors
+from gateway.server.process.worker_sockets import Handed, InheritedSockets, descriptors_of, renumbered
+from gateway.server.shared_counts import SharedCounts
+from gateway.server.shared_memory import SharedMemory
 
 if TYPE_CHECKING:
     from gateway.server.process.listeners import ListenerChanges
@@ -28,6 +31,10 @@ log = structlog.get_logger("gateway.workers")
 
 SUPERVISED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that terminals and systemd send to all processes, and that the supervisor alone heeds."""
+
+
+# Seconds. The supervisor looks for a sign of life half as often.
+_SIGN_INTERVAL: Final = 0.5
 
 
 def _end_at_once(_: asyncio.Task[None]) -> None:
@@ -47,8 +54,11 @@ class Answers(Protocol):
 class Worker:
     """Serves clients until its supervisor says, or dies."""
 
-    def __init__(self, number: int, answers: Answers) -> None:
+    def __init__(self, number: int, answers: Answers, files: socket.socket) -> None:
         self._number = number
+        # Where the supervisor passes sockets of listeners that a reload opens.
+        self._files = files
+        self._sockets = InheritedSockets({})
         self._answers = answers
         self._stopping = asyncio.Event()
         self._gateway: Gateway | None = None
@@ -73,6 +83,7 @@ class Worker:
         else:
             # A second signal ends the supervisor: then all end at once, as one process would.
             supervised.add_done_callback(_end_at_once)
+        _ = await gateway.begin_stop()
         await gateway.announce_stop()
         await gateway.stop()
         supervised.remove_done_callback(_end_at_once)
@@ -81,22 +92,31 @@ class Worker:
         own = self._own.get(name)
         return await (self._answers.answer(name, arguments) if own is None else own(*arguments))
 
-    async def _start(self, config: GatewayConfig, handed: Handed) -> None:
+    async def _start(self, config: GatewayConfig, handed: Handed, memory: int) -> None:
         configure_logs(config.logging, worker=self._number)
-        gateway = Gateway(config, self._number, InheritedSockets(handed).bind)
-        asyncio.get_running_loop().set_exception_handler(gateway.log_limits.unhandled)
+        loop, shared = asyncio.get_running_loop(), SharedMemory(memory, config.workers)
+        counts = SharedCounts(shared, self._number, loop.time)
+        self._sockets.add(handed)
+        gateway = Gateway(config, self._number, self._sockets.bind, counts)
+        loop.set_exception_handler(gateway.log_limits.unhandled)
         await gateway.start()
         await self._answers.start(gateway)
         self._gateway = gateway
         # Kept by the event loop until the process ends.
         _ = collect_garbage(gateway.clients)
+        _ = PeriodicTimer(_SIGN_INTERVAL, lambda: shared.live(self._number, loop.time()))
 
     async def _stop(self) -> int:
         self._stopping.set()
-        return 0 if self._gateway is None else len(self._gateway.clients)
+        return 0 if self._gateway is None else await self._gateway.begin_stop()
 
-    async def _apply(self, config: GatewayConfig) -> tuple[ListenerChanges, InUse]:
-        return await self._running.apply(config)
+    async def _apply(self, config: GatewayConfig, handed: Handed) -> tuple[ListenerChanges, InUse]:
+        # They came before this call.
+        self._sockets.add(renumbered(handed, passed_descriptors(self._files, len(descriptors_of(handed)))))
+        try:
+            return await self._running.apply(config)
+        finally:
+            self._sockets.drop()
 
     async def _certificates(self) -> list[Path]:
         return await self._running.look_at_certificates()

@@ -10,7 +10,7 @@ import asyncio
 import pickle
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import structlog
@@ -20,6 +20,9 @@ from gateway.errors import GatewayError
 log = structlog.get_logger("gateway.workers")
 
 _LENGTH: Final = struct.Struct("!Q")
+
+# File descriptors that one message has. Linux permits 253.
+_AT_ONCE: Final = 200
 
 Answer = Callable[[str, tuple[Any, ...]], Awaitable[object]]
 """Carries out a call, by its name and its arguments."""
@@ -42,9 +45,30 @@ async def _read(reader: asyncio.StreamReader) -> Any:  # noqa: ANN401 - anything
         return None
 
 
-def _write(writer: asyncio.StreamWriter, frame: object) -> None:
+def _packed(frame: object) -> bytes:
     data = pickle.dumps(frame)
-    writer.write(_LENGTH.pack(len(data)) + data)
+    return _LENGTH.pack(len(data)) + data
+
+
+def pass_descriptors(channel: socket.socket, descriptors: Sequence[int]) -> None:
+    """Give open files to the process at the other end of a Unix socket, which has room for them."""
+    for start in range(0, len(descriptors), _AT_ONCE):
+        _ = socket.send_fds(channel, [b"x"], descriptors[start : start + _AT_ONCE])
+
+
+def passed_descriptors(channel: socket.socket, count: int) -> list[int]:
+    """Take so many open files, which the other end has passed.
+
+    Raises:
+        OSError: it has ended.
+    """
+    found: list[int] = []
+    while len(found) < count:
+        data, descriptors, *_ = socket.recv_fds(channel, 1, _AT_ONCE)
+        if not data:
+            raise ConnectionResetError
+        found += descriptors
+    return found
 
 
 class WorkerCalls:
@@ -75,7 +99,7 @@ class WorkerCalls:
         number, answer = self._number, asyncio.get_running_loop().create_future()
         self._pending[number] = answer
         try:
-            _write(self._writer, (number, name, arguments))
+            self._writer.write(_packed((number, name, arguments)))
             async with asyncio.timeout(within):
                 return await answer
         except TimeoutError:
@@ -122,10 +146,10 @@ async def answer_calls(channel: socket.socket, answer: Answer) -> None:
 async def _carry_out(call: tuple[int, str, tuple[Any, ...]], answer: Answer, writer: asyncio.StreamWriter) -> None:
     number, name, arguments = call
     try:
-        frame = (number, True, await answer(name, arguments))
+        frame = _packed((number, True, await answer(name, arguments)))
     except GatewayError as error:
-        frame = (number, False, str(error))
+        frame = _packed((number, False, str(error)))
     except Exception as error:
         log.error("internal error", exc_info=error)
-        frame = (number, False, "internal error")
-    _write(writer, frame)
+        frame = _packed((number, False, "internal error"))
+    writer.write(frame)

@@ -6,15 +6,18 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import structlog
 
 from gateway.config.model import GatewayConfig
+from gateway.config.scalars import SocketAddress
 from gateway.errors import GatewayError
-from gateway.server.process.worker_channel import WorkerCalls, WorkerError, WorkerGoneError
-from gateway.server.process.worker_sockets import SocketSet
+from gateway.server.process.worker_channel import WorkerCalls, WorkerError, WorkerGoneError, pass_descriptors
+from gateway.server.process.worker_sockets import SocketSet, descriptors_of
+from gateway.server.shared_memory import SharedMemory
 
 log = structlog.get_logger("gateway.workers")
 
@@ -33,23 +36,31 @@ _ANSWER_WITHIN: Final = 2.0
 class WorkerProcess:
     """Keeps a process running from ``start`` to ``stop``. ``config`` is what a new one begins with.
 
-    ``died`` is called when one has ended that should not have.
+    ``died`` is called when one has ended that should not have. What it counted in ``memory`` ends with it.
     """
 
     def __init__(
-        self, number: int, sockets: SocketSet, config: Callable[[], GatewayConfig], died: Callable[[], None]
+        self,
+        number: int,
+        sockets: SocketSet,
+        memory: SharedMemory,
+        config: Callable[[], GatewayConfig],
+        died: Callable[[], None],
     ) -> None:
         self.number = number
         self._sockets = sockets
+        self._memory = memory
         self._config = config
         self._died = died
         self._process: asyncio.subprocess.Process | None = None
         self._calls: WorkerCalls | None = None
+        self._files: socket.socket | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._is_stopping = self._is_replaced = False
         self._began = 0.0
         self._pause = 0.0
         self._used: GatewayConfig | None = None
+        self._applying = asyncio.Lock()
         # Set while it serves.
         self.pid: int | None = None
 
@@ -73,16 +84,18 @@ class WorkerProcess:
 
     async def _start(self) -> None:
         own, other = socket.socketpair()
+        self._files, files = socket.socketpair()
         self._began, self._is_replaced = asyncio.get_running_loop().time(), False
-        with own, other:
-            descriptors = [other.fileno(), *self._sockets.descriptors]
+        self._used = self._config()
+        handed = self._sockets.handed(addresses_of(self._used), {})
+        with own, other, files:
+            inherited = [other.fileno(), files.fileno(), self._memory.descriptor]
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-P", "-m", _MODULE, str(other.fileno()), str(self.number),
-                pass_fds=descriptors, env=_environment(),
+                sys.executable, "-P", "-m", _MODULE, str(other.fileno()), str(files.fileno()), str(self.number),
+                pass_fds=[*inherited, *descriptors_of(handed)], env=_environment(),
             )  # fmt: skip
             self._calls = await WorkerCalls.over(own.dup())
-        self._used = self._config()
-        await self._calls.call("start", self._used, self._sockets.handed, within=_START_WITHIN)
+        await self._calls.call("start", self._used, handed, self._memory.descriptor, within=_START_WITHIN)
         self.pid = self._process.pid
         # A reload may have come meanwhile.
         await self.apply(self._config())
@@ -94,11 +107,23 @@ class WorkerProcess:
             WorkerGoneError: it does not run; its successor will use the configuration.
             WorkerError: it cannot.
         """
-        if config is self._used:
-            return None
-        applied = await self.call("apply", config)
-        self._used = config
-        return applied
+        # One after the other: a worker that has just started asks for itself.
+        async with self._applying:
+            if config is self._used or self._used is None:
+                return None
+            handed = self._sockets.handed(addresses_of(config), addresses_of(self._used))
+            self._pass(descriptors_of(handed))
+            applied = await self.call("apply", config, handed)
+            self._used = config
+            return applied
+
+    def _pass(self, descriptors: Sequence[int]) -> None:
+        if self._files is None or self.pid is None:
+            raise WorkerGoneError("the worker does not run")
+        try:
+            pass_descriptors(self._files, descriptors)
+        except OSError as error:
+            raise WorkerGoneError("the worker has ended") from error
 
     async def call(self, name: str, *arguments: object, within: float | None = None) -> Any:  # noqa: ANN401 - any answer
         """Ask it for something; raises `WorkerError`."""
@@ -142,9 +167,18 @@ class WorkerProcess:
         if process is not None and process.returncode is None:
             process.kill()
             await process.wait()
+        self._memory.give_back(self.number)
+        if self._files is not None:
+            self._files.close()
+            self._files = None
         if self._calls is not None:
             await self._calls.close()
             self._calls = None
+
+    def kill(self) -> None:
+        """End it by SIGKILL: another one takes its place."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
 
     async def replace(self) -> None:
         """Let this process drain, and a successor begin with the present configuration."""
@@ -177,6 +211,11 @@ class WorkerProcess:
             self._keeping.cancel()
             await asyncio.wait([self._keeping])
         await self._end()
+
+
+def addresses_of(config: GatewayConfig) -> Counter[SocketAddress]:
+    """How many listeners there are by address."""
+    return Counter(listener.address for listener in config.listeners)
 
 
 def _environment() -> dict[str, str]:

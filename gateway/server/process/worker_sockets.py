@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import socket
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,29 +27,55 @@ None: this machine cannot listen there.
 """
 
 
+def descriptors_of(handed: Handed) -> list[int]:
+    """All of them."""
+    return [each for groups in handed.values() for group in groups for each in group or ()]
+
+
+def renumbered(handed: Handed, descriptors: Iterable[int]) -> Handed:
+    """The same with other file descriptors, in the order of `descriptors_of`."""
+    new = iter(descriptors)
+    return {
+        address: [None if group is None else [next(new) for _ in group] for group in groups]
+        for address, groups in handed.items()
+    }
+
+
 class SocketSet:
     """The listening sockets of one worker. The supervisor keeps them while workers come and go."""
 
     def __init__(self) -> None:
+        # Of each listener with this address; None where this machine cannot listen.
         self._sockets: dict[SocketAddress, list[list[socket.socket] | None]] = {}
 
     def add(self, address: SocketAddress, sockets: list[socket.socket] | None) -> None:
         """The sockets of one more listener."""
         self._sockets.setdefault(address, []).append(sockets)
 
+    def take(self, others: SocketSet) -> None:
+        """Have those of another set, too; it is empty afterwards."""
+        for address, groups in others._sockets.items():
+            self._sockets.setdefault(address, []).extend(groups)
+        others._sockets = {}
+
+    def keep(self, addresses: Mapping[SocketAddress, int]) -> None:
+        """Close those of all but so many listeners of each address; of one address the last go."""
+        for address, groups in list(self._sockets.items()):
+            while len(groups) > addresses.get(address, 0):
+                _close(groups.pop() or ())
+            if not groups:
+                del self._sockets[address]
+
     def _all(self) -> Iterable[socket.socket]:
         return (each for groups in self._sockets.values() for group in groups for each in group or ())
 
-    @property
-    def descriptors(self) -> list[int]:
-        """The file descriptors that the worker must inherit."""
-        return [each.fileno() for each in self._all()]
-
-    @property
-    def handed(self) -> Handed:
-        """What the worker is told about them."""
+    def handed(self, addresses: Mapping[SocketAddress, int], has: Mapping[SocketAddress, int]) -> Handed:
+        """What a worker needs for so many listeners of each address, if it ``has`` what it needs for others."""
         return {
-            address: [None if group is None else [each.fileno() for each in group] for group in groups]
+            address: [
+                None if group is None else [each.fileno() for each in group]
+                for group in groups[has.get(address, 0) : addresses.get(address, 0)]
+            ]
             for address, groups in self._sockets.items()
         }
 
@@ -61,9 +88,14 @@ class SocketSet:
 
     def close(self) -> None:
         """Listen no more, whoever has these sockets, too."""
-        self.pause()
-        for each in self._all():
-            each.close()
+        _close(self._all())
+
+
+def _close(sockets: Iterable[socket.socket]) -> None:
+    for each in sockets:
+        with contextlib.suppress(OSError):
+            each.shutdown(socket.SHUT_RD)
+        each.close()
 
 
 async def bound_for_workers(listeners: Sequence[Listener], workers: int) -> list[SocketSet]:
@@ -120,7 +152,20 @@ class InheritedSockets:
     """A worker's end of its `SocketSet`."""
 
     def __init__(self, handed: Handed) -> None:
-        self._left = {address: deque(groups) for address, groups in handed.items()}
+        self._left: dict[SocketAddress, deque[Sequence[int] | None]] = {}
+        self.add(handed)
+
+    def add(self, handed: Handed) -> None:
+        """There are more, for listeners that are still to be opened."""
+        for address, groups in handed.items():
+            self._left.setdefault(address, deque()).extend(groups)
+
+    def drop(self) -> None:
+        """Close those for which no listener was opened."""
+        for groups in self._left.values():
+            for each in (each for group in groups for each in group or ()):
+                os.close(each)
+        self._left = {}
 
     async def bind(self, address: SocketAddress, backlog: int) -> list[socket.socket]:
         """The sockets of the next listener with this address.

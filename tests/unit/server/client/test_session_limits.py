@@ -49,7 +49,7 @@ def test_without_rates_nothing_is_owed() -> None:
 
 
 def test_a_bucket_gives_a_burst_and_then_its_rate() -> None:
-    bucket = Bucket(10, burst=2, now=0.0)
+    bucket = Bucket(10, burst=2, cell=([0.0], 0))
     assert [bucket.take(10, 0.0), bucket.take(10, 0.0)] == [0.0, 0.0]
     assert bucket.take(5, 0.0) == 0.5
     # The debt is paid after half a second, and from then on there is something again.
@@ -60,13 +60,13 @@ def test_a_bucket_gives_a_burst_and_then_its_rate() -> None:
 
 
 def test_a_bucket_holds_no_more_than_its_burst_however_long_it_rests() -> None:
-    bucket = Bucket(10, burst=0.5, now=0.0)
+    bucket = Bucket(10, burst=0.5, cell=([0.0], 0))
     assert bucket.take(5, 1_000.0) == 0.0
     assert bucket.take(1, 1_000.0) == pytest.approx(0.1)
 
 
 def test_a_debt_may_be_larger_than_the_burst() -> None:
-    bucket = Bucket(1000, burst=0.001, now=0.0)
+    bucket = Bucket(1000, burst=0.001, cell=([0.0], 0))
     assert bucket.take(4_000_001, 0.0) == pytest.approx(4000.0)
     assert not bucket.is_full(4000.0)
     assert bucket.is_full(4000.002)
@@ -74,7 +74,7 @@ def test_a_debt_may_be_larger_than_the_burst() -> None:
 
 def test_sessions_in_debt_take_turns_and_together_keep_to_the_rate() -> None:
     """Ten sessions that always have much to say: each is served, and together they send at the rate."""
-    bucket = Bucket(100, burst=1, now=0.0)
+    bucket = Bucket(100, burst=1, cell=([0.0], 0))
     due = dict.fromkeys(range(10), 0.0)
     sent = dict.fromkeys(range(10), 0)
     while (now := min(due.values())) < 100:

@@ -9,6 +9,7 @@ import pytest
 import structlog
 
 from gateway.config.loader import parse
+from gateway.server.counts import LocalCounts
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.listen.connection_limits import OF_ADDRESS, OF_LISTENER, ConnectionLimits, TooManyConnectionsError
 from gateway.server.log_limits import LogRateLimiter
@@ -23,7 +24,8 @@ class Door:
         more = "".join(f", {name}: {value}" for name, value in settings.items())
         self.settings = parse(f"listeners: [{{tcp: '127.0.0.1:0'{more}}}]", environment={}).listeners[0]
         self.refused = Counter[str]()
-        self.limits = ConnectionLimits("127.0.0.1:1", LogRateLimiter(lambda: 0.0), self.refused)
+        self.counts = LocalCounts()
+        self.limits = ConnectionLimits("127.0.0.1:1", LogRateLimiter(lambda: 0.0), self.refused, self.counts)
 
     def enter(self, peer: Peer = HERE) -> AcceptedConnection:
         accepted = self.limits.accept(self.settings, peer, 12.5)
@@ -83,7 +85,7 @@ def test_of_connections_that_are_gone_nothing_is_kept() -> None:
         accepted.on_closed()
         accepted.on_closed()
         door.limits.accept(door.settings, THERE, 0).on_closed()
-    assert (door.limits.open, door.limits._unauthenticated) == (0, {})
+    assert (door.limits.open, len(door.counts)) == (0, 0)
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", ""])

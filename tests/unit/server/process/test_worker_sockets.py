@@ -31,7 +31,7 @@ async def _inherited(sockets: SocketSet) -> list[socket.socket]:
     """A worker's copies, as its process would have them."""
     copies = {
         address: [None if group is None else [socket.fromfd(fd, 2, 1).detach() for fd in group] for group in groups]
-        for address, groups in sockets.handed.items()
+        for address, groups in sockets.handed({_ADDRESS: 1}, {}).items()
     }
     return await InheritedSockets(copies).bind(_ADDRESS, 100)
 

@@ -1,0 +1,212 @@
+"""What workers count together, with processes of their own where that matters."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass, field
+
+import pytest
+import structlog
+
+from gateway.config.loader import parse
+from gateway.config.virtual_host import VirtualHost
+from gateway.server import shared_memory
+from gateway.server.client.session_limits import LimitReachedError, SessionLimits
+from gateway.server.shared_counts import SharedCounts
+from gateway.server.shared_memory import SharedMemory
+
+WORKERS = 3
+
+
+@dataclass
+class Workers:
+    """Workers of one supervisor, in one process, on a clock that is set by hand."""
+
+    memory: SharedMemory = field(default_factory=lambda: SharedMemory.made(WORKERS))
+    now: float = 100.0
+
+    def counts(self, worker: int) -> SharedCounts:
+        # As each has it: a view of its own.
+        return SharedCounts(SharedMemory(self.memory.descriptor, WORKERS), worker, lambda: self.now)
+
+    def limits(self, worker: int) -> SessionLimits:
+        return SessionLimits(lambda: self.now, None, self.counts(worker))
+
+
+@pytest.fixture
+def workers() -> Workers:
+    return Workers()
+
+
+def virtual_host(limits: str) -> VirtualHost:
+    found = parse(f"defaults: {{limits: {limits}}}", environment={}).virtual_host("/")
+    assert found is not None
+    return found
+
+
+def test_each_sees_what_all_have(workers: Workers) -> None:
+    one, two = workers.counts(0), workers.counts(1)
+    for counts in (one, two, two):
+        counts.add(("a", "b"))
+    assert one.total(("a", "b")) == two.total(("a", "b")) == 3
+    assert one.total(("a b",)) == one.total(("b", "a")) == 0
+    two.remove(("a", "b"))
+    assert workers.counts(2).total(("a", "b")) == 2
+    two.remove(("a", "b"))
+    one.remove(("a", "b"))
+    assert one.total(("a", "b")) == 0
+    assert (len(one), len(two)) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("config", "scope"),
+    [
+        ("{sessions: 2}", "The virtual host '/'"),
+        ("{user: {sessions: 2}}", "The user 'a'"),
+        ("{address: {sessions: 2}}", "The address 10.0.0.1"),
+    ],
+)
+def test_one_session_too_many_is_refused_wherever_the_others_are(workers: Workers, config: str, scope: str) -> None:
+    one, two, host = workers.limits(0), workers.limits(1), virtual_host(config)
+    first = one.enter(host, "a", "10.0.0.1")
+    two.enter(host, "a", "10.0.0.1")
+    for limits in (one, two, workers.limits(2)):
+        with pytest.raises(LimitReachedError, match=scope):
+            limits.enter(host, "a", "10.0.0.1")
+    first.release()
+    two.enter(host, "a", "10.0.0.1")
+    with pytest.raises(LimitReachedError):
+        one.enter(host, "a", "10.0.0.1")
+
+
+def test_what_a_dead_worker_had_is_given_back_and_no_more(workers: Workers) -> None:
+    dead, alive, host = workers.limits(0), workers.limits(1), virtual_host("{sessions: 3}")
+    dead.enter(host, "a", "10.0.0.1")
+    dead.enter(host, "b", "10.0.0.2")
+    alive.enter(host, "c", "10.0.0.3")
+    workers.memory.give_back(0)
+    assert alive.sessions("/") == 1
+    assert alive.sessions("/", login="a") == 0
+    successor = workers.limits(0)
+    for _ in range(2):
+        successor.enter(host, "d", "10.0.0.4")
+    with pytest.raises(LimitReachedError):
+        alive.enter(host, "e", "10.0.0.5")
+
+
+def test_sessions_of_all_workers_pay_into_one_bucket(workers: Workers) -> None:
+    host = virtual_host("{user: {messages_per_second: 10, bytes_per_second: 100, burst: 1}}")
+    one, two = (workers.limits(worker).enter(host, "a", "10.0.0.1") for worker in (0, 1))
+    assert one.charge(10, 0) == 0
+    assert two.charge(5, 0) == 0.5
+    assert one.charge(0, 0) == 0.5
+    # The longer of both waits counts.
+    assert one.charge(0, 300) == 2.0
+    workers.now += 2
+    assert two.charge(0, 0) == 0
+
+
+def test_a_debt_outlives_the_worker_that_made_it(workers: Workers) -> None:
+    host = virtual_host("{user: {messages_per_second: 1, burst: 1}}")
+    assert workers.limits(0).enter(host, "a", "10.0.0.1").charge(11, 0) == 10.0
+    workers.memory.give_back(0)
+    assert workers.limits(1).enter(host, "a", "10.0.0.1").charge(0, 0) == 10.0
+
+
+def test_what_is_not_used_any_more_makes_room(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_memory, "_BLOCKS", 1)
+    counts = workers.counts(0)
+    for number in range(1000):
+        counts.add((number,))
+        assert counts.total((number,)) == 1
+        counts.remove((number,))
+    # A time to come keeps its place.
+    counts.add(("rate",))
+    times, at = counts.cell(("rate",))
+    times[at] = workers.now + 5
+    counts.remove(("rate",))
+    for number in range(63):
+        counts.add((number,))
+    with structlog.testing.capture_logs() as lines:
+        for number in range(63, 70):
+            counts.add((number,))
+    # What has no room counts in its worker.
+    assert [line["event"] for line in lines] == ["shared counts full"]
+    assert counts.total((69,)) == 1
+    assert workers.counts(1).total((69,)) == 0
+    assert workers.counts(1).total((62,)) == 1
+    counts.remove((69,))
+    assert counts.total((69,)) == 0
+    workers.now += 6
+    counts.add((70,))
+    assert workers.counts(1).total((70,)) == 1
+
+
+_ADDING = """
+import sys
+from gateway.server.shared_counts import SharedCounts
+from gateway.server.shared_memory import SharedMemory
+descriptor, workers, worker, most, times = map(int, sys.argv[1:])
+counts = SharedCounts(SharedMemory(descriptor, workers), worker, lambda: 1.0)
+sys.stdin.readline()
+added = 0
+for _ in range(times):
+    with counts.lock:
+        if counts.total(("k",)) < most:
+            counts.add(("k",))
+            added += 1
+print(added)
+sys.stdin.readline()
+"""
+
+
+def _process(workers: Workers, worker: int, code: str, *arguments: object) -> subprocess.Popen[str]:
+    numbers = workers.memory.descriptor, WORKERS, worker, *arguments
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, numbers)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, pass_fds=[workers.memory.descriptor],
+    )  # fmt: skip
+
+
+def test_however_many_come_at_once_no_more_than_allowed_enter(workers: Workers) -> None:
+    processes = [_process(workers, worker, _ADDING, 20_000, 15_000) for worker in range(2)]
+    try:
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        added = []
+        for process in processes:
+            assert process.stdout is not None
+            added.append(int(process.stdout.readline()))
+        assert sum(added) == 20_000 == workers.counts(2).total(("k",))
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+_HOLDING = """
+import sys
+from gateway.server.shared_memory import SharedMemory
+memory = SharedMemory(int(sys.argv[1]), int(sys.argv[2]))
+with memory.lock:
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_the_lock_of_a_dead_worker_is_free_and_that_of_a_live_one_has_a_name(workers: Workers) -> None:
+    process = _process(workers, 0, _HOLDING)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        assert workers.memory.lock.holder == process.pid
+        process.kill()
+        process.wait()
+        with workers.memory.lock:
+            pass
+    finally:
+        process.kill()
+        process.communicate()
