@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test lint style types law docs tests test-newest kills clients fuzz audit mutants bench bench-journal bench-ingest
-.PHONY: bench-full bench-neighbours bench-workers demo-pipeline chaos soak clean
+.PHONY: bench-full bench-growth bench-neighbours bench-pages bench-workers demo-pipeline chaos soak clean
 .SILENT:
 
 help:
@@ -35,6 +35,8 @@ help:
 	echo "make bench   compare gateway and RabbitMQ's STOMP plugin: CPU and speed; ROWS=name,name selects; ARGS=--help"
 	echo "             BROKER=newest                                   with the newest RabbitMQ of Debian's unstable; needs root"
 	echo "make bench-full  the same with all rows, which takes half an hour"
+	echo "make bench-growth  measure how the CPU time of a message grows with sessions, bodies, headers, subscriptions; draw it"
+	echo "make bench-pages   fill the tables of README and docs/performance.md from what the three measured last"
 	echo "make bench-neighbours  measure what one client's work costs another, at gateway and plugin; ROWS=name,name selects"
 	echo "make bench-workers  measure what a second worker is worth, in rate, CPU time and memory; ARGS='--help' shows its options"
 	echo "make bench-journal  measure what the traffic journal costs the gateway; ARGS='--help' shows its options"
@@ -136,11 +138,23 @@ mutants: $(STAMP)
 soak: $(STAMP)
 	$(BIN)/python -m tests.soak $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
+# Results with another broker have a file of their own, and places of their own in the pages.
+BENCH_JSON := $(if $(filter newest,$(BROKER)),--json var/bench-newest.json)
+
 bench: $(STAMP)
-	$(BIN)/python -m tests.bench $(if $(ROWS),--rows $(ROWS)) $(ARGS)
+	$(BIN)/python -m tests.bench $(if $(ROWS),--rows $(ROWS)) $(BENCH_JSON) $(ARGS)
 
 bench-full: $(STAMP)
-	$(BIN)/python -m tests.bench --rows all $(ARGS)
+	$(BIN)/python -m tests.bench --rows all $(BENCH_JSON) $(ARGS)
+
+# What draws the plots is installed for this only.
+bench-growth: $(STAMP)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --editable '.[bench]'
+	$(BIN)/python -m tests.bench.growth $(ARGS)
+	$(BIN)/python -m tests.bench.growth_plots
+
+bench-pages: $(STAMP)
+	$(BIN)/python -m tests.bench.pages $(ARGS)
 
 bench-neighbours: $(STAMP)
 	$(BIN)/python -m tests.bench.neighbours $(if $(ROWS),--rows $(ROWS)) $(ARGS)

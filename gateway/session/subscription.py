@@ -282,6 +282,34 @@ class Subscription:
         else:
             self.output += (before, number, after, body, _END)
 
+    def deliver_alike(self, tag: int, bodies: list[bytes]) -> None:
+        """Encode the messages that follow one just delivered, from this tag on, if they differ in nothing but the body.
+
+        HOT: once for many messages. ``deliver`` is the slow twin.
+        """
+        ledger = self.ledger
+        if tag != ledger.last_tag + 1:
+            raise CodecError(OUT_OF_ORDER)
+        count, size = len(bodies), self._size
+        ledger.last_tag = ledger.last_sent = last = tag + count - 1
+        while last > self._notify_above:
+            self._note_auto_ack(self._notify_above + 1)
+        if self._is_redelivered:
+            self._redelivered += count
+        self._body_bytes += count * size
+        if self._counter is not None:
+            for each in range(tag, last + 1):
+                self._counter.delivered(each, self._is_redelivered, size)
+        before, middle, after = self._layout
+        output, number = self.output, tag + self.base
+        for body in bodies:
+            if middle:
+                text = b"%d" % number
+                output += (before, text, middle, text, after, body, _END)
+            else:
+                output += (before, b"%d" % number, after, body, _END)
+            number += 1
+
     def _lay_out(self, route: bytes, properties: bytes, size: int, redelivered: bool) -> None:
         """Put together what stands around the delivery's number in MESSAGEs with this route and the like.
 

@@ -1,6 +1,7 @@
 """The broker behind both sides: its queues over AMQP, its memory through rabbitmqctl."""
 
 import asyncio
+import re
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,9 +19,7 @@ _Result = TypeVar("_Result")
 _EXPIRES = 15 * 60 * 1000
 """Milliseconds after which the broker drops an unused queue of the benchmark, should the benchmark itself be killed."""
 _COLLECT = "lists:foreach(fun erlang:garbage_collect/1, erlang:processes())"
-_ALLOCATED = (
-    f"{_COLLECT}, {_COLLECT}, M = erlang:memory(), proplists:get_value(total, M) - proplists:get_value(binary, M)."
-)
+_ALLOCATED = f"{_COLLECT}, {_COLLECT}, M = erlang:memory(), [proplists:get_value(K, M) || K <- [total, binary]]."
 _ADD_USER = (
     'rabbit_auth_backend_internal:add_user(U, U, <<"bench">>), '
     'rabbit_auth_backend_internal:set_permissions(U, <<"{host}">>, <<".*">>, <<".*">>, <<".*">>, <<"bench">>)'
@@ -42,6 +41,11 @@ class Broker:
     url: str
     control: Control | None = None
     pid: int | None = None
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """`pid`, or nothing."""
+        return () if self.pid is None else (self.pid,)
 
     def declare(self, *queues: str) -> None:
         """Create queues again: durable and empty. The broker deletes them later if this run is killed."""
@@ -89,8 +93,8 @@ class Broker:
         if ready != expected:
             raise RowError(f"the queue holds {ready:,} messages where {expected:,} belong")
 
-    def allocated_after_collection(self) -> int:
-        """Collect the garbage of every Erlang process and return the bytes then allocated, binaries left out.
+    def allocated_after_collection(self) -> tuple[int, int]:
+        """Collect the garbage of every Erlang process; return the bytes then allocated, without and for binaries.
 
         Raises:
             NotMeasurableError: rabbitmqctl is not available, or fails.
@@ -98,9 +102,10 @@ class Broker:
         if self.control is None:
             raise NotMeasurableError("memory needs rabbitmqctl for this broker (--rabbitmqctl)")
         try:
-            return int(self.control(["eval", _ALLOCATED]).split()[-1])
+            total, binary = re.findall(r"\d+", self.control(["eval", _ALLOCATED]))
         except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
             raise NotMeasurableError(f"rabbitmqctl did not answer: {error}") from error
+        return int(total) - int(binary), int(binary)
 
     def add_users(self, logins: Sequence[str], virtual_host: str) -> None:
         """Create users whose passcode is their login, and who may do everything in the virtual host.

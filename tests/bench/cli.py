@@ -126,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _row_line(row: Row) -> str:
-    return f"{'*' if row.is_default else ' '} {row.name:16} {row.unit:16} {row.target!s:8} {row.cpu_target}".rstrip()
+    return f"{'*' if row.is_default else ' '} {row.name:20} {row.unit:16} {row.target!s:8} {row.cpu_target}".rstrip()
 
 
 def _rows(text: str) -> list[Row]:

@@ -4,7 +4,8 @@ import gc
 import resource
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -29,14 +30,14 @@ _QUIET_WITHIN = 20.0
 class Side:
     """One of the servers that are compared.
 
-    `in_broker` says that it is part of the broker's own process, as the plugin is. Otherwise `pid` is its process, None
-    when that cannot be seen. `wire` is the load client's connection to it.
+    `in_broker` says that it is part of the broker's own process, as the plugin is. Otherwise `pids` are its processes,
+    of which a gateway with workers has several; none when they cannot be seen. `wire` is the load client's connection.
     """
 
     name: str
     account: Account
     in_broker: bool
-    pid: int | None = None
+    pids: tuple[int, ...] = ()
     wire: type[Wire] = Wire
     others: Mapping[str, tuple[int, type[Wire]]] = field(default_factory=dict)
     """Port and connection by further transport: `tls` and `websocket`."""
@@ -80,6 +81,16 @@ class Environment:
         """The side that fills queues for both, so that both find the very same messages."""
         return self.sides.get(PLUGIN) or next(iter(self.sides.values()))
 
+    @contextmanager
+    def queues(self, row: str, count: int = 1) -> Iterator[list[str]]:
+        """Make empty queues, yield their names, and delete them afterwards."""
+        queues = [f"{self.prefix}.{row}.{number}" for number in range(count)]
+        self.broker.declare(*queues)
+        try:
+            yield queues
+        finally:
+            self.broker.delete(*queues)
+
 
 @dataclass(frozen=True)
 class Cpu:
@@ -109,8 +120,8 @@ class Stopwatch:
     """Measure wall and CPU time of a `with` block, with the client's garbage collector off."""
 
     def __init__(self, environment: Environment, side: Side) -> None:
-        self._broker = environment.broker.pid
-        self._gateway = side.pid
+        self._broker = environment.broker.pids
+        self._gateway = side.pids
         self._before: tuple[float | None, float | None, float, float]
         self._started = 0.0
         self.seconds = 0.0
@@ -143,25 +154,23 @@ class Stopwatch:
 
     def _read(self) -> tuple[float | None, float | None, float, float]:
         return (
-            _cpu_of(self._broker),
-            _cpu_of(self._gateway),
+            processes.sum_of(processes.cpu_seconds, self._broker),
+            processes.sum_of(processes.cpu_seconds, self._gateway),
             time.process_time(),
             processes.machine_seconds(),
         )
 
 
-def await_quiet(environment: Environment) -> None:
-    """Wait until broker and gateway have finished earlier work, at most 20 s."""
-    pids = [
-        pid for pid in (environment.broker.pid, *(side.pid for side in environment.sides.values())) if pid is not None
-    ]
-    deadline = time.monotonic() + _QUIET_WITHIN
+def await_quiet(environment: Environment, within: float | None = None) -> None:
+    """Wait until broker and gateway have finished earlier work, at most so many seconds, 20 if None."""
+    pids = {*environment.broker.pids, *(pid for side in environment.sides.values() for pid in side.pids)}
+    deadline = time.monotonic() + (_QUIET_WITHIN if within is None else within)
     calm = 0
     while calm < 2 and time.monotonic() < deadline:
-        before, started = [_cpu_of(pid) or 0.0 for pid in pids], time.monotonic()
+        before, started = processes.sum_of(processes.cpu_seconds, pids) or 0.0, time.monotonic()
         time.sleep(0.1)
         elapsed = time.monotonic() - started
-        used = sum((_cpu_of(pid) or 0.0) - then for pid, then in zip(pids, before, strict=True))
+        used = (processes.sum_of(processes.cpu_seconds, pids) or 0.0) - before
         calm = calm + 1 if used / elapsed <= _QUIET else 0
 
 
@@ -170,10 +179,3 @@ def raise_descriptor_limit() -> int:
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
-
-
-def _cpu_of(pid: int | None) -> float | None:
-    try:
-        return None if pid is None else processes.cpu_seconds(pid)
-    except OSError:
-        return None

@@ -101,7 +101,7 @@ def _environment() -> Iterator[Environment]:
             journal = {"level": level, "directory": f"journal-cost/{level}"}
             child = start_gateway(started, address, port, journal, f"gateway-{level}")
             account = Account(LOOPBACK, port, address.login, address.passcode, address.vhost)
-            sides[level] = Side(level, account, in_broker=False, pid=child.pid)
+            sides[level] = Side(level, account, in_broker=False, pids=(child.pid,))
         yield Environment(
             Broker(address.url, lambda words: node.ctl(*words), node.os_pid), sides, "stomp-bench-journal"
         )

@@ -128,6 +128,7 @@ def _splitting(data: bytes) -> Callable[[], object]:
             deliver=lambda tag, _redelivered, _route, _properties, _body: taken.append(tag),
             confirm=lambda tag, _multiple, _accepted: taken.append(tag),
             owner=None,
+            deliver_alike=lambda tag, bodies: taken.extend(range(tag, tag + len(bodies))),
         ),
     )
 
@@ -285,6 +286,23 @@ def _deliver() -> Callable[[], object]:
     return run
 
 
+def _deliver_alike() -> Callable[[], object]:
+    conversation = _Conversation()
+    session, subscription = conversation.session, conversation.subscribe(b"auto")
+    body, tags = payload.body(42), iter(range(1, 1 << 60, _BATCH))
+    bodies = [body] * (_BATCH - 1)
+
+    def run() -> object:
+        tag = next(tags)
+        subscription.deliver(tag, False, b"\0\1q", b"\0\0", body)
+        subscription.deliver_alike(tag + 1, bodies)
+        session.output.clear()
+        session.settle_auto_acks()
+        return session.take_settlements()
+
+    return run
+
+
 def _acknowledge() -> Callable[[], object]:
     conversation = _Conversation()
     subscription, tags = conversation.subscribe(b"client-individual"), iter(range(1, 1 << 60))
@@ -326,6 +344,7 @@ BENCHES: dict[str, Bench] = {
     "session: SEND, ride_through 0": Bench(_send_without_confirms, _BATCH),
     "session: confirm with receipt": Bench(_confirm, _BATCH),
     "session: deliver": Bench(_deliver, _BATCH),
+    "session: deliver many that are alike": Bench(_deliver_alike, _BATCH),
     "session: deliver, and ACK": Bench(_acknowledge, _BATCH),
 }
 """Name to benchmark. Lines marked (pamqp) do the same with pamqp, for comparison."""

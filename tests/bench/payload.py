@@ -5,7 +5,7 @@ NUL: the client counts frames by counting NULs.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 BODY_SIZE = 256
@@ -43,6 +43,12 @@ def sends(destination: str, count: int, *, receipt_on_last: bool = False, shape:
     return b"".join(b"%s\n%s\0" % (head, body(number, shape.size)) for number, head in enumerate(heads))
 
 
+def sends_in_turn(destinations: Sequence[str], count: int) -> list[bytes]:
+    """Return `count` transient SEND frames, numbered from 0, to one destination after the other."""
+    heads = [b"SEND\ndestination:%s\ncontent-length:%d\n\n" % (name.encode(), BODY_SIZE) for name in destinations]
+    return [b"%b%b\0" % (heads[number % len(heads)], body(number)) for number in range(count)]
+
+
 def confirmed_sends(destination: str, count: int) -> tuple[bytes, int]:
     """Return `count` persistent SEND frames, each with its number as receipt, and the length that all of them have."""
     head = b"SEND\ndestination:%s\npersistent:true\ncontent-length:%d\nreceipt:" % (destination.encode(), BODY_SIZE)
@@ -51,14 +57,14 @@ def confirmed_sends(destination: str, count: int) -> tuple[bytes, int]:
 
 
 def complaint_about_messages(
-    received: bytes | bytearray, count: int, *, size: int = BODY_SIZE, end: bytes = b"\0"
+    received: bytes | bytearray, count: int, *, size: int = BODY_SIZE, end: bytes = b"\0", in_order: bool = True
 ) -> str | None:
-    """Check that `received` holds messages 0 to `count`-1 whole, in order, once each; return None or what is wrong.
+    """Check that `received` holds messages 0 to `count`-1 whole, once each; return None or what is wrong.
 
-    `end` is the byte that follows a body.
+    `end` is the byte that follows a body; `in_order` says whether the order counts.
     """
     numbers = [int(number) for number in re.findall(rb"(?<!\d)(\d{10})x{%d}%b" % (size - _DIGITS, end), received)]
-    if numbers == list(range(count)):
+    if (numbers if in_order else sorted(numbers)) == list(range(count)):
         return None
     missing, doubled = count - len(set(numbers)), len(numbers) - len(set(numbers))
     if missing:

@@ -2,11 +2,20 @@
 
 import os
 import platform
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _PROC = Path("/proc")
 _LISTEN = "0A"
+
+
+def sum_of(measure: Callable[[int], float], pids: Collection[int]) -> float | None:
+    """Return the sum of what `measure` says of each process; None if there is none, or one cannot be seen any more."""
+    try:
+        return sum(map(measure, pids)) if pids else None
+    except OSError:
+        return None
 
 
 def cpu_seconds(pid: int) -> float:
@@ -52,15 +61,16 @@ def program(pid: int) -> str:
     return (_PROC / str(pid) / "comm").read_text().strip()
 
 
-def listener(port: int) -> int | None:
-    """Return the process that listens on TCP `port` of this machine, or None if there is none or it is not visible."""
+def listeners(port: int) -> tuple[int, ...]:
+    """Return the processes that hold a listening socket of TCP `port` of this machine, as far as they are visible.
+
+    These are a gateway's supervisor and all of its workers, where it has several.
+    """
     inodes = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
     if not inodes:
-        return None
-    for process in _PROC.iterdir():
-        if process.name.isdigit() and _holds(process / "fd", inodes):
-            return int(process.name)
-    return None
+        return ()
+    names = (process for process in _PROC.iterdir() if process.name.isdigit())
+    return tuple(sorted(int(process.name) for process in names if _holds(process / "fd", inodes)))
 
 
 def _listening_inodes(port: int) -> list[str]:

@@ -1,17 +1,18 @@
-"""From samples to medians, ratios and verdicts; printed as tables, written as JSON."""
+"""From samples to medians, ratios and verdicts; printed as tables, written as JSON and read again."""
 
 import json
 import os
 import platform
 import statistics
+import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from tests.bench import processes
-from tests.bench.environment import GATEWAY, LIMIT, PLUGIN, Sample
-from tests.bench.targets import Row, Target
+from tests.bench.environment import GATEWAY, LIMIT, PLUGIN, Cpu, Sample
+from tests.bench.targets import ROWS, Row, Target
 
 SIDES = (PLUGIN, GATEWAY, LIMIT)
 NOT_MEASURED: Final = "not measured"
@@ -97,6 +98,15 @@ def _verdict(target: Target, ratio: float | None) -> Verdict:
     return "met" if target.is_met_by(ratio) else "missed"
 
 
+def _commit() -> str | None:
+    """The commit that is measured, with a mark if files differ from it; None outside of a repository."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
 @dataclass(frozen=True)
 class Circumstances:
     """The conditions of a measurement."""
@@ -111,17 +121,18 @@ class Circumstances:
     kernel: str = field(default_factory=platform.release)
     python: str = field(default_factory=lambda: f"{platform.python_implementation()} {platform.python_version()}")
     processor: str = field(default_factory=processes.processor)
+    commit: str | None = field(default_factory=_commit)
 
 
 def as_text(outcomes: Sequence[Outcome], circumstances: Circumstances) -> str:
     """Return the report as text: the CPU time, the figures and their ratios, and a sentence for each oddity."""
     c = circumstances
     head = (
-        f"{c.broker}, {c.python}, {c.cores} cores ({c.processor}); medians of {c.rounds} rounds at scale {c.scale:g}, "
-        f"sides in alternation, {c.seconds:.0f} s in all\n"
+        f"{c.broker}, {c.python}, {c.cores} cores ({c.processor}), commit {c.commit}; medians of "
+        f"{c.rounds} rounds at scale {c.scale:g}, sides in alternation, {c.seconds:.0f} s in all\n"
         f"+-: half the distance between the lowest and the highest round; {LIMIT}: AMQP to the broker without STOMP"
     )
-    parts = [head, "CPU microseconds per operation:", _table(_cpu_lines(outcomes)), _table(_ratio_lines(outcomes))]
+    parts = [head, "CPU microseconds per operation:", as_table(cpu_lines(outcomes)), as_table(ratio_lines(outcomes))]
     remarks = [f"* {remark}" for outcome in outcomes for remark in _remarks(outcome)]
     remarks += [f"* {remark}" for remark in _disturbances(outcomes)]
     return "\n\n".join([*parts, *(["\n".join(remarks)] if remarks else [])])
@@ -137,6 +148,21 @@ def write_json(path: Path, outcomes: Sequence[Outcome], circumstances: Circumsta
     """Write `as_json` to `path`, and create its directory if necessary."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(as_json(outcomes, circumstances))
+
+
+def read_json(path: Path) -> tuple[list[Outcome], Circumstances]:
+    """Return what `write_json` has written."""
+    document = json.loads(path.read_text())
+    outcomes = []
+    for name, row in document["rows"].items():
+        samples = {side: [_sample(sample) for sample in row[side]["samples"]] for side in SIDES}
+        found = {side: list(measured) for side, measured in samples.items() if measured}
+        outcomes.append(Outcome(ROWS[name], found, row["failures"], row["omissions"]))
+    return outcomes, Circumstances(**document["circumstances"])
+
+
+def _sample(document: Mapping[str, Any]) -> Sample:
+    return Sample(cpu=Cpu(**document["cpu"]), **{name: what for name, what in document.items() if name != "cpu"})
 
 
 def _row_document(outcome: Outcome) -> dict[str, object]:
@@ -173,6 +199,7 @@ def _side_document(outcome: Outcome, side: str) -> dict[str, object]:
         "client_load": client_load(samples),
         "foreign_load": foreign_load(samples),
         **{name: outcome.other_figure(side, name) for name in names},
+        "samples": [asdict(sample) for sample in samples],
     }
 
 
@@ -221,7 +248,8 @@ def foreign_load(samples: Sequence[Sample]) -> float | None:
     return _median(map(_foreign_share, samples))
 
 
-def _ratio_lines(outcomes: Sequence[Outcome]) -> list[list[str]]:
+def ratio_lines(outcomes: Sequence[Outcome]) -> list[list[str]]:
+    """Return a table of the rows' figures and their ratios, the heading first."""
     over_plugin, over_limit = f"{GATEWAY}/{PLUGIN}", f"{GATEWAY}/{LIMIT}"
     lines = [["row", "unit", *SIDES, over_plugin, "of the rounds", over_limit, "target", ""]]
     for outcome in outcomes:
@@ -250,7 +278,8 @@ def _further_lines(outcome: Outcome) -> Iterable[list[str]]:
         yield ["", "us, p99", *(_number(figure, outcome, side) for side, figure in tail.items()), shown, *ends]
 
 
-def _cpu_lines(outcomes: Sequence[Outcome]) -> list[list[str]]:
+def cpu_lines(outcomes: Sequence[Outcome]) -> list[list[str]]:
+    """Return a table of CPU microseconds per operation, the heading first."""
     parts = {
         PLUGIN: (PLUGIN, ("broker",)),
         "broker behind gateway": (GATEWAY, ("broker",)),
@@ -302,9 +331,9 @@ def _disturbances(outcomes: Sequence[Outcome]) -> Iterable[str]:
         yield f"the machine was busy with something else, so trust CPU times more than rates: {', '.join(disturbed)}"
 
 
-def _table(lines: Sequence[Sequence[str]]) -> str:
+def as_table(lines: Sequence[Sequence[str]], left: int = 2) -> str:
+    """Return lines of cells as text; as many columns as `left` says are aligned there."""
     widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
-    left = 2
     return "\n".join(
         "  ".join(
             cell.ljust(width) if position < left else cell.rjust(width)

@@ -73,10 +73,11 @@ class _Run:
     def measure_rounds(self, outcomes: Sequence[Outcome], rounds: int) -> None:
         for number in range(rounds):
             for outcome in outcomes:
-                for side, sample in self.take(outcome, order_of_sides(number)):
-                    outcome.samples.setdefault(side, []).append(sample)
-                    figure = f"{sample.value:10,.1f} {outcome.row.unit}"
-                    self.say(f"round {number + 1}/{rounds}  {outcome.row.name:15} {side:8} {figure}")
+                if number < (outcome.row.most_rounds or rounds):
+                    for side, sample in self.take(outcome, order_of_sides(number)):
+                        outcome.samples.setdefault(side, []).append(sample)
+                        figure = f"{sample.value:10,.1f} {outcome.row.unit}"
+                        self.say(f"round {number + 1}/{rounds}  {outcome.row.name:20} {side:8} {figure}")
 
     def take(self, outcome: Outcome, order: Sequence[str]) -> Iterator[tuple[str, Sample]]:
         """Measure a row once on each side."""

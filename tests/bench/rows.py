@@ -10,7 +10,7 @@ from functools import partial
 
 from tests.bench import payload
 from tests.bench.environment import TLS, WEBSOCKET, Environment, Sample, Side, Stopwatch, await_quiet
-from tests.bench.idle import measure_idle, measure_idle_subscribed
+from tests.bench.idle import measure_idle, measure_idle_subscribed, measure_unacknowledged, measure_uncommitted
 from tests.bench.payload import PLAIN, Shape
 from tests.bench.session_rows import (
     measure_beats,
@@ -39,7 +39,7 @@ _PAIRS = 50
 
 def measure_send(environment: Environment, side: Side, count: int, shape: Shape = PLAIN) -> Sample:
     """Transient SENDs into one queue, as fast as the server takes them; ends at the receipt of the last."""
-    with _queue(environment, "send") as queue, side.open() as wire:
+    with environment.queues("send") as (queue,), side.open() as wire:
         wire.load_sends(f"/amq/queue/{queue}", count, receipt_on_last=True, shape=shape)
         await_quiet(environment)
         with Stopwatch(environment, side) as watch:
@@ -51,7 +51,7 @@ def measure_send(environment: Environment, side: Side, count: int, shape: Shape 
 
 def measure_send_confirmed(environment: Environment, side: Side, count: int) -> Sample:
     """Persistent SENDs with a receipt each, 2,000 unanswered at most; ends at the last receipt."""
-    with _queue(environment, "send_confirmed") as queue, side.open() as wire:
+    with environment.queues("send_confirmed") as (queue,), side.open() as wire:
         length = wire.load_confirmed_sends(f"/amq/queue/{queue}", count, _IN_FLIGHT)
         await_quiet(environment)
         with Stopwatch(environment, side) as watch:
@@ -102,7 +102,7 @@ def measure_fanout(environment: Environment, side: Side, count: int) -> Sample:
 def measure_many(environment: Environment, side: Side, count: int) -> Sample:
     """50 senders, each with a queue of its own that has one subscriber."""
     each = max(count // _PAIRS, 1)
-    with _queues(environment, "many", _PAIRS) as queues, ExitStack() as open_wires:
+    with environment.queues("many", _PAIRS) as queues, ExitStack() as open_wires:
         goals: dict[Wire, int] = {}
         for queue in queues:
             receiver, sender = (open_wires.enter_context(side.open()) for _ in range(2))
@@ -146,8 +146,11 @@ MEASURES: dict[str, Measure] = {
     "connect_together": measure_connect_together,
     "connect_logins": measure_connect_logins,
     "beats": measure_beats,
+    "unacknowledged": measure_unacknowledged,
+    "uncommitted": measure_uncommitted,
     "idle_subscribed": measure_idle_subscribed,
     "idle_many": measure_idle,
+    "idle_many_subscribed": measure_idle_subscribed,
 }
 """The function behind each row of `targets.ROWS`. `count` is the row's at scale 1, times the scale."""
 
@@ -172,24 +175,8 @@ def _through_topic(
 
 
 @contextmanager
-def _queue(environment: Environment, row: str) -> Iterator[str]:
-    with _queues(environment, row, 1) as (queue,):
-        yield queue
-
-
-@contextmanager
-def _queues(environment: Environment, row: str, count: int) -> Iterator[list[str]]:
-    queues = [f"{environment.prefix}.{row}.{number}" for number in range(count)]
-    environment.broker.declare(*queues)
-    try:
-        yield queues
-    finally:
-        environment.broker.delete(*queues)
-
-
-@contextmanager
 def _full_queue(environment: Environment, row: str, count: int) -> Iterator[str]:
-    with _queue(environment, row) as queue:
+    with environment.queues(row) as (queue,):
         with environment.prefiller.open() as wire:
             wire.load_sends(f"/amq/queue/{queue}", count, receipt_on_last=True)
             pump({wire: 1}, nap=environment.nap)

@@ -170,7 +170,7 @@ def measure_beats(environment: Environment, side: Side, count: int) -> Sample:
     if beats < operations // 2:
         raise RowError(f"only {beats:,} heart-beats came in {operations:,} seconds of sessions")
     used = [seconds for seconds in (watch.cpu.broker, watch.cpu.gateway) if seconds is not None]
-    if watch.cpu.broker is None or (side.pid is None and not side.in_broker):
+    if watch.cpu.broker is None or not (side.pids or side.in_broker):
         raise NotMeasurableError("the processes are not on this machine, or may not be seen")
     return Sample(sum(used) / operations * 1e6, operations, watch.seconds, watch.cpu)
 

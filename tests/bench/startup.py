@@ -81,7 +81,7 @@ def started_environment(options: StartOptions, say: Callable[[str], None]) -> It
             gateway = _gateway(options, address, identity, started, say)
         except LocalError as error:
             raise StartError(str(error)) from error
-        gateway_in_broker = gateway.pid == broker.pid is not None
+        gateway_in_broker = broker.pid is not None and broker.pid in gateway.pids
         sides = {GATEWAY: _side(GATEWAY, gateway, address, in_broker=gateway_in_broker)}
         if plugin is not None:
             sides[PLUGIN] = _side(PLUGIN, plugin, address, in_broker=True)
@@ -98,7 +98,7 @@ class _Server:
 
     host: str
     port: int
-    pid: int | None = None
+    pids: tuple[int, ...] = ()
     others: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -125,7 +125,7 @@ _WIRES = {TLS: TlsWire, WEBSOCKET: WebSocketWire}
 def _side(name: str, server: _Server, address: Address, *, in_broker: bool) -> Side:
     account = Account(server.host, server.port, address.login, address.passcode, address.vhost)
     others = {transport: (port, _WIRES[transport]) for transport, port in server.others.items()}
-    return Side(name, account, in_broker=in_broker, pid=None if in_broker else server.pid, others=others)
+    return Side(name, account, in_broker=in_broker, pids=() if in_broker else server.pids, others=others)
 
 
 def _broker(
@@ -179,15 +179,15 @@ def _gateway(
     options: StartOptions, address: Address, identity: _Identity, started: ExitStack, say: Callable[[str], None]
 ) -> _Server:
     if options.gateway is not None:
-        return _Server(*options.gateway, _process(*options.gateway))
+        return _Server(*options.gateway, _processes(*options.gateway))
     port, tls, websocket = free_ports(3)
     more: list[Mapping[str, object]] = [
         {"tcp": f"{LOOPBACK}:{tls}", "tls": {"cert_file": str(identity.certificate), "key_file": str(identity.key)}},
         {"websocket": f"{LOOPBACK}:{websocket}"},
     ]
-    child = start_gateway(started, address, port, {"directory": "journal"}, more=more)  # at its default level
+    start_gateway(started, address, port, {"directory": "journal"}, more=more)  # at its default level
     say(f"the gateway listens on {LOOPBACK}:{port}, its log is {VAR / 'gateway.log'}")
-    return _Server(LOOPBACK, port, child.pid, {TLS: tls, WEBSOCKET: websocket})
+    return _Server(LOOPBACK, port, _processes(LOOPBACK, port), {TLS: tls, WEBSOCKET: websocket})
 
 
 def start_gateway(
@@ -234,11 +234,10 @@ def start_gateway(
     return child
 
 
-def _process(host: str, port: int) -> int | None:
-    return processes.listener(port) if host in {LOOPBACK, "localhost", "::1"} else None
+def _processes(host: str, port: int) -> tuple[int, ...]:
+    return processes.listeners(port) if host in {LOOPBACK, "localhost", "::1"} else ()
 
 
 def _erlang_process(host: str, port: int) -> int | None:
     # A container's port is held open on this side by a proxy, whose figures would be taken for the broker's.
-    pid = _process(host, port)
-    return pid if pid is not None and processes.program(pid).startswith("beam") else None
+    return next((pid for pid in _processes(host, port) if processes.program(pid).startswith("beam")), None)

@@ -5,10 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from tests.bench.environment import GATEWAY, LIMIT, PLUGIN, Cpu, Sample
+from tests.bench.broker import Broker
+from tests.bench.environment import GATEWAY, LIMIT, PLUGIN, Cpu, Environment, Sample, Side
 from tests.bench.report import Circumstances, Outcome, as_json, as_text
-from tests.bench.rounds import least_disturbed, order_of_sides
+from tests.bench.rounds import least_disturbed, measure, order_of_sides
+from tests.bench.rows import MEASURES
 from tests.bench.targets import ROWS
+from tests.bench.wire import Account
 
 UNDER = Circumstances(broker="RabbitMQ", rounds=3, scale=1, started="now", seconds=1, client_nap_ms=0.5)
 
@@ -118,6 +121,17 @@ def test_of_measurements_that_are_all_disturbed_the_least_disturbed_counts() -> 
 
     assert least_disturbed(lambda: next(samples), again=2) == (disturbed[1], 3)
     assert next(samples) is disturbed[3]
+
+
+def test_a_row_that_takes_minutes_is_measured_in_one_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    for row in ("idle", "idle_many"):
+        monkeypatch.setitem(MEASURES, row, lambda *_: _sample(1))
+    side = Side(GATEWAY, Account("", 0, "", "", ""), in_broker=False)
+    environment = Environment(Broker(""), {GATEWAY: side}, "")
+
+    outcomes = measure(environment, [ROWS["idle"], ROWS["idle_many"]], 3, 1, lambda _: None)
+
+    assert [len(outcome.samples[GATEWAY]) for outcome in outcomes] == [3, 1]
 
 
 def test_the_side_that_begins_changes_with_each_round() -> None:

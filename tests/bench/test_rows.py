@@ -1,6 +1,6 @@
 """Every row, with few messages, on every side that can do it: what it counts has really happened."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -8,7 +8,8 @@ import pytest
 from deploy.local.broker import Broker
 from tests.bench import environment as measured
 from tests.bench import session_rows, startup
-from tests.bench.environment import GATEWAY, LIMIT, PLUGIN, Environment
+from tests.bench.environment import GATEWAY, LIMIT, PLUGIN, Environment, Sample, Side
+from tests.bench.growth import measure_sessions, measure_subscriptions
 from tests.bench.rows import MEASURES
 from tests.bench.session_rows import measure_beats
 from tests.bench.startup import StartOptions, started_environment
@@ -17,6 +18,7 @@ from tests.bench.wire import NotMeasurableError, RowError
 
 COUNT = 60
 SESSIONS = 5
+Grown = Callable[[Environment, Side, int, int], Sample]
 ORDINARY = [row for row in ROWS.values() if not row.is_memory and row.name != "beats"]
 BY_TRANSPORT = [name for name in ROWS if name.endswith(("_tls", "_websocket"))]
 
@@ -53,6 +55,25 @@ def test_sessions_that_only_beat_are_measured_by_their_cpu_time(environment: Env
         sample = measure_beats(environment, environment.sides[side], 1)
         assert sample.operations == SESSIONS
         assert sample.seconds >= 1
+
+
+@pytest.mark.parametrize("measure", [measure_sessions, measure_subscriptions])
+def test_growth_is_measured_and_proves_that_nothing_was_lost(measure: Grown, environment: Environment) -> None:
+    for side in (PLUGIN, GATEWAY):
+        sample = measure(environment, environment.sides[side], SESSIONS, COUNT)
+        assert sample.operations == COUNT
+        assert sample.value > 0
+
+
+@pytest.mark.parametrize("row", ["unacknowledged", "uncommitted", "idle_subscribed"])
+def test_memory_is_measured(row: str, environment: Environment) -> None:
+    if environment.broker.pid is None:
+        pytest.skip("the broker's process cannot be seen")
+
+    sample = MEASURES[row](environment, environment.sides[GATEWAY], 50)
+
+    assert sample.operations == 50
+    assert "gateway_kb" in sample.others
 
 
 def test_a_side_without_a_port_for_a_transport_says_so(environment: Environment) -> None:

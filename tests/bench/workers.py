@@ -136,7 +136,7 @@ def _started(stack: ExitStack, environment: Environment, workers: int) -> Gang:
     pids = _workers(child.pid, workers, VAR / f"workers-{workers}.log")
     _port, wire = side.others[TLS]
     account: Account = replace(side.account, host=LOOPBACK, port=port)
-    return Gang(replace(side, account=account, wire=wire, pid=child.pid), child.pid, pids)
+    return Gang(replace(side, account=account, wire=wire, pids=tuple({child.pid, *pids})), child.pid, pids)
 
 
 def _listener_of(environment: Environment) -> dict[str, str]:

@@ -42,7 +42,9 @@ class Listener:
         """Let a splitter receive all pieces."""
         splitter = Splitter(lambda channel, method, raw: self.events.append(("watch", channel, method, raw)))
         for channel in REGISTERED:
-            sink = Sink(self._deliver(channel), self._confirm(channel), channel, self._returned(channel))
+            deliver, confirm, returned = self._deliver(channel), self._confirm(channel), self._returned(channel)
+            alike = None if channel == REGISTERED[-1] else self._deliver_alike(channel)
+            sink = Sink(deliver, confirm, channel, returned, alike)
             splitter.register(channel, sink)
         for piece in pieces:
             known = len(self.events)
@@ -55,6 +57,13 @@ class Listener:
 
     def _deliver(self, channel: int) -> Callable[[int, bool, bytes, bytes, bytes], None]:
         return lambda *delivery: self.events.append(("deliver", channel, *delivery))
+
+    def _deliver_alike(self, channel: int) -> Callable[[int, list[bytes]], None]:
+        def deliver(tag: int, bodies: list[bytes]) -> None:
+            *_, (_, _, _, *like, _) = (told for told in self.events if told[:2] == ("deliver", channel))
+            self.events += [("deliver", channel, number, *like, body) for number, body in enumerate(bodies, tag)]
+
+        return deliver
 
     def _returned(self, channel: int) -> Callable[[Return], None]:
         return lambda returned: self.events.append(("return", channel, returned))
@@ -155,10 +164,13 @@ def traffic(draw: st.DrawFn) -> list[tuple[bytes, Unit, bool]]:
 @st.composite
 def repeats(draw: st.DrawFn) -> list[tuple[bytes, Unit, bool]]:
     """Deliveries of two channels that mostly differ in tag and body only, with other things between them."""
-    kinds = {channel: draw(st.lists(_kinds, min_size=1, max_size=2)) for channel in REGISTERED[:2]}
+    used = draw(st.sampled_from([REGISTERED[:1], REGISTERED[1:]]))
+    kinds = {channel: draw(st.lists(_kinds, min_size=1, max_size=2)) for channel in used}
     wire = []
-    for tag in range(1, draw(st.integers(4, 14))):
-        channel = draw(st.sampled_from(REGISTERED[:2]))
+    tag = draw(st.sampled_from([0, 0xFE, (1 << 63) - 9]))
+    for _ in range(draw(st.integers(4, 8))):
+        tag = min((1 << 63) - 1, tag + draw(st.sampled_from([1] * 9 + [0, 2])))
+        channel = draw(st.sampled_from(used))
         consumer, exchange, key, given_properties, size, redelivered = draw(st.sampled_from(kinds[channel]))
         body = draw(st.binary(min_size=size, max_size=size))
         method = frame.marshal(commands.Basic.Deliver(consumer, tag, redelivered, exchange, key), channel)

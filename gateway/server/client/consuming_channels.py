@@ -123,8 +123,11 @@ class ConsumingChannels:
 
     def _set_sink(self, subscription: Subscription, channel: LinkChannel) -> None:
         is_dropped = self._is_dropping and not self.pausable.has(channel)
-        take = subscription.drop_for_requeue if is_dropped else subscription.deliver
-        channel.set_sink(Sink(take, ignore_confirm, self._owner))
+        if is_dropped:
+            sink = Sink(subscription.drop_for_requeue, ignore_confirm, self._owner)
+        else:
+            sink = Sink(subscription.deliver, ignore_confirm, self._owner, deliver_alike=subscription.deliver_alike)
+        channel.set_sink(sink)
 
     def _resume_deliveries(self) -> None:
         """Requeue the dropped messages, and take deliveries again."""

@@ -1,6 +1,8 @@
 """One subscription: its MESSAGE frames, and the account of what was delivered and settled."""
 
 import tracemalloc
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -305,6 +307,40 @@ def test_nothing_is_held_that_was_never_delivered_or_is_settled() -> None:
     found = subscription(delivered=2)
     found.ledger.acknowledge(1)
     assert [tag for tag in (1, 2, 3, 2**64) if found.ledger.is_outstanding(tag)] == [2]
+
+
+@pytest.mark.parametrize("is_observed", [True, False])
+@pytest.mark.parametrize("redelivered", [True, False])
+@pytest.mark.parametrize("body", [b"", b"hello"])
+@pytest.mark.parametrize("mode", AckMode)
+def test_messages_that_are_alike_are_delivered_together_as_one_by_one(
+    mode: AckMode, body: bytes, redelivered: bool, is_observed: bool
+) -> None:
+    def after(*runs: int) -> object:
+        found = Subscription(b"T_1", b"1", mode, b"session-1", shows_ack=True, window=12, base=7)
+        calls: list[tuple[object, ...]] = []
+        if is_observed:
+            found.set_counter(cast(Any, SimpleNamespace(delivered=lambda *call: calls.append(call))))
+        tag = 1
+        for run in runs:
+            found.deliver(tag, redelivered, b"\0\1q", b"\0\0", body)
+            if run > 1:
+                found.deliver_alike(tag + 1, [body] * (run - 1))
+            tag += run
+        pending = [each.tag for each in found._auto_acks.subscriptions], found._auto_acks.is_urgent
+        found.settle_delivered()
+        found.deliver(tag, not redelivered, b"\0\1q", b"\0\0", body)
+        return b"".join(found.output), found.stats, calls, pending
+
+    for count in (2, 3, 4, 5, 9):
+        assert after(count) == after(*[1] * count)
+
+
+def test_tags_of_messages_that_are_alike_count_on() -> None:
+    found = Subscription(b"T_1", b"1", AckMode.AUTO, b"session-1")
+    found.deliver(1, False, b"\0\1q", b"\0\0", b"")
+    with pytest.raises(CodecError):
+        found.deliver_alike(3, [b""])
 
 
 def test_auto_settles_what_was_delivered_at_once() -> None:
