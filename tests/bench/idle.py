@@ -120,6 +120,7 @@ def _measure_sessions(
     environment: Environment, side: Side, count: int, open_session: Callable[[int], socket.socket]
 ) -> Sample:
     _require_processes(environment, side, count)
+    await_quiet(environment, _ENDED_WITHIN)  # a broker that ends ten thousand sessions answers nobody for seconds
     for _ in range(_WARM_UP):  # what a server sets up once, for its first sessions, is not the cost of a session
         side.connect().close()
     before = _memory(environment, side)
