@@ -165,11 +165,17 @@ class Publisher:
         """Whether a SEND of a transaction can be published as it was prepared; else this asks for what is missing.
 
         Only the loss of a link takes anything away again. ``commit`` is then carried out anew.
+
+        Raises:
+            CodecError: AMQP cannot carry its headers to the broker that answers now, which takes shorter frames.
         """
         cached = send.header_block.cached_publish
         if not isinstance(cached, CachedPublish) or cached.channel_key is self._channel_key:
             return True
-        return self._is_prepared(commit, cached)
+        if not self._is_prepared(commit, cached):
+            return False
+        cached.check(self._context.receipt_of(send), send)
+        return True
 
     def _is_prepared(self, frame: Frame, cached: CachedPublish) -> bool:
         """Whether everything a SEND needs is there. If not, this asks for the next missing thing."""

@@ -47,12 +47,16 @@ CLUSTER = Promise(is_cluster=True)
 
 
 def scheduled(
-    ack: Ack = Ack.CLIENT, receipts: Receipts = Receipts.ALL, kind: Kind = Kind.QUEUE, unit_size: int = 0
+    ack: Ack = Ack.CLIENT,
+    receipts: Receipts = Receipts.ALL,
+    kind: Kind = Kind.QUEUE,
+    unit_size: int = 0,
+    nacks: int = 0,
 ) -> Schedule:
     """One producer and two consumers of one place; only the queue of a topic or stream is each consumer's own."""
     of_queue = kind in (Kind.QUEUE, Kind.QUORUM)
     consumers = tuple(
-        ConsumerPlan(name, Transport.TCP, "1.2", QUEUE, QUEUE if of_queue else name, 0, 1, False, 0, 0.0, None)
+        ConsumerPlan(name, Transport.TCP, "1.2", QUEUE, QUEUE if of_queue else name, 0, 1, False, nacks, 0.0, None)
         for name in ("c", "d")
     )
     producer = ProducerPlan("p", Transport.TCP, (QUEUE,), 9, unit_size, receipts, 1.0, (0, 9), 1, 1, 0.0)
@@ -246,6 +250,11 @@ class TestToEach:
         first = (Subscribed(0.2, "c", 1), sent(0.3, 4), delivered(0.6, 4, queue="c"))
         assert told(*first, *self.MISSED[1:], lost, schedule=self.STREAM) == ["missed"]
 
+    def test_a_stream_of_which_nothing_was_delivered_goes_on_when_it_is_there_again(self) -> None:
+        events = (Subscribed(0.5, "c", 1), sent(3.2, 5), confirmed(3.3, 5), sent(3.5, 6), delivered(4, 6, queue="c"))
+        assert excuses(*events, Fault(2, 3, Harm.LINK_RESET), schedule=self.STREAM) == {Excuse.OFFSET_UNKNOWN}
+        assert told(*events, Fault(5, 6, Harm.LINK_RESET), schedule=self.STREAM) == ["missed"]
+
     def test_a_stream_is_deleted_with_its_virtual_host(self) -> None:
         first = (Subscribed(0.2, "c", 1), sent(0.3, 4), delivered(0.6, 4, queue="c"))
         deletion = Fault(2.5, 3, Harm.VHOST_DELETION)
@@ -317,6 +326,17 @@ class TestDoubled:
         assert excuses(*events, Fault(4, 8, Harm.BROKER_KILL)) == {Excuse.DELIVERY_FORGOTTEN}
         assert told(*events, Fault(12, 14, Harm.BROKER_KILL)) == ["twice"]
         assert told(*events, delivered(11, 0), Fault(4, 8, Harm.BROKER_KILL)) == ["twice"]
+
+    def test_a_broker_that_ended_before_explains_what_a_consumer_has_refused(self) -> None:
+        events = (
+            Fault(0.2, 0.8, Harm.BROKER_KILL),
+            sent(1, 0),
+            Confirmed(1.5, copy(0)),
+            delivered(2, 0),
+            delivered(3, 0),
+        )
+        assert excuses(*events, schedule=scheduled(nacks=7)) == {Excuse.DELIVERY_FORGOTTEN}
+        assert told(*events) == ["twice"]
 
 
 class TestReplies:

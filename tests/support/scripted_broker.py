@@ -19,6 +19,7 @@ from gateway.server.broker.client_properties import ClientProperties
 from gateway.server.broker.connector import Credentials
 from gateway.server.broker.link import Link, Tuning
 from gateway.server.broker.login_links import LoginLinks
+from gateway.server.broker.operation_starts import OperationStarts
 from gateway.server.client.bridge import Bridge
 from gateway.server.client.login_handler import LoginHandler
 from gateway.server.log_limits import LogLimits
@@ -109,7 +110,7 @@ class ScriptedBroker:
             link.batch_done()
 
     @staticmethod
-    async def _close(link: Link) -> None:
+    async def _close(link: Link, _: object) -> None:
         link.connection_lost(None, by_broker=False)
 
     def lose(self, *links: Link) -> None:
@@ -170,6 +171,7 @@ class BridgedClient:
             queue_conflicts=SimpleNamespace(write=lambda *texts: None),
             is_unsettled=lambda host, within: self.is_unsettled and self.changed_ago < within,
             drain=SimpleNamespace(slots=self.slots),
+            starts=OperationStarts(),
         )
         self.bridge = Bridge(self.session, self, cast(Any, pool), login or cast(Any, always), "client", self._spawn)
 

@@ -40,7 +40,9 @@ async def _open(broker_url: str) -> Link:
 
 
 async def _channel(link: Link) -> LinkChannel:
-    return await LinkChannel.open(link)
+    channel = LinkChannel.begun(link)
+    await channel.ask()
+    return channel
 
 
 class _Listener:

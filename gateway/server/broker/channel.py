@@ -67,17 +67,6 @@ class LinkChannel:
         return channel
 
     @classmethod
-    async def open(cls, link: Link) -> LinkChannel:
-        """Open a channel, and wait for the broker's answer."""
-        channel = cls(link)
-        try:
-            await channel._call(commands.Channel.Open())
-        except BaseException:
-            _ = channel.start_closing()
-            raise
-        return channel
-
-    @classmethod
     @asynccontextmanager
     async def opened(cls, link: Link) -> AsyncIterator[LinkChannel]:
         """A channel that is closed at the end of the block: the broker closes one with each refusal."""

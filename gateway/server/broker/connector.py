@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-import aio_pika
-from aiormq.connection import TransportFactory
+from aiormq.connection import Connection, TransportFactory
 from aiormq.exceptions import AMQPConnectionError, AMQPError
+from pamqp.common import FieldTable
 from yarl import URL
 
 from gateway.config.scalars import BrokerUrl
@@ -27,7 +27,7 @@ from gateway.server.broker.broker_errors import (
     is_cancelled,
     os_reason,
 )
-from gateway.server.broker.host_resolver import HostResolver
+from gateway.server.broker.host_resolver import AddressInfo, HostResolver, first_connected
 from gateway.server.broker.link import Link, Tuning
 from gateway.server.broker.tap import LinkWriter, Tap
 from gateway.server.tls_contexts import TlsContexts
@@ -71,7 +71,8 @@ async def connect_link(
     url = _url(link.broker, credentials, virtual_host)
     try:
         context = contexts.of(upstream.tls).context if url.scheme == "amqps" else None
-        await asyncio.wait_for(_connect(link, url, context, resolver), upstream.connect_timeout)
+        async with asyncio.timeout(upstream.connect_timeout):
+            await _connect(link, url, context, resolver)
     except (TimeoutError, OSError, AMQPError, RuntimeError, LinkDownError, asyncio.CancelledError) as error:
         if is_cancelled():
             raise
@@ -85,11 +86,13 @@ async def connect_link(
 
 
 async def _connect(link: Link, url: URL, context: ssl.SSLContext | None, resolver: HostResolver) -> None:
-    connection = aio_pika.Connection(url, ssl_context=context, client_properties={**link.client_properties.as_table()})
     factory = _TapFactory(link, resolver)
-    connection.kwargs["transport_factory"] = factory
+    properties: FieldTable = {**link.client_properties.as_table()}
+    connection = Connection(url, context=context, client_properties=properties, transport_factory=factory)
     try:
         await connection.connect()
+        # The library's tasks have begun, so that it can be closed in order.
+        await connection.ready()
     except StopAsyncIteration:
         # The library's way to say that the broker ended the stream in the middle of the handshake.
         raise LinkDownError(CONNECTION_FORCED, "the connection was closed during the login") from None
@@ -97,12 +100,11 @@ async def _connect(link: Link, url: URL, context: ssl.SSLContext | None, resolve
         if factory.tap is not None:
             factory.tap.transport.abort()
         raise
-    aiormq_connection = connection.transport.connection if connection.transport else None
-    if aiormq_connection is None or factory.tap is None:
+    if factory.tap is None:
         raise LinkDownError(CONNECTION_FORCED, "the connection was closed at once")
-    tune = aiormq_connection.connection_tune
-    version = _version(aiormq_connection.server_properties.get("version"))
-    wants_cancel_ok = aiormq_connection.accept_consumer_cancel_ok
+    tune = connection.connection_tune
+    version = _version(connection.server_properties.get("version"))
+    wants_cancel_ok = connection.accept_consumer_cancel_ok
     channel_max = tune.channel_max or _NO_CHANNEL_LIMIT
     link.opened(connection, factory.tap, Tuning(tune.frame_max, channel_max, version, wants_cancel_ok))
 
@@ -132,16 +134,23 @@ class _TapFactory(TransportFactory):
         self, url: URL, context: ssl.SSLContext | None, make_tap: Callable[[], Tap]
     ) -> tuple[asyncio.Transport, Tap]:
         """Connect to the first address of the host that takes a connection, and do TLS."""
-        host = url.host or ""
-        plain = await self._resolver.connected(host, url.port or 0)
+        loop, host = asyncio.get_running_loop(), url.host or ""
+        server_hostname = None if context is None else host
+        addresses = await self._resolver.addresses(host, url.port or 0)
+        if len(addresses) == 1 and (name := _plain_name(addresses[0])) is not None:
+            return await loop.create_connection(make_tap, *name, ssl=context, server_hostname=server_hostname)
+        plain = await first_connected(addresses)
         try:
-            server_hostname = None if context is None else host
-            return await asyncio.get_running_loop().create_connection(
-                make_tap, sock=plain, ssl=context, server_hostname=server_hostname
-            )
+            return await loop.create_connection(make_tap, sock=plain, ssl=context, server_hostname=server_hostname)
         except BaseException:
             plain.close()
             raise
+
+
+def _plain_name(address: AddressInfo) -> tuple[str, int] | None:
+    """IP address and port, which the event loop takes without asking a thread for them; None if there is more to it."""
+    host, port, *more = address[-1]
+    return None if any(more) else (host, port)
 
 
 def _url(broker: BrokerUrl, credentials: Credentials, virtual_host: VirtualHost) -> URL:

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import socket
 import threading
+from collections.abc import Sequence
 from typing import Final
 
 from aiohappyeyeballs import start_connection
@@ -48,7 +49,7 @@ class HostResolver:
         Raises:
             OSError: the name has no address, or none of them takes a connection.
         """
-        return await start_connection(await self.addresses(host, port), happy_eyeballs_delay=_NEXT_ADDRESS)
+        return await first_connected(await self.addresses(host, port))
 
     def _work(self, key: tuple[str, int], lookup: asyncio.Future[list[AddressInfo]]) -> None:
         found: list[AddressInfo] | OSError
@@ -74,6 +75,15 @@ class HostResolver:
             lookup.exception()
         else:
             lookup.set_result(found)
+
+
+async def first_connected(addresses: Sequence[AddressInfo]) -> socket.socket:
+    """A socket that is connected to the first of these addresses that takes the connection.
+
+    Raises:
+        OSError: none of them does.
+    """
+    return await start_connection(addresses, happy_eyeballs_delay=_NEXT_ADDRESS)
 
 
 def _look_up(host: str, port: int, flags: int) -> list[AddressInfo]:

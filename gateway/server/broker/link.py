@@ -1,6 +1,6 @@
 """A link: one AMQP connection, opened as a client and used by one session or by many.
 
-aio-pika does what concerns the connection: login, heart-beats, the end. Channels are the gateway's own: ``Link.write``
+aiormq does what concerns the connection: login, heart-beats, the end. Channels are the gateway's own: ``Link.write``
 puts frames on the wire, deliveries and confirms arrive at the sink of their channel, other methods at the channel.
 """
 
@@ -14,10 +14,10 @@ from heapq import heappop, heappush
 from itertools import chain
 from typing import Final, NamedTuple, Protocol
 
-import aio_pika
 import pamqp.frame
 import structlog
-from aiormq.exceptions import AMQPError
+from aiormq.abc import AbstractConnection
+from aiormq.exceptions import AMQPError, ConnectionClosed
 from pamqp import commands
 from pamqp.base import Frame
 
@@ -162,10 +162,10 @@ class Link:
         # Methods that wait for the end of this round of callbacks.
         self._methods: list[bytes] = []
         self._secret_updates: set[asyncio.Task[object]] = set()
-        self._connection: aio_pika.Connection | None = None
+        self._connection: AbstractConnection | None = None
         self._tap: Tap | None = None
 
-    def opened(self, connection: aio_pika.Connection, tap: Tap, tuning: Tuning) -> None:
+    def opened(self, connection: AbstractConnection, tap: Tap, tuning: Tuning) -> None:
         """The broker accepted the login and the virtual host."""
         self._connection = connection
         self._tap = tap
@@ -274,7 +274,7 @@ class Link:
             heappush(self._free_numbers, channel.number)
             self.splitter.unregister(channel.number)
 
-    def _open_connection(self) -> aio_pika.Connection:
+    def _open_connection(self) -> AbstractConnection:
         if self._connection is None or self.closed is not None:
             raise self.closed or LinkDownError(CONNECTION_FORCED, "the connection is closed")
         return self._connection
@@ -316,10 +316,7 @@ class Link:
         Raises:
             LinkDownError: the connection is gone; RabbitMQ closes it if it refuses the passcode.
         """
-        transport = self._open_connection().transport
-        if transport is None:
-            raise LinkDownError(CONNECTION_FORCED, "the connection is closed")
-        update = asyncio.ensure_future(transport.connection.update_secret(passcode, reason="renewed by the client"))
+        update = asyncio.ensure_future(self._open_connection().update_secret(passcode, reason="renewed by the client"))
         # If the connection is lost, the library would wait for the answer for ever.
         self._secret_updates.add(update)
         try:
@@ -337,7 +334,7 @@ class Link:
         self.is_closing = True
         self.resume_reading()
         try:
-            await asyncio.wait_for(connection.close(), _CLOSE_TIMEOUT)
+            await asyncio.wait_for(connection.close(ConnectionClosed(200, "closed")), _CLOSE_TIMEOUT)
         except (TimeoutError, AMQPError, OSError, RuntimeError, asyncio.CancelledError):
             # The broker does not read or answer.
             if is_cancelled():

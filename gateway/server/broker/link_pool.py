@@ -32,6 +32,7 @@ from gateway.server.broker.dialer import Dialer
 from gateway.server.broker.link import Link
 from gateway.server.broker.link_drain import LinkDrain
 from gateway.server.broker.login_links import LoginLinks
+from gateway.server.broker.operation_starts import OperationStarts
 from gateway.server.broker.queue_declare import QueueConflictLog
 from gateway.server.log_limits import LogLimits
 from gateway.server.paced_work import PacedWork
@@ -80,6 +81,7 @@ class LinkPool:
         self.dialer = Dialer(clock, contexts, log_limits, paced)
         self._slots = DialSlots()
         self.queue_conflicts = QueueConflictLog()
+        self.starts = OperationStarts()
         self._clock = clock
         self._spawn = spawn
         self._journal = journal

@@ -147,11 +147,11 @@ class LoginLinks:
         await asyncio.gather(*(link.update_secret(passcode) for link in self.all))
 
     async def publishing_channel(self) -> LinkChannel:
-        """A channel on a link that serves publishers."""
+        """A channel on a link that serves publishers; the broker has not answered its opening."""
         link = await self._link_with_room(_PUBLISH)
         if link.window is None and not self.is_dedicated:
             link.window = PublishWindow(link, asyncio.get_running_loop().time)
-        return await LinkChannel.open(link)
+        return LinkChannel.begun(link)
 
     async def consuming_channel(self) -> LinkChannel:
         """A channel on a link that serves subscriptions; the broker has not answered its opening."""

@@ -116,6 +116,11 @@ class Bridge:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    @property
+    def has_parts(self) -> bool:
+        """Whether the session has needed a channel."""
+        return self._parts is not None
+
     def flush_batch(self) -> None:
         """The session got the data of one read from the broker. HOT: once per such read."""
         if self._parts is not None and self._parts.leaving.moments:
@@ -164,6 +169,8 @@ class Bridge:
         try:
             if isinstance(operation, ops.CloseUpstream) and earlier:
                 await asyncio.wait(earlier)
+            elif isinstance(operation, ops.Subscribe | ops.PreparePublisher):
+                await self._pool.starts.turn()
             event = await self._outcome(operation)
             if event is None:
                 return

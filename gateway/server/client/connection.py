@@ -115,6 +115,8 @@ class ClientConnection(StompProtocol):
         self._violation: FrameError | None = None
         # In this order: the client has logged in, its input has ended, the session is over, the socket is closed.
         self._is_started = False
+        # It has also needed a channel. Until then its input is paced: a thousand clients may come at the same moment.
+        self._is_at_work = False
         self._has_ended = False
         self._is_closed = False
         self._is_lost = False
@@ -207,7 +209,7 @@ class ClientConnection(StompProtocol):
             self.session.malformed(error)
         except Exception as error:  # noqa: BLE001 - a fault of ours must end this session only
             self.failed(error)
-        if self._is_started:
+        if self._is_at_work:
             self.advance()
         else:
             self.advance_paced()
@@ -319,6 +321,7 @@ class ClientConnection(StompProtocol):
     def _paced_turn(self) -> None:
         self._is_queued = False
         self.advance()
+        self._is_at_work = self._is_started and not self._is_closed and self._bridge.has_parts
 
     def _advance(self) -> None:
         session = self.session

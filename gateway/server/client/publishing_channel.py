@@ -103,10 +103,13 @@ class PublishingChannel:
             self._channel = channel
             self._is_window_full = False
             self._follow(channel.link)
+        # Not one after the other: each answer would cost a round trip.
+        needs_confirms = operation.confirms and not channel.has_confirms
+        last = channel.select_confirms() if needs_confirms else channel.ask() if is_new else None
         if operation.queue is not None:
             await self._queues.declare_for_publishing(operation.queue, channel)
-        if operation.confirms and not channel.has_confirms:
-            await channel.select_confirms()
+        if last is not None:
+            await last
         if channel is not self._channel:
             # Its link was lost while a queue was declared on another one.
             raise LinkDownError(CONNECTION_FORCED, "CONNECTION_FORCED - the connection to the broker was lost")

@@ -688,6 +688,21 @@ def test_the_queue_of_a_transactions_message_is_declared_again_before_it_is_publ
     assert play.said() == ["RECEIPT c"]
 
 
+def test_a_transactions_headers_may_be_too_large_for_the_broker_that_answers_now(play: Playbook) -> None:
+    large = "x:" + "y" * 5000
+    _transaction(
+        play, *(stomp("SEND", "destination:/topic/t", "transaction:t", each, body="a") for each in ("x:y", large))
+    )
+    play.prepare()
+    play.lose(publishing=True)
+    play.broker(ops.Recovered((), ops.PublisherPrepared(7, 4096, confirms=True)))
+    play.client("COMMIT", "transaction:t", "receipt:c")
+    [said] = play.said()
+    assert said.startswith("ERROR for c")
+    assert "4096" in said
+    assert play.published() == []
+
+
 # Operations that the loss interrupts.
 
 

@@ -64,6 +64,24 @@ def test_what_the_broker_has_answered_goes_on_when_there_is_time(frame: str) -> 
     play(scene)
 
 
+@pytest.mark.parametrize(
+    ("frame", "methods"),
+    [
+        ("SEND\ndestination:/topic/x\n\nhi", ["Channel.Open", "Confirm.Select"]),
+        ("SEND\ndestination:/queue/x\n\nhi", ["Channel.Open", "Confirm.Select", "Queue.Declare"]),
+    ],
+)
+def test_what_a_first_message_needs_is_asked_for_at_once(frame: str, methods: list[str]) -> None:
+    """Each answer that is awaited before the next question costs a round trip to the broker."""
+
+    async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
+        broker.script = lambda link, method: None
+        await client.say(frame)
+        assert broker.methods == methods
+
+    play(scene)
+
+
 def test_nobody_is_given_a_publishing_channel_that_is_lost_already() -> None:
     async def scene(broker: ScriptedBroker, client: BridgedClient) -> None:
         lose_publishing_link_amid_declaration(broker)

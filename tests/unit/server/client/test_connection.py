@@ -549,3 +549,31 @@ async def test_what_came_with_a_login_is_carried_out_although_the_client_has_gon
         assert client.session.login == b"guest"
         if way == "eof":
             client.connection_lost(None)
+
+
+async def test_the_first_input_after_a_login_waits_for_time_and_later_input_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thousand clients may subscribe at the same moment, as soon as they have logged in."""
+    broker, virtual_host = ScriptedBroker(), VirtualHost.model_validate({"name": "/", "loopback_users": []})
+
+    async def open_link(*more: object, patiently: bool) -> Link:
+        return await broker.open_link(virtual_host, Credentials("guest", "guest"), "login")
+
+    monkeypatch.setattr(Dialer, "open_link", open_link)
+    paced = BusyRounds()
+    connections = Connections(clock=Clock(asyncio.get_running_loop().time()), paced=paced, virtual_host=virtual_host)
+    client, wire = connections.accept(connections.clock.now)
+    client.data_received(encoded("CONNECT", accept_version="1.2", login="guest", passcode="guest"))
+    while b"CONNECTED" not in wire.written:
+        paced.next_round()
+        await asyncio.sleep(0)
+    client.data_received(encoded("SUBSCRIBE", id="1", destination="/topic/x", receipt="subscribed"))
+    assert client.session.traffic.commands == {b"CONNECT": 1}
+    while b"subscribed" not in wire.written:
+        paced.next_round()
+        await asyncio.sleep(0)
+    client.data_received(encoded("BEGIN", transaction="t"))
+    assert client.session.traffic.commands == {b"CONNECT": 1, b"SUBSCRIBE": 1, b"BEGIN": 1}
+    client.abort()
+    client.connection_lost(None)
