@@ -121,8 +121,8 @@ def _measure_sessions(
 ) -> Sample:
     _require_processes(environment, side, count)
     await_quiet(environment, _ENDED_WITHIN)
-    # When ten thousand sessions have ended, a broker neither lets anybody in nor makes a queue for half a minute, busy or
-    # not. This waits for both.
+    # When ten thousand sessions have ended, a broker neither lets anybody in nor makes a queue for half a minute. This
+    # waits for both.
     with environment.queues("idle"):
         pass
     for _ in range(_WARM_UP):  # what a server sets up once, for its first sessions, is not the cost of a session
