@@ -25,6 +25,7 @@ from gateway.errors import ConfigError
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.log_limits import LogRateLimiter
 from gateway.server.process.reload import StoppingError
+from gateway.server.process.worker_channel import WorkerGoneError
 
 if TYPE_CHECKING:
     from gateway.admin.gateway_view import View
@@ -64,7 +65,7 @@ _WITHOUT_USER: Final = frozenset(("/healthz", "/readyz"))
 _WITHOUT_HOST: Final = frozenset(("/healthz",))
 
 # Reasons of not being ready that everybody may know.
-_PUBLIC_REASONS: Final = frozenset(("draining", "no listener is open"))
+_PUBLIC_REASONS: Final = frozenset(("draining", "no listener is open", "no worker is running"))
 
 _ERROR_TEXTS: Final = {
     404: "There is no such thing here. A session may have ended.",
@@ -142,6 +143,8 @@ class AdminHttpServer:
             response = self._refusal(request) or await handler(request)
         except QueryError as error:
             response = _error(400, str(error))
+        except WorkerGoneError as error:
+            response = _error(503, str(error))
         except web.HTTPException as error:
             response = _error(error.status, _ERROR_TEXTS.get(error.status, error.reason))
             if "Allow" in error.headers:

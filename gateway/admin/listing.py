@@ -39,6 +39,11 @@ class Query:
         """The same with all pages up to this one in one."""
         return replace(self, page=1, page_size=self.page * self.page_size)
 
+    @property
+    def count(self) -> Query:
+        """The same without items: only their number is asked for."""
+        return replace(self, page=1, page_size=0)
+
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[ItemT]):

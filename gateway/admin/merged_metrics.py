@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 
-from gateway.admin.metrics import counter_family, gauge_family, reload_families
+from gateway.admin.metrics import certificate_families, counter_family, gauge_family, lag_family, reload_families
 
 if TYPE_CHECKING:
+    from gateway.server.process.loop_lag import LoopLag
     from gateway.server.process.readiness import Readiness
     from gateway.server.process.supervisor import Supervisor
+    from gateway.server.tls_contexts import TlsContext
 
 Families = list[Metric]
 
@@ -83,6 +85,6 @@ def own_families(
     return {family.name: family for family in families}
 
 
-def supervisor_process() -> Families:
-    """The CPU time, memory and file descriptors of this process."""
-    return list(ProcessCollector(registry=None).collect())
+def supervisor_process(contexts: Iterable[TlsContext], lag: LoopLag) -> Families:
+    """The CPU time, memory and file descriptors of this process, its certificates and its event loop."""
+    return [*ProcessCollector(registry=None).collect(), *certificate_families(contexts), lag_family(lag)]

@@ -29,6 +29,8 @@ from gateway.session.destinations import KIND_NAMES
 
 if TYPE_CHECKING:
     from gateway.server.process.gateway import Gateway
+    from gateway.server.process.loop_lag import LoopLag
+    from gateway.server.tls_contexts import TlsContext
 
 _PREFIX: Final = "stomp_gateway_"
 _HOST: Final = "virtual_host"
@@ -114,7 +116,7 @@ class GatewayCollector(Collector):
         yield from self._clients()
         yield from self._links()
         yield from self._upstreams()
-        yield from self._certificates()
+        yield from certificate_families(self._gateway.tls_contexts)
         yield from reload_families(self._gateway.reloads)
         yield from self._rest()
 
@@ -192,26 +194,10 @@ class GatewayCollector(Collector):
         links: Counts = {names: state.links for names, state in states.items()}
         yield gauge_family("upstream_links", "Open AMQP connections to the broker.", labels, links)
 
-    def _certificates(self) -> Iterator[Metric]:
-        expiries: dict[Labels, float] = {}
-        stale: dict[Labels, float] = {}
-        for context in self._gateway.tls_contexts:
-            file = (str(context.file),)
-            if context.expires_at is not None:
-                expiries[file] = context.expires_at
-            if context.file is not None:
-                # Several listeners may have the same file.
-                stale[file] = max(stale.get(file, 0), context.is_stale)
-        text = "When the first certificate of a file expires, in seconds since 1970."
-        yield gauge_family("certificate_expiry_timestamp_seconds", text, ("file",), expiries)
-        text = "Whether the file, its key or its authorities have changed and cannot be used, so that the old ones are."
-        yield gauge_family("certificate_stale", text, ("file",), stale)
-
     def _rest(self) -> Iterator[Metric]:
         gateway = self._gateway
         yield gauge_family("ready", "Whether /readyz says so.", (), {(): int(self.readiness.is_ready)})
-        text = "How late the event loop was at the most, in the last 15 seconds."
-        yield gauge_family("event_loop_lag_seconds", text, (), {(): gateway.lag.seconds})
+        yield lag_family(gateway.lag)
         yield gauge_family("tasks", "Tasks of the event loop.", (), {(): len(asyncio.all_tasks())})
         yield counter_family("journal_lines", "Lines of the traffic journal.", (), {(): gateway.journal.lines})
         text = "Events that are missing in the journal, because the disk did not take them."
@@ -222,6 +208,29 @@ class GatewayCollector(Collector):
         yield counter_family("logins_failed", text, (), {(): gateway.limits.failed_logins.total})
         text = "Log lines that clients caused and that are missing, because there were too many."
         yield counter_family("log_lines_left_out", text, (), {(): gateway.log_limits.left_out})
+
+
+def certificate_families(contexts: Iterable[TlsContext]) -> Iterator[Metric]:
+    """When certificates expire, and whether their files can be used."""
+    expiries: dict[Labels, float] = {}
+    stale: dict[Labels, float] = {}
+    for context in contexts:
+        file = (str(context.file),)
+        if context.expires_at is not None:
+            expiries[file] = context.expires_at
+        if context.file is not None:
+            # Several listeners may have the same file.
+            stale[file] = max(stale.get(file, 0), context.is_stale)
+    text = "When the first certificate of a file expires, in seconds since 1970."
+    yield gauge_family("certificate_expiry_timestamp_seconds", text, ("file",), expiries)
+    text = "Whether the file, its key or its authorities have changed and cannot be used, so that the old ones are."
+    yield gauge_family("certificate_stale", text, ("file",), stale)
+
+
+def lag_family(lag: LoopLag) -> Metric:
+    """How late an event loop is."""
+    text = "How late the event loop was at the most, in the last 15 seconds."
+    return gauge_family("event_loop_lag_seconds", text, (), {(): lag.seconds})
 
 
 def reload_families(reloads: ReloadStats) -> Iterator[Metric]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -18,10 +19,12 @@ from gateway.session.destinations import KIND_NAMES
 from gateway.session.traffic import OTHER, TrafficCounter
 
 if TYPE_CHECKING:
+    from gateway.config.model import GatewayConfig
     from gateway.config.virtual_host import VirtualHost
     from gateway.server.broker.link import Link
     from gateway.server.process.gateway import Gateway
     from gateway.server.process.readiness import BrokerState, Readiness
+    from gateway.server.stats import Stats, VirtualHostStats
     from gateway.session.destinations import DestinationKind
 
 # Destinations that are listed by name.
@@ -45,7 +48,7 @@ async def overview(gateway: Gateway, readiness: Readiness) -> dict[str, Any]:
         "ready": readiness.is_ready,
         "reasons": list(readiness.reasons),
         "virtual_hosts_down": readiness.down,
-        "totals": _summed(gateway, snapshot, errors.total()),
+        "totals": totals_of(snapshot.totals.values(), stats.hosts, errors.total()),
         "sessions": snapshot.sessions.total() - snapshot.sessions[NOT_LOGGED_IN],
         "connections": snapshot.states.total(),
         "subscriptions": snapshot.subscriptions.total(),
@@ -59,9 +62,8 @@ async def overview(gateway: Gateway, readiness: Readiness) -> dict[str, Any]:
     }
 
 
-def _summed(gateway: Gateway, snapshot: StatsSnapshot, errors: int) -> dict[str, int]:
-    totals = snapshot.totals.values()
-    hosts = gateway.stats.hosts
+def totals_of(totals: Collection[Stats], hosts: Mapping[str, VirtualHostStats], errors: int) -> dict[str, int]:
+    """What a gateway has counted, over all virtual hosts."""
     traffic = TrafficCounter()
     for each in totals:
         traffic.add(each.traffic)
@@ -86,33 +88,44 @@ def _summed(gateway: Gateway, snapshot: StatsSnapshot, errors: int) -> dict[str,
 
 
 @dataclass(slots=True)
-class _Host:
-    """A virtual host, with its brokers, its present links and the errors so far."""
+class _ConfiguredHost:
+    """A virtual host, with its brokers."""
 
     settings: VirtualHost
     brokers: tuple[BrokerState, ...]
     aliases: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Host(_ConfiguredHost):
+    """A virtual host, with its brokers, its present links and the errors so far."""
+
     snapshot: StatsSnapshot
     links: int
     errors: dict[str, int]
 
 
+_CONFIGURED: Final[Mapping[str, Callable[[_ConfiguredHost], Any]]] = {
+    "name": lambda host: host.settings.name,
+    "aliases": lambda host: list(host.aliases),
+    "upstream": lambda host: [str(url) for url in host.settings.upstream.urls],
+    "up": lambda host: any(state.is_up for state in host.brokers),
+    "brokers": lambda host: [
+        {
+            "broker": broker_name(state.broker),
+            "up": state.is_up,
+            "reason": state.reason or None,
+            "links": state.links,
+        }
+        for state in host.brokers
+    ],
+    "amqp_vhost": lambda host: host.settings.amqp_vhost,
+    "limits": lambda host: host.settings.limits.model_dump(mode="json"),
+}
+
 VIRTUAL_HOSTS: Final[Listing[_Host]] = Listing(
     {
-        "name": lambda host: host.settings.name,
-        "aliases": lambda host: list(host.aliases),
-        "upstream": lambda host: [str(url) for url in host.settings.upstream.urls],
-        "up": lambda host: any(state.is_up for state in host.brokers),
-        "brokers": lambda host: [
-            {
-                "broker": broker_name(state.broker),
-                "up": state.is_up,
-                "reason": state.reason or None,
-                "links": state.links,
-            }
-            for state in host.brokers
-        ],
-        "amqp_vhost": lambda host: host.settings.amqp_vhost,
+        **_CONFIGURED,
         "sessions": lambda host: host.snapshot.sessions[host.settings.name],
         "subscriptions": lambda host: sum(
             count for (label, _), count in host.snapshot.subscriptions.items() if label == host.settings.name
@@ -122,7 +135,6 @@ VIRTUAL_HOSTS: Final[Listing[_Host]] = Listing(
         "delivered": lambda host: host.snapshot.totals[host.settings.name].traffic.delivered,
         "errors": lambda host: host.errors,
         "holds": lambda host: host.snapshot.holds_by_reason(host.settings.name),
-        "limits": lambda host: host.settings.limits.model_dump(mode="json"),
     },
     {"q": contains(lambda host: host.settings.name, lambda host: " ".join(host.aliases))},
     "name",
@@ -137,6 +149,17 @@ VIRTUAL_HOST_ROWS: Final[Listing[dict[str, Any]]] = Listing(
     unsorted=VIRTUAL_HOSTS.unsorted,
 )
 """The same for virtual hosts that are rendered."""
+
+
+def configured_virtual_hosts(config: GatewayConfig, readiness: Readiness) -> list[dict[str, Any]]:
+    """Every configured virtual host, rendered, without what a gateway counts."""
+    hosts = (
+        _ConfiguredHost(
+            settings, readiness.virtual_hosts.get(settings.name, ()), config.virtual_hosts[settings.name].aliases
+        )
+        for settings in config.resolved_virtual_hosts()
+    )
+    return [{name: value_of(host) for name, value_of in _CONFIGURED.items()} for host in hosts]
 
 
 async def virtual_hosts(gateway: Gateway, readiness: Readiness) -> list[_Host]:

@@ -4,33 +4,53 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+import structlog
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
+from gateway import __version__
 from gateway.admin.gateway_view import WorkerReport
 from gateway.admin.listing import moment
 from gateway.admin.merged_metrics import Families, growing, merged_families, own_families, supervisor_process
 from gateway.admin.metrics import encoded
-from gateway.admin.overview import DESTINATIONS, LINKS, VIRTUAL_HOST_ROWS, DestinationRow
+from gateway.admin.overview import (
+    DESTINATIONS,
+    LINKS,
+    VIRTUAL_HOST_ROWS,
+    DestinationRow,
+    configured_virtual_hosts,
+    totals_of,
+)
 from gateway.admin.sessions import SESSIONS
 from gateway.journal.histogram import percentile
+from gateway.server.periodic_timer import PeriodicTimer
+from gateway.server.process.loop_lag import LoopLag
 from gateway.server.process.readiness import BrokerState, Readiness
+from gateway.server.process.worker_channel import WorkerError, WorkerGoneError
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-    from gateway.admin.listing import Query
+    from gateway.admin.listing import Listing, Query
     from gateway.server.process.reload import Reload
     from gateway.server.process.supervisor import Supervisor
+    from gateway.server.process.worker_process import WorkerProcess
 
-# Seconds: how often workers are asked for their counters when nobody else asks; how long one may take to answer; and
-# how long monitoring waits for one, which may hang.
+log = structlog.get_logger("gateway.admin")
+
+# Seconds: how often workers are asked for their counters when nobody else asks; how long one may take to do something;
+# how long whoever looks waits for one, which may hang: longer than a probe of a broker takes; and how long one that did
+# not answer is not asked again.
 _INTERVAL: Final = 5.0
 _WITHIN: Final = 10.0
-_SOON: Final = 2.0
+_SOON: Final = 3.0
+_PASSED_OVER: Final = 5.0
+
+# As in `Gateway`.
+_LAG_INTERVAL: Final = 1.0
 
 # Of an overview, and of a virtual host: what only grows, and what is of this moment.
 _GROWING: Final = ("totals", "errors")
@@ -50,33 +70,92 @@ class WorkersView:
         self._reports: dict[int, WorkerReport] = {}
         self._past = _Past()
         self._lock = asyncio.Lock()
+        # The next time that workers are asked for their reports, while the last one is under way.
+        self._next: asyncio.Task[list[WorkerReport]] | None = None
+        # Until when those that did not answer are passed over, by the id of the process.
+        self._silent: dict[int, float] = {}
+        loop = asyncio.get_running_loop()
+        self._lag = LoopLag(_LAG_INTERVAL)
+        self._lag.start(loop.time())
+        self._ticking = PeriodicTimer(_LAG_INTERVAL, lambda: self._lag.tick(loop.time()))
         self._asking = asyncio.create_task(self._ask_regularly(), name="reports of workers")
 
     async def _ask_regularly(self) -> None:
         """Until the process ends, so that little is lost with a worker."""
         while not self._supervisor.is_stopping:
             await asyncio.sleep(_INTERVAL)
-            _ = await self._present()
+            try:
+                _ = await self._present()
+            except Exception as error:
+                log.error("internal error", exc_info=error)
 
     async def _present(self) -> list[WorkerReport]:
+        """What the workers say now. Those that come while workers are asked share the next time."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._renewed(), name="reports of workers")
+        return await asyncio.shield(self._next)
+
+    async def _renewed(self) -> list[WorkerReport]:
         """What the workers say now. What those said that are gone is in ``_past`` from now on."""
         # One after the other, so that no older report follows a newer one.
         async with self._lock:
-            self._reports |= await self._asked("report", within=_SOON)
+            self._next = None
+            self._reports |= await self._shown("report")
             alive = {worker.pid for worker in self._supervisor.running}
+            self._silent = {pid: until for pid, until in self._silent.items() if pid in alive}
             for pid in [pid for pid in self._reports if pid not in alive]:
                 self._past.add(self._reports.pop(pid))
             # One that did not answer in time still counts.
             return list(self._reports.values())
 
-    async def _asked(self, name: str, *arguments: object, within: float = _WITHIN) -> dict[int, Any]:
-        """The answers of those that give one, by the id of the process."""
-        workers = {worker.pid: worker for worker in self._supervisor.running if worker.pid is not None}
-        calls = (worker.call(name, *arguments, within=within) for worker in workers.values())
-        answers = await asyncio.gather(*calls, return_exceptions=True)
-        return {
-            pid: answer for pid, answer in zip(workers, answers, strict=True) if not isinstance(answer, BaseException)
-        }
+    async def _shown(
+        self, name: str, *arguments: object, enough: Callable[[Collection[Any]], bool] = lambda _: False
+    ) -> dict[int, Any]:
+        """The answers to whoever looks, by the id of the process; no others when those that came are ``enough``.
+
+        Workers that did not answer a moment ago are passed over, unless none is left.
+        """
+        now, workers = asyncio.get_running_loop().time(), self._workers()
+        answering = {pid: worker for pid, worker in workers.items() if self._silent.get(pid, now) <= now}
+        return await self._asked(answering or workers, enough, _SOON, name, *arguments)
+
+    async def _done(
+        self, name: str, *arguments: object, enough: Callable[[Collection[Any]], bool] = lambda _: False
+    ) -> dict[int, Any]:
+        """The same for calls that change something, which all workers get."""
+        return await self._asked(self._workers(), enough, _WITHIN, name, *arguments)
+
+    def _workers(self) -> dict[int, WorkerProcess]:
+        return {worker.pid: worker for worker in self._supervisor.running if worker.pid is not None}
+
+    async def _asked(
+        self,
+        workers: Mapping[int, WorkerProcess],
+        enough: Callable[[Collection[Any]], bool],
+        within: float,
+        name: str,
+        *arguments: object,
+    ) -> dict[int, Any]:
+        answers: dict[int, Any] = {}
+
+        async def ask(pid: int, worker: WorkerProcess) -> None:
+            try:
+                answers[pid] = await worker.call(name, *arguments, within=within)
+            except WorkerGoneError:
+                self._silent[pid] = asyncio.get_running_loop().time() + _PASSED_OVER
+            except WorkerError:
+                pass  # it is starting
+
+        for asked in asyncio.as_completed([ask(pid, worker) for pid, worker in workers.items()]):
+            await asked
+            if enough(answers.values()):
+                break
+        return answers.copy()
+
+    def _not_found(self, answers: Mapping[int, Any]) -> None:
+        """No worker that answered has a session. Raises `WorkerGoneError` if there are others."""
+        if self._workers().keys() - answers.keys():
+            raise WorkerGoneError("A worker does not answer, which may have this session. Try again.")
 
     @property
     def reload(self) -> Callable[[str], Awaitable[Reload]] | None:
@@ -84,8 +163,13 @@ class WorkersView:
         return self._supervisor.reload
 
     async def readiness(self) -> Readiness:
-        """See `View`."""
-        return self._joined((await self._asked("readiness", within=_SOON)).values())
+        """See `View`. The first workers that reach everything are enough."""
+
+        def enough(answers: Collection[Readiness]) -> bool:
+            joined = self._joined(answers)
+            return joined.is_ready and not joined.down
+
+        return self._joined((await self._shown("readiness", enough=enough)).values())
 
     def _joined(self, answers: Iterable[Readiness]) -> Readiness:
         """Ready if any worker is: it serves."""
@@ -98,7 +182,12 @@ class WorkersView:
         if self._supervisor.is_stopping:
             return Readiness(("draining",), hosts)
         if not every:
-            return Readiness(("no worker is running",), hosts)
+            reason = "no worker is running"
+            hosts = {
+                host.name: tuple(BrokerState(url, reason, 0) for url in host.upstream.urls)
+                for host in self._supervisor.config.resolved_virtual_hosts()
+            }
+            return Readiness((reason,), hosts)
         reasons = min((each.reasons for each in every), key=len)
         return Readiness(reasons, hosts)
 
@@ -110,9 +199,8 @@ class WorkersView:
         numbers = {worker.pid: worker.number for worker in self._supervisor.running}
         by_number = [(numbers[pid], each.families) for pid, each in self._reports.items() if pid in numbers]
         own = own_families(self._supervisor, readiness, by_number)
-        merged = {
-            family.name: family for family in merged_families([*parts, self._past.families, supervisor_process()])
-        }
+        here = supervisor_process(self._supervisor.tls_contexts, self._lag)
+        merged = {family.name: family for family in merged_families([*parts, self._past.families, here])}
         registry = CollectorRegistry()
         registry.register(_Fixed(list((merged | own).values())))
         return encoded(registry, accept)
@@ -133,7 +221,7 @@ class WorkersView:
             key: dict(_sum([*(view[key] for view in views), self._past.growing[key]])) for key in _GROWING
         }
         return {
-            **(views[0] if views else {}),
+            "version": __version__,
             "node": supervisor.node,
             "started_at": moment(supervisor.started_at),
             "uptime_seconds": round(supervisor.uptime / 1e6, 3),
@@ -149,20 +237,36 @@ class WorkersView:
 
     async def sessions(self, query: Query) -> dict[str, Any]:
         """See `View`."""
-        return SESSIONS.joined((await self._asked("sessions", query.whole)).values(), query)
+        return await self._page(SESSIONS, "sessions", query)
+
+    async def _page(self, listing: Listing[Any], name: str, query: Query) -> dict[str, Any]:
+        if query.page > 1:
+            # Workers render all rows up to this page, and shall not do so if it is behind the end.
+            counts = listing.joined((await self._shown(name, query.count)).values(), query)
+            if counts["total"] <= (query.page - 1) * query.page_size:
+                return counts
+        return listing.joined((await self._shown(name, query.whole)).values(), query)
 
     async def session(self, identity: str) -> dict[str, Any] | None:
         """See `View`."""
-        return next((found for found in (await self._asked("session", identity)).values() if found is not None), None)
+        answers = await self._shown("session", identity, enough=any)
+        found: dict[str, Any] | None = next(filter(None, answers.values()), None)
+        if found is None:
+            self._not_found(answers)
+        return found
 
     async def close_session(self, identity: str, reason: str, operator: str, user: str | None) -> bool:
         """See `View`."""
-        return any((await self._asked("close_session", identity, reason, operator, user)).values())
+        answers = await self._done("close_session", identity, reason, operator, user, enough=any)
+        if not any(answers.values()):
+            self._not_found(answers)
+            return False
+        return True
 
     async def destinations(self, query: Query) -> dict[str, Any]:
         """See `View`."""
         rows: dict[tuple[str, str, str], DestinationRow] = {}
-        for answer in (await self._asked("destination_rows")).values():
+        for answer in (await self._shown("destination_rows")).values():
             for each in answer:
                 row = rows.setdefault((each.virtual_host, each.destination, each.kind), each)
                 if row is not each:
@@ -172,12 +276,12 @@ class WorkersView:
 
     async def links(self, query: Query) -> dict[str, Any]:
         """See `View`."""
-        return LINKS.joined((await self._asked("links", query.whole)).values(), query)
+        return await self._page(LINKS, "links", query)
 
     async def fail_back(self, virtual_host: str | None) -> list[dict[str, Any]]:
         """See `View`."""
         items: dict[str, dict[str, Any]] = {}
-        for answer in (await self._asked("fail_back", virtual_host)).values():
+        for answer in (await self._done("fail_back", virtual_host)).values():
             for each in answer:
                 item = items.setdefault(each["virtual_host"], each)
                 if item is not each:
@@ -189,21 +293,13 @@ class WorkersView:
         """See `View`."""
         present = await self._present()
         readiness = self._joined(each.readiness for each in present)
-        names = [row["name"] for row in (present[0].virtual_hosts if present else ())]
         rows = []
-        for name in names:
-            same = [row for each in present for row in each.virtual_hosts if row["name"] == name]
-            past = self._past.hosts.get(name, {})
-            states = readiness.virtual_hosts.get(name, ())
-            brokers = [
-                {**shown, "up": state.is_up, "reason": state.reason or None, "links": state.links}
-                for shown, state in zip(same[0]["brokers"], states, strict=False)
-            ]
+        for configured in configured_virtual_hosts(self._supervisor.config, readiness):
+            same = [row for each in present for row in each.virtual_hosts if row["name"] == configured["name"]]
+            past = self._past.hosts.get(configured["name"], {})
             rows.append(
                 {
-                    **same[0],
-                    "up": any(state.is_up for state in states),
-                    "brokers": brokers,
+                    **configured,
                     **{key: sum(row[key] for row in same) for key in _PRESENT_OF_HOST},
                     **{key: sum(row[key] for row in same) + past.get(key, 0) for key in _GROWING_OF_HOST},
                     "errors": dict(_sum([*(row["errors"] for row in same), past.get("errors", {})])),
@@ -218,7 +314,7 @@ class _Past:
 
     def __init__(self) -> None:
         self.families: Families = []
-        self.growing: dict[str, Counter[str]] = {key: Counter() for key in _GROWING}
+        self.growing: dict[str, Counter[str]] = {"totals": Counter(totals_of((), {}, 0)), "errors": Counter()}
         self.hosts: dict[str, dict[str, Any]] = {}
 
     def add(self, report: WorkerReport) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
 from pathlib import Path
@@ -28,6 +27,7 @@ from gateway.server.periodic_timer import PeriodicTimer
 from gateway.server.process.drain import drain_clients
 from gateway.server.process.listeners import ListenerChanges, Listeners
 from gateway.server.process.logs import configure_logs
+from gateway.server.process.loop_lag import LoopLag
 from gateway.server.process.memory_trim import MemoryTrim, find_trim
 from gateway.server.process.readiness import Readiness, ReadinessProbe
 from gateway.server.process.reload import Reload
@@ -42,30 +42,6 @@ _CHECK_INTERVAL: Final = 1.0
 _JOURNAL_INTERVAL: Final = 0.25
 _DRAIN_INTERVAL: Final = 0.05
 _CHECKS_PER_MINUTE: Final = 60
-
-
-class _LoopLag:
-    """How late the event loop is. ``tick`` should be called every ``interval`` seconds."""
-
-    def __init__(self, interval: float) -> None:
-        self.ticks = 0
-        self._interval = interval
-        self._last = 0.0
-        # The last few are kept, so that a monitor that asks seldom still sees the worst.
-        self._delays: deque[float] = deque(maxlen=15)
-
-    def start(self, now: float) -> None:
-        self._last = now
-
-    def tick(self, now: float) -> None:
-        self.ticks += 1
-        self._delays.append(max(0.0, now - self._last - self._interval))
-        self._last = now
-
-    @property
-    def seconds(self) -> float:
-        """The largest of the last delays."""
-        return max(self._delays, default=0.0)
 
 
 class Gateway:
@@ -88,7 +64,7 @@ class Gateway:
         self.started_at = self.journal.clock.time
         self.stats = GatewayStats(config.virtual_hosts)
         self.reloads = ReloadStats(self.started_at)
-        self.lag = _LoopLag(_CHECK_INTERVAL)
+        self.lag = LoopLag(_CHECK_INTERVAL)
         self.node = node_name(config.defaults.journal.node)
         self.tls_contexts = TlsContexts()
         self._upstream_contexts: list[TlsContext] = []
