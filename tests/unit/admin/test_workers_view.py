@@ -59,7 +59,10 @@ class _Worker:
                 await self.hangs.wait()
         except TimeoutError:
             raise WorkerGoneError("the worker does not answer") from None
-        return self.answers.get(name)
+        answer = self.answers.get(name)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
 
 @asynccontextmanager
@@ -143,8 +146,8 @@ async def test_while_no_worker_runs_everything_is_there_and_down() -> None:
         overview = await view.overview()
         assert overview["reasons"] == ["no worker is running"]
         assert overview["virtual_hosts_down"] == ["/"]
-        sample = TopSample(0.0, overview=overview, sessions={}, is_complete=True)
-        assert screen_lines(sample, sample, 10, 100)
+        before, now = (TopSample(seconds, overview, sessions={}, is_complete=True) for seconds in (0.0, 1.0))
+        assert screen_lines(before, now, 10, 100)
         (host,) = (await view.virtual_hosts(Query({}, "name", descending=False, page=1, page_size=10)))["items"]
         assert (host["name"], host["up"], host["published"], host["sessions"]) == ("/", False, 0, 0)
         (broker,) = host["brokers"]
@@ -153,7 +156,7 @@ async def test_while_no_worker_runs_everything_is_there_and_down() -> None:
 
 async def test_counters_are_kept_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers_view, "_INTERVAL", 0)
-    async with _view(worker := _Worker(1, report=None)):
+    async with _view(worker := _Worker(1, report=ValueError())):
         for _ in range(3):
             await worker.asked.get()
 
