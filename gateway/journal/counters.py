@@ -23,25 +23,32 @@ from gateway.session.subscription import Subscription
 class Latencies:
     """Counts of latencies by bucket.
 
-    Messages that are confirmed or acknowledged together were mostly sent or delivered together, so the bucket of the
-    last latency is remembered.
+    Messages that are confirmed or acknowledged together were mostly sent or delivered together, so those with the same
+    latency as the last one are counted first, and go into their bucket together.
     """
 
-    __slots__ = ("_bucket", "_counts", "_latency")
+    __slots__ = ("_counts", "_latency", "_number")
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
-        self._latency = self._bucket = 0
+        self._latency = self._number = 0
 
     def add(self, latency: int, number: int = 1) -> None:
         """Count some messages of one latency. HOT."""
         if latency != self._latency:
+            self._enter()
             self._latency = latency
-            self._bucket = bucket_of(latency)
-        self._counts[self._bucket] = self._counts.get(self._bucket, 0) + number
+        self._number += number
+
+    def _enter(self) -> None:
+        if self._number:
+            bucket = bucket_of(self._latency)
+            self._counts[bucket] = self._counts.get(bucket, 0) + self._number
+            self._number = 0
 
     def take(self) -> dict[int, int]:
         """The counts by bucket since the last call."""
+        self._enter()
         counts, self._counts = self._counts, {}
         return counts
 

@@ -3,7 +3,7 @@
 from gateway.parity.amqp_broker import AmqpBroker, BrokerMessage, BrokerRefusalError
 from gateway.parity.play_state import Identity, MismatchError
 from gateway.parity.player import play
-from gateway.parity.steps import ORACLE, Side
+from gateway.parity.steps import ORACLE, Release, Side
 from gateway.parity.stomp_peer import Closed, FrameReader, HeartBeat, Received, ServerFrame, SilenceError, SocketPeer
 from gateway.parity.transcript import Setup, Transcript, read_transcript
 
@@ -18,6 +18,7 @@ __all__ = [
     "Identity",
     "MismatchError",
     "Received",
+    "Release",
     "ServerFrame",
     "Setup",
     "Side",

@@ -26,6 +26,9 @@ def escape(value: bytes) -> bytes:
     STOMP 1.2, "Value Encoding". RabbitMQ's adapter decodes and encodes these in every version, and in CONNECT and
     CONNECTED too. Clients that moved between versions rely on it.
     """
+    if value.isalnum():
+        # As most receipts and ids are; for bytes it means ASCII.
+        return value
     return value.replace(b"\\", b"\\\\").replace(b":", b"\\c").replace(b"\n", b"\\n").replace(b"\r", b"\\r")
 
 

@@ -77,7 +77,7 @@ class Broker:
         return self._with_channel(inspect)
 
     def require_depth(self, queue: str, expected: int, *, patience: float = 10.0) -> None:
-        """Wait until `queue` has no consumer any more, then require `expected` ready messages.
+        """Require that `queue` has no consumer any more and `expected` ready messages, after some seconds at most.
 
         Without consumers, messages that were delivered and never settled count as ready again.
 
@@ -86,7 +86,7 @@ class Broker:
         """
         deadline = time.monotonic() + patience
         ready, consumers = self.depth(queue)
-        while consumers and time.monotonic() < deadline:
+        while (consumers or ready != expected) and time.monotonic() < deadline:
             ready, consumers = self.depth(queue)
         if consumers:
             raise RowError(f"the queue still has {consumers} consumers {patience:.0f} s after the session's end")

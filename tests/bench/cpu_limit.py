@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _ROOT = Path("/sys/fs/cgroup")
-_PERIOD = 10_000
-"""Microseconds. Short, so that work is spread evenly over the time."""
+_PERIOD = 25_000
+"""Microseconds. Short, so that work is spread evenly over the time; less than a millisecond of them is not granted."""
 
 
 class NoLimitError(Exception):

@@ -23,6 +23,7 @@ from tests.bench.report import (
     Circumstances,
     Outcome,
     cpu_lines,
+    cpu_per_operation,
     foreign_load,
     ratio_lines,
     read_json,
@@ -34,6 +35,9 @@ from tests.support.long_run import NOT_STARTED, SUCCESS
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md")
 _PLACE = re.compile(r"(<!-- bench: ([a-z ]+) -->\n).*?(<!-- end of bench -->)", re.DOTALL)
+_ON_PAPER = ("send", "send_confirmed", "receive", "receive_ack", "e2e", "fanout", "many")
+_SPREAD = 0.86
+"""What is of use of many workers, because the busiest one has more than its share of the connections."""
 _DATE = 10
 """Characters of the date in a time."""
 
@@ -131,6 +135,22 @@ def worse_sentence(measured: Measured) -> str:
     )
 
 
+def paper_table(measured: Measured) -> str:
+    """What 8 and 32 cores would do, computed from the CPU time per message of broker and gateway."""
+    cores = (8, 32)
+    head = ["row", "broker, us", "gateway, us"]
+    head += [f"both on {count} cores: rate, workers" for count in cores]
+    head += [f"gateway alone on {count}: rate, cores of the broker" for count in cores]
+    lines = [head]
+    for outcome in measured.outcomes:
+        cpu = cpu_per_operation(outcome.samples.get(GATEWAY, ()))
+        if outcome.row.name in _ON_PAPER and (b := cpu["broker"]) and (g := cpu["gateway"]):
+            shared = [f"{count / (b + g) * 1e3:,.0f}k, {count * g / (b + g):.1f}" for count in cores]
+            alone = [f"{_SPREAD * n / g * 1e3:,.0f}k, {_SPREAD * n * b / g:.0f}" for n in cores]
+            lines.append([outcome.row.name, f"{b:.1f}", f"{g:.1f}", *shared, *alone])
+    return markdown(lines, left=1)
+
+
 def growth_table(growth: Growth) -> str:
     """CPU time per message against what grows."""
     tables = [markdown(lines, left=1) for lines in growth_lines(growth)]
@@ -163,6 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "short": (options.bench, short_table),
         "cpu": (options.bench, cpu_table),
         "figures": (options.bench, figures_table),
+        "paper": (options.bench, paper_table),
         "newest cpu": (options.newest, cpu_table),
         "newest figures": (options.newest, figures_table),
     }

@@ -298,12 +298,14 @@ def cpu_lines(outcomes: Sequence[Outcome]) -> list[list[str]]:
 
 def _cpu_with_spread(samples: Sequence[Sample], parts: Sequence[str]) -> str:
     rounds = _cpu_rounds(samples, parts)
-    return f"{statistics.median(rounds):,.1f} +-{_spread(rounds) or 0:.0%}" if rounds else "-"
+    if not rounds:
+        return "-"
+    return f"{statistics.median(rounds):,.1f}" + ("" if (spread := _spread(rounds)) is None else f" +-{spread:.0%}")
 
 
 def _spread(rounds: Sequence[float]) -> float | None:
-    """Half the distance between the lowest and the highest, as a share of the median."""
-    return (max(rounds) - min(rounds)) / 2 / middle if rounds and (middle := statistics.median(rounds)) else None
+    """Half the distance between the lowest and the highest, as a share of the median; None for a single round."""
+    return (max(rounds) - min(rounds)) / 2 / middle if rounds[1:] and (middle := statistics.median(rounds)) else None
 
 
 def _two_digits(ratio: float | None) -> str:

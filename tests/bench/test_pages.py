@@ -92,6 +92,12 @@ def test_only_the_places_of_tables_that_there_are_change() -> None:
     assert fill(filled, {"cpu": "new"}) == filled
 
 
+def test_more_cores_are_computed_from_the_cpu_time_of_broker_and_gateway(tmp_path: Path) -> None:
+    table = pages.paper_table(Measured.read([_written(tmp_path / "bench.json", [_outcome("send", 100, 130)])]))
+
+    assert "| `send` | 50.0 | 25.0 | 107k, 2.7 | 427k, 10.7 | 275k, 14 | 1,101k, 55 |" in table
+
+
 def test_growth_is_a_table_for_each_curve() -> None:
     point = Point(1_000, {PLUGIN: [40, 50, 60], BEHIND: [20, 21, 22], GATEWAY: [3, 4, 5]})
 

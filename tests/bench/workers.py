@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import psutil
 
@@ -21,7 +22,7 @@ from deploy.local.ports import LOOPBACK, free_ports
 from tests.bench import processes
 from tests.bench.cpu_limit import NoLimitError, limited
 from tests.bench.environment import GATEWAY, TLS, Environment, Side, raise_descriptor_limit
-from tests.bench.startup import StartOptions, start_gateway, started_environment
+from tests.bench.startup import VAR, StartError, StartOptions, start_gateway, started_environment
 from tests.bench.wire import Account, RowError, Wire, pump
 from tests.support.long_run import SUCCESS, status_of
 
@@ -95,10 +96,10 @@ def _measure(options: argparse.Namespace) -> int:
         gangs = {count: _started(stack, environment, count) for count in options.workers}
         found = {count: Figures() for count in options.workers}
         for count, gang in gangs.items():
+            _ = _run(environment, gang, options.messages // 10)
             found[count].memory = [processes.memory_bytes(pid) for pid in gang.pids]
             others = {gang.root} - set(gang.pids)
             found[count].supervisor_memory = sum(processes.memory_bytes(pid) for pid in others)
-            _ = _run(environment, gang, options.messages // 10)
         complaint = ""
         for number in range(options.rounds):
             for count in options.workers if number % 2 == 0 else options.workers[::-1]:
@@ -106,7 +107,7 @@ def _measure(options: argparse.Namespace) -> int:
                 found[count].free.append(run)
                 try:
                     with _all_limited(gangs[count], options.cores):
-                        bounded = _run(environment, gangs[count], round(options.messages * options.cores))
+                        bounded = _run(environment, gangs[count], round(2 * options.messages * options.cores))
                     found[count].bounded.append(bounded)
                 except NoLimitError as error:
                     complaint = str(error)
@@ -132,7 +133,7 @@ def _started(stack: ExitStack, environment: Environment, workers: int) -> Gang:
     keys = {"workers": workers, "admin": {"address": None}}
     listeners = [{"tcp": f"{LOOPBACK}:{port}", "tls": tls}]
     child = start_gateway(stack, url, plain, {"level": "off"}, f"workers-{workers}", listeners, keys)
-    pids = _workers(child.pid, workers)
+    pids = _workers(child.pid, workers, VAR / f"workers-{workers}.log")
     _port, wire = side.others[TLS]
     account: Account = replace(side.account, host=LOOPBACK, port=port)
     return Gang(replace(side, account=account, wire=wire, pids=tuple({child.pid, *pids})), child.pid, pids)
@@ -144,14 +145,16 @@ def _listener_of(environment: Environment) -> dict[str, str]:
     return {"cert_file": str(certificate), "key_file": str(key)}
 
 
-def _workers(root: int, workers: int) -> tuple[int, ...]:
+def _workers(root: int, workers: int, log: Path) -> tuple[int, ...]:
     """The processes that serve clients, once all of them do."""
     if workers == 1:
         return (root,)
     deadline = time.monotonic() + _STARTS_WITHIN
-    while len(found := psutil.Process(root).children()) < workers and time.monotonic() < deadline:
+    while "workers started" not in log.read_text():
+        if time.monotonic() > deadline:
+            raise StartError(f"The workers did not start; see {log}")
         time.sleep(0.05)
-    return tuple(sorted(child.pid for child in found))
+    return tuple(sorted(child.pid for child in psutil.Process(root).children()))
 
 
 def _run(environment: Environment, gang: Gang, messages: int) -> Run:
@@ -216,7 +219,7 @@ def _table(found: dict[int, Figures], cores: float, complaint: str) -> Iterator[
         each = statistics.mean(figures.memory) / mib
         yield f"| {count} | {each:.0f} | {figures.supervisor_memory / mib:.0f} | {total / mib:.0f} |"
     yield ""
-    yield "Memory without clients: the proportional set size, in which what processes share counts once."
+    yield "Memory after some thousand messages, without clients: the proportional set size; what is shared counts once."
 
 
 def _middle(runs: Sequence[Run], figure: Callable[[Run], float]) -> float:
@@ -236,7 +239,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=3, help="how often each is measured; 3 without")
     parser.add_argument("--messages", type=int, default=160_000, help="in each measurement; 160000 without")
     parser.add_argument(
-        "--cores", type=float, default=0.15, help="the part of a core that each worker may have; 0.15 without"
+        "--cores", type=float, default=0.05, help="the part of a core that each worker may have; 0.05 without"
     )
     return parser
 

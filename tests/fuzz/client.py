@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 from gateway.config.virtual_host import FindVirtualHost, VirtualHost
@@ -11,7 +12,6 @@ from gateway.session.connect import ClientFacts
 from gateway.session.context import READING, Hold, State
 from gateway.session.session import Session
 from gateway.stomp.decoder import Decoder, FrameLimits
-from gateway.stomp.frame import Frame
 from tests.fuzz.bridge import SteppedBridge
 from tests.fuzz.hearing import Hearing
 from tests.fuzz.violation import demand
@@ -25,20 +25,6 @@ _CACHED_HEADERS: Final = 128
 
 # A session ends so without an ERROR.
 _QUIET_ENDS: Final = (CloseReason.DISCONNECT, CloseReason.CLIENT_GONE, CloseReason.TLS_ON_PLAIN_PORT)
-
-
-class _WatchedDecoder(Decoder):
-    """A decoder that tells which receipts are asked for."""
-
-    def __init__(self, limits: FrameLimits, hearing: Hearing) -> None:
-        super().__init__(limits)
-        self._hearing = hearing
-
-    def next_frame(self) -> Frame | None:
-        frame = super().next_frame()
-        if frame is not None and frame.receipt is not None:
-            self._hearing.asked(frame.receipt)
-        return frame
 
 
 class Client:
@@ -66,7 +52,9 @@ class Client:
         self._limits = limits
         self._read_size = read
         self._hearing = Hearing(needs_connect=not implicit_connect)
-        self._decoder = _WatchedDecoder(limits, self._hearing)
+        self._decoder = Decoder(limits)
+        # Reads the same, to learn which receipts are asked for.
+        self._listener, self._listened = Decoder(limits), 0
         self.session = Session(b"session-%022d" % number, SERVER, resolve, limits)
         self.session.set_client(ClientFacts(implicit_connect=implicit_connect))
         self.bridge = SteppedBridge(self.session, broker)
@@ -95,6 +83,8 @@ class Client:
             busy = True
             data = bytes(self._sent[: self._read_size])
             del self._sent[: self._read_size]
+            with suppress(FrameError):
+                self._listener.feed(data)
             try:
                 self._decoder.feed(data)
             except FrameError as error:
@@ -115,6 +105,7 @@ class Client:
     def _advance(self, settles: bool) -> bool:
         session = self.session
         session.run(self._decoder)
+        self._listen()
         self.bridge.write()
         self._check_ledgers()
         busy = bool(session.output)
@@ -130,6 +121,14 @@ class Client:
             return True
         self._check()
         return busy
+
+    def _listen(self) -> None:
+        while self._listened < self.session.traffic.frames_received:
+            self._listened += 1
+            frame = self._listener.next_frame()
+            demand(frame is not None, "the session takes no frame that the client has not sent")
+            if frame is not None and frame.receipt is not None:
+                self._hearing.asked(frame.receipt)
 
     # The promises.
 

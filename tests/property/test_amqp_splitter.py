@@ -240,3 +240,14 @@ def test_a_close_frame_can_be_decoded_whatever_its_text(
     assert isinstance(method, close)
     assert (method.reply_code, method.class_id, method.method_id) == (404, 60, 40)
     assert method.reply_text == text.decode("utf-8", "surrogateescape").encode("utf-8", "replace").decode()
+
+
+def test_deliveries_of_one_size_that_differ_in_route_or_flag_are_told_apart() -> None:
+    kinds = [("a.b", False)] * 3 + [("a.c", False), ("a.b", True), ("a.b", False)] + [("a.b", True)] * 3
+    stream, expected = b"", []
+    for tag, (key, redelivered) in enumerate(kinds, 1):
+        method = frame.marshal(commands.Basic.Deliver("s1", tag, redelivered, "e", key), 1)
+        stream += b"".join([method, *content_frames(1, commands.Basic.Properties(), b"%05d" % tag, 0)])
+        route = short_string(b"e") + short_string(key.encode())
+        expected.append(("deliver", 1, tag, redelivered, route, b"\0\0", b"%05d" % tag))
+    assert Listener().listen([stream]).events == expected

@@ -49,6 +49,11 @@ def test_no_input_breaks_a_promise(target: str) -> None:
     assert outcome.runs == len(pool) + RUNS[target]
 
 
+def test_receipts_of_sends_that_are_read_together_are_no_finding() -> None:
+    sends = b"".join(b"SEND\ndestination:/queue/q\nreceipt:%d\n\nhello\0" % number for number in range(9))
+    TARGETS["session"](b"\0CONNECT\nlogin:guest\npasscode:guest\n\n\0" + sends)
+
+
 def test_a_finding_is_looked_for_in_every_target(monkeypatch: pytest.MonkeyPatch) -> None:
     """A target that catches everything would find nothing."""
     for target, place in PLACES.items():

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import cast
 
+import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 from pamqp import commands, header
@@ -253,3 +254,16 @@ def test_many_sends_at_once_mean_what_each_of_them_means(
         event(f"published: {bool(fast.session.traffic.sends)}")
         assert outcome == slow.outcome()
         assert fast.observer.calls == slow.observer.calls
+
+
+@pytest.mark.parametrize("max_frames", [1, 4])
+def test_a_turn_ends_within_a_run_of_sends(max_frames: int) -> None:
+    play = session("1.2")
+    play.data(b"SEND\ndestination:/topic/t\n\n1\0" * 2)
+    play.published()
+    before = play.session.traffic.frames_received
+    play.session.set_max_frames_per_turn(max_frames)
+    play.data(b"SEND\ndestination:/topic/t\n\n1\0" * 10)
+    assert play.session.reached_turn_limit
+    assert play.session.traffic.frames_received - before == max_frames
+    assert len(play.published()) == max_frames

@@ -9,7 +9,7 @@ import pytest
 
 from deploy.local.broker import PRIVATE, Broker, running
 from deploy.local.errors import LocalError
-from gateway.parity import AmqpBroker, BrokerRefusalError
+from gateway.parity import AmqpBroker, BrokerRefusalError, Release
 from tests.support.deadline import until
 
 
@@ -28,6 +28,13 @@ def private_broker(plugins: Sequence[str] = (), config: Sequence[str] = ()) -> I
             broker.kill()
     except LocalError as error:
         pytest.skip(f"needs a private node: {error}")
+
+
+def release_of(broker: Broker) -> Release:
+    """Which release a private node is; rabbitmqctl takes a second to tell."""
+    release = Release.parse(broker.ctl("eval", "rabbit_misc:version().").strip('"\n'))
+    assert release is not None
+    return release
 
 
 async def until_queue_gone(amqp: AmqpBroker, queue: str) -> None:

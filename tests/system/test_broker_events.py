@@ -11,7 +11,8 @@ import pytest
 import pytest_asyncio
 
 from deploy.local.broker import Broker
-from gateway.parity import AmqpBroker
+from gateway.parity import AmqpBroker, Release
+from tests.support.brokers import release_of
 from tests.support.deadline import within
 from tests.support.gateway import Address, GatewayProcess, configuration, gateway_process, upstream
 from tests.support.management import PASSCODE, Management
@@ -85,6 +86,8 @@ async def test_a_deleted_queue_ends_its_subscriptions_and_nothing_else(
 @pytest.fixture
 def impatient(laboratory: Broker) -> Iterator[None]:
     """A broker whose delivery acknowledgement timeout is half a second, checked often."""
+    if release_of(laboratory) >= Release(4, 3):
+        pytest.skip("RabbitMQ 4.3 has this timeout for quorum queues only, and ends no session by it")
     laboratory.ctl("eval", set_environment(consumer_timeout=500, channel_tick_interval=100))
     yield
     laboratory.ctl("eval", set_environment(consumer_timeout=1_800_000, channel_tick_interval=60_000))
@@ -199,7 +202,8 @@ async def test_the_sessions_of_a_deleted_user_end(
             async with StompClient.dialled(address) as again:
                 again.write("CONNECT", accept_version="1.2", login=user, passcode=PASSCODE)
                 refusal = error_text(await again.receive())
-                assert refusal == ("Bad CONNECT", f"Access refused for user '{user}'\n")
+                assert refusal.message == "Bad CONNECT"
+                assert refusal.body.rstrip("\n") == f"Access refused for user '{user}'"  # 4.3 leaves the line feed out
 
 
 async def test_the_sessions_of_a_deleted_virtual_host_end(

@@ -16,7 +16,8 @@ from cryptography.x509.oid import NameOID
 
 from deploy.local.broker import Broker
 from deploy.local.ports import free_ports
-from tests.support.brokers import private_broker
+from gateway.parity import Release
+from tests.support.brokers import private_broker, release_of
 from tests.support.certificates import SUBJECTS, Authority, Identity, Rdn, distinguished_name
 from tests.support.deadline import within
 from tests.support.gateway import Address, GatewayProcess, configuration, gateway_process, listening
@@ -49,6 +50,10 @@ BY_KIND = {
 MISSING = [("dns", 2), ("email", 1), ("ip", 0)]
 DEFAULT = "guest"
 
+
+# With a newer Erlang the plugin makes `{asn1_OPENTYPE,...}` of a value whose attribute Erlang does not know, and closes
+# the connection for an `other_name`. The gateway goes on reading them.
+MISREAD = frozenset(("CN=m+UID=u1,C=DE", r"1.2.3.4.5=own \C3\A9,2.5.4.46=q,2.5.4.9=road", BY_KIND["other_name", 0]))
 
 NAMES = [*SUBJECTS, *COMMON_NAMES, *BY_KIND.values()]
 
@@ -115,6 +120,8 @@ class Plugin:
 
     broker: Broker
     address: Address
+    misreads: frozenset[str]
+    """Logins that this release makes of certificates in a way that nobody wants."""
     _settings: dict[str, object] = field(default_factory=dict)
 
     def use(self, name: str, kind: str = "dns", index: int = 0) -> None:
@@ -145,7 +152,7 @@ def plugin(files: Files) -> Iterator[Plugin]:
     definitions.write_text(json.dumps({"users": users, "permissions": permissions}))
     with private_broker(["rabbitmq_stomp"], config) as broker:
         broker.ctl("import_definitions", str(definitions))
-        yield Plugin(broker, ("127.0.0.1", port))
+        yield Plugin(broker, ("127.0.0.1", port), MISREAD if release_of(broker) >= Release(4, 3) else frozenset())
 
 
 class Gateway:
@@ -188,9 +195,11 @@ async def answer(address: Address, context: ssl.SSLContext, **headers: str) -> F
 
 async def test_distinguished_names_are_the_plugins(plugin: Plugin, gateway: Gateway, files: Files) -> None:
     await asyncio.to_thread(plugin.use, "distinguished_name")
-    for parts in SUBJECTS.values():
+    for name, parts in SUBJECTS.items():
         context = files.client(parts)
         for address in (plugin.address, gateway.listener(BY_DISTINGUISHED_NAME)):
+            if address == plugin.address and name in plugin.misreads:
+                continue
             assert (await answer(address, context)).command == "CONNECTED"
     sessions = await gateway.sessions(len(SUBJECTS))
     assert [line["login"] for line in sessions] == list(SUBJECTS)
@@ -245,6 +254,8 @@ async def test_alternative_names_are_the_plugins(
     await asyncio.to_thread(plugin.use, "subject_alternative_name", kind, index)
     context = files.client([[(CN, "somebody")]], ALTERNATIVE_NAMES)
     for address in (plugin.address, gateway.listener(by_alternative_name(kind, index))):
+        if address == plugin.address and BY_KIND.get((kind, index)) in plugin.misreads:
+            continue
         assert (await answer(address, context)).command == "CONNECTED"
     assert await gateway.logins(1) == [BY_KIND.get((kind, index), DEFAULT)]
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from gateway.parity import AmqpBroker
+from gateway.parity import AmqpBroker, Release
 from tests.support.deadline import within
 from tests.support.gateway import Address
 from tests.support.stomp_client import StompClient
@@ -33,6 +33,8 @@ def name() -> str:
 @pytest_asyncio.fixture(params=list(SUBSCRIPTIONS))
 async def subscription(request: pytest.FixtureRequest, name: str, amqp: AmqpBroker) -> AsyncIterator[dict[str, str]]:
     """The headers of a durable SUBSCRIBE."""
+    if request.param == "exchange" and (amqp.release or Release(3)) >= Release(3, 11, 8):
+        pytest.skip("durable subscriptions of exchanges end with their connection at this plugin")
     destination, more = SUBSCRIPTIONS[request.param]
     headers = {"destination": destination.format(name), "id": IDS.get(request.param, f"id of {name}")}
     headers |= {key: value.format(name) for key, value in more.items()}

@@ -218,7 +218,7 @@ async def test_an_existing_queue_is_used_as_it_is(broker_url: str, amqp: AmqpBro
             async with client_of(gateway) as client:
                 client.write("SUBSCRIBE", id="1", destination=f"/queue/{queue}", x_message_ttl="60000")
                 await client.expect("MESSAGE", b"one")
-                await client.ask("SUBSCRIBE", id="2", destination="/topic/taken", x_queue_name=queue)
+                await client.ask("SUBSCRIBE", id="2", destination="/topic/taken", x_queue_name=queue, exclusive="false")
                 client.write("SEND", b"two", destination="/topic/taken")
                 await client.expect("MESSAGE", b"two")
                 await client.ask("UNSUBSCRIBE", id="1")
@@ -275,7 +275,7 @@ async def test_a_subscription_that_fails_deletes_no_existing_queue(
     async with gateway_here(policy_config(broker_url, on_queue_conflict="use_existing")) as gateway, within():
         async with client_of(gateway) as client:
             # SUBSCRIBE asks for a transient queue, bound to an exchange that does not exist.
-            client.write("SUBSCRIBE", id="1", destination="/exchange/nowhere/k", x_queue_name=queue)
+            client.write("SUBSCRIBE", id="1", destination="/exchange/nowhere/k", x_queue_name=queue, exclusive="false")
             assert (await final_error(client)).message == "not_found"
     assert await amqp.count(queue) == 0
 

@@ -50,6 +50,7 @@ async def test_a_server_that_does_as_written_passes() -> None:
             "expected the connection",
         ),
         (EXPECTED.replace("Illegal command", "{a:digits}"), "lacks the header message:{a:digits}"),
+        (EXPECTED.replace("Illegal command", "{*:words}command"), "lacks the header message:{*:words}command"),
         (EXPECTED.replace("S< ERROR", "in any order\nS< RECEIPT") + "in order\n", "expected, in any order"),
     ],
 )
@@ -57,6 +58,11 @@ async def test_a_server_that_does_something_else_fails(steps: str, difference: s
     with pytest.raises(MismatchError, match="inline") as failure:
         await check(_transcript(steps), ScriptedPeer(REFUSAL))
     assert difference in str(failure.value)
+
+
+@pytest.mark.parametrize("message", ["{*:words}Illegal command", "Illegal {*:words}command"])
+async def test_words_may_be_none(message: str) -> None:
+    await check(_transcript(EXPECTED.replace("Illegal command", message)), ScriptedPeer(REFUSAL))
 
 
 async def test_a_surplus_frame_fails_at_the_end() -> None:

@@ -143,21 +143,25 @@ def test_what_is_not_used_any_more_makes_room(workers: Workers, monkeypatch: pyt
     assert workers.counts(1).total((70,)) == 1
 
 
-_ADDING = """
+_ENTERING = """
 import sys
 from gateway.server.shared_counts import SharedCounts
 from gateway.server.shared_memory import SharedMemory
-descriptor, workers, worker, most, times = map(int, sys.argv[1:])
+descriptor, workers, worker, times = map(int, sys.argv[1:])
 counts = SharedCounts(SharedMemory(descriptor, workers), worker, lambda: 1.0)
+print("ready", flush=True)
 sys.stdin.readline()
-added = 0
+entered = too_many = 0
 for _ in range(times):
     with counts.lock:
-        if counts.total(("k",)) < most:
+        has_room = counts.total(("k",)) < 1
+        if has_room:
             counts.add(("k",))
-            added += 1
-print(added)
-sys.stdin.readline()
+    if has_room:
+        entered += 1
+        too_many += counts.total(("k",)) > 1
+        counts.remove(("k",))
+print(entered > 0, too_many)
 """
 
 
@@ -170,17 +174,19 @@ def _process(workers: Workers, worker: int, code: str, *arguments: object) -> su
 
 
 def test_however_many_come_at_once_no_more_than_allowed_enter(workers: Workers) -> None:
-    processes = [_process(workers, worker, _ADDING, 20_000, 15_000) for worker in range(2)]
+    processes = [_process(workers, worker, _ENTERING, 30_000) for worker in range(2)]
     try:
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
         for process in processes:
             assert process.stdin is not None
             process.stdin.write("go\n")
             process.stdin.flush()
-        added = []
         for process in processes:
             assert process.stdout is not None
-            added.append(int(process.stdout.readline()))
-        assert sum(added) == 20_000 == workers.counts(2).total(("k",))
+            assert process.stdout.readline() == "True 0\n"
+        assert workers.counts(2).total(("k",)) == 0
     finally:
         for process in processes:
             process.kill()
