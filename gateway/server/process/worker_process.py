@@ -94,6 +94,7 @@ class WorkerProcess:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", _MODULE, str(other.fileno()), str(files.fileno()), str(self.number),
                 pass_fds=[*inherited, *descriptors_of(handed)], env=_environment(),
+                start_new_session=True,  # what a terminal sends is for the supervisor
             )  # fmt: skip
             self._calls = await WorkerCalls.over(own.dup())
         await self._calls.call("start", self._used, handed, self._memory.descriptor, within=_START_WITHIN)
@@ -163,6 +164,7 @@ class WorkerProcess:
         self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LAST_PAUSE)
         self._sockets.pause()
         await asyncio.sleep(self._pause)
+        self._sockets.end_pause()
 
     async def _end(self) -> None:
         """Make sure that the process is gone."""
@@ -210,6 +212,10 @@ class WorkerProcess:
                     await self._process.wait()
             except TimeoutError:
                 log.error("worker killed", worker=self.number, reason="it did not drain in time")
+        await self.end()
+
+    async def end(self) -> None:
+        """End it at once, and start no successor."""
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.wait([self._keeping])
