@@ -72,6 +72,10 @@ def encode_publish(channel: int, exchange: bytes, routing_key: bytes, *, mandato
     return _METHOD_FRAME.pack(METHOD, channel, 4 + len(payload), _BASIC, _PUBLISH) + payload + FRAME_END
 
 
+# Of the last message of a publication so many bytes are kept at the most: a client may have many of them.
+_LARGEST_KEPT: Final = 4096
+
+
 class Publication:
     """Encodes the messages that share route and properties, on one channel.
 
@@ -117,22 +121,24 @@ class Publication:
             CodecError: when the content header does not fit into one frame. AMQP cannot split it, and the broker would
                 close the connection.
         """
-        size = len(body)
+        size, start = len(body), self._last_start
         if size != self._last_size or values != self._last_values:
-            self._last_start = self._start(size, values)
-            self._last_size, self._last_values = size, values
+            start = self._start(size, values)
+            if len(start) <= _LARGEST_KEPT:
+                self._last_start, self._last_size, self._last_values = start, size, values
         if size <= self._body_max:
-            return b"".join((self._last_start, body, FRAME_END)) if size else self._last_start
-        return self._last_start + self._body_frames(body)
+            return b"".join((start, body, FRAME_END)) if size else start
+        return start + self._body_frames(body)
 
     def _start(self, size: int, values: tuple[bytes, ...]) -> bytes:
         """Everything up to the body; for a body that fits one frame, with that frame's first bytes."""
-        sizes = (size, *map(len, values))
+        sizes, parts = (size, *map(len, values)), self._parts
         if sizes != self._last_sizes:
-            self._parts = self._lay_out(*sizes)
-            self._last_sizes = sizes
-        self._parts[1::2] = values
-        return b"".join(self._parts)
+            parts = self._lay_out(*sizes)
+            if sum(sizes[1:]) <= _LARGEST_KEPT:
+                self._parts, self._last_sizes = parts, sizes
+        parts[1::2] = values
+        return b"".join(parts)
 
     def _lay_out(self, size: int, *value_sizes: int) -> list[bytes]:
         """The parts of the start of a message of these sizes, with places for the values."""

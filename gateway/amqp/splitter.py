@@ -69,6 +69,9 @@ _CONTENT_SIZE: Final = 14
 # delivery tag is.
 _KEY_SIZE: Final = 12
 
+# What lies between tag and body is kept for each channel only if it is small.
+_LARGEST_REPEAT: Final = 2048
+
 # A frame before both sides have agreed on a size.
 _LARGEST_FIRST_FRAME: Final = 1 << 20
 
@@ -124,7 +127,8 @@ class Sink:
     owner: object
     returned: Returned = _no_returns
     deliver_alike: DeliverAlike | None = None
-    # For the splitter: what lay between tag and body in the last delivery, and the key of what is known to come again.
+    # For the splitter: what lay between tag and body in the last delivery that it looked at, and the key of what is
+    # known to come again.
     between: bytes = b""
     repeat_key: bytes = b""
 
@@ -394,7 +398,7 @@ class Splitter:
                         head = data[at:tag_at]
                         repeat = _Repeat(sink, head, between, stop - at, redelivered == 1, route, properties)
                         self._expect(repeat)
-                    sink.between = between
+                    sink.between = between if len(between) <= _LARGEST_REPEAT else b""
                     return stop
         self._messages[channel] = _Message(tag, redelivered == 1, route)
         return end

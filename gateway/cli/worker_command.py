@@ -9,21 +9,20 @@ import signal
 import socket
 import sys
 
-from gateway.admin.worker_answers import WorkerAnswers
-from gateway.cli.commands import run_coroutine
-from gateway.server.process.worker import SUPERVISED, Worker
-
-
-async def _run(number: int, calls: socket.socket, files: socket.socket) -> None:
-    await Worker(number, WorkerAnswers(), files).run(calls)
-
 
 def main() -> None:
     """Run a worker until its supervisor stops it, or dies."""
-    for each in SUPERVISED:
+    # Terminals and systemd send them to all processes, and the supervisor alone heeds them. The other modules take a
+    # second to load: a signal may come in it.
+    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)
+    from gateway.admin.worker_answers import WorkerAnswers  # noqa: PLC0415
+    from gateway.cli.commands import run_coroutine  # noqa: PLC0415
+    from gateway.server.process.worker import Worker  # noqa: PLC0415
+
     calls, files, number = map(int, sys.argv[1:])
-    run_coroutine(_run(number, socket.socket(fileno=calls), socket.socket(fileno=files)))
+    worker = Worker(number, WorkerAnswers(), socket.socket(fileno=files))
+    run_coroutine(worker.run(socket.socket(fileno=calls)))
 
 
 if __name__ == "__main__":

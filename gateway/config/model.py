@@ -87,9 +87,9 @@ class GatewayConfig(MergeableModel):
     workers: Annotated[int, WorkerCount()] = 1
     """Processes that serve clients, each on a core of its own. auto: one for each core that the gateway may use, also
     under a CPU limit of its container. More than one need Linux."""
-    worker_timeout: Annotated[float, Duration(zero=False)] = 30.0
+    worker_timeout: Annotated[float, Duration(least=2.0)] = 30.0
     """With several workers, how long one may show no sign of life: one that hangs is killed, and another takes its
-    place."""
+    place. At least 2 seconds."""
 
     _by_name: dict[str, VirtualHost] = PrivateAttr(default_factory=dict)
     _by_host: dict[str, VirtualHost] = PrivateAttr(default_factory=dict)

@@ -72,12 +72,14 @@ class Quantity(ABC):
 class Duration(Quantity):
     """Seconds as a float, from a number of seconds or text with a unit: ms, s, min, h or d.
 
-    ``zero``: 0 is allowed. ``most``: the largest value, in seconds. ``whole``: only whole numbers of seconds.
+    ``zero``: 0 is allowed. ``least``, ``most``: the smallest and the largest value, in seconds. ``whole``: only whole
+    numbers of seconds.
     """
 
     TEXT: ClassVar[str] = r"[0-9]+(\.[0-9]+)?\s*(ms|s|min|h|d)?"
 
     zero: bool = True
+    least: float = 0.0
     most: float | None = None
     whole: bool = False
 
@@ -88,6 +90,8 @@ class Duration(Quantity):
             raise mistake(f"This duration must be {'0 or more' if self.zero else 'more than 0'}{limit}.")
         if seconds == 0 and not self.zero:
             raise mistake("This duration must be more than 0.")
+        if seconds < self.least:
+            raise mistake(f"This duration must be at least {self.least:g} seconds.")
         if self.whole and not seconds.is_integer():
             raise mistake("This duration must be a whole number of seconds.")
         return seconds
@@ -103,7 +107,7 @@ class Duration(Quantity):
 
     def _json_schema(self) -> JsonSchemaValue:
         number: JsonSchemaValue = {"type": "integer" if self.whole else "number"}
-        number["minimum" if self.zero else "exclusiveMinimum"] = 0
+        number["minimum" if self.zero else "exclusiveMinimum"] = self.least
         return number if self.most is None else number | {"maximum": self.most}
 
 

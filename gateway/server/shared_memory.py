@@ -31,7 +31,8 @@ _TIME_SIZE: Final = 8
 
 # Where things are: the secret and the signs of life, then all hashes, all times, and the counts worker by worker.
 _ALIVE_AT: Final = 64
-_HASHES_AT: Final = 4096
+# Pages that are given back begin at a multiple of 64 KiB, the largest size of a page.
+_HASHES_AT: Final = 65536
 _TIMES_AT: Final = _HASHES_AT + _ROWS * _HASH_SIZE
 _COUNTS_AT: Final = _TIMES_AT + _ROWS * _TIME_SIZE
 

@@ -91,7 +91,7 @@ class PublisherConfirms:
 
     @property
     def room(self) -> tuple[int, int]:
-        """How many messages, and bytes, may be published before the window is full. HOT: once per read."""
+        """How many messages, and bytes, may be published before the window is full. HOT: once per SEND, or for many."""
         return self._max_messages - len(self._unconfirmed), self._max_bytes - self.unconfirmed_bytes
 
     @property

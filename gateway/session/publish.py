@@ -118,6 +118,9 @@ class Publisher:
         except CodecError:
             # Nothing has happened yet. It happens again in ``send``, and its client is told.
             return 0
+        if self._context.trims_values and frame.receipt is not None:
+            # Receipts of the same size need not have it any more once they are trimmed.
+            most = 0
         messages, size = self.confirms.room
         behind = decoder.take_sends(frame, min(most, messages), size)
         if behind:

@@ -255,14 +255,14 @@ class Subscription:
         ``properties`` out again as long as they come again. ``gateway.stomp.encoder.encode`` is the slow twin. The
         route is exchange and routing key as short strings; the properties are flags and list, as in the content header.
         """
-        size = len(body)
+        size, layout = len(body), self._layout
         if (
             route is not self._route
             or properties is not self._properties
             or size != self._size
             or redelivered is not self._is_redelivered
         ):
-            self._lay_out(route, properties, size, redelivered)
+            layout = self._lay_out(route, properties, size, redelivered)
         ledger = self.ledger
         if tag != ledger.last_tag + 1:
             raise CodecError(OUT_OF_ORDER)
@@ -276,7 +276,7 @@ class Subscription:
             # Before the frame: if this raises, no half of a frame goes to the client.
             self._counter.delivered(tag, redelivered, size)
         number = b"%d" % (tag + self.base)
-        before, middle, after = self._layout
+        before, middle, after = layout
         if middle:
             self.output += (before, number, middle, number, after, body, _END)
         else:
@@ -310,11 +310,11 @@ class Subscription:
                 output += (before, b"%d" % number, after, body, _END)
             number += 1
 
-    def _lay_out(self, route: bytes, properties: bytes, size: int, redelivered: bool) -> None:
+    def _lay_out(self, route: bytes, properties: bytes, size: int, redelivered: bool) -> tuple[bytes, bytes, bytes]:
         """Put together what stands around the delivery's number in MESSAGEs with this route and the like.
 
         Messages of one publisher share route and properties; their headers are encoded once and found again by the
-        bytes of both.
+        bytes of both. What is large is not kept: one message may reach thousands of subscriptions.
         """
         key = route + properties
         headers = self._header_cache.get(key)
@@ -323,8 +323,11 @@ class Subscription:
         before, ack, after = headers
         middle = b"\nredelivered:%b" % (b"true" if redelivered else b"false")
         after += b"content-length:%d\n\n" % size if size else b"\n"
-        self._layout = (before, middle + ack, after) if ack else (before, b"", middle + after)
-        self._route, self._properties, self._size, self._is_redelivered = route, properties, size, redelivered
+        layout = (before, middle + ack, after) if ack else (before, b"", middle + after)
+        if len(key) <= _LARGEST_CACHED_BLOCK:
+            self._layout = layout
+            self._route, self._properties, self._size, self._is_redelivered = route, properties, size, redelivered
+        return layout
 
     def _encode_headers(self, key: bytes, route: bytes, properties: bytes) -> tuple[bytes, bytes, bytes]:
         """The parts of MESSAGE that do not change: before the number, before the ack's number, and after that."""

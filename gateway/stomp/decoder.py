@@ -320,7 +320,7 @@ class Decoder:
             at = block.find(line)
             if at >= 0:
                 block, _ = _cut(block, at + len(line))
-        if len(block) > _LARGEST_CACHED_BLOCK:
+        if len(block) > _LARGEST_CACHED_BLOCK or len(header_block.headers.get(RECEIPT, b"")) > _LARGEST_CACHED_BLOCK:
             return
         blocks = self._ack_blocks if is_ack else self._header_blocks
         if len(blocks) >= _CACHED_BLOCKS:

@@ -17,10 +17,11 @@ import pytest
 from deploy.local.ports import free_ports
 from gateway.errors import ExitCode
 from gateway.journal.stat import contents_of
+from gateway.server.process.supervisor import Supervisor
 from tests.support.admin import AdminClient
 from tests.support.certificates import Authority
 from tests.support.deadline import PATIENCE, until, within
-from tests.support.gateway import Address, GatewayProcess, configuration, gateway_process, listening
+from tests.support.gateway import Address, GatewayProcess, configuration, gateway_process, listening, parsed
 from tests.support.stomp_client import ConnectionOverError, StompClient, final_error
 from tests.support.websocket_client import WebSocketClient
 
@@ -362,6 +363,23 @@ async def test_a_reload_answers_once_and_counts_for_all_workers(
         while len(served) < WORKERS:
             async with StompClient.logged_in(process.address, host="new") as client:
                 served.add(await worker_of(process, client.connected["session"]))
+
+
+async def test_a_reload_does_not_ask_a_worker_that_drains_for_its_successor(broker_url: str) -> None:
+    """It has closed its listeners, or shall; here it would not even answer."""
+    supervisor = Supervisor(parsed(broker_url, workers=WORKERS, drain_delay=600))
+    await supervisor.start()
+    try:
+        replaced, _ = supervisor.workers
+        assert replaced.pid is not None
+        await replaced.replace()
+        os.kill(replaced.pid, signal.SIGSTOP)
+        async with within():
+            await supervisor.apply(parsed(broker_url, workers=WORKERS, drain_delay=600, drain_timeout=20))
+    finally:
+        async with within():
+            # As if it had failed to start: without `drain_delay`.
+            await supervisor.stop()
 
 
 async def test_a_reload_opens_and_closes_listeners_of_all_workers(document: dict[str, Any]) -> None:

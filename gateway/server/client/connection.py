@@ -533,6 +533,8 @@ class ClientConnection(StompProtocol):
             return
         self._is_closed = True
         self._context.clients.discard(self)
+        # Now: sums never go down, and it is not counted among the clients any more.
+        guarded(self, self.stats.count_end, self.session.close_reason)
         if not self._is_lost:
             self._context.closing.add(self)
         # At once unless many end. A client that has its RECEIPT and connects again waits behind this, too.
@@ -557,7 +559,7 @@ class ClientConnection(StompProtocol):
 
     def _report_end(self) -> None:
         reason = self.session.close_reason
-        parts = self.stats.ended(reason)
+        parts = self.stats.journal_end(reason)
         self._log.ended(reason)
         self._end_in_parts(chain(parts, self.session.subscriptions.dismantle()))
 

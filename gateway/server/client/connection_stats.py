@@ -122,10 +122,13 @@ class ConnectionStats:
         stats.bytes_out += self.bytes_out
         stats.add(self.session)
 
-    def ended(self, reason: CloseReason | None) -> Iterator[None]:
-        """The session is over: add it to its virtual host; the iterator writes its end into the journal, in parts."""
+    def count_end(self, reason: CloseReason | None) -> None:
+        """The session is over: add it to its virtual host."""
         host = self._stats.host(self.label)
         self.add_to(host.totals)
         host.ended[reason.value if reason else "unknown"] += 1
+
+    def journal_end(self, reason: CloseReason | None) -> Iterator[None]:
+        """Write the session's end into the journal, in parts."""
         recorder, self.recorder = self.recorder, None
         return iter(()) if recorder is None else recorder.ended(reason, self.bytes_in, self.bytes_out)

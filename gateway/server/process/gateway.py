@@ -291,12 +291,13 @@ class Gateway:
         # These now include the clients from before.
         for client in tuple(self._context.closing):
             guarded(client, client.abort)
+        # Links are given back by work that may wait for its turn.
+        self._context.paced.finish()
+        self._context.turns.finish()
         await all_done(self, self.pool.close(), self._readiness.close(), self._memory.close())
         if self._following is not None:
             self._following.cancel()
             await asyncio.wait([self._following])
-        self._context.paced.finish()
-        self._context.turns.finish()
         for timer in (self._deadline_timer, self._journal_timer):
             if timer is not None:
                 timer.stop()

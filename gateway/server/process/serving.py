@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final, Protocol, TypeVar
 
 from gateway.config.model import GatewayConfig
+from gateway.errors import GatewayError
 from gateway.server.log_limits import LogLimits
 from gateway.server.periodic_timer import PeriodicTimer
 from gateway.server.process.garbage_collection import GarbageCollection
@@ -92,7 +93,13 @@ async def run(gateway: _Run, services: Sequence[Service[_Run]], file: str | None
     notifier = SystemdNotifier()
     reloading: asyncio.Task[None] | None = None
     collecting: PeriodicTimer | None = None
-    await gateway.start()
+    try:
+        await gateway.start()
+    except GatewayError:
+        # The signal may have ended what the start needs.
+        if stopping.is_set():
+            return
+        raise
     try:
         if file is not None:
             reloader = Reloader(gateway, file, services, notifier)

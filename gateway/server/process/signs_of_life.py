@@ -28,8 +28,11 @@ class SignsOfLife:
         self._seen = seen
         missing = [process for process, (_, looks) in seen.items() if looks >= patience]
         holder = self._memory.lock.holder if missing else None
-        if holder not in missing:
+        if holder not in workers:
             return missing
+        if holder not in missing:
+            # Its last sign is a little younger than those of who wait for it. Perhaps it is missing at the next look.
+            return []
         # The others only wait for what this one holds.
         self._seen = {process: (sign, 0) for process, (sign, _) in seen.items()}
         return [holder]

@@ -99,7 +99,7 @@ class Supervisor:
             await asyncio.gather(*starting)
         except BaseException:
             await asyncio.wait(starting)
-            await self._stop_all(_RESERVE)
+            await self._end_all()
             raise
         self._following = asyncio.create_task(self.tls_contexts.follow_files(), name="certificates")
         self._watching = PeriodicTimer(_WATCH_INTERVAL, self._watch)
@@ -199,8 +199,12 @@ class Supervisor:
         """See `Served`: workers wait for themselves."""
 
     async def stop(self) -> None:
-        """Wait until the workers have drained, and close the listeners."""
-        await self._stop_all(self.config.drain_delay + self.config.drain_timeout + _RESERVE)
+        """Wait until the workers have drained, and close the listeners. Without `begin_stop` they end at once."""
+        if self.is_stopping:
+            within = self.config.drain_delay + self.config.drain_timeout + _RESERVE
+            await asyncio.gather(*(worker.stop(within) for worker in self.workers))
+        self.is_stopping = True
+        await self._end_all()
         if self._watching is not None:
             self._watching.stop()
         if self._following is not None:
@@ -208,9 +212,8 @@ class Supervisor:
             await asyncio.wait([self._following])
         log.info("stopped")
 
-    async def _stop_all(self, within: float) -> None:
-        await self.begin_stop()
-        await asyncio.gather(*(worker.stop(within) for worker in self.workers))
+    async def _end_all(self) -> None:
+        await asyncio.gather(*(worker.end() for worker in self.workers))
         for each in self._sockets:
             each.close()
 

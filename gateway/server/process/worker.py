@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -28,10 +27,6 @@ if TYPE_CHECKING:
     from gateway.server.process.reload import InUse
 
 log = structlog.get_logger("gateway.workers")
-
-SUPERVISED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Signals that terminals and systemd send to all processes, and that the supervisor alone heeds."""
-
 
 # Seconds. The supervisor looks for a sign of life half as often.
 _SIGN_INTERVAL: Final = 0.5

@@ -80,6 +80,8 @@ class WorkerCalls:
         self._pending: dict[int, asyncio.Future[Any]] = {}
         self._is_closed = False
         self._reading = asyncio.create_task(self._read_all(reader), name="answers of a worker")
+        # Also if it is cancelled, before it has seen the end.
+        self._reading.add_done_callback(lambda _: self._end_pending())
 
     @classmethod
     async def over(cls, channel: socket.socket) -> WorkerCalls:
@@ -117,6 +119,8 @@ class WorkerCalls:
                 answer.set_result(value)
             else:
                 answer.set_exception(WorkerError(value))
+
+    def _end_pending(self) -> None:
         self._is_closed = True
         for answer in self._pending.values():
             if not answer.done():
@@ -127,7 +131,6 @@ class WorkerCalls:
         self._writer.close()
         self._reading.cancel()
         await asyncio.wait([self._reading])
-        self._is_closed = True
 
 
 async def answer_calls(channel: socket.socket, answer: Answer) -> None:

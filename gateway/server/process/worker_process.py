@@ -23,8 +23,8 @@ log = structlog.get_logger("gateway.workers")
 
 _MODULE: Final = "gateway.cli.worker_command"
 
-# Seconds. A worker that lived for so long is replaced at once; else the pause grows from the first to the last.
-_LIVED: Final = 10.0
+# Seconds. A worker that served for so long is replaced at once; else the pause grows from the first to the last.
+_SERVED: Final = 10.0
 _FIRST_PAUSE: Final = 0.5
 _LAST_PAUSE: Final = 30.0
 
@@ -57,7 +57,7 @@ class WorkerProcess:
         self._files: socket.socket | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._is_stopping = self._is_replaced = False
-        self._began = 0.0
+        self._served_since: float | None = None
         self._pause = 0.0
         self._used: GatewayConfig | None = None
         self._applying = asyncio.Lock()
@@ -81,11 +81,12 @@ class WorkerProcess:
             await self._end()
             raise WorkerError(str(error)) from error
         self._keeping = asyncio.create_task(self._keep(), name=f"worker {self.number}")
+        self._keeping.add_done_callback(_log_failure)
 
     async def _start(self) -> None:
         own, other = socket.socketpair()
         self._files, files = socket.socketpair()
-        self._began, self._is_replaced = asyncio.get_running_loop().time(), False
+        self._served_since, self._is_replaced = None, False
         self._used = self._config()
         handed = self._sockets.handed(addresses_of(self._used), {})
         with own, other, files:
@@ -93,10 +94,11 @@ class WorkerProcess:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", _MODULE, str(other.fileno()), str(files.fileno()), str(self.number),
                 pass_fds=[*inherited, *descriptors_of(handed)], env=_environment(),
+                start_new_session=True,  # what a terminal sends is for the supervisor
             )  # fmt: skip
             self._calls = await WorkerCalls.over(own.dup())
         await self._calls.call("start", self._used, handed, self._memory.descriptor, within=_START_WITHIN)
-        self.pid = self._process.pid
+        self.pid, self._served_since = self._process.pid, asyncio.get_running_loop().time()
         # A reload may have come meanwhile.
         await self.apply(self._config())
 
@@ -109,6 +111,8 @@ class WorkerProcess:
         """
         # One after the other: a worker that has just started asks for itself.
         async with self._applying:
+            if self._is_replaced:
+                raise WorkerGoneError("the worker is being replaced")
             if config is self._used or self._used is None:
                 return None
             handed = self._sockets.handed(addresses_of(config), addresses_of(self._used))
@@ -153,13 +157,14 @@ class WorkerProcess:
                 log.info("worker started", worker=self.number, pid=self.pid)
 
     async def _wait_before_next(self) -> None:
-        lived = asyncio.get_running_loop().time() - self._began
-        if lived >= _LIVED:
+        now = asyncio.get_running_loop().time()
+        if self._served_since is not None and now - self._served_since >= _SERVED:
             self._pause = 0.0
             return
         self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LAST_PAUSE)
         self._sockets.pause()
         await asyncio.sleep(self._pause)
+        self._sockets.end_pause()
 
     async def _end(self) -> None:
         """Make sure that the process is gone."""
@@ -207,10 +212,19 @@ class WorkerProcess:
                     await self._process.wait()
             except TimeoutError:
                 log.error("worker killed", worker=self.number, reason="it did not drain in time")
+        await self.end()
+
+    async def end(self) -> None:
+        """End it at once, and start no successor."""
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.wait([self._keeping])
         await self._end()
+
+
+def _log_failure(keeping: asyncio.Task[None]) -> None:
+    if not keeping.cancelled() and (error := keeping.exception()) is not None:
+        log.error("internal error", exc_info=error)
 
 
 def addresses_of(config: GatewayConfig) -> Counter[SocketAddress]:

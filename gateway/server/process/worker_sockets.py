@@ -47,6 +47,7 @@ class SocketSet:
     def __init__(self) -> None:
         # Of each listener with this address; None where this machine cannot listen.
         self._sockets: dict[SocketAddress, list[list[socket.socket] | None]] = {}
+        self._is_paused = False
 
     def add(self, address: SocketAddress, sockets: list[socket.socket] | None) -> None:
         """The sockets of one more listener."""
@@ -54,6 +55,8 @@ class SocketSet:
 
     def take(self, others: SocketSet) -> None:
         """Have those of another set, too; it is empty afterwards."""
+        if self._is_paused:
+            others.pause()
         for address, groups in others._sockets.items():
             self._sockets.setdefault(address, []).extend(groups)
         others._sockets = {}
@@ -81,10 +84,15 @@ class SocketSet:
 
     def pause(self) -> None:
         """Let the system give connections to the other workers, until a worker begins that has this set."""
+        self._is_paused = True
         for each in self._all():
             with contextlib.suppress(OSError):
                 # Linux: it listens no more, keeps its port, and `listen` puts it back.
                 each.shutdown(socket.SHUT_RD)
+
+    def end_pause(self) -> None:
+        """Such a worker is about to begin."""
+        self._is_paused = False
 
     def close(self) -> None:
         """Listen no more, whoever has these sockets, too."""

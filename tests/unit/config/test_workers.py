@@ -34,6 +34,7 @@ def test_other_values_are_mistakes(value: str) -> None:
 def test_a_worker_must_have_some_time_to_show_that_it_lives() -> None:
     assert parse("worker_timeout: 5s", environment={}).worker_timeout == 5
     assert _mistakes("worker_timeout: 0") == ["worker_timeout"]
+    assert _mistakes("worker_timeout: 1s") == ["worker_timeout"]
 
 
 @pytest.mark.parametrize(

@@ -209,3 +209,16 @@ def test_a_turn_ends_when_its_time_is_over_whatever_its_frames_cost() -> None:
     assert _turns(session, 100) == [48, 48, 4]
     session.set_max_frames_per_turn(40)
     assert _turns(session, 100) == [40, 40, 20]
+
+
+def test_a_turn_ends_when_its_time_is_over_within_a_run_of_sends() -> None:
+    play = Playbook()
+    play.connect()
+    play.client("SEND", "destination:/topic/t", body="x")
+    play.prepare()
+    seconds = count()
+    play.session.set_turn_time(lambda: next(seconds), 1.5)
+    before = play.session.traffic.frames_received
+    play.data(b"SEND\ndestination:/topic/t\n\nx\0" * 900)
+    assert play.session.reached_turn_limit
+    assert 0 < play.session.traffic.frames_received - before < 400

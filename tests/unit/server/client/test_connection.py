@@ -33,7 +33,7 @@ from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.log_limits import LogLimits, LogRateLimiter
 from gateway.server.paced_work import PacedWork
 from gateway.server.process.gateway import Gateway
-from gateway.server.stats import GatewayStats
+from gateway.server.stats import GatewayStats, Stats
 from gateway.server.tls_contexts import TlsContexts
 from gateway.session.delivery_ledger import AckMode
 from gateway.session.subscription import Subscription
@@ -119,6 +119,14 @@ class Connections:
 
     def _spawn(self, work: Coroutine[Any, Any, None], *, name: str | None = None) -> asyncio.Task[None]:
         return asyncio.get_running_loop().create_task(work, name=name)
+
+    def counted(self, virtual_host: str) -> Stats:
+        """The sums of the sessions that are over and of those that are there."""
+        stats = Stats()
+        stats.bytes_in = self._context.stats.host(virtual_host).totals.bytes_in
+        for client in self._context.clients:
+            client.stats.add_to(stats)
+        return stats
 
     def accept(self, since: float) -> tuple[ClientConnection, Wire]:
         wire = Wire()
@@ -499,6 +507,22 @@ async def test_a_session_that_has_ended_lets_go_of_its_subscriptions_when_there_
     assert left[:3] == [500, 300, 100]
     assert left[-1] == 0
     client.connection_lost(None)
+
+
+async def test_sums_do_not_go_down_while_the_ends_of_many_sessions_wait() -> None:
+    paced = BusyRounds()
+    connections = Connections(paced=paced)
+    clients = [connections.accept(connections.clock.now)[0] for _ in range(3)]
+    for client in clients:
+        client.stats.bytes_in = 100
+    for client in clients:
+        client.close_by_operator("")
+    assert paced.waiting == 3
+    assert connections.counted("").bytes_in == 300
+    paced.next_round()
+    assert connections.counted("").bytes_in == 300
+    for client in clients:
+        client.connection_lost(None)
 
 
 async def test_what_a_client_has_sent_is_freed_at_its_end_without_a_search_for_garbage() -> None:

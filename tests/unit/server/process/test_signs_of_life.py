@@ -37,9 +37,16 @@ def test_who_waits_for_a_lock_is_not_taken_for_the_one_that_hangs_with_it() -> N
     try:
         assert holder.stdout is not None
         holder.stdout.readline()
-        signs, workers = SignsOfLife(memory), {holder.pid: 0, 999_999: 1}
+        workers = {holder.pid: 0, 999_999: 1}
+        signs = SignsOfLife(memory)
         looks = [signs.missing(workers, 2) for _ in range(4)]
         assert looks == [[], [], [holder.pid], []]
+        # The last sign of the one that waits is a look older.
+        signs, looks = SignsOfLife(memory), []
+        for second in range(4):
+            memory.live(0, min(second, 1))
+            looks.append(signs.missing(workers, 2))
+        assert looks == [[], [], [], [holder.pid]]
     finally:
         holder.kill()
         holder.communicate()

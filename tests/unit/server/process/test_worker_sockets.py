@@ -66,6 +66,18 @@ async def test_a_worker_that_is_away_gets_no_connection_until_its_successor_list
             each.close()
 
 
+async def test_a_worker_that_is_away_gets_no_connection_at_a_new_listener_either() -> None:
+    async with _bound(2) as sets, _bound(2) as more:
+        ((first,), (second,)) = [await _inherited(each) for each in more]
+        sets[0].pause()
+        for own, others in zip(sets, more, strict=True):
+            own.take(others)
+        _connect(second.getsockname(), 20)
+        assert _accepted(second) == 20
+        for each in (first, second):
+            each.close()
+
+
 async def test_what_a_dead_worker_did_not_accept_waits_for_its_successor() -> None:
     async with _bound(1) as sets:
         (died,) = await _inherited(sets[0])
