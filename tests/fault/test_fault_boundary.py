@@ -179,7 +179,7 @@ async def test_a_session_that_cannot_even_end(broker: Broker, queue: str, sabota
     """It is cut without an ERROR, and leaves nothing behind."""
     sabotage.breaks(Subscription, "deliver", IndexError("fault"))
     sabotage.breaks(Session, "close", IndexError("fault"))
-    sabotage.breaks(ConnectionStats, "ended", IndexError("fault"))
+    sabotage.breaks(ConnectionStats, "count_end", IndexError("fault"))
     async with pair_of(broker.amqp_url, queue, sabotage) as pair:
         pair.victim.write("SEND", b"x", destination=pair.queues[pair.victim])
         await pair.victim.closed()

@@ -196,12 +196,13 @@ class OpenListener:
         except TooManyConnectionsError as error:
             accepted.on_closed()
             self._refuse(connection, treatment, error)
-        except BaseException as error:
+        except asyncio.CancelledError:
             connection.close()
             accepted.on_closed()
-            if not isinstance(error, Exception):
-                raise
-            # A fault of ours, which must not end the listener.
+            raise
+        except Exception as error:  # noqa: BLE001 - a fault of ours must not end the listener
+            connection.close()
+            accepted.on_closed()
             self._loop.call_exception_handler({"message": "a connection could not begin", "exception": error})
 
     def _begin(self, connection: socket.socket, accepted: AcceptedConnection) -> None:
