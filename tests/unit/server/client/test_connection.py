@@ -543,17 +543,23 @@ async def test_what_a_client_has_sent_is_freed_at_its_end_without_a_search_for_g
     client.connection_lost(None)
 
 
-@pytest.mark.parametrize("way", ["eof", "lost"])
-async def test_what_came_with_a_login_is_carried_out_although_the_client_has_gone(
-    way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The broker is asked about the first login only. Then others have used up the time of the round."""
+def _with_scripted_broker(monkeypatch: pytest.MonkeyPatch) -> VirtualHost:
+    """A virtual host whose broker takes every login."""
     broker, virtual_host = ScriptedBroker(), VirtualHost.model_validate({"name": "/", "loopback_users": []})
 
     async def open_link(*more: object, patiently: bool) -> Link:
         return await broker.open_link(virtual_host, Credentials("guest", "guest"), "login")
 
     monkeypatch.setattr(Dialer, "open_link", open_link)
+    return virtual_host
+
+
+@pytest.mark.parametrize("way", ["eof", "lost"])
+async def test_what_came_with_a_login_is_carried_out_although_the_client_has_gone(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker is asked about the first login only. Then others have used up the time of the round."""
+    virtual_host = _with_scripted_broker(monkeypatch)
     paced = BusyRounds()
     clock = Clock(asyncio.get_running_loop().time())
     connections = Connections(clock=clock, paced=paced, virtual_host=virtual_host)
@@ -579,12 +585,7 @@ async def test_the_first_input_after_a_login_waits_for_time_and_later_input_does
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A thousand clients may subscribe at the same moment, as soon as they have logged in."""
-    broker, virtual_host = ScriptedBroker(), VirtualHost.model_validate({"name": "/", "loopback_users": []})
-
-    async def open_link(*more: object, patiently: bool) -> Link:
-        return await broker.open_link(virtual_host, Credentials("guest", "guest"), "login")
-
-    monkeypatch.setattr(Dialer, "open_link", open_link)
+    virtual_host = _with_scripted_broker(monkeypatch)
     paced = BusyRounds()
     connections = Connections(clock=Clock(asyncio.get_running_loop().time()), paced=paced, virtual_host=virtual_host)
     client, wire = connections.accept(connections.clock.now)
