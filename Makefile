@@ -53,9 +53,9 @@ $(STAMP): pyproject.toml constraints.txt deploy/local/environment.sh
 # Not for `make run`: Spark takes 490 MB and needs Java. JAVA_HOME selects the Java.
 $(PIPELINE): $(STAMP) deploy/local/java.py
 	$(BIN)/python -m deploy.local.java
-	echo "Installing what the pipeline needs (PySpark and PyArrow, 0.7 GB on disk), this takes a minute"
+	echo "Installing what the pipeline needs (PySpark, PyArrow, Delta Lake: 0.9 GB on disk), this takes a minute"
 	PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
-		$(BIN)/python -m pip install --quiet --use-pep517 --editable '.[dev,pipeline]' || \
+		$(BIN)/python -m pip install --quiet --use-pep517 --editable '.[dev,pipeline,ship]' || \
 		{ echo "setup: pip could not install PySpark and PyArrow: see its message above" >&2; exit 1; }
 	touch $@
 
