@@ -10,8 +10,8 @@ shows. Fields common to the lines of a session: ``c`` the session's number in th
 ``sn`` the queue of a durable subscription that stays when nobody consumes it, ``am`` an ack mode, ``m`` the number of a
 message in its session (a SEND) or in its subscription (a delivery), ``l`` a latency in microseconds by a monotonic
 clock, ``ql`` one from publishing to delivery by the clocks of both gateways (0 if they disagree so far that it is
-negative), ``x`` a code out of a closed set, ``w`` the weight of a sampled line. An absent field means zero, false, none, or
-for ``w`` 1.
+negative), ``x`` a code out of a closed set, ``w`` the weight of a sampled line. An absent field means zero, false,
+none, or for ``w`` 1.
 
 No field holds a passcode, a body, or a text that a client made up, except destinations, subscription ids, logins and
 the values of headers that the configuration allows.
