@@ -1,24 +1,26 @@
 """Computes the tables that come from the roll-up and from events at level session, for all days that changed at once.
 
 Each table is one job of Spark, which writes the files, and one commit to its Delta table, which replaces the days.
-Nothing passes through this process but the names and the statistics of files. A commit fails if another ingest has
-changed the same table since this one looked at what to compute; then this one looks again.
-
-What a table has is in its own log: like a table that records, it has a batch of a writer if its transaction version for
-this writer is not lower. See `gateway.pipeline.lake`.
+Nothing passes through this process but the names of files and days. Each commit carries the number of the last batch
+that the table now has, see `gateway.pipeline.lake`: that tells what is left to compute, and of two ingests that compute
+the same table at once, the one with more batches wins.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from gateway.pipeline.rollup import day_of
+from gateway.pipeline.lake import Lake
 from gateway.pipeline.session_tables import boots, durable_days, durable_subs, features_used, merged, sessions
+from gateway.pipeline.spark_tables import list_files, read_table, write_files
+from gateway.pipeline.table_schemas import BATCH_TABLES, COLUMNS, COMPUTED_TABLES, partitions_of
 from gateway.pipeline.traffic_tables import (
     by_hour,
     dest_hour,
@@ -35,9 +37,6 @@ IDLE_AFTER: Final = 86_400.0
 ABANDONED_AFTER: Final = 7 * 86_400.0
 """Seconds after which it is abandoned."""
 
-_CLOCK_TOLERANCE: Final = 300
-"""Seconds by which a clock may be adjusted during a session, so that its row is still found by its duration."""
-
 _HOURLY: Final[dict[str, Callable[[DataFrame], DataFrame]]] = {
     "dest_hour": dest_hour,
     "latency_hour": latency_hour,
@@ -45,3 +44,121 @@ _HOURLY: Final[dict[str, Callable[[DataFrame], DataFrame]]] = {
     "redeliveries_hour": redeliveries_hour,
     "unacked_hotspots": unacked_hotspots,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """What the computed tables lack: the days and segments of batches up to one."""
+
+    batch: int
+    days: list[str]
+    session_days: list[str]
+    segments: list[str]
+
+
+def lacks_batches(lake: Lake) -> bool:
+    """Whether a computed table lacks a batch that the recorded tables have."""
+    return min(map(lake.last_batch, COMPUTED_TABLES)) < min(map(lake.last_batch, BATCH_TABLES))
+
+
+def refresh(
+    spark: SparkSession,
+    lake: Lake,
+    *,
+    idle_after: float = IDLE_AFTER,
+    abandoned_after: float = ABANDONED_AFTER,
+    now: float | None = None,
+) -> int:
+    """Compute the tables again for the days of all batches that one of them lacks, and then ``durable_subs``.
+
+    May be repeated, also after a failure, and run at any number of places at once.
+
+    Args:
+        spark: the session.
+        lake: whose tables to compute.
+        idle_after: seconds, see `durable_subs`.
+        abandoned_after: seconds, see `durable_subs`.
+        now: seconds since the epoch; None: the current time.
+
+    Returns:
+        How many days were computed.
+    """
+    if not lacks_batches(lake):
+        return 0
+    pending = _pending(lake)
+    run = _Refresh(spark, lake, pending)
+    run.traffic()
+    run.sessions()
+    run.durable_subs(idle_after, abandoned_after, time.time() if now is None else now)
+    return len(pending.days)
+
+
+def _pending(lake: Lake) -> _Pending:
+    # In this order: a batch that comes between the two is computed now, and again by the next run.
+    has = min(map(lake.last_batch, COMPUTED_TABLES))
+    last = min(map(lake.last_batch, BATCH_TABLES))
+    rows = lake.sql(f"select name, days, session_days from segments where batch > {has} and batch <= {last}")  # noqa: S608
+    days, session_days = (
+        sorted({day for row in rows[name].to_pylist() for day in row or ()}) for name in ("days", "session_days")
+    )
+    return _Pending(last, days, session_days, rows["name"].to_pylist())
+
+
+class _Refresh:
+    """One computation of all tables. Its files lie in directories of their own until they are committed."""
+
+    def __init__(self, spark: SparkSession, lake: Lake, pending: _Pending) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._pending = pending
+        self._directory = f"tables-{pending.batch}-{uuid.uuid4().hex[:8]}"
+
+    def traffic(self) -> None:
+        """All tables that are computed from the changed days alone."""
+        days = self._pending.days
+        rollup = self._read("rollup_10s", days)
+        events = self._read("events", days, "session")
+        hours = by_hour(rollup).repartition("d").persist()  # so the tables below need no exchange
+        try:
+            for table, compute in _HOURLY.items():
+                self._replace(table, compute(hours), days)
+            self._replace("traffic_10s", _by_day(traffic_10s(rollup)), days)
+        finally:
+            hours.unpersist()
+        # Late lines must not replace what was computed from all events of a day that are deleted now.
+        kept = sorted({*days}.difference(self._lake.days("deleted_lines")))
+        events = events.where(F.col("d").isin(kept))
+        self._replace("boots", _by_day(boots(events)), kept)
+        self._replace("features_used", _by_day(features_used(events)), kept)
+        self._replace("durable_days", _by_day(durable_days(rollup.where(F.col("d").isin(kept)), events)), kept)
+
+    def sessions(self) -> None:
+        """Adds beginnings and ends of sessions in new segments to what the table has."""
+        days = self._pending.session_days
+        segments = self._spark.createDataFrame([(name,) for name in self._pending.segments], "file string")
+        events = self._read("events", self._pending.days, "session")
+        found = sessions(events.join(F.broadcast(segments), "file", "left_semi"))
+        self._replace("sessions", _by_day(merged(self._read("sessions", days), found)), days)
+
+    def durable_subs(self, idle_after: float, abandoned_after: float, now: float) -> None:
+        """The durable subscriptions of all days."""
+        subscriptions = durable_subs(
+            self._read("durable_days"), self._read("boots"),
+            idle_after=idle_after, abandoned_after=abandoned_after, now=now,
+        )  # fmt: skip
+        self._replace("durable_subs", subscriptions.coalesce(1), [])
+
+    def _read(self, table: str, days: list[str] | None = None, level: str | None = None) -> DataFrame:
+        return read_table(self._spark, self._lake, table, days, level)
+
+    def _replace(self, table: str, rows: DataFrame, days: list[str]) -> None:
+        """Write rows, and put them in the place of those days' rows."""
+        names = [column.split(" ")[0] for column in COLUMNS[table].split(", ")]
+        write_files(rows.select(names).sortWithinPartitions(*partitions_of(table), *names), self._lake, table, self._directory)
+        files = list_files(self._spark, self._lake, table, self._directory)
+        self._lake.commit_files(table, files, self._pending.batch, days=days)
+
+
+def _by_day(rows: DataFrame) -> DataFrame:
+    """The same in one file for each day."""
+    return rows.repartition("d")
