@@ -24,9 +24,10 @@ deleted as (
 found as (select file, {_TOTALS} from (select * from present union all select * from deleted) group by file),
 bad as (select file, count(*) bad from bad_lines group by file),
 recorded as (
-    select name, max(boot) boot, max(node) node, max(lines) lines, max(bad) bad, max(batch) batch, count(*) times
+    select name, max(boot) boot, max(node) node, max(lines) lines, max(bad) bad, max(batch) batch, count(*) times,
+        first_value(days) days
     from segments group by name)
-select r.name, r.boot, r.node, r.lines, r.bad, r.batch, r.times, coalesce(f.file, b.file) file,
+select r.name, r.boot, r.node, r.lines, r.bad, r.batch, r.times, r.days, coalesce(f.file, b.file) file,
     coalesce(b.bad, 0) bad_found, coalesce(f.lines, 0) found, f.first, f.last, f.sum1, f.sum2, f.sum3, f.is_deleted
 from recorded r full join found f on f.file = r.name full join bad b on b.file = coalesce(r.name, f.file)
 order by r.boot, length(r.name), r.name
@@ -117,8 +118,8 @@ class LineChecker:
             return [], []
         if row["is_deleted"]:  # of the deleted lines only the sums are known
             return ([(first, last)], []) if row["found"] < complete[0] - row["bad"] else ([], [])
-        name = row["name"].replace("'", "''")
-        numbers = self._snapshot.rows(f"select seq from events where file = '{name}' order by seq")  # noqa: S608
+        where = f"file = '{row['name']}' and d in ({', '.join(map(repr, row['days']))})"
+        numbers = self._snapshot.rows(f"select seq from events where {where} order by seq")  # noqa: S608
         return line_numbers.gaps_and_repeats(line_numbers.ranges(int(each["seq"]) for each in numbers))  # type: ignore[call-overload]
 
     def _report(self, boot: _Boot | None) -> None:
