@@ -141,8 +141,7 @@ class Lake:
 
     def last_batch(self, table: str) -> int:
         """The number of the last batch that a table has, or was computed from; -1 for none."""
-        found = self.table(table)
-        return -1 if found is None else _last_batch(found)
+        return last_batch(self.table(table))
 
     def unfinished(self) -> list[tuple[int, str]]:
         """The batches that are planned in ``segments`` and not in all of `BATCH_TABLES` yet, with their directories.
@@ -202,7 +201,7 @@ class Lake:
         with self._explained():
             for _ in range(_ATTEMPTS):
                 delta = self.create(table)
-                if _last_batch(delta) >= batch:
+                if last_batch(delta) >= batch:
                     return False
                 try:
                     attempt(delta, properties)
@@ -227,8 +226,9 @@ class Lake:
             raise PipelineError(f"the lake {self} cannot be read or written: {_first_line(error)}") from error
 
 
-def _last_batch(delta: DeltaTable) -> int:
-    found = delta.transaction_version(_APPLICATION)
+def last_batch(table: DeltaTable | None) -> int:
+    """The number of the last batch that a snapshot of a table has; -1 for none."""
+    found = None if table is None else table.transaction_version(_APPLICATION)
     return -1 if found is None else found
 
 

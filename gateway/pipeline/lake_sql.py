@@ -12,6 +12,10 @@ from gateway.errors import PipelineError
 from gateway.pipeline.table_schemas import COLUMNS, schema_of
 
 
+class QueryError(PipelineError):
+    """A query is wrong, or a file that it needs cannot be read."""
+
+
 class Snapshot:
     """The tables of a lake as they were at one time; a table that is not there yet is empty.
 
@@ -29,7 +33,7 @@ class Snapshot:
                 self._builder.register(name, found)
 
     def batches(self, query: str) -> Iterator[pa.RecordBatch]:
-        """The answer piece by piece, as it is computed. Raises PipelineError as `sql`."""
+        """The answer piece by piece, as it is computed. Raises QueryError as `sql`."""
         with _explained():
             reader = pa.RecordBatchReader.from_stream(self._builder.execute(query))
             plain = _plain_schema(reader.schema)
@@ -37,12 +41,12 @@ class Snapshot:
                 yield batch.cast(plain, safe=False)
 
     def rows(self, query: str) -> Iterator[dict[str, object]]:
-        """The answer row by row. Raises PipelineError as `sql`."""
+        """The answer row by row. Raises QueryError as `sql`."""
         for batch in self.batches(query):
             yield from batch.to_pylist()
 
     def sql(self, query: str) -> pa.Table:
-        """The answer as a whole. Raises PipelineError if the query is wrong or a file cannot be read."""
+        """The answer as a whole. Raises QueryError if the query is wrong or a file cannot be read."""
         with _explained():
             found = pa.table(self._builder.execute(query))
             return found.cast(_plain_schema(found.schema), safe=False)
@@ -50,14 +54,14 @@ class Snapshot:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Turn an error of DataFusion into a PipelineError of one sentence."""
+    """Turn an error of DataFusion into a QueryError of one sentence."""
     try:
         yield
-    except PipelineError:
+    except QueryError:
         raise
     except Exception as error:  # delta-rs raises plain exceptions for some errors, such as those of Parquet files
         text = " ".join(str(error).split()) or type(error).__name__
-        raise PipelineError(f"the query failed: {text[:500]}") from error
+        raise QueryError(f"the query failed: {text[:500]}") from error
 
 
 def _plain_schema(schema: pa.Schema) -> pa.Schema:

@@ -40,8 +40,10 @@ def read_table(
         return spark.createDataFrame([], COLUMNS[table])
     rows = spark.read.schema(_in_files(table)).parquet(*map(to_read, files))
     # Partitions are in the path only. Spark finds them there if all files have one parent, which these have not.
-    partitions = (F.regexp_extract("_metadata.file_path", f"/{name}=([^/]*)/", 1) for name in partitions_of(table))
-    return rows.select("*", *(column.alias(name) for column, name in zip(partitions, partitions_of(table), strict=True)))
+    path = "_metadata.file_path"
+    return rows.select(
+        "*", *(F.regexp_extract(path, f"/{name}=([^/]*)/", 1).alias(name) for name in partitions_of(table))
+    )
 
 
 def write_files(rows: DataFrame, lake: Lake, table: str, directory: str) -> None:
