@@ -76,7 +76,7 @@ class Lake:
 
     def table(self, table: str) -> DeltaTable | None:
         """The newest snapshot of a table; None before its first commit."""
-        with self._explained():
+        with self.explained():
             try:
                 return DeltaTable(self.table_url(table), storage_options=self._storage_options)
             except TableNotFoundError:
@@ -86,7 +86,7 @@ class Lake:
         """The newest snapshot of a table, which is created if it is not there."""
         found = self.table(table)
         if found is None:
-            with self._explained(), suppress(CommitFailedError):  # another one has created it meanwhile
+            with self.explained(), suppress(CommitFailedError):  # another one has created it meanwhile
                 return DeltaTable.create(
                     self.table_url(table),
                     Schema.from_arrow(schema_of(table)),
@@ -117,7 +117,7 @@ class Lake:
             return []
         wanted = [] if days is None else [_of_days(days)]
         wanted += [] if level is None else [f"level = '{level}'"]
-        with self._explained():
+        with self.explained():
             uris = sorted(found.file_uris(file_pruning_predicate=" and ".join(wanted) or None))
         return uris if self.is_remote else [unquote(path) for path in uris]
 
@@ -198,7 +198,7 @@ class Lake:
 
     def _commit(self, table: str, batch: int, attempt: Callable[[DeltaTable, CommitProperties], None]) -> bool:
         properties = CommitProperties(app_transactions=[Transaction(_APPLICATION, batch)])
-        with self._explained():
+        with self.explained():
             for _ in range(_ATTEMPTS):
                 delta = self.create(table)
                 if last_batch(delta) >= batch:
@@ -212,7 +212,7 @@ class Lake:
         raise PipelineError(f"other commands write into the table {table} of {self} all the time. Try again later.")
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def explained(self) -> Iterator[None]:
         """Turn an error of delta-rs into a PipelineError."""
         try:
             yield
