@@ -8,7 +8,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gateway.cli.commands import Commands, Run
 
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_REQUIRED_PACKAGES: Final = ("pyspark", "pyarrow")
+_PACKAGES: Final = ("deltalake", "pyarrow")
 _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_PERMISSION: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -99,7 +99,7 @@ def add_pipeline(commands: Commands) -> None:
 
 def _add_ingest(commands: Commands) -> None:
     ingest = add_command(
-        commands, "ingest", _needing_extra(_ingest), help="add journals to the lake",
+        commands, "ingest", _needing_spark(_ingest), help="add journals to the lake",
         description=_INGEST, epilog=_INGEST_EPILOG,
     )  # fmt: skip
     ingest.add_argument("--journal", required=True, type=Path, metavar="DIR", help="the directory of the segments")
@@ -151,9 +151,13 @@ def moment(text: str) -> datetime:
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
-def _needing_extra(run: Run) -> Run:
+def _needing_spark(run: Run) -> Run:
+    return _needing_extra(run, ("pyspark", *_PACKAGES))
+
+
+def _needing_extra(run: Run, packages: Sequence[str] = _PACKAGES) -> Run:
     def checked(options: argparse.Namespace) -> ExitCode:
-        missing = [name for name in _REQUIRED_PACKAGES if importlib.util.find_spec(name) is None]
+        missing = [name for name in packages if importlib.util.find_spec(name) is None]
         if missing:
             names = " and ".join(missing)
             raise UsageError(f"the pipeline needs {names}, not installed here: pip install 'stomp-gateway[pipeline]'")
@@ -175,7 +179,7 @@ def _private_files() -> Iterator[None]:
 
 
 @contextmanager
-def _explained(lake: Path) -> Iterator[None]:
+def _explained(lake: Path | str) -> Iterator[None]:
     """Turn disk errors and damaged files into a PipelineError that says what to do."""
     from pyarrow import ArrowException  # noqa: PLC0415
 

@@ -326,20 +326,12 @@ class Oracle:
         """Close the database."""
         self._connection.close()
 
-    def days(self, table: str) -> list[str]:
-        """The days on which a table has rows."""
-        return [
-            str(day) for (day,) in self._connection.execute(f"select distinct d from {table} order by d").fetchall()
-        ]
+    def rows(self, table: str) -> list[Row]:
+        """A table's rows."""
+        return self.answer(f"select * from {table}")
 
-    def rows(self, table: str, day: str | None = None) -> list[Row]:
-        """A table's rows.
-
-        Args:
-            table: its name.
-            day: of the partition, and then without the column d; None: all, with it.
-        """
-        columns, where = ("*", "") if day is None else ("* exclude (d)", f"where d = '{day}'")
-        found = self._connection.execute(f"select {columns} from {table} {where}")
+    def answer(self, query: str) -> list[Row]:
+        """The answer to a query over the tables."""
+        found = self._connection.execute(query)
         names = [column[0] for column in found.description or ()]
         return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
