@@ -20,8 +20,9 @@ from gateway.config.model import PASS_THROUGH, GatewayConfig
 from gateway.errors import GatewayError, JournalError, StompError
 from gateway.journal import schema
 from gateway.journal.privacy import KEY_NAME, DestinationNames, UserNames, peer_name, users_key
-from gateway.journal.recorder import Recorder, VirtualHostJournal
+from gateway.journal.recorder import Recorder
 from gateway.journal.segments import of_gateway, worker_node
+from gateway.journal.session_recorder import VirtualHostJournal
 from gateway.journal.writer import Clock, Writer, WriterSettings
 from gateway.session.session import Session
 
