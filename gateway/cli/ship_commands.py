@@ -60,13 +60,12 @@ def add_ship(actions: Commands) -> None:
 
 
 def _ship(options: argparse.Namespace) -> ExitCode:
-    from gateway.config.config_files import ConfigFiles  # noqa: PLC0415 - only these commands need it
-    from gateway.config.ship_settings import checked_place  # noqa: PLC0415
+    from gateway.config.ship_settings import checked_place  # noqa: PLC0415 - only these commands need it
     from gateway.journal.ship_targets import open_store  # noqa: PLC0415
     from gateway.journal.shipper import Shipper  # noqa: PLC0415
 
     try:
-        place = checked_place(options.to, ConfigFiles(Path()))
+        place = checked_place(options.to)
     except PydanticCustomError as error:
         raise UsageError(f"--to: {error.message()}") from error
     if not options.directory.is_dir():

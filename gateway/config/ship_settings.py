@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final, cast
+from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, ValidationInfo
 
-from gateway.config.base_models import MergeableModel
-from gateway.config.config_files import ConfigFiles
+from gateway.config.base_models import MergeableModel, directory_of
 from gateway.config.scalars import mistake
 
 _SECRETS: Final = "The gateway takes credentials from the environment, as the store's own tools do: docs/journal.md."
@@ -20,13 +19,14 @@ _STORES: Final = _BY_NAME | {"az", "abfs", "abfss", "adl", "azure"}
 def _place(value: object, info: ValidationInfo) -> str:
     if not isinstance(value, str) or not value:
         raise mistake("A directory, or the URL of an object store, is needed here.")
-    return checked_place(value, cast("ConfigFiles", info.context))
+    place = checked_place(value)
+    return place if "://" in place else str(directory_of(place, info))
 
 
-def checked_place(value: str, files: ConfigFiles) -> str:
-    """A URL of an object store as it is, or the path of a directory. Raises `mistake`, without the value."""
+def checked_place(value: str) -> str:
+    """The URL of an object store, or a directory. Raises `mistake`, without the value, for what is neither."""
     if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", value):
-        return str(files.path(value))
+        return value
     try:
         parts = urlsplit(value)
     except ValueError:
