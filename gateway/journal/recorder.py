@@ -46,6 +46,7 @@ class Recorder(SessionRecorder):
         tls: bool,
     ) -> None:  # fmt: skip
         super().__init__(journal, virtual_host, session.login or b"", session.version.decode())
+        self.header_values = frozenset([name.encode() for name in journal.header_values])
         self._session = session
         # ERRORs before the login belong to no session in the journal.
         self._errors_before = session.traffic.errors_sent
