@@ -3,9 +3,9 @@
 With BROKER=newest in the environment, tests and benchmarks use it. debootstrap fills the folder with a minimal system,
 once; `python -m deploy.local.newest` does only that. All of it needs root.
 
-A node of it runs in a mount namespace, where the folder's /usr and /etc take the place of the machine's. All else is
-the machine's own: paths, ports and process ids mean the same inside and outside. Nobody else sees these mounts, and
-they end with the node.
+A node of it runs in a mount namespace, where the folder's /usr and /etc take the place of the machine's, except
+/etc/hosts. All else is the machine's own: paths, ports and process ids mean the same inside and outside. Nobody else
+sees these mounts, and they end with the node.
 """
 
 import os
@@ -28,8 +28,12 @@ from deploy.local.node import shown
 DIRECTORY: Final = Path(__file__).parents[2] / "var" / "newest"
 
 _NAMESPACE: Final = ("unshare", "--mount")
-_ENTER: Final = 'mount --bind "$0/etc" /etc && mount --bind "$0/usr" /usr && exec "$@"'
-_HOSTS: Final = "127.0.0.1 localhost\n"
+# The machine's name has to be found in /etc/hosts: RabbitMQ 4 looks it up for each connection, and waits for DNS if it
+# is not there.
+_ENTER: Final = (
+    'touch "$0/etc/hosts" && mount --bind /etc/hosts "$0/etc/hosts" && '
+    'mount --rbind "$0/etc" /etc && mount --bind "$0/usr" /usr && exec "$@"'
+)
 
 
 def provide(say: Callable[[str], None] = lambda _line: None, directory: Path = DIRECTORY) -> Installation:
@@ -93,7 +97,6 @@ def _make(directory: Path, say: Callable[[str], None]) -> None:
         status = running.wait()
     if status != 0:
         raise LocalError(f"debootstrap failed: {_reason(log)}; {shown(log)} has all that it said.")
-    (unfinished / "etc/hosts").write_text(_HOSTS)
     shutil.rmtree(unfinished / "var/cache/apt/archives", ignore_errors=True)
     unfinished.rename(_tree(directory))
 

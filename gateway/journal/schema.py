@@ -9,8 +9,9 @@ shows. Fields common to the lines of a session: ``c`` the session's number in th
 (or its hash). ``d`` is a destination with generated parts replaced by ``*``, ``dk`` its kind, ``s`` a subscription id,
 ``sn`` the queue of a durable subscription that stays when nobody consumes it, ``am`` an ack mode, ``m`` the number of a
 message in its session (a SEND) or in its subscription (a delivery), ``l`` a latency in microseconds by a monotonic
-clock, ``x`` a code out of a closed set, ``w`` the weight of a sampled line. An absent field means zero, false, none, or
-for ``w`` 1.
+clock, ``ql`` one from publishing to delivery by the clocks of both gateways (0 if they disagree so far that it is
+negative), ``x`` a code out of a closed set, ``w`` the weight of a sampled line. An absent field means zero, false,
+none, or for ``w`` 1.
 
 No field holds a passcode, a body, or a text that a client made up, except destinations, subscription ids, logins and
 the values of headers that the configuration allows.
@@ -205,13 +206,14 @@ class ConfirmLine(DestinationLine, tag="conf"):
 
 
 class DeliveryLine(SubscriptionLine, tag="dlv"):
-    """A message was delivered to the client. ``r``: redelivered."""
+    """A message was delivered to the client. ``r``: redelivered. ``ql``: since it was published, if that is known."""
 
     m: int
     b: int = 0
     r: bool = False
     sn: str | None = None
     w: float | None = None
+    ql: int | None = None
 
 
 class AckLine(SubscriptionLine, tag="ack"):
@@ -256,8 +258,9 @@ class StatLine(DestinationLine, tag="stat"):
     """At level session: what a destination (no ``s``) or a subscription (``s``) of a session did since the last line.
 
     ``cnt`` has any of: send send_bytes conf rejected; dlv dlv_bytes redelivered ack requeue discard. ``h`` counts
-    latencies: ``conf:<bucket>`` from publishing to confirm, ``ack:<bucket>`` from delivery to acknowledgement, with the
-    buckets of ``gateway.journal.histogram``. Messages without a latency are in ``cnt`` only.
+    latencies: ``conf:<bucket>`` from publishing to confirm, ``queue:<bucket>`` from publishing to delivery,
+    ``ack:<bucket>`` from delivery to acknowledgement, with the buckets of ``gateway.journal.histogram``. Messages
+    without a latency are in ``cnt`` only.
     """
 
     cnt: dict[str, int]
@@ -309,6 +312,7 @@ class ParsedLine(Struct, gc=False):
     rc: bool | None = None
     r: bool | None = None
     l: int | None = None  # noqa: E741 - the schema's name
+    ql: int | None = None
     n: int | None = None
     x: str | None = None
     w: float | None = None

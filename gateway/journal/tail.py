@@ -334,8 +334,8 @@ def _send(line: ParsedLine) -> Iterable[str]:
 
 
 def _dlv(line: ParsedLine) -> Iterable[str]:
-    redelivered = "redelivered" if line.r else ""
-    return line.d or "", _subscription(line), f"message {line.m}", byte_size(line.b or 0), redelivered, _weight(line)
+    marks = ("redelivered" if line.r else "", "" if line.ql is None else f"published {duration(line.ql)} before")
+    return line.d or "", _subscription(line), f"message {line.m}", byte_size(line.b or 0), *marks, _weight(line)
 
 
 def _ack(line: ParsedLine) -> Iterable[str]:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from gateway.journal.histogram import bucket_of, percentile
 from gateway.journal.schema import FEATURES
-from gateway.pipeline.lake import WHOLE_TABLES, Lake
+from gateway.pipeline.parquet_lake import WHOLE_TABLES, ParquetLake
 
 START = datetime(2026, 11, 21, 10, tzinfo=UTC)
 """When made-up traffic begins."""
@@ -74,7 +74,7 @@ Row = dict[str, object]
 class Rows:
     """Rows of tables, before they are files."""
 
-    lake: Lake
+    lake: ParquetLake
     by_file: dict[tuple[str, str], list[Row]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, table: str, at: datetime, **row: object) -> None:
@@ -103,7 +103,7 @@ class Rows:
         }  # fmt: skip
         self.add("durable_subs", START, sub_name=name, **{**usual, **more})
 
-    def write(self) -> Lake:
+    def write(self) -> ParquetLake:
         """Write the files."""
         self.lake.batches.mkdir(parents=True, exist_ok=True)
         for (table, day), rows in self.by_file.items():
@@ -144,14 +144,14 @@ NAMES = ("orders.created", "orders.paid", "invoices", "prices", "stock.eu-west",
 class World:
     """Makes up all tables by a recipe."""
 
-    def __init__(self, lake: Lake, recipe: Recipe) -> None:
+    def __init__(self, lake: ParquetLake, recipe: Recipe) -> None:
         self._rows = Rows(lake)
         self._recipe = recipe
         self._random = random.Random(recipe.seed)  # noqa: S311 - repeatable is what it must be
         self._hours: dict[datetime, float] = defaultdict(float)
         self._end = START + recipe.length
 
-    def write(self) -> Lake:
+    def write(self) -> ParquetLake:
         """Write all files."""
         at = START
         while at < self._end:
@@ -268,6 +268,6 @@ class World:
             self._rows.durable(name, verdict, idle, last_delivery=START - timedelta(days=idle))
 
 
-def made_up(lake: Lake, recipe: Recipe) -> Lake:
+def made_up(lake: ParquetLake, recipe: Recipe) -> ParquetLake:
     """Write all tables by a recipe."""
     return World(lake, recipe).write()

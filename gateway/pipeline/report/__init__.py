@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gateway.errors import PipelineError, UsageError
-from gateway.pipeline.lake import Lake
+from gateway.pipeline.parquet_lake import ParquetLake
 from gateway.pipeline.report.facts import known_span, read_facts
 from gateway.pipeline.report.lake_tables import LakeTables
 from gateway.pipeline.report.page import empty_page, full_page
@@ -16,7 +16,7 @@ from gateway.pipeline.report.span import Span
 from gateway.pipeline.report.units import micros_of
 
 
-def write_report(lake: Lake, output: Path, start: datetime | None, end: datetime | None) -> None:
+def write_report(lake: ParquetLake, output: Path, start: datetime | None, end: datetime | None) -> None:
     """Write the report on a lake, or on a part of its time, into a file in one step.
 
     The lake must exist, but may be empty. ``start`` and ``end``, which is exclusive, need a time zone; None means the

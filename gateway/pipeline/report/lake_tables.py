@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gateway.errors import PipelineError
-from gateway.pipeline.lake import Lake
+from gateway.pipeline.parquet_lake import ParquetLake
 from gateway.pipeline.report.span import Span
 from gateway.pipeline.report.units import DAY, datetime_of
 
@@ -23,7 +23,7 @@ _DAY_PREFIX: Final = "d="
 class LakeTables:
     """The computed tables of a lake."""
 
-    def __init__(self, lake: Lake) -> None:
+    def __init__(self, lake: ParquetLake) -> None:
         self._lake = lake
 
     def days(self, name: str) -> list[str]:

@@ -243,6 +243,7 @@ def test_long_values_do_not_spoil_the_columns(tmp_path: Path, capsys: pytest.Cap
         ('"e":"send","d":"/queue/a","tx":true,"w":4,"hv":{"k":"v"}', "/queue/a 0 B transaction k=v (stands for 4)"),
         ('"e":"conf","d":"/queue/a","m":1,"x":"rejected"', "/queue/a message 1 rejected"),
         ('"e":"dlv","d":"/queue/a","s":"1","m":3,"b":2048,"r":true', "/queue/a id 1 message 3 2.0 kB redelivered"),
+        ('"e":"dlv","d":"/queue/a","s":"1","m":3,"ql":1500', "/queue/a id 1 message 3 0 B published 1.5 ms before"),
         ('"e":"ack","d":"/queue/a","s":"1","m":3,"n":2,"l":3400', "/queue/a id 1 2 messages up to 3 in 3.4 ms"),
         ('"e":"nack","d":"/queue/a","s":"1","m":3,"x":"requeue"', "/queue/a id 1 message 3 requeue"),
         ('"e":"err","x":"not_found","ip":"192.0.2.9"', "not_found from 192.0.2.9"),
