@@ -7,7 +7,6 @@ import errno
 import importlib.util
 import os
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime

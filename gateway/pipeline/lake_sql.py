@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
@@ -44,7 +45,7 @@ class Snapshot:
             if empty:
                 yield pa.RecordBatch.from_pylist([], plain)
 
-    def rows(self, query: str) -> Iterator[dict[str, object]]:
+    def rows(self, query: str) -> Iterator[dict[str, Any]]:
         """The answer row by row. Raises QueryError as `sql`."""
         for batch in self.batches(query):
             yield from batch.to_pylist()

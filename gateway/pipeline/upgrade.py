@@ -78,7 +78,9 @@ class _OldLake:
         merged = {name: {*places[where]} for name, places in self._compactions.items() if where in places}
         if batch in merged:
             return not any(merged[batch] < others for others in merged.values())
-        return batch.isdigit() and int(batch) in self.manifests and not any(int(batch) in ids for ids in merged.values())
+        return (
+            batch.isdigit() and int(batch) in self.manifests and not any(int(batch) in ids for ids in merged.values())
+        )
 
     def computed(self, table: str, day: str) -> pa.Table | None:
         """The rows of a computed table's day."""
@@ -205,7 +207,9 @@ def _renamed(table: str, rows: pa.Table, partition: dict[str, str]) -> pa.Table:
         columns[name] = pa.array([value] * len(rows), pa.string())
     schema = schema_of(table)
     found = [columns.get(each.name, pa.nulls(len(rows), each.type)) for each in schema]
-    return pa.Table.from_arrays([column.cast(each.type) for column, each in zip(found, schema, strict=True)], schema=schema)
+    return pa.Table.from_arrays(
+        [column.cast(each.type) for column, each in zip(found, schema, strict=True)], schema=schema
+    )
 
 
 def _words(events: pa.ChunkedArray) -> pa.ChunkedArray:

