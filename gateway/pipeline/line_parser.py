@@ -4,50 +4,28 @@ A line is good if it is exactly one JSON object with integers ``t`` (a time betw
 a name ``e``, and no known field of a wrong type; on an ``open`` line ``v`` must be 1. Numbers that are summed up must
 not overflow: counts are integers from 0 to 2^53, weights are above 0 and at most a million. Unknown fields are ignored,
 missing ones have the schema's default. A number or boolean in place of a string is converted to one.
-
-There are two ways to read lines. `read_fast` parses the files directly, three times as fast, but loses the raw text of
-a line that is valid JSON and still bad, and does not notice what follows the first object of a line. `read_strictly`
-keeps the text and notices the rest. A batch is read fast, and again strictly only if a line is bad, the number of rows
-is not the number of lines, or the bytes look suspicious (`source.scan_segment`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from gateway.journal.schema import MESSAGE_EVENTS, VERSION
+from gateway.journal.schema import EVENT_WORDS, MESSAGE_EVENTS, VERSION
 
 _BAD: Final = "_bad"
 
 _LINE: Final = f"""
     e string, t bigint, q bigint, c bigint, vh string, u string, d string, dk string, s string, sn string, am string,
-    m bigint, b bigint, hn int, p boolean, tx boolean, rc boolean, l bigint, r boolean, n bigint, x string, w double,
-    ip string, tls boolean, ver string, hb string, pf int, du boolean, ad boolean, ex boolean,
+    m bigint, b bigint, hn int, p boolean, tx boolean, rc boolean, l bigint, ql bigint, r boolean, n bigint, x string,
+    w double, ip string, tls boolean, ver string, hb string, pf int, du boolean, ad boolean, ex boolean,
     cnt map<string,bigint>, h map<string,bigint>,
     f struct<frames_in:bigint, frames_out:bigint, bytes_in:bigint, bytes_out:bigint, unacked:bigint,
              max_unacked:bigint, us:bigint>,
     hv map<string,string>, gw string, cfg string, v int, {_BAD} string
 """
-
-EVENTS_SCHEMA: Final = """
-    ts timestamp, boot string, seq bigint, node string, impl string, event string, session bigint, vhost string,
-    user string, destination string, dest_kind string, sub_id string, sub_name string, ack_mode string, msg_no bigint,
-    body_bytes bigint, header_count int, persistent boolean, transacted boolean, receipt boolean, latency_us bigint,
-    queue_us bigint, redelivered boolean, n bigint, code string, weight double, peer string, tls boolean,
-    version string, heartbeat string, prefetch int, durable boolean, auto_delete boolean, exclusive boolean,
-    counters map<string,bigint>, histogram map<string,bigint>, totals map<string,bigint>,
-    header_values map<string,string>, gateway_version string, config string, file string
-"""
-"""Columns of the table ``events``; the names of its directories add ``d`` and ``level``."""
-
-PARTITIONS: Final = ("d", "level")
-
-HIGH_CARDINALITY: Final = ("ts", "seq", "msg_no", "latency_us", "body_bytes")
-"""Columns whose values rarely repeat: Parquet would begin a dictionary for them and give it up again."""
 
 _LAST_TIME: Final = 253_402_300_799_999_999  # the end of 9999-12-31: later days need a longer name
 _DAY: Final = 86_400_000_000
@@ -55,8 +33,8 @@ _LARGEST_COUNT: Final = 1 << 53
 """The sum of a thousand such counts still fits into 64 bits."""
 _LARGEST_WEIGHT: Final = 1_000_000
 """A sample of one in a million."""
-_COUNTS: Final = ("q", "m", "b", "hn", "l", "n")
-_BAD_BUCKET: Final = r"(?:conf|ack|nack):\s*(?:-|\+?0*(?:[1-9]\d{3}|9\d\d|8[1-9]\d|80[1-9]))"
+_COUNTS: Final = ("q", "m", "b", "hn", "l", "ql", "n")
+_BAD_BUCKET: Final = r"(?:conf|ack|nack|queue):\s*(?:-|\+?0*(?:[1-9]\d{3}|9\d\d|8[1-9]\d|80[1-9]))"
 """A histogram's key whose bucket is below 0, or above 800, the bucket of the largest latency."""
 _STRICT: Final = {"columnNameOfCorruptRecord": _BAD, "allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
 _TOTALS: Final = ("frames_in", "frames_out", "bytes_in", "bytes_out", "unacked", "max_unacked", "us")
@@ -64,55 +42,35 @@ _FLAGS_OF_SEND: Final = (("p", "persistent"), ("tx", "transacted"), ("rc", "rece
 _FLAGS_OF_SUB: Final = (("du", "durable"), ("ad", "auto_delete"), ("ex", "exclusive"))
 
 
-def read_fast(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
-    """Parse the lines of segments.
+def parse(lines: DataFrame) -> DataFrame:
+    """Parse lines.
 
-    Returns one row for each line that is not blank (and for each element of an array), with ``file`` and ``reason``,
-    which is null for good lines.
+    Takes a row for each line, blank ones too, with its text in ``value`` and the segment's name in ``file``. Returns
+    the line's fields as columns of their own besides, and ``reason``, which is null for good lines.
     """
-    parsed = spark.read.schema(_LINE).options(**_STRICT).option("lineSep", "\n").json(list(paths))
-    return parsed.select("*", _file(), _reason(F.col(_BAD).isNotNull()).alias("reason"))
-
-
-def read_strictly(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
-    """Parse the lines of segments and keep their raw text.
-
-    Returns one row for each line, blank ones too, with the columns of `read_fast` and the text in ``line``.
-    """
-    text = spark.read.option("lineSep", "\n").text(list(paths)).select("value", _file(), _folder())
-    parsed = F.from_json("value", _LINE, _STRICT)
-    rows = text.select(
-        "value",
-        "file",
-        "folder",
-        F.is_valid_utf8("value").alias("utf8"),
-        _is_single_object().alias("single"),
-        parsed.alias("j"),
-    )
-    rows = rows.select("value", "file", "folder", "utf8", "single", "j.*")
+    rows = lines.select("*", F.from_json("value", _LINE, _STRICT).alias("j")).select(*lines.columns, "j.*")
     reason = (
-        F.when(~F.col("utf8"), "not UTF-8")
+        F.when(~F.is_valid_utf8("value"), "not UTF-8")
         .when(F.trim("value") == "", "blank")
-        .when(F.col(_BAD).isNull() & ~F.col("single"), "more than one JSON object")
+        .when(F.col(_BAD).isNull() & ~_is_single_object(), "more than one JSON object")
         .otherwise(_reason(F.col(_BAD).isNotNull()))
     )
-    line = F.make_valid_utf8("value").alias("line")
-    return rows.select("*", line, reason.alias("reason")).drop("value", "utf8", "single")
+    return rows.select("*", reason.alias("reason"))
 
 
-def events_of(lines: DataFrame) -> DataFrame:
-    """The good lines among those of `read_fast` or `read_strictly`, as rows of ``events`` with `PARTITIONS`."""
-    good = lines.where(F.col("reason").isNull())
+def events_of(parsed: DataFrame) -> DataFrame:
+    """The good lines among those of `parse`, as rows of ``events``."""
+    good = parsed.where(F.col("reason").isNull())
     event = F.col("e")
     message, send, dlv = event.isin(*MESSAGE_EVENTS), event == "send", event == "dlv"
     conn, sub, settled = event == "conn", event == "sub", event.isin("ack", "nack")
     return good.select(
         F.timestamp_micros("t").alias("ts"),
         *_writer(),
-        event.alias("event"),
+        _word(event).alias("event"),
         F.col("c").alias("session"),
         F.col("vh").alias("vhost"),
-        F.col("u").alias("user"),
+        F.col("u").alias("login"),
         F.col("d").alias("destination"),
         F.col("dk").alias("dest_kind"),
         F.col("s").alias("sub_id"),
@@ -123,7 +81,7 @@ def events_of(lines: DataFrame) -> DataFrame:
         _default("hn", send, 0).alias("header_count"),
         *(_default(field, send, False).alias(name) for field, name in _FLAGS_OF_SEND),
         F.col("l").alias("latency_us"),
-        F.lit(None).cast("bigint").alias("queue_us"),
+        F.col("ql").alias("queue_us"),
         _default("r", dlv, False).alias("redelivered"),
         F.when(settled, F.coalesce("n", F.lit(1))).otherwise(_default("n", event == "unsub", 0)).alias("n"),
         F.col("x").alias("code"),
@@ -141,42 +99,44 @@ def events_of(lines: DataFrame) -> DataFrame:
         F.col("gw").alias("gateway_version"),
         F.col("cfg").alias("config"),
         F.col("file"),
-        F.expr(f"date_from_unix_date(cast(t div {_DAY} as int))").alias("d"),
+        F.expr(f"cast(date_from_unix_date(cast(t div {_DAY} as int)) as string)").alias("d"),
         F.when(message, "message").otherwise("session").alias("level"),
     )
 
 
-def bad_lines_of(lines: DataFrame) -> DataFrame:
-    """The bad lines of `read_strictly` as ``file``, ``line``, ``reason`` and ``d``, the day of the segment."""
-    return lines.where(F.col("reason").isNotNull()).select(
-        "file", "line", "reason", F.regexp_extract("folder", "d=([^/]*)/[^/]*$", 1).alias("d")
-    )
+def bad_lines_of(parsed: DataFrame) -> DataFrame:
+    """The bad lines among those of `parse`, as rows of ``bad_lines``; ``day`` is the day of their segment."""
+    bad = parsed.where(F.col("reason").isNotNull())
+    line = F.make_valid_utf8("value").alias("line")
+    return bad.select("file", line, "reason", F.current_timestamp().alias("seen"), F.col("day").alias("d"))
+
+
+def _word(event: Column) -> Column:
+    """What tables call an event."""
+    found = event
+    for short, word in EVENT_WORDS.items():
+        found = F.when(event == short, word).otherwise(found)
+    return found
 
 
 def _is_single_object() -> Column:
     """Whether nothing follows the first object of a text.
 
-    The parser stops after it. So the text is parsed inside an array, and inside an object: anything that follows breaks
-    one of the two, or becomes another element.
+    The parser stops after it. If the first closing brace is the text's last character, nothing can follow; most lines
+    are so. Otherwise the text is parsed inside an array, and inside an object: anything that follows breaks one of the
+    two, or becomes another element.
     """
+    is_flat = F.locate("}", "value") == F.char_length("value")
     value = F.trim("value")
     in_array = F.from_json(F.concat(F.lit("["), value, F.lit("]")), "array<struct<e string>>", _STRICT)
     in_object = F.from_json(F.concat(F.lit('{"x":'), value, F.lit("}")), f"x string, {_BAD} string", _STRICT)
-    return F.coalesce((F.size(in_array) == 1) & in_object[_BAD].isNull(), F.lit(False))
+    return is_flat | F.coalesce((F.size(in_array) == 1) & in_object[_BAD].isNull(), F.lit(False))
 
 
 def _default(field: str, where: Column, value: float | bool) -> Column:
     """A field, or ``value`` if it is missing in a row where the schema gives it a default."""
     own = F.col(field)
     return F.when(where & own.isNull(), F.lit(value)).otherwise(own)
-
-
-def _file() -> Column:
-    return F.col("_metadata.file_name").alias("file")
-
-
-def _folder() -> Column:
-    return F.col("_metadata.file_path").alias("folder")
 
 
 def _writer() -> list[Column]:
