@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gateway.cli.commands import add_command
+from gateway.cli.lake_commands import add_lake, add_lake_commands
 from gateway.errors import ExitCode, PipelineError, UsageError
 
 if TYPE_CHECKING:
@@ -62,25 +63,6 @@ files:
   in $XDG_CACHE_HOME/stomp-gateway (200 MB); later runs start in half the time.
 """
 
-_CHECK = """\
-Prove that the lake has every line of every boot exactly once: no gaps, no duplicates, no missing manifests, no foreign
-files, and matching counts. Also prove that the computed tables have all their files. Their numbers are not checked.
-
-With --journal, also prove that ingested segments have not changed and that no segment was skipped: if the lake has a
-segment but lacks an earlier one of the same boot, it is incomplete. Newer segments wait for the next ingest and are
-listed, except with --quiet.
-"""
-
-_CHECK_EPILOG = """\
-example:
-  stomp-gateway pipeline check --lake lake --journal journal
-
-exit codes:
-  0    the lake is complete; segments may wait for the next ingest
-  1    the lake is not complete (the command lists what is missing), or cannot be read
-  2    the command line is wrong, or the extra is not installed
-"""
-
 _REPORT = "Write a report on traffic, latencies, errors and durable subscriptions, as one self-contained HTML file."
 
 _REPORT_EPILOG = """\
@@ -96,33 +78,6 @@ exit codes:
   2    the command line is wrong, or the extra is not installed
 """
 
-_COMPACT = "Merge the small files of many batches, so that reading gets faster. The tables keep their contents."
-
-_COMPACT_EPILOG = """\
-example:
-  stomp-gateway pipeline compact --lake lake
-
-exit codes:
-  0    done
-  1    failed, or another command is writing into the lake
-  2    the command line is wrong, or the extra is not installed
-"""
-
-_GC = """\
-Delete segments of the journal that are in the lake and older than --retain-days. With --events-days, also delete old
-days of the table events. The tables computed from them stay, and so do days that these tables do not have as a whole.
-"""
-
-_GC_EPILOG = """\
-example:
-  stomp-gateway pipeline gc --lake lake --journal journal --retain-days 7 --events-days 90
-
-exit codes:
-  0    done
-  1    failed, or another command is writing into the lake
-  2    the command line is wrong, or the extra is not installed
-"""
-
 
 def add_pipeline(commands: Commands) -> None:
     """Add `pipeline` and its subcommands to the commands of `stomp-gateway`."""
@@ -131,42 +86,15 @@ def add_pipeline(commands: Commands) -> None:
     )
     subcommands = pipeline.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_ingest(subcommands)
-    check = add_command(
-        subcommands, "check", _needing_extra(_check), help="check that the lake has every line exactly once",
-        description=_CHECK, epilog=_CHECK_EPILOG,
-    )  # fmt: skip
-    _add_lake(check)
-    check.add_argument("--journal", type=Path, metavar="DIR", help="the journal it was made from")
-    check.add_argument("--quiet", action="store_true", help="print only what is wrong")
+    add_lake_commands(subcommands, _needing_extra)
     report = add_command(
         subcommands, "report", _needing_extra(_report), help="write an HTML report",
         description=_REPORT, epilog=_REPORT_EPILOG,
     )  # fmt: skip
-    _add_lake(report)
+    add_lake(report)
     report.add_argument("--from", dest="start", type=moment, metavar="TIME", help="begin here (default: first event)")
     report.add_argument("--to", dest="end", type=moment, metavar="TIME", help="end before this (default: last event)")
     report.add_argument("-o", "--output", required=True, type=Path, metavar="FILE", help="the file to write")
-    compact = add_command(
-        subcommands, "compact", _needing_extra(_compact), help="merge small files",
-        description=_COMPACT, epilog=_COMPACT_EPILOG,
-    )  # fmt: skip
-    _add_lake(compact)
-    compact.add_argument("--quiet", action="store_true", help="print only what needs attention")
-    collect = add_command(
-        subcommands, "gc", _needing_extra(_collect), help="delete old segments and events",
-        description=_GC, epilog=_GC_EPILOG,
-    )  # fmt: skip
-    _add_lake(collect)
-    collect.add_argument("--journal", required=True, type=Path, metavar="DIR", help="the journal it was made from")
-    collect.add_argument(
-        "--retain-days", required=True, type=_days, metavar="N", help="keep segments for N days, ingested or not"
-    )
-    collect.add_argument("--events-days", type=_days, metavar="N", help="keep the table events for N days")
-    collect.add_argument("--quiet", action="store_true", help="print only what needs attention")
-
-
-def _add_lake(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--lake", required=True, type=Path, metavar="DIR", help="the lake")
 
 
 def _add_ingest(commands: Commands) -> None:
@@ -221,16 +149,6 @@ def moment(text: str) -> datetime:
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time: write 2026-11-21 or 2026-11-21T14:30") from error
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
-
-
-def _days(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = -1.0
-    if not 0 <= found < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days")
-    return found
 
 
 def _needing_extra(run: Run) -> Run:
@@ -300,14 +218,6 @@ def _ingest(options: argparse.Namespace) -> ExitCode:
     return ingest(wanted, Progress(quiet=options.quiet))
 
 
-def _check(options: argparse.Namespace) -> ExitCode:
-    from gateway.pipeline.check import check  # noqa: PLC0415
-    from gateway.pipeline.parquet_lake import ParquetLake  # noqa: PLC0415
-
-    complete = check(ParquetLake(options.lake), options.journal, sys.stdout, quiet=options.quiet)
-    return ExitCode.OK if complete else ExitCode.FAILURE
-
-
 def _report(options: argparse.Namespace) -> ExitCode:
     if options.start is not None and options.end is not None and options.end <= options.start:
         raise UsageError("--to is not later than --from.")
@@ -315,27 +225,4 @@ def _report(options: argparse.Namespace) -> ExitCode:
     from gateway.pipeline.report import write_report  # noqa: PLC0415
 
     write_report(ParquetLake(options.lake), options.output, options.start, options.end)
-    return ExitCode.OK
-
-
-def _compact(options: argparse.Namespace) -> ExitCode:
-    from gateway.pipeline.compact import compact  # noqa: PLC0415
-    from gateway.pipeline.parquet_lake import ParquetLake  # noqa: PLC0415
-
-    compact(ParquetLake(options.lake), sys.stdout, quiet=options.quiet)
-    return ExitCode.OK
-
-
-def _collect(options: argparse.Namespace) -> ExitCode:
-    from gateway.pipeline.parquet_lake import ParquetLake  # noqa: PLC0415
-    from gateway.pipeline.retention import collect  # noqa: PLC0415
-
-    collect(
-        ParquetLake(options.lake),
-        options.journal,
-        retain_days=options.retain_days,
-        events_days=options.events_days,
-        out=sys.stdout,
-        quiet=options.quiet,
-    )
     return ExitCode.OK

@@ -19,11 +19,12 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from gateway.errors import PipelineError, UsageError
+from gateway.pipeline.lake_sql import Snapshot
 from gateway.pipeline.table_schemas import BATCH_TABLES, COLUMNS, partitions_of, schema_of
 
 _APPLICATION: Final = "stomp-gateway"
@@ -75,7 +76,7 @@ class Lake:
 
     def table(self, table: str) -> DeltaTable | None:
         """The newest snapshot of a table; None before its first commit."""
-        with self._explained():
+        with self.explained():
             try:
                 return DeltaTable(self.table_url(table), storage_options=self._storage_options)
             except TableNotFoundError:
@@ -85,7 +86,7 @@ class Lake:
         """The newest snapshot of a table, which is created if it is not there."""
         found = self.table(table)
         if found is None:
-            with self._explained(), suppress(CommitFailedError):  # another one has created it meanwhile
+            with self.explained(), suppress(CommitFailedError):  # another one has created it meanwhile
                 return DeltaTable.create(
                     self.table_url(table),
                     Schema.from_arrow(schema_of(table)),
@@ -116,7 +117,7 @@ class Lake:
             return []
         wanted = [] if days is None else [_of_days(days)]
         wanted += [] if level is None else [f"level = '{level}'"]
-        with self._explained():
+        with self.explained():
             uris = sorted(found.file_uris(file_pruning_predicate=" and ".join(wanted) or None))
         return uris if self.is_remote else [unquote(path) for path in uris]
 
@@ -125,27 +126,22 @@ class Lake:
         found = self.table(table)
         return [] if found is None else sorted({partition["d"] for partition in found.partitions()})
 
+    def snapshot(self) -> Snapshot:
+        """All tables as they are now, in the order of `COLUMNS`: ``segments`` has all batches that others have."""
+        return Snapshot({table: self.table(table) for table in COLUMNS})
+
     def sql(self, query: str) -> pa.Table:
         """The answer to an SQL query (DataFusion's dialect) over all tables; one that is not there yet is empty.
 
         Raises PipelineError if the query is wrong or the lake cannot be read.
         """
-        with self._explained():
-            builder = QueryBuilder()
-            for table in COLUMNS:
-                found = self.table(table)
-                if found is None:
-                    builder.execute(_empty_view(table))
-                else:
-                    builder.register(table, found)
-            return _without_views(pa.table(builder.execute(query)))
+        return self.snapshot().sql(query)
 
     # ------------------------------------------------------------ batches
 
     def last_batch(self, table: str) -> int:
         """The number of the last batch that a table has, or was computed from; -1 for none."""
-        found = self.table(table)
-        return -1 if found is None else _last_batch(found)
+        return last_batch(self.table(table))
 
     def unfinished(self) -> list[tuple[int, str]]:
         """The batches that are planned in ``segments`` and not in all of `BATCH_TABLES` yet, with their directories.
@@ -163,7 +159,7 @@ class Lake:
     ) -> bool:
         """Add files to a table in one step, as a batch's; with ``days`` in place of those days' files.
 
-        Returns whether it did; False if the table has this batch, or a later one, already.
+        A table without days is replaced as a whole by ``days=()``. Returns whether it did; False if the table has this batch, or a later one, already.
         """
         schema, partitions = Schema.from_arrow(schema_of(table)), partitions_of(table)
         actions: list[AddAction | RemoveAction] = [file.as_action() for file in files]
@@ -171,10 +167,11 @@ class Lake:
         def attempt(delta: DeltaTable, properties: CommitProperties) -> None:
             if days is None:
                 delta.create_write_transaction(actions, "append", schema, partitions, commit_properties=properties)
-            else:
-                delta.create_write_transaction(
-                    actions, "overwrite", schema, partitions, [("d", "in", sorted(days))], commit_properties=properties
-                )
+                return
+            replaced = [("d", "in", sorted(days))] if partitions else None
+            delta.create_write_transaction(
+                actions, "overwrite", schema, partitions, replaced, commit_properties=properties
+            )
 
         return self._commit(table, batch, attempt)
 
@@ -201,10 +198,10 @@ class Lake:
 
     def _commit(self, table: str, batch: int, attempt: Callable[[DeltaTable, CommitProperties], None]) -> bool:
         properties = CommitProperties(app_transactions=[Transaction(_APPLICATION, batch)])
-        with self._explained():
+        with self.explained():
             for _ in range(_ATTEMPTS):
                 delta = self.create(table)
-                if _last_batch(delta) >= batch:
+                if last_batch(delta) >= batch:
                     return False
                 try:
                     attempt(delta, properties)
@@ -215,7 +212,7 @@ class Lake:
         raise PipelineError(f"other commands write into the table {table} of {self} all the time. Try again later.")
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def explained(self) -> Iterator[None]:
         """Turn an error of delta-rs into a PipelineError."""
         try:
             yield
@@ -229,8 +226,9 @@ class Lake:
             raise PipelineError(f"the lake {self} cannot be read or written: {_first_line(error)}") from error
 
 
-def _last_batch(delta: DeltaTable) -> int:
-    found = delta.transaction_version(_APPLICATION)
+def last_batch(table: DeltaTable | None) -> int:
+    """The number of the last batch that a snapshot of a table has; -1 for none."""
+    found = None if table is None else table.transaction_version(_APPLICATION)
     return -1 if found is None else found
 
 
@@ -241,32 +239,3 @@ def _of_days(days: Collection[str]) -> str:
 def _first_line(error: Exception) -> str:
     text = str(error).strip() or type(error).__name__
     return " ".join(text.split())[:500]
-
-
-def _empty_view(table: str) -> str:
-    columns = ", ".join(f"{_null(field.type)} as {field.name}" for field in schema_of(table))
-    return f"create view {table} as select {columns} where false"
-
-
-def _null(kind: pa.DataType) -> str:
-    """An expression of a type, for a view without rows."""
-    if pa.types.is_map(kind):
-        value = "''" if pa.types.is_string(kind.item_type) else "cast(0 as bigint)"
-        return f"map([''], [{value}])"
-    if pa.types.is_list(kind):
-        return "arrow_cast(null, 'List(Utf8)')"
-    if pa.types.is_timestamp(kind):
-        return "arrow_cast(null, 'Timestamp(Microsecond, Some(\"UTC\"))')"
-    names = {pa.string(): "varchar", pa.int64(): "bigint", pa.int32(): "int", pa.float64(): "double"}
-    return f"cast(null as {names.get(kind, 'boolean')})"
-
-
-def _without_views(table: pa.Table) -> pa.Table:
-    """The same with plain strings, which every consumer of Arrow knows."""
-    return table.cast(pa.schema([field.with_type(_plain(field.type)) for field in table.schema]))
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_list(kind):
-        return pa.list_(_plain(kind.value_type))
-    return pa.string() if pa.types.is_string_view(kind) else kind

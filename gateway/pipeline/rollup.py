@@ -12,7 +12,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from gateway.journal.schema import MESSAGE_EVENTS
+from gateway.journal.schema import EVENT_WORDS, MESSAGE_EVENTS
 
 SLOT: Final = 10
 """Seconds that a row of the roll-up covers."""
@@ -22,7 +22,7 @@ KEYS: Final = (
     "impl",
     "node",
     "vhost",
-    "user",
+    "login",
     "destination",
     "dest_kind",
     "sub_name",
@@ -35,10 +35,16 @@ KEYS: Final = (
 
 _SLOT_US: Final = SLOT * 1_000_000
 _DAY_US: Final = 86_400 * 1_000_000
-_FROM_EVENTS: Final = ("impl", "node", "vhost", "user", "destination", "dest_kind", "sub_name", "ack_mode")
-_WITH_CODE: Final = ("end", "unsub", "err", "blk", "use", "nack")
-_WITH_LATENCY: Final = ("conn", "blk", "ack")
-_COUNTED: Final = ("open", "close", "drop", "conn", "end", "use", "sub", "unsub", "err", "blk", *MESSAGE_EVENTS)
+_FROM_EVENTS: Final = ("impl", "node", "vhost", "login", "destination", "dest_kind", "sub_name", "ack_mode")
+_WITH_CODE: Final = ("end", "unsubscribe", "error", "blocked", "feature", "nack")
+_WITH_LATENCY: Final = ("connect", "blocked", "ack")
+_MESSAGE_EVENTS: Final = tuple(EVENT_WORDS.get(event, event) for event in MESSAGE_EVENTS)
+_COUNTED: Final = (
+    "open", "close", "dropped", "connect", "end", "feature", "subscribe", "unsubscribe", "error", "blocked",
+    *_MESSAGE_EVENTS,
+)  # fmt: skip
+_HISTOGRAMS: Final = ("conf", "ack", "queue")
+"""The metrics of a ``stat`` line's histogram, in the journal's own words."""
 _BITS: Final = 4
 _PER_OCTAVE: Final = 1 << _BITS
 HIGHEST_BUCKET: Final = 800
@@ -50,9 +56,9 @@ def roll_up(events: DataFrame) -> DataFrame:
 
     Returns rows of the table ``rollup_10s`` without ``batch``; ``d`` is the day as a string.
     """
-    rows = _single_events(events).unionByName(_counters(events))
+    rows = _single_events(events).unionByName(_waited(events)).unionByName(_counters(events))
     # Most rows differ in their bucket, so a partial aggregation before the exchange, as Spark would do, does not pay.
-    rows = rows.repartition("slot", "user", "destination")
+    rows = rows.repartition("slot", "login", "destination")
     summed = rows.groupBy("slot", *KEYS[1:]).agg(F.sum("n").alias("n"), F.sum("bytes").alias("bytes"))
     start = F.timestamp_micros(F.col("slot") * _SLOT_US)
     return summed.select(
@@ -84,17 +90,17 @@ def whole(count: Column) -> Column:
 def _single_events(events: DataFrame) -> DataFrame:
     """One row for each line that is one event."""
     event, code = F.col("event"), F.col("code")
-    rejected = (event == "conf") & code.isNotNull()
+    rejected = (event == "confirm") & code.isNotNull()
     code = (
         F.when(event.isin(*_WITH_CODE) | rejected, code)
-        .when((event == "dlv") & F.col("redelivered"), F.lit("redelivered"))
+        .when((event == "deliver") & F.col("redelivered"), F.lit("redelivered"))
         .otherwise(F.lit(None).cast("string"))
     )
-    timed = event.isin(*_WITH_LATENCY) | ((event == "conf") & F.col("code").isNull())
+    timed = event.isin(*_WITH_LATENCY) | ((event == "confirm") & F.col("code").isNull())
     weight = F.coalesce(F.col("weight"), F.lit(1.0))
     settled = F.coalesce(F.col("n"), F.lit(0)).cast("double")
-    body_bytes = F.when(event.isin("send", "dlv"), weight * F.coalesce(F.col("body_bytes"), F.lit(0)))
-    empty = event.isin("drop", "ack", "nack") & (settled == 0)
+    body_bytes = F.when(event.isin("send", "deliver"), weight * F.coalesce(F.col("body_bytes"), F.lit(0)))
+    empty = event.isin("dropped", "ack", "nack") & (settled == 0)
     return events.where(event.isin(*_COUNTED) & ~empty).select(
         _slot(),
         *_FROM_EVENTS,
@@ -102,11 +108,24 @@ def _single_events(events: DataFrame) -> DataFrame:
         code.alias("code"),
         F.when(timed, bucket_of(F.col("latency_us"))).alias("bucket"),
         F.when(event.isin("ack", "nack"), settled * weight)
-        .when(event == "drop", settled)
-        .when(event.isin("send", "conf", "dlv"), weight)
+        .when(event == "dropped", settled)
+        .when(event.isin("send", "confirm", "deliver"), weight)
         .otherwise(F.lit(1.0))
         .alias("n"),
         F.coalesce(body_bytes, F.lit(0.0)).alias("bytes"),
+    )
+
+
+def _waited(events: DataFrame) -> DataFrame:
+    """How long messages were in their queues: a second row for a delivery that tells, with the event ``queue``."""
+    return events.where((F.col("event") == "deliver") & F.col("queue_us").isNotNull()).select(
+        _slot(),
+        *_FROM_EVENTS,
+        F.lit("queue").alias("event"),
+        F.lit(None).cast("string").alias("code"),
+        bucket_of(F.col("queue_us")).alias("bucket"),
+        F.coalesce(F.col("weight"), F.lit(1.0)).alias("n"),
+        F.lit(0.0).alias("bytes"),
     )
 
 
@@ -117,7 +136,7 @@ def _counters(events: DataFrame) -> DataFrame:
     stats = events.where(F.col("event") == "stat").select(
         _slot(), *_FROM_EVENTS, F.col("counters").alias("counters"), _histogram().alias("histogram")
     )
-    rows = F.concat(F.array(*_plain_rows()), _timed_rows("conf"), _timed_rows("ack"))
+    rows = F.concat(F.array(*_plain_rows()), *map(_timed_rows, _HISTOGRAMS))
     return stats.select("slot", *_FROM_EVENTS, F.inline(rows)).where(_counts_for_something())
 
 
@@ -125,41 +144,44 @@ def _plain_rows() -> list[Column]:
     redelivered = _counter("redelivered")
     return [
         _row("send", n=_counter("send"), body_bytes=_counter("send_bytes")),
-        _row("conf", n=_untimed("conf")),
-        _row("conf", "rejected", n=_counter("rejected")),
-        _row("dlv", n=_counter("dlv") - redelivered, body_bytes=_counter("dlv_bytes")),
-        _row("dlv", "redelivered", n=redelivered),
+        _row("confirm", n=_untimed("conf")),
+        _row("confirm", "rejected", n=_counter("rejected")),
+        _row("deliver", n=_counter("dlv") - redelivered, body_bytes=_counter("dlv_bytes")),
+        _row("deliver", "redelivered", n=redelivered),
         _row("ack", n=_untimed("ack")),
         _row("nack", "requeue", n=_counter("requeue")),
         _row("nack", "discard", n=_counter("discard")),
     ]
 
 
-def _timed_rows(event: str) -> Column:
-    """One row for each bucket of an event's histogram."""
-    own = F.filter("histogram", lambda entry: entry["event"] == event)
-    return F.transform(own, lambda entry: _row(event, n=entry["n"], in_bucket=entry["bucket"]))
+def _timed_rows(metric: str) -> Column:
+    """One row for each bucket of a metric's histogram."""
+    event = EVENT_WORDS.get(metric, metric)
+    return F.transform(_of_metric(metric), lambda entry: _row(event, n=entry["n"], in_bucket=entry["bucket"]))
 
 
-def _untimed(event: str) -> Column:
+def _untimed(metric: str) -> Column:
     """How many were counted without a latency."""
-    own = F.filter("histogram", lambda entry: entry["event"] == event)
-    timed = F.aggregate(own, F.lit(0.0), lambda total, entry: total + entry["n"])
-    return F.greatest(_counter(event) - timed, F.lit(0.0))
+    timed = F.aggregate(_of_metric(metric), F.lit(0.0), lambda total, entry: total + entry["n"])
+    return F.greatest(_counter(metric) - timed, F.lit(0.0))
+
+
+def _of_metric(metric: str) -> Column:
+    return F.filter("histogram", lambda entry: entry["metric"] == metric)
 
 
 def _histogram() -> Column:
-    """The histogram of a ``stat`` line as an array of (event, bucket, n), without malformed keys."""
+    """The histogram of a ``stat`` line as an array of (metric, bucket, n), without malformed keys."""
     entries = F.transform(
         F.map_entries("histogram"),
         lambda entry: F.struct(
-            F.substring_index(entry["key"], ":", 1).alias("event"),
+            F.substring_index(entry["key"], ":", 1).alias("metric"),
             F.substring_index(entry["key"], ":", -1).try_cast("int").alias("bucket"),
             entry["value"].alias("n"),
         ),
     )
     known = F.filter(entries, lambda entry: entry["bucket"].between(0, HIGHEST_BUCKET))
-    return F.coalesce(known, F.array().cast("array<struct<event:string,bucket:int,n:bigint>>"))
+    return F.coalesce(known, F.array().cast("array<struct<metric:string,bucket:int,n:bigint>>"))
 
 
 def _counter(name: str) -> Column:

@@ -7,47 +7,43 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from gateway.journal.schema import FEATURES
 from gateway.pipeline.rollup import SLOT, day_of, rounded_down, whole
 
 _TOTALS = ("frames_in", "frames_out", "bytes_in", "bytes_out", "unacked", "max_unacked")
-_OF_END = ("ended", "duration_us", "end_code", *_TOTALS)
-_KEYS: Final = ("vhost", "user", "sub_name", "destination")
+_KEYS: Final = ("vhost", "login", "sub_name", "destination")
 _DAY_US: Final = 86_400 * 1_000_000
 
 
 def boots(events: DataFrame) -> DataFrame:
-    """The boots that wrote on a day, from its events at level session.
+    """The boots that wrote on each day, from its events at level session.
 
     ``lines`` is computed from the first and last line number, and so counts lines at level message too, which are not
     read here.
     """
-    return events.groupBy("node", "impl", "boot").agg(
+    return events.groupBy("d", "node", "impl", "boot").agg(
         F.max("gateway_version").alias("gateway_version"),
         F.min("ts").alias("first_ts"),
         F.max("ts").alias("last_ts"),
         F.max(F.col("event") == "close").alias("closed"),
         (F.max("seq") - F.min("seq") + 1).alias("lines"),
-        whole(F.sum(F.when(F.col("event") == "drop", F.col("n").cast("double")).otherwise(0.0))).alias("dropped"),
+        whole(F.sum(F.when(F.col("event") == "dropped", F.col("n").cast("double")).otherwise(0.0))).alias("dropped"),
     )
 
 
 def sessions(events: DataFrame) -> DataFrame:
-    """Sessions, whether or not they have ended; ``d`` is the day on which they began.
+    """Sessions in some events at level session, ended or not; ``d`` is the day on which they began.
 
-    Args:
-        events: at level session, from the day before the first wanted day to the last day in the lake, since a session
-            may last for days. If its beginning is missing, it is computed from its end and duration.
+    If the beginning of one is missing, it is computed from its end and duration.
     """
-    common = ("ts", "node", "impl", "vhost", "user")
+    common = ("ts", "node", "impl", "vhost", "login")
     began = F.struct(*common, "peer", "tls", "version", "heartbeat", "latency_us")
     totals = (F.coalesce(F.try_element_at("totals", F.lit(name)), F.lit(0)).alias(name) for name in ("us", *_TOTALS))
     ended = F.struct(*common, "code", *totals)
     found = (
-        events.where(F.col("event").isin("conn", "end") & F.col("session").isNotNull())
+        events.where(F.col("event").isin("connect", "end") & F.col("session").isNotNull())
         .groupBy("boot", "session")
         .agg(
-            F.max(F.when(F.col("event") == "conn", began)).alias("conn"),
+            F.max(F.when(F.col("event") == "connect", began)).alias("conn"),
             F.max(F.when(F.col("event") == "end", ended)).alias("end"),
         )
     )
@@ -67,33 +63,37 @@ def sessions(events: DataFrame) -> DataFrame:
     )
 
 
-def with_ends(before: DataFrame, known: DataFrame) -> DataFrame:
-    """Older sessions, with the ends that have become known since.
+def merged(before: DataFrame, found: DataFrame) -> DataFrame:
+    """Rows of the table ``sessions`` that are known, with what `sessions` has found since.
 
-    ``known`` is the result of `sessions` for later events, which do not contain the beginnings of these sessions.
+    Either may have only a session's beginning or its end; its exact beginning counts more than a computed one.
     """
-    ends = known.where(F.col("ended").isNotNull()).select("boot", "session", *_OF_END)
-    joined = before.alias("before").join(ends.alias("ends"), ["boot", "session"], "left")
-    names = (name for name in before.columns if name not in _OF_END)
-    return joined.select(*names, *(F.coalesce(f"before.{name}", f"ends.{name}").alias(name) for name in _OF_END))
+    both = before.alias("before").join(found.alias("found"), ["boot", "session"], "full_outer")
+    is_computed = F.col("before.tls").isNull()  # which the line of a beginning always has
+    names = (name for name in before.columns if name not in ("boot", "session"))
+    return both.select("boot", "session", *(_either(name, is_computed).alias(name) for name in names))
+
+
+def _either(name: str, is_computed: Column) -> Column:
+    before, found = F.col(f"before.{name}"), F.col(f"found.{name}")
+    return F.when(is_computed, F.coalesce(found, before)).otherwise(F.coalesce(before, found))
 
 
 def features_used(events: DataFrame) -> DataFrame:
-    """Which clients used which features, from the events of a day at level session."""
+    """Which clients used which features on each day, from its events at level session."""
     return (
-        events.where(F.col("event") == "use")
-        .groupBy("impl", "vhost", "user", "version", F.col("code").alias("feature"))
+        events.where(F.col("event") == "feature")
+        .groupBy("d", "impl", "vhost", "login", "version", F.col("code").alias("feature"))
         .agg(
             F.count_distinct("boot", "session").alias("sessions"),
             F.min("ts").alias("first_seen"),
             F.max("ts").alias("last_seen"),
         )
-        .withColumn("supported", F.coalesce(F.col("feature").isin(*FEATURES), F.lit(False)))
     )
 
 
 def durable_days(rollup: DataFrame, events: DataFrame) -> DataFrame:
-    """The durable subscriptions in the events of one day.
+    """The durable subscriptions in the events of each day.
 
     Times come from the day's events at level session; those of messages, from the roll-up, are
     exact to 10 seconds only.
@@ -103,16 +103,16 @@ def durable_days(rollup: DataFrame, events: DataFrame) -> DataFrame:
     # Prefer the exact time of a line to its 10 seconds, unless messages were counted in earlier 10 seconds.
     first = F.when(rounded_down(F.min("ts"), SLOT) <= slot, F.min("ts")).otherwise(F.coalesce(slot, F.min("ts")))
     return (
-        found.groupBy(*_KEYS)
+        found.groupBy("d", *_KEYS)
         .agg(
             first.alias("first_seen"),
             F.greatest(F.max("ts"), F.max("slot")).alias("last_connected"),
-            F.max(F.when(F.col("event") == "dlv", F.col("slot"))).alias("last_delivery"),
+            F.max(F.when(F.col("event") == "deliver", F.col("slot"))).alias("last_delivery"),
             F.max(F.when(F.col("event").isin("ack", "nack"), F.col("slot"))).alias("last_ack"),
-            _count("dlv").alias("deliveries"),
+            _count("deliver").alias("deliveries"),
             _count("ack").alias("acks"),
-            _last("sub").alias("sub"),
-            _last("unsub").alias("unsub"),
+            _last("subscribe").alias("sub"),
+            _last("unsubscribe").alias("unsub"),
         )
         .select(
             "*",
@@ -164,12 +164,13 @@ def durable_subs(
 
 
 def _from_rollup(rollup: DataFrame) -> DataFrame:
-    return rollup.where(F.col("sub_name").isNotNull()).select(*_KEYS, "event", F.col("ts10").alias("slot"), "n")
+    named = rollup.where(F.col("sub_name").isNotNull())
+    return named.select("d", *_KEYS, "event", F.col("ts10").alias("slot"), "n")
 
 
 def _from_events(events: DataFrame) -> DataFrame:
     return events.where(F.col("sub_name").isNotNull()).select(
-        *_KEYS, "ts", F.struct("ts", "seq", "boot", "event", "code").alias("line")
+        "d", *_KEYS, "ts", F.struct("ts", "seq", "boot", "event", "code").alias("line")
     )
 
 

@@ -51,6 +51,15 @@ SEGMENTS: Final = (
 which it was begun. ``directory`` is where the batch's files are, in each of `BATCH_TABLES`.
 """
 
+DELETED_LINES: Final = (
+    "file string, boot string, lines bigint, first bigint, last bigint, sum1 bigint, sum2 bigint, sum3 bigint, d string"
+)
+"""What `pipeline gc` has deleted from ``events``: of each day, how many lines of each segment, and their numbers.
+
+``sum1`` to ``sum3`` are the sums of the line numbers, their squares and cubes, modulo 2^64. Days that it names are not
+computed again from events.
+"""
+
 COMPUTED_TABLES: Final = {
     "boots": (
         "node string, impl string, boot string, gateway_version string, first_ts timestamp, last_ts timestamp, "
@@ -101,7 +110,7 @@ COMPUTED_TABLES: Final = {
 }
 """Tables that are computed from `BATCH_TABLES`, day by day; ``durable_subs`` as a whole."""
 
-COLUMNS: Final = {**BATCH_TABLES, "segments": SEGMENTS, **COMPUTED_TABLES}
+COLUMNS: Final = {**BATCH_TABLES, "segments": SEGMENTS, "deleted_lines": DELETED_LINES, **COMPUTED_TABLES}
 """Every table of a lake, as a schema that Spark reads."""
 
 

@@ -1,27 +1,26 @@
-"""Computes the tables with one file per day, for the days that a batch changed, and ``durable_subs``.
+"""Computes the tables that come from the roll-up and from events at level session, for all days that changed at once.
 
-They are small compared to the events, and come from the roll-up and from events at level session: events at level
-message are never read again. Spark computes the rows, and pyarrow writes them, since Spark would write a directory and
-not in one step.
+Each table is one job of Spark, which writes the files, and one commit to its Delta table, which replaces the days.
+Nothing passes through this process but the names of files and days. Each commit carries the number of the last batch
+that the table now has, see `gateway.pipeline.lake`: that tells what is left to compute, and of two ingests that compute
+the same table at once, the one with more batches wins.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from datetime import date, timedelta
-from pathlib import Path
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from gateway.pipeline.parquet_lake import ParquetLake
-from gateway.pipeline.parquet_schemas import COLUMNS, replace_file
-from gateway.pipeline.session_tables import boots, durable_days, durable_subs, features_used, sessions, with_ends
-from gateway.pipeline.snapshot import LakeSnapshot
-from gateway.pipeline.staging import glob_escaped
+from gateway.pipeline.lake import Lake
+from gateway.pipeline.session_tables import boots, durable_days, durable_subs, features_used, merged, sessions
+from gateway.pipeline.spark_tables import list_files, read_table, write_files
+from gateway.pipeline.table_schemas import BATCH_TABLES, COLUMNS, COMPUTED_TABLES, partitions_of
 from gateway.pipeline.traffic_tables import (
     by_hour,
     dest_hour,
@@ -38,15 +37,6 @@ IDLE_AFTER: Final = 86_400.0
 ABANDONED_AFTER: Final = 7 * 86_400.0
 """Seconds after which it is abandoned."""
 
-_ROLLUP: Final = (
-    "ts10 timestamp, impl string, node string, vhost string, user string, destination string, dest_kind string, "
-    "sub_name string, ack_mode string, event string, code string, bucket int, n double, bytes double"
-)
-_EVENTS: Final = (
-    "ts timestamp, boot string, seq bigint, node string, impl string, event string, session bigint, vhost string, "
-    "user string, destination string, sub_name string, latency_us bigint, n bigint, code string, peer string, "
-    "tls boolean, version string, heartbeat string, totals map<string,bigint>, gateway_version string"
-)
 _HOURLY: Final[dict[str, Callable[[DataFrame], DataFrame]]] = {
     "dest_hour": dest_hour,
     "latency_hour": latency_hour,
@@ -56,100 +46,119 @@ _HOURLY: Final[dict[str, Callable[[DataFrame], DataFrame]]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """What the computed tables lack: the days and segments of batches up to one."""
+
+    batch: int
+    days: list[str]
+    session_days: list[str]
+    segments: list[str]
+
+
+def lacks_batches(lake: Lake) -> bool:
+    """Whether a computed table lacks a batch that the recorded tables have."""
+    return min(map(lake.last_batch, COMPUTED_TABLES)) < min(map(lake.last_batch, BATCH_TABLES))
+
+
 def refresh(
     spark: SparkSession,
-    lake: ParquetLake,
-    days: Iterable[str],
-    session_days: Iterable[str],
+    lake: Lake,
     *,
     idle_after: float = IDLE_AFTER,
     abandoned_after: float = ABANDONED_AFTER,
     now: float | None = None,
-) -> None:
-    """Compute the tables of some days again, and then ``durable_subs``. May be repeated, also after a failure.
+) -> int:
+    """Compute the tables again for the days of all batches that one of them lacks, and then ``durable_subs``.
+
+    May be repeated, also after a failure, and run at any number of places at once.
 
     Args:
         spark: the session.
-        lake: whose tables to compute, from the batches that belong to it.
-        days: with changed events, as 2026-11-21.
-        session_days: on which sessions began that have changed.
+        lake: whose tables to compute.
         idle_after: seconds, see `durable_subs`.
         abandoned_after: seconds, see `durable_subs`.
         now: seconds since the epoch; None: the current time.
+
+    Returns:
+        How many days were computed.
     """
-    snapshot = LakeSnapshot.read(lake)
-    for day in sorted(set(days)):
-        _refresh_day(spark, snapshot, day)
-    _refresh_sessions(spark, snapshot, sorted(set(session_days)))
-    subscriptions = durable_subs(
-        _whole(spark, lake, "durable_days"),
-        _whole(spark, lake, "boots"),
-        idle_after=idle_after,
-        abandoned_after=abandoned_after,
-        now=time.time() if now is None else now,
+    if not lacks_batches(lake):
+        return 0
+    pending = _pending(lake)
+    run = _Refresh(spark, lake, pending)
+    run.traffic()
+    run.sessions()
+    run.durable_subs(idle_after, abandoned_after, time.time() if now is None else now)
+    return len(pending.days)
+
+
+def _pending(lake: Lake) -> _Pending:
+    # In this order: a batch that comes between the two is computed now, and again by the next run.
+    has = min(map(lake.last_batch, COMPUTED_TABLES))
+    last = min(map(lake.last_batch, BATCH_TABLES))
+    rows = lake.sql(f"select name, days, session_days from segments where batch > {has} and batch <= {last}")  # noqa: S608
+    days, session_days = (
+        sorted({day for row in rows[name].to_pylist() for day in row or ()}) for name in ("days", "session_days")
     )
-    replace_file(lake, "durable_subs", subscriptions.toArrow(), lake.whole_file("durable_subs"))
+    return _Pending(last, days, session_days, rows["name"].to_pylist())
 
 
-def _refresh_day(spark: SparkSession, snapshot: LakeSnapshot, day: str) -> None:
-    lake = snapshot.lake
-    rollup = _read(spark, snapshot.batches_in(lake.table("rollup_10s") / f"d={day}"), _ROLLUP)
-    events = _read(spark, _session_lines(snapshot, day), _EVENTS)
-    hours = by_hour(rollup).persist()
-    try:
-        # One partition: then the aggregations below need no exchange, and each table is a single task.
-        single = hours.coalesce(1)
-        tables = {name: compute(single) for name, compute in _HOURLY.items()}
-        tables["traffic_10s"] = traffic_10s(rollup)
-        if day not in snapshot.retired:
-            # The events of a retired day are deleted: late ones must not replace what was computed from all of them.
-            tables["boots"] = boots(events)
-            tables["features_used"] = features_used(events)
-            tables["durable_days"] = durable_days(rollup, events)
-        for name, rows in tables.items():
-            replace_file(lake, name, rows.toArrow(), lake.day_file(name, day))
-    finally:
-        hours.unpersist()
+class _Refresh:
+    """One computation of all tables. Its files lie in directories of their own until they are committed."""
+
+    def __init__(self, spark: SparkSession, lake: Lake, pending: _Pending) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._pending = pending
+        self._directory = f"tables-{pending.batch}-{uuid.uuid4().hex[:8]}"
+
+    def traffic(self) -> None:
+        """All tables that are computed from the changed days alone."""
+        days = self._pending.days
+        rollup = self._read("rollup_10s", days)
+        events = self._read("events", days, "session")
+        hours = by_hour(rollup).repartition("d").persist()  # so the tables below need no exchange
+        try:
+            for table, compute in _HOURLY.items():
+                self._replace(table, compute(hours), days)
+            self._replace("traffic_10s", _by_day(traffic_10s(rollup)), days)
+        finally:
+            hours.unpersist()
+        # Late lines must not replace what was computed from all events of a day that are deleted now.
+        kept = sorted({*days}.difference(self._lake.days("deleted_lines")))
+        events = events.where(F.col("d").isin(kept))
+        self._replace("boots", _by_day(boots(events)), kept)
+        self._replace("features_used", _by_day(features_used(events)), kept)
+        self._replace("durable_days", _by_day(durable_days(rollup.where(F.col("d").isin(kept)), events)), kept)
+
+    def sessions(self) -> None:
+        """Adds beginnings and ends of sessions in new segments to what the table has."""
+        days = self._pending.session_days
+        segments = self._spark.createDataFrame([(name,) for name in self._pending.segments], "file string")
+        events = self._read("events", self._pending.days, "session")
+        found = sessions(events.join(F.broadcast(segments), "file", "left_semi"))
+        self._replace("sessions", _by_day(merged(self._read("sessions", days), found)), days)
+
+    def durable_subs(self, idle_after: float, abandoned_after: float, now: float) -> None:
+        """The durable subscriptions of all days."""
+        subscriptions = durable_subs(
+            self._read("durable_days"), self._read("boots"),
+            idle_after=idle_after, abandoned_after=abandoned_after, now=now,
+        )  # fmt: skip
+        self._replace("durable_subs", subscriptions.coalesce(1), [])
+
+    def _read(self, table: str, days: list[str] | None = None, level: str | None = None) -> DataFrame:
+        return read_table(self._spark, self._lake, table, days, level)
+
+    def _replace(self, table: str, rows: DataFrame, days: list[str]) -> None:
+        """Write rows, and put them in the place of those days' rows."""
+        names = [column.split(" ")[0] for column in COLUMNS[table].split(", ")]
+        write_files(rows.select(names).sortWithinPartitions(*partitions_of(table), *names), self._lake, table, self._directory)
+        files = list_files(self._spark, self._lake, table, self._directory)
+        self._lake.commit_files(table, files, self._pending.batch, days=days)
 
 
-def _refresh_sessions(spark: SparkSession, snapshot: LakeSnapshot, days: Sequence[str]) -> None:
-    if not days:
-        return
-    # A session may have begun on the day before, since its duration comes from another clock.
-    first = (date.fromisoformat(days[0]) - timedelta(days=1)).isoformat()
-    lake = snapshot.lake
-    paths = [path for day in _days(lake, "events") if day >= first for path in _session_lines(snapshot, day)]
-    known = sessions(_read(spark, paths, _EVENTS))
-    kept = [day for day in days if day not in snapshot.retired]
-    found = known.where(F.col("d").isin(*kept)).toArrow()
-    for day in kept:
-        replace_file(lake, "sessions", found.filter(pc.equal(found["d"], day)), lake.day_file("sessions", day))
-    for day in days:
-        # The events of a retired day are deleted: keep its sessions, and add the ends that have become known.
-        file = lake.day_file("sessions", day)
-        if day in snapshot.retired and file.exists():
-            before = _read(spark, [file], COLUMNS["sessions"])
-            replace_file(lake, "sessions", with_ends(before, known).toArrow(), file)
-
-
-def _days(lake: ParquetLake, table: str) -> list[str]:
-    return sorted(path.name.removeprefix("d=") for path in lake.table(table).glob("d=*"))
-
-
-def _session_lines(snapshot: LakeSnapshot, day: str) -> list[Path]:
-    return snapshot.batches_in(snapshot.lake.table("events") / f"d={day}" / "level=session")
-
-
-def _whole(spark: SparkSession, lake: ParquetLake, table: str) -> DataFrame:
-    files = (lake.day_file(table, day) for day in _days(lake, table))
-    return _read(spark, [path for path in files if path.exists()], COLUMNS[table])
-
-
-def _read(spark: SparkSession, paths: Sequence[Path], schema: str) -> DataFrame:
-    if not paths:
-        return spark.createDataFrame([], schema)
-    return spark.read.schema(schema).parquet(*map(_url, paths))
-
-
-def _url(path: Path) -> str:
-    return f"file://{glob_escaped(path.absolute())}"
+def _by_day(rows: DataFrame) -> DataFrame:
+    """The same in one file for each day."""
+    return rows.repartition("d")

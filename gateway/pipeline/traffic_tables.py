@@ -1,4 +1,4 @@
-"""The tables of traffic, all sums of the roll-up.
+"""The tables of traffic, all sums of the roll-up. They are computed for any number of days at once; ``d`` is the day.
 
 Counts are added up with their weights and rounded at the end, half away from zero. Percentages are of rounded counts.
 """
@@ -14,21 +14,21 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from gateway.pipeline.rollup import highest_of, rounded_down, whole
 
 _SHARES: Final = {"p50_us": 0.5, "p95_us": 0.95, "p99_us": 0.99, "p999_us": 0.999}
-_BY_DESTINATION: Final = ("conf", "ack")
-_WITH_LATENCY: Final = ("conf", "ack", "conn", "blk")
+_BY_DESTINATION: Final = ("queue", "confirm", "ack")
+_WITH_LATENCY: Final = (*_BY_DESTINATION, "connect", "blocked")
 _MANUAL: Final = ("client", "client-individual")
 
 
 def by_hour(rollup: DataFrame) -> DataFrame:
     """The roll-up by ``hour`` in place of ``ts10``, and without ``node`` and ``sub_name``: the input of most tables."""
     hour = rounded_down("ts10", 3600).alias("hour")
-    keys = ("impl", "vhost", "user", "destination", "dest_kind", "ack_mode", "event", "code", "bucket")
-    return rollup.groupBy(hour, *keys).agg(F.sum("n").alias("n"), F.sum("bytes").alias("bytes"))
+    keys = ("impl", "vhost", "login", "destination", "dest_kind", "ack_mode", "event", "code", "bucket")
+    return rollup.groupBy("d", hour, *keys).agg(F.sum("n").alias("n"), F.sum("bytes").alias("bytes"))
 
 
 def traffic_10s(rollup: DataFrame) -> DataFrame:
     """Events per 10 seconds, of all clients and destinations together, from the roll-up."""
-    keys = ("ts10", "impl", "vhost", "event", "code", "bucket")
+    keys = ("d", "ts10", "impl", "vhost", "event", "code", "bucket")
     return rollup.groupBy(*keys).agg(F.sum("n").alias("n"), F.sum("bytes").alias("bytes"))
 
 
@@ -36,15 +36,15 @@ def dest_hour(hours: DataFrame) -> DataFrame:
     """Messages and bytes by hour and destination, from `by_hour`."""
     return (
         hours.where(F.col("destination").isNotNull())
-        .groupBy("hour", "impl", "vhost", "destination", "dest_kind")
+        .groupBy("d", "hour", "impl", "vhost", "destination", "dest_kind")
         .agg(
             _count(_is("send")).alias("sent"),
             _bytes(_is("send")).alias("sent_bytes"),
-            _count(_is("conf") & F.col("code").isNull()).alias("confirmed"),
-            _count(_is("conf", "rejected")).alias("rejected"),
-            _count(_is("dlv")).alias("delivered"),
-            _bytes(_is("dlv")).alias("delivered_bytes"),
-            _count(_is("dlv", "redelivered")).alias("redelivered"),
+            _count(_is("confirm") & F.col("code").isNull()).alias("confirmed"),
+            _count(_is("confirm", "rejected")).alias("rejected"),
+            _count(_is("deliver")).alias("delivered"),
+            _bytes(_is("deliver")).alias("delivered_bytes"),
+            _count(_is("deliver", "redelivered")).alias("redelivered"),
             _count(_is("ack")).alias("acked"),
             _count(_is("nack", "requeue")).alias("requeued"),
             _count(_is("nack", "discard")).alias("discarded"),
@@ -54,7 +54,7 @@ def dest_hour(hours: DataFrame) -> DataFrame:
 
 def latency_hour(hours: DataFrame) -> DataFrame:
     """Percentiles of latencies by hour, for each destination and for all of a virtual host, from `by_hour`."""
-    keys = ("hour", "impl", "vhost", "destination", "event")
+    keys = ("d", "hour", "impl", "vhost", "destination", "event")
     timed = hours.where(F.col("bucket").isNotNull() & F.col("event").isin(*_WITH_LATENCY))
     counted = timed.groupBy(*keys, "bucket").agg(F.sum("n").alias("n"))
     has_destination = F.col("event").isin(*_BY_DESTINATION) & F.col("destination").isNotNull()
@@ -70,34 +70,35 @@ def latency_hour(hours: DataFrame) -> DataFrame:
 
 
 def errors_hour(hours: DataFrame) -> DataFrame:
-    """ERROR frames by hour, user and code, from `by_hour`."""
-    return hours.where(_is("err")).groupBy("hour", "impl", "vhost", "user", "code").agg(_count(_is("err")).alias("n"))
+    """ERROR frames by hour, login and code, from `by_hour`."""
+    errors = hours.where(_is("error")).groupBy("d", "hour", "impl", "vhost", "login", "code")
+    return errors.agg(_count(_is("error")).alias("n"))
 
 
 def redeliveries_hour(hours: DataFrame) -> DataFrame:
-    """Redelivered messages by hour, user and destination, from `by_hour`."""
+    """Redelivered messages by hour, login and destination, from `by_hour`."""
     counted = (
-        hours.where(_is("dlv"))
-        .groupBy("hour", "impl", "vhost", "user", "destination")
-        .agg(_count(_is("dlv")).alias("delivered"), _count(_is("dlv", "redelivered")).alias("redelivered"))
+        hours.where(_is("deliver"))
+        .groupBy("d", "hour", "impl", "vhost", "login", "destination")
+        .agg(_count(_is("deliver")).alias("delivered"), _count(_is("deliver", "redelivered")).alias("redelivered"))
     )
     return counted.where(F.col("redelivered") > 0).withColumn("redelivered_pct", _percent("redelivered", "delivered"))
 
 
 def unacked_hotspots(hours: DataFrame) -> DataFrame:
     """Deliveries of the whole day that had to be acknowledged, and how many were, from `by_hour`."""
-    keys = ("impl", "vhost", "user", "destination")
-    rows = hours.where(F.col("ack_mode").isin(*_MANUAL) & F.col("event").isin("dlv", "ack", "nack"))
+    keys = ("d", "impl", "vhost", "login", "destination")
+    rows = hours.where(F.col("ack_mode").isin(*_MANUAL) & F.col("event").isin("deliver", "ack", "nack"))
     rows = rows.groupBy(*keys, "event", "code", "bucket").agg(F.sum("n").alias("n"))
     timed = F.when(_is("ack") & F.col("bucket").isNotNull(), F.col("n")).otherwise(0.0)
     counted = (
         _ranked(rows, keys, timed)
         .groupBy(*keys)
         .agg(
-            _count(_is("dlv")).alias("deliveries"),
+            _count(_is("deliver")).alias("deliveries"),
             _count(_is("ack")).alias("acked"),
             _count(_is("nack")).alias("nacked"),
-            _count(_is("dlv", "redelivered")).alias("redelivered"),
+            _count(_is("deliver", "redelivered")).alias("redelivered"),
             _percentile(0.99).alias("p99_ack_us"),
         )
     )

@@ -25,17 +25,17 @@ where coalesce(json_type(j) = 'OBJECT' and integral(j, 't') and integral(j, 'q')
     and not (json_extract_string(j, 'e') = 'open' and coalesce(json_extract_string(j, 'v'), '') <> '1')
     and coalesce(integral(j, 'l') or not found(j, 'l'), true), false);
 
-create table events as
+create table events_of_journal as
 select
     (j->>'t')::bigint as ts, parts[3] as boot, (j->>'q')::bigint as seq, parts[2] as node, parts[1] as impl,
-    j->>'e' as event, (j->>'c')::bigint as session, j->>'vh' as vhost, j->>'u' as "user", j->>'d' as destination,
+    j->>'e' as event, (j->>'c')::bigint as session, j->>'vh' as vhost, j->>'u' as login, j->>'d' as destination,
     j->>'dk' as dest_kind, j->>'s' as sub_id, j->>'sn' as sub_name, j->>'am' as ack_mode, (j->>'m')::bigint as msg_no,
     case when event in ('send', 'dlv') then coalesce((j->>'b')::bigint, 0) else (j->>'b')::bigint end as body_bytes,
     case when event = 'send' then coalesce((j->>'hn')::int, 0) else (j->>'hn')::int end as header_count,
     case when event = 'send' then coalesce((j->>'p')::boolean, false) end as persistent,
     case when event = 'send' then coalesce((j->>'tx')::boolean, false) end as transacted,
     case when event = 'send' then coalesce((j->>'rc')::boolean, false) end as receipt,
-    (j->>'l')::bigint as latency_us, null::bigint as queue_us,
+    (j->>'l')::bigint as latency_us, (j->>'ql')::bigint as queue_us,
     case when event = 'dlv' then coalesce((j->>'r')::boolean, false) end as redelivered,
     case when event in ('ack', 'nack') then coalesce((j->>'n')::bigint, 1)
          when event = 'unsub' then coalesce((j->>'n')::bigint, 0) when event = 'drop' then (j->>'n')::bigint end as n,
@@ -58,6 +58,13 @@ select
     case when event in ('send', 'conf', 'dlv', 'ack', 'nack') then 'message' else 'session' end as level
 from (select *, [regexp_extract(file, '^([a-z]+)-(.+)-([0-9a-f]{16})-[0-9]+-[0-9]+\.v1\.jsonl$', 1), regexp_extract(file, '^([a-z]+)-(.+)-([0-9a-f]{16})-[0-9]+-[0-9]+\.v1\.jsonl$', 2), regexp_extract(file, '^([a-z]+)-(.+)-([0-9a-f]{16})-[0-9]+-[0-9]+\.v1\.jsonl$', 3)] as parts
     from lines);
+
+-- What tables call events.
+create table words as select * from (values ('conn', 'connect'), ('sub', 'subscribe'), ('unsub', 'unsubscribe'),
+    ('conf', 'confirm'), ('dlv', 'deliver'), ('err', 'error'), ('blk', 'blocked'), ('use', 'feature'), ('drop', 'dropped'),
+    ('ret', 'return'), ('rcpt', 'receipt')) w(short, word);
+create table events as
+select e.* replace (coalesce((select word from words where short = e.event), e.event) as event) from events_of_journal e;
 """
 
 _ROLLUP = r"""
@@ -83,33 +90,36 @@ from stat s, (values ('conf'), ('ack')) m(metric);
 
 create view counted as
           select e.* exclude (event, code, n), event, code, null::int as bucket, 1.0::double as n, 0.0::double as bytes
-          from events e where event in ('end', 'err', 'use', 'unsub')
-union all select e.* exclude (event, code, n), event, null, null, 1.0, 0.0 from events e where event in ('open', 'close', 'sub')
-union all select e.* exclude (event, code, n), event, null, null, n::double, 0.0 from events e where event = 'drop'
-union all select e.* exclude (event, code, n), event, null, bucket(latency_us), 1.0, 0.0 from events e where event = 'conn'
-union all select e.* exclude (event, code, n), event, code, bucket(latency_us), 1.0, 0.0 from events e where event = 'blk'
+          from events e where event in ('end', 'error', 'feature', 'unsubscribe')
+union all select e.* exclude (event, code, n), event, null, null, 1.0, 0.0 from events e where event in ('open', 'close', 'subscribe')
+union all select e.* exclude (event, code, n), event, null, null, n::double, 0.0 from events e where event = 'dropped'
+union all select e.* exclude (event, code, n), event, null, bucket(latency_us), 1.0, 0.0 from events e where event = 'connect'
+union all select e.* exclude (event, code, n), event, code, bucket(latency_us), 1.0, 0.0 from events e where event = 'blocked'
 union all select e.* exclude (event, code, n), event, null, null, weight, weight * body_bytes from events e where event = 'send'
 union all select e.* exclude (event, code, n), event, 'rejected', null, weight, 0.0
-          from events e where event = 'conf' and code = 'rejected'
+          from events e where event = 'confirm' and code = 'rejected'
 union all select e.* exclude (event, code, n), event, null, bucket(latency_us), weight, 0.0
-          from events e where event = 'conf' and code is null
+          from events e where event = 'confirm' and code is null
 union all select e.* exclude (event, code, n), event, if(redelivered, 'redelivered', null), null, weight, weight * body_bytes
-          from events e where event = 'dlv'
+          from events e where event = 'deliver'
 union all select e.* exclude (event, code, n), event, null, bucket(latency_us), n * weight, 0.0 from events e where event = 'ack'
 union all select e.* exclude (event, code, n), event, code, null, n * weight, 0.0 from events e where event = 'nack'
 union all select s.* exclude (event, code, n), 'send', null, null, cnt(counters, 'send'), cnt(counters, 'send_bytes') from stat s
-union all select s.* exclude (event, code, n), 'conf', 'rejected', null, cnt(counters, 'rejected'), 0.0 from stat s
-union all select s.* exclude (event, code, n), 'dlv', null, null, cnt(counters, 'dlv') - cnt(counters, 'redelivered'),
+union all select s.* exclude (event, code, n), 'confirm', 'rejected', null, cnt(counters, 'rejected'), 0.0 from stat s
+union all select s.* exclude (event, code, n), 'deliver', null, null, cnt(counters, 'dlv') - cnt(counters, 'redelivered'),
           cnt(counters, 'dlv_bytes') from stat s
-union all select s.* exclude (event, code, n), 'dlv', 'redelivered', null, cnt(counters, 'redelivered'), 0.0 from stat s
+union all select s.* exclude (event, code, n), 'deliver', 'redelivered', null, cnt(counters, 'redelivered'), 0.0 from stat s
 union all select s.* exclude (event, code, n), 'nack', 'requeue', null, cnt(counters, 'requeue'), 0.0 from stat s
 union all select s.* exclude (event, code, n), 'nack', 'discard', null, cnt(counters, 'discard'), 0.0 from stat s
-union all select t.* exclude (event, code, n, metric, b, many), metric, null, b, many, 0.0
-          from timed_stat t where metric in ('conf', 'ack')
-union all select u.* exclude (event, code, n, metric, many), metric, null, null, many, 0.0 from untimed_stat u;
+union all select e.* exclude (event, code, n), 'queue', null, bucket(queue_us), weight, 0.0
+          from events e where event = 'deliver' and queue_us is not null
+union all select t.* exclude (event, code, n, metric, b, many), if(metric = 'conf', 'confirm', metric), null, b, many, 0.0
+          from timed_stat t where metric in ('conf', 'ack', 'queue')
+union all select u.* exclude (event, code, n, metric, many), if(metric = 'conf', 'confirm', metric), null, null, many, 0.0
+          from untimed_stat u;
 
 create table rollup_10s as
-select d, ts - ts % 10000000 as ts10, impl, node, vhost, "user", destination, dest_kind, sub_name, ack_mode, event, code,
+select d, ts - ts % 10000000 as ts10, impl, node, vhost, login, destination, dest_kind, sub_name, ack_mode, event, code,
     bucket::int as bucket, sum(n) as n, sum(bytes) as bytes
 from counted where n <> 0 or bytes <> 0
 group by all;
@@ -126,10 +136,10 @@ create macro whole(x) as coalesce(round(x)::bigint, 0);
 create table dest_hour as
 select d, hour, impl, vhost, destination, dest_kind,
     whole(sum(n) filter (event = 'send')) as sent, whole(sum(bytes) filter (event = 'send')) as sent_bytes,
-    whole(sum(n) filter (event = 'conf' and code is null)) as confirmed,
-    whole(sum(n) filter (event = 'conf' and code = 'rejected')) as rejected,
-    whole(sum(n) filter (event = 'dlv')) as delivered, whole(sum(bytes) filter (event = 'dlv')) as delivered_bytes,
-    whole(sum(n) filter (event = 'dlv' and code = 'redelivered')) as redelivered,
+    whole(sum(n) filter (event = 'confirm' and code is null)) as confirmed,
+    whole(sum(n) filter (event = 'confirm' and code = 'rejected')) as rejected,
+    whole(sum(n) filter (event = 'deliver')) as delivered, whole(sum(bytes) filter (event = 'deliver')) as delivered_bytes,
+    whole(sum(n) filter (event = 'deliver' and code = 'redelivered')) as redelivered,
     whole(sum(n) filter (event = 'ack')) as acked,
     whole(sum(n) filter (event = 'nack' and code = 'requeue')) as requeued,
     whole(sum(n) filter (event = 'nack' and code = 'discard')) as discarded
@@ -138,10 +148,10 @@ from by_hour where destination is not null group by all;
 -- A group's percentile is the end of the first of its buckets up to which at least `rank` values lie.
 create view latencies as
 select d, hour, impl, vhost, destination, event, bucket, sum(n) as n
-from by_hour where bucket is not null and destination is not null and event in ('conf', 'ack') group by all
+from by_hour where bucket is not null and destination is not null and event in ('confirm', 'ack', 'queue') group by all
 union all
 select d, hour, impl, vhost, null, event, bucket, sum(n)
-from by_hour where bucket is not null and event in ('conf', 'ack', 'conn', 'blk') group by all;
+from by_hour where bucket is not null and event in ('confirm', 'ack', 'queue', 'connect', 'blocked') group by all;
 
 create macro rank(share, total) as least(total, greatest(1, ceil(share::double * total)));
 
@@ -162,34 +172,34 @@ select d, hour, impl, vhost, destination, event, round(sum(n))::bigint as n,
 from ends group by d, hour, impl, vhost, destination, event;
 
 create table errors_hour as
-select d, hour, impl, vhost, "user", code, round(sum(n))::bigint as n from by_hour where event = 'err' group by all;
+select d, hour, impl, vhost, login, code, round(sum(n))::bigint as n from by_hour where event = 'error' group by all;
 
 create table redeliveries_hour as
 select *, 100.0::double * redelivered / delivered as redelivered_pct
-from (select d, hour, impl, vhost, "user", destination, whole(sum(n)) as delivered,
+from (select d, hour, impl, vhost, login, destination, whole(sum(n)) as delivered,
         whole(sum(n) filter (code = 'redelivered')) as redelivered
-    from by_hour where event = 'dlv' group by all)
+    from by_hour where event = 'deliver' group by all)
 where redelivered > 0;
 
 create table unacked_hotspots as
 with acks as (
-    select d, impl, vhost, "user", destination, bucket, sum(n) as n from rollup_10s
+    select d, impl, vhost, login, destination, bucket, sum(n) as n from rollup_10s
     where event = 'ack' and bucket is not null and ack_mode in ('client', 'client-individual') group by all),
 found as (
-    select d, impl, vhost, "user", destination, whole(sum(n) filter (event = 'dlv')) as deliveries,
+    select d, impl, vhost, login, destination, whole(sum(n) filter (event = 'deliver')) as deliveries,
         whole(sum(n) filter (event = 'ack')) as acked, whole(sum(n) filter (event = 'nack')) as nacked,
-        whole(sum(n) filter (event = 'dlv' and code = 'redelivered')) as again
-    from rollup_10s where ack_mode in ('client', 'client-individual') and event in ('dlv', 'ack', 'nack') group by all)
-select d, impl, vhost, "user", destination, deliveries, acked, nacked,
+        whole(sum(n) filter (event = 'deliver' and code = 'redelivered')) as again
+    from rollup_10s where ack_mode in ('client', 'client-individual') and event in ('deliver', 'ack', 'nack') group by all)
+select d, impl, vhost, login, destination, deliveries, acked, nacked,
     greatest(0, deliveries - acked - nacked) as unacked,
     case when deliveries > 0 then 100.0::double * greatest(0, deliveries - acked - nacked) / deliveries end as unacked_pct,
     (select upper_end(min(a.bucket)) from acks a where (a.d, a.impl) = (f.d, f.impl) and a.vhost is not distinct from f.vhost
-        and a."user" is not distinct from f."user" and a.destination is not distinct from f.destination
+        and a.login is not distinct from f.login and a.destination is not distinct from f.destination
         and (select sum(x.n) from acks x where (x.d, x.impl) = (a.d, a.impl) and x.vhost is not distinct from a.vhost
-                and x."user" is not distinct from a."user" and x.destination is not distinct from a.destination
+                and x.login is not distinct from a.login and x.destination is not distinct from a.destination
                 and x.bucket <= a.bucket)
             >= rank(0.99, (select sum(y.n) from acks y where (y.d, y.impl) = (a.d, a.impl)
-                and y.vhost is not distinct from a.vhost and y."user" is not distinct from a."user"
+                and y.vhost is not distinct from a.vhost and y.login is not distinct from a.login
                 and y.destination is not distinct from a.destination))) as p99_ack_us,
     case when deliveries > 0 then 100.0::double * again / deliveries end as redelivered_pct
 from found f;
@@ -199,14 +209,14 @@ _SESSIONS = r"""
 create table boots as
 select d, node, impl, boot, max(gateway_version) as gateway_version, min(ts) as first_ts, max(ts) as last_ts,
     count(*) filter (event = 'close') > 0 as closed, max(seq) - min(seq) + 1 as lines,
-    coalesce(sum(n) filter (event = 'drop'), 0)::bigint as dropped
+    coalesce(sum(n) filter (event = 'dropped'), 0)::bigint as dropped
 from events where level = 'session' group by d, node, impl, boot;
 
 create table sessions as
-with begun as (select * from events where event = 'conn'), ended as (select * from events where event = 'end')
+with begun as (select * from events where event = 'connect'), ended as (select * from events where event = 'end')
 select strftime(make_timestamp(coalesce(c.ts, e.ts - e.totals['us'])), '%Y-%m-%d') as d, coalesce(c.node, e.node) as node, coalesce(c.impl, e.impl) as impl,
     coalesce(c.boot, e.boot) as boot, coalesce(c.session, e.session) as session, coalesce(c.vhost, e.vhost) as vhost,
-    coalesce(c."user", e."user") as "user", c.peer, c.tls, c.version, c.heartbeat,
+    coalesce(c.login, e.login) as login, c.peer, c.tls, c.version, c.heartbeat,
     coalesce(c.ts, e.ts - e.totals['us']) as started, e.ts as ended, e.totals['us'] as duration_us, e.code as end_code,
     e.totals['frames_in'] as frames_in, e.totals['frames_out'] as frames_out, e.totals['bytes_in'] as bytes_in,
     e.totals['bytes_out'] as bytes_out, e.totals['unacked'] as unacked, e.totals['max_unacked'] as max_unacked,
@@ -214,45 +224,45 @@ select strftime(make_timestamp(coalesce(c.ts, e.ts - e.totals['us'])), '%Y-%m-%d
 from begun c full join ended e on c.boot = e.boot and c.session = e.session;
 
 create table features_used as
-select d, impl, vhost, "user", version, code as feature, list_contains($features, code) as supported,
+select d, impl, vhost, login, version, code as feature,
     count(distinct boot || '/' || session) as sessions, min(ts) as first_seen, max(ts) as last_seen
-from events where event = 'use' group by all;
+from events where event = 'feature' group by all;
 """
 
 _DURABLE = r"""
 create table durable_days as
 with seen as (
-    select d, vhost, "user", sub_name, destination, event, code, boot, seq, ts as t, level = 'session' as exact
+    select d, vhost, login, sub_name, destination, event, code, boot, seq, ts as t, level = 'session' as exact
     from events where sub_name is not null),
 times as (
     -- What only a message tells is known to 10 seconds.
-    select d, vhost, "user", sub_name, destination, min(if(exact, t, null)) as first_exact, max(if(exact, t, null)) as last_exact,
+    select d, vhost, login, sub_name, destination, min(if(exact, t, null)) as first_exact, max(if(exact, t, null)) as last_exact,
         min(if(exact, null, t - t % 10000000)) as first_slot,
         max(if(exact, null, t - t % 10000000)) as last_slot
     from seen group by all),
 traffic as (
-    select d, vhost, "user", sub_name, destination, max(ts10) filter (event = 'dlv') as last_delivery,
-        max(ts10) filter (event in ('ack', 'nack')) as last_ack, whole(sum(n) filter (event = 'dlv')) as deliveries,
+    select d, vhost, login, sub_name, destination, max(ts10) filter (event = 'deliver') as last_delivery,
+        max(ts10) filter (event in ('ack', 'nack')) as last_ack, whole(sum(n) filter (event = 'deliver')) as deliveries,
         whole(sum(n) filter (event = 'ack')) as acks
     from rollup_10s where sub_name is not null group by all),
 subs as (
-    select d, vhost, "user", sub_name, destination, arg_max(t, (t, seq, boot)) as t, arg_max(boot, (t, seq, boot)) as boot
-    from seen where event = 'sub' group by all),
+    select d, vhost, login, sub_name, destination, arg_max(t, (t, seq, boot)) as t, arg_max(boot, (t, seq, boot)) as boot
+    from seen where event = 'subscribe' group by all),
 unsubs as (
-    select d, vhost, "user", sub_name, destination, arg_max(t, (t, seq, boot)) as t, arg_max(code, (t, seq, boot)) as code
-    from seen where event = 'unsub' group by all)
-select t.d, t.vhost, t."user", t.sub_name, t.destination,
+    select d, vhost, login, sub_name, destination, arg_max(t, (t, seq, boot)) as t, arg_max(code, (t, seq, boot)) as code
+    from seen where event = 'unsubscribe' group by all)
+select t.d, t.vhost, t.login, t.sub_name, t.destination,
     case when first_slot is null or first_exact - first_exact % 10000000 <= first_slot then first_exact else first_slot
         end as first_seen,
     greatest(last_exact, last_slot) as last_connected, last_delivery, last_ack, coalesce(deliveries, 0) as deliveries,
     coalesce(acks, 0) as acks, s.t as last_sub, s.boot as last_sub_boot, u.t as last_unsub, u.code as last_unsub_code
 from times t
 left join traffic r on (r.d, r.sub_name) = (t.d, t.sub_name) and r.vhost is not distinct from t.vhost
-    and r."user" is not distinct from t."user" and r.destination is not distinct from t.destination
+    and r.login is not distinct from t.login and r.destination is not distinct from t.destination
 left join subs s on (s.d, s.sub_name) = (t.d, t.sub_name) and s.vhost is not distinct from t.vhost
-    and s."user" is not distinct from t."user" and s.destination is not distinct from t.destination
+    and s.login is not distinct from t.login and s.destination is not distinct from t.destination
 left join unsubs u on (u.d, u.sub_name) = (t.d, t.sub_name) and u.vhost is not distinct from t.vhost
-    and u."user" is not distinct from t."user" and u.destination is not distinct from t.destination;
+    and u.login is not distinct from t.login and u.destination is not distinct from t.destination;
 
 create table durable_subs as
 with runs as (select impl, node, boot, min(first_ts) as began, bool_or(closed) as closed from boots group by all),
@@ -260,7 +270,7 @@ living as (
     select boot from runs r where not closed and not exists (
         select 1 from runs later where (later.impl, later.node) = (r.impl, r.node) and later.began > r.began)),
 whole_life as (
-    select vhost, "user", sub_name, destination, min(first_seen) as first_seen, max(last_connected) as last_connected,
+    select vhost, login, sub_name, destination, min(first_seen) as first_seen, max(last_connected) as last_connected,
         max(last_delivery) as last_delivery, max(last_ack) as last_ack, sum(deliveries)::bigint as deliveries,
         sum(acks)::bigint as acks, max(last_sub) as sub, arg_max(last_sub_boot, last_sub) as sub_boot, max(last_unsub) as unsub,
         arg_max(last_unsub_code, last_unsub) as unsub_code
@@ -271,7 +281,7 @@ judged as (
         greatest((select coalesce(max(last_ts) filter (last_ts <= $now + 86400000000), max(last_ts)) from boots)
             - last_connected, 0) as away
     from whole_life)
-select vhost, "user", sub_name, destination, first_seen, last_connected, last_delivery, last_ack, deliveries, acks, connected,
+select vhost, login, sub_name, destination, first_seen, last_connected, last_delivery, last_ack, deliveries, acks, connected,
     case when connected then 0.0 else away / 86400e6 end::double as days_idle,
     case when unsub_code = 'deleted' and (sub is null or unsub > sub) then 'deleted'
          when connected or away < $idle_after then 'active' when away < $abandoned_after then 'idle'
@@ -287,7 +297,6 @@ class Oracle:
 
     Args:
         journal: its directory.
-        features: that the gateway supports.
         idle_after: microseconds.
         abandoned_after: microseconds.
         now: what time it is, microseconds.
@@ -296,7 +305,6 @@ class Oracle:
     def __init__(
         self,
         journal: Path,
-        features: tuple[str, ...] = (),
         idle_after: int = 86_400_000_000,
         abandoned_after: int = 7 * 86_400_000_000,
         now: int = 1 << 60,
@@ -304,7 +312,6 @@ class Oracle:
         self._connection = duckdb.connect()
         values = {
             "$journal": f"'{journal}'",
-            "$features": repr(list(features)),
             "$idle_after": str(idle_after),
             "$abandoned_after": str(abandoned_after),
             "$now": str(now),

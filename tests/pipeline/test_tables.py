@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from gateway.journal.schema import FEATURES
-from gateway.pipeline.ingest import IngestOptions, ingest
-from gateway.pipeline.parquet_lake import DAY_TABLES, ParquetLake
-from gateway.pipeline.parquet_schemas import schema_of
-from gateway.pipeline.progress import Progress
+from gateway.pipeline.lake import Lake
+from gateway.pipeline.maintenance import collect, compact
+from gateway.pipeline.table_schemas import COLUMNS, COMPUTED_TABLES
 from gateway.pipeline.tables import refresh
 from tests.pipeline.oracle import Oracle, Row
 from tests.support.journals import DAY, SECOND, START, JournalMaker, write_segment
@@ -120,40 +117,64 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return journal
 
 
+def mini_ingest(spark, lake, segments):
+    import uuid
+    from pyspark.sql import functions as F
+    from gateway.pipeline.line_parser import parse, events_of, bad_lines_of
+    from gateway.pipeline.rollup import roll_up
+    from gateway.pipeline.spark_tables import write_files, read_files, list_files, hadoop_path
+    from gateway.pipeline.table_schemas import schema_of
+    from gateway.journal.segments import SegmentName
+    from datetime import datetime, UTC
+    batch = lake.last_batch("segments") + 1
+    directory = f"t-{batch}-{uuid.uuid4().hex[:6]}"
+    text = spark.read.option("lineSep", "\n").text([hadoop_path(str(p)) for p in segments]).select("value", F.col("_metadata.file_name").alias("file"), F.regexp_extract("_metadata.file_path", "d=([^/]*)/[^/]*$", 1).alias("day"))
+    parsed = parse(text).persist()
+    write_files(events_of(parsed), lake, "events", directory)
+    write_files(bad_lines_of(parsed), lake, "bad_lines", directory)
+    ev = read_files(spark, lake, "events", directory)
+    write_files(roll_up(ev), lake, "rollup_10s", directory)
+    rows = []
+    tol = 300_000_000
+    got = {r["file"]: r for r in ev.groupBy("file").agg(F.count("*").alias("n"), F.min("seq").alias("lo"), F.max("seq").alias("hi"), F.collect_set("d").alias("days")).collect()}
+    ses = {}
+    for r in ev.where("event in ('connect','end')").select("file", F.unix_micros("ts").alias("ts"), F.try_element_at("totals", F.lit("us")).alias("us")).collect():
+        b = r["ts"] - (r["us"] or 0)
+        ses.setdefault(r["file"], set()).update(datetime.fromtimestamp(x / 1e6, UTC).strftime("%Y-%m-%d") for x in (b - tol, b + tol))
+    for p in segments:
+        name = SegmentName.read(p.name); r = got.get(p.name)
+        n = p.read_bytes().count(b"\n")
+        rows.append({"name": p.name, "impl": name.impl, "node": name.node, "boot": name.boot, "first": r and r["lo"], "last": r and r["hi"], "lines": n, "bad": n - (r["n"] if r else 0), "bytes": 0, "newest": None, "days": sorted(r["days"]) if r else [], "session_days": sorted(ses.get(p.name, ())), "batch": batch, "directory": directory, "ingested": datetime.now(UTC), "d": p.parent.name[2:]})
+    lake.write_rows("segments", pa.Table.from_pylist(rows, schema_of("segments")), batch)
+    for t in ("events", "rollup_10s", "bad_lines"):
+        lake.commit_files(t, list_files(spark, lake, t, directory), batch)
+    parsed.unpersist()
+
+
 @pytest.fixture(scope="module")
-def lake(spark: SparkSession, journal: Path) -> ParquetLake:
-    lake = ParquetLake(journal.parent / "lake")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gateway.pipeline.tables.time.time", lambda: NOW / SECOND)
-        ingest(IngestOptions(journal, lake.root), Progress(io.StringIO()), spark)
+def lake(spark: SparkSession, journal: Path) -> Lake:
+    lake = Lake(journal.parent / "a lake {of} é")
+    mini_ingest(spark, lake, sorted(journal.glob("d=*/*.jsonl")))
+    refresh(spark, lake, now=NOW / SECOND)
     return lake
 
 
 @pytest.fixture(scope="module")
 def oracle(journal: Path) -> Iterator[Oracle]:
-    oracle = Oracle(journal, FEATURES, now=NOW)
+    oracle = Oracle(journal, now=NOW)
     yield oracle
     oracle.close()
 
 
-def rows_of(path: Path) -> list[Row]:
-    """A file's rows; times are microseconds since the epoch."""
-    table = pq.ParquetFile(path).read()
+def rows_of(lake: Lake, table: str) -> list[Row]:
+    """A table's rows; times are microseconds since the epoch."""
+    found = lake.sql(f"select * from {table}")
     columns = [
-        column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
-        for column in table.columns
+        column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+        for column in found.columns
     ]
-    found: list[Row] = pa.Table.from_arrays(columns, table.column_names).to_pylist()
-    return found
-
-
-def batch_rows(lake: ParquetLake, table: str) -> list[Row]:
-    found: list[Row] = []
-    for path in lake.table(table).glob("d=*/**/*.parquet"):
-        where = dict(part.split("=") for part in path.relative_to(lake.table(table)).parts if "=" in part)
-        del where["batch"]
-        found += [{**row, **where} for row in rows_of(path)]
-    return found
+    rows: list[Row] = pa.Table.from_arrays(columns, found.column_names).to_pylist()
+    return rows
 
 
 def plain(value: object) -> object:
@@ -182,97 +203,23 @@ def assert_same(found: list[Row], expected: list[Row]) -> None:
     assert len(found) == len(expected)
 
 
-@pytest.mark.parametrize("table", ["events", "rollup_10s"])
-def test_what_a_batch_writes_is_what_duckdb_makes_of_the_journal(table: str, lake: ParquetLake, oracle: Oracle) -> None:
+@pytest.mark.parametrize("table", ["events", "rollup_10s", *COMPUTED_TABLES])
+def test_a_table_is_what_duckdb_makes_of_the_journal(table: str, lake: Lake, oracle: Oracle) -> None:
     expected = oracle.rows(table)
-    assert len(expected) > 4000
-    assert_same(batch_rows(lake, table), expected)
+    assert len(expected) > {"events": 4000, "rollup_10s": 4000}.get(table, 4)
+    assert_same(rows_of(lake, table), expected)
+    assert {str(row.get("d")) for row in expected} <= {*DAYS, "None"}
 
 
-@pytest.mark.parametrize("day", DAYS)
-@pytest.mark.parametrize("table", DAY_TABLES)
-def test_a_day_s_table_is_what_duckdb_makes_of_the_journal(
-    table: str, day: str, lake: ParquetLake, oracle: Oracle
-) -> None:
-    assert_same(rows_of(lake.day_file(table, day)), oracle.rows(table, day))
+def test_waiting_times_are_there(lake: Lake) -> None:
+    found = lake.sql("select count(*) n, sum(n) total from latency_hour where event = 'queue' and destination is null")
+    assert found["n"][0].as_py() > 5
+    assert found["total"][0].as_py() > 1000
 
 
-@pytest.mark.parametrize("table", DAY_TABLES)
-def test_no_day_is_missing_and_none_too_many(table: str, lake: ParquetLake, oracle: Oracle) -> None:
-    assert {*oracle.days(table)} <= {*DAYS}
-    found = {path.name.removeprefix("d=") for path in lake.table(table).iterdir()}
-    assert found >= {*DAYS}
-    # As far as a batch can tell, sessions may have begun on the day before; then there is a file without rows.
-    assert all(rows_of(lake.day_file(table, day)) == [] for day in found - {*DAYS})
-
-
-def test_durable_subscriptions_are_what_duckdb_makes_of_the_journal(lake: ParquetLake, oracle: Oracle) -> None:
-    expected = oracle.rows("durable_subs")
-    assert_same(rows_of(lake.whole_file("durable_subs")), expected)
-    by_name = {row["sub_name"]: row["verdict"] for row in expected if row["user"] == "app"}
+def test_durable_subscriptions_have_their_verdicts(oracle: Oracle, lake: Lake) -> None:
+    rows = lake.sql("select sub_name, verdict from durable_subs where login = 'app'").to_pylist()
+    by_name = {row["sub_name"]: row["verdict"] for row in rows}
     assert {name: by_name[f"durable-{name}"] for name in ("here", "left", "killed", "given-up", "forgotten")} == {
         "here": "active", "left": "idle", "killed": "abandoned", "given-up": "deleted", "forgotten": "abandoned",
     }  # fmt: skip
-
-
-@pytest.mark.parametrize("table", [*DAY_TABLES, "durable_subs"])
-def test_a_table_s_files_have_its_schema(table: str, lake: ParquetLake) -> None:
-    for path in lake.table(table).rglob("*.parquet"):
-        assert pq.read_schema(path).equals(schema_of(table))
-        assert path.name == f"{table}.parquet"
-
-
-def test_numbers_as_large_as_a_line_may_have_do_not_stop_anything(spark: SparkSession, tmp_path: Path) -> None:
-    most = 1 << 53
-    about = {
-        "t": START,
-        "c": 1,
-        **WHO,
-        "d": "/queue/a",
-        "dk": "queue",
-        "s": "1",
-        "am": "client",
-        "sn": "name",
-        "w": 1e6,
-    }
-    counters = dict.fromkeys(("send", "send_bytes", "conf", "dlv", "dlv_bytes", "redelivered", "ack", "requeue"), most)
-    lines: list[dict[str, object]] = [
-        *({"e": event, **about, "m": most, "n": most, "l": most, "b": most} for event in ("send", "conf", "dlv", "ack")),
-        {"e": "nack", **about, "n": most, "x": "requeue"}, {"e": "drop", "t": START, "n": most}, conn(START, 1, l=most),
-        {"e": "stat", **about, "cnt": counters, "h": {"ack:800": most, "ack:0800": most, "conf:800": most}},
-        {"e": "stat", **about, "cnt": {"redelivered": most}}, end(START, 1, most),
-    ]  # fmt: skip
-    write_segment(tmp_path / "journal", lines * 3)
-    lake = ParquetLake(tmp_path / "lake")
-    ingest(IngestOptions(tmp_path / "journal", lake.root), Progress(io.StringIO()), spark)
-    assert [manifest.bad_lines for manifest in lake.manifests()] == [0]
-    (row,) = rows_of(lake.day_file("dest_hour", "2026-11-21"))
-    assert (row["sent"], row["delivered_bytes"], row["acked"]) == (most, most, most)
-    assert rows_of(lake.whole_file("durable_subs"))
-
-
-def test_a_lake_without_events_has_tables_without_rows(spark: SparkSession, tmp_path: Path) -> None:
-    lake = ParquetLake(tmp_path / "a lake {of} [nothing]*")
-    refresh(spark, lake, ["2026-11-21"], ["2026-11-21"])
-    for table in DAY_TABLES:
-        found = pq.ParquetFile(lake.day_file(table, "2026-11-21")).read()
-        assert (found.num_rows, found.schema) == (0, schema_of(table))
-    assert rows_of(lake.whole_file("durable_subs")) == []
-
-
-def test_a_batch_without_manifest_is_passed_over_and_nothing_else_changes(
-    spark: SparkSession, lake: ParquetLake, oracle: Oracle
-) -> None:
-    day = "2026-11-21"
-    for place in (lake.table("rollup_10s") / f"d={day}", lake.table("events") / f"d={day}" / "level=session"):
-        source = next(place.glob("batch=0*"))
-        orphan = place / "batch=00000099"
-        orphan.mkdir()
-        for path in source.glob("*.parquet"):
-            (orphan / path.name).write_bytes(path.read_bytes())
-    before = lake.day_file("dest_hour", day).read_bytes()
-    refresh(spark, lake, [day], [day])
-    assert lake.day_file("dest_hour", day).read_bytes() == before
-    for table in DAY_TABLES:
-        assert_same(rows_of(lake.day_file(table, day)), oracle.rows(table, day))
-    assert not list(lake.staging.glob("*.parquet"))

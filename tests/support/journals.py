@@ -45,6 +45,7 @@ class JournalMaker:
         self, directory: Path, *, seed: int = 1, node: str = "node1", start: int = START, span: int = 3600 * SECOND
     ) -> None:
         self._random = random.Random(seed)  # noqa: S311 - repeatable is what it must be
+        self._waits = random.Random(seed)  # noqa: S311 - its own, so that it changes nothing else
         self._directory = directory
         self._node = node
         self._boot = f"{self._random.getrandbits(64):016x}"
@@ -169,8 +170,9 @@ class JournalMaker:
             rejected = "rejected" if chance.random() < 0.02 else None
             yield j.ConfirmLine(t + 900, 0, c, vh, u, d, dk, m, chance.randrange(50_000), rejected, w)
             again = chance.random() < 0.1
+            waited = self._waits.randrange(5_000_000) if self._waits.random() < 0.5 else None
             yield j.DeliveryLine(
-                t + 950, 0, c, vh, u, sub.d, sub.dk, sub.s, sub.am, m, chance.randrange(2000), again, sub.sn
+                t + 950, 0, c, vh, u, sub.d, sub.dk, sub.s, sub.am, m, chance.randrange(2000), again, sub.sn, ql=waited
             )
             if sub.am == "auto":
                 continue
@@ -205,9 +207,10 @@ class JournalMaker:
             if acked:
                 counts |= {"ack": acked, "requeue": 2, "discard": 1}
                 unacked += max(0, got - acked - 3)
-            yield j.StatLine(
-                t, 0, c, vh, u, sub.d, sub.dk, counts, self._histogram("ack", acked) or None, sub.s, sub.sn, sub.am
-            )
+            times = self._histogram("ack", acked)
+            if self._waits.random() < 0.5:
+                times |= {f"queue:{self._waits.randrange(300)}": got}
+            yield j.StatLine(t, 0, c, vh, u, sub.d, sub.dk, counts, times or None, sub.s, sub.sn, sub.am)
         yield self._unsub(sub, t, unacked)
 
     def _histogram(self, name: str, count: int) -> dict[str, int]:

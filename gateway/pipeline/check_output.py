@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final, TextIO
 
 _MOST_NAMED: Final = 5
@@ -42,17 +41,7 @@ class CheckOutput:
         return not self._wrong
 
 
-def first_paths(paths: Sequence[Path], root: Path) -> str:
-    """The first of some paths, relative to a directory, and how many more there are."""
-    return first_few([path.relative_to(root).as_posix() for path in paths])
-
-
 def first_few(texts: Sequence[str]) -> str:
     """The first of some texts, and how many more there are."""
     rest = f" and {len(texts) - _MOST_NAMED} more" if len(texts) > _MOST_NAMED else ""
     return ", ".join(texts[:_MOST_NAMED]) + rest
-
-
-def reason_of(error: Exception) -> str:
-    """The first line of what an exception says."""
-    return (str(error).splitlines() or ["?"])[0]

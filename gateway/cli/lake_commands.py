@@ -1,0 +1,175 @@
+"""The command line of those subcommands of `stomp-gateway pipeline` that need neither Spark nor Java."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gateway.cli.commands import add_command
+from gateway.errors import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gateway.cli.commands import Commands, Run
+
+_EXIT_CODES = """\
+exit codes:
+  0    {}
+  1    {}
+  2    the command line is wrong, or the extra is not installed
+"""
+
+_CHECK = """\
+Prove that the lake has every line of every boot exactly once: no gaps, no duplicates, no lost files, and matching
+counts. Also prove that the computed tables have all batches. Their numbers are not checked. Other commands may write
+into the lake meanwhile.
+
+With --journal, also prove that ingested segments have not changed and that no segment was skipped: if the lake has a
+segment but lacks an earlier one of the same boot, it is incomplete. Newer segments wait for the next ingest and are
+listed, except with --quiet.
+"""
+
+_CHECK_EPILOG = """\
+example:
+  stomp-gateway pipeline check --lake lake --journal journal
+
+""" + _EXIT_CODES.format(
+    "the lake is complete; segments may wait for the next ingest",
+    "the lake is not complete (the command lists what is missing), or cannot be read",
+)
+
+_COMPACT = """\
+Merge the small files of many batches, so that reading gets faster, and remove files that no table has named for a week.
+The tables keep their contents, and other commands may read and write meanwhile.
+"""
+
+_COMPACT_EPILOG = """\
+example:
+  stomp-gateway pipeline compact --lake lake
+
+""" + _EXIT_CODES.format("done", "failed, and the message says why")
+
+_GC = """\
+Delete segments of the journal that are in the lake and older than --retain-days. With --events-days, also delete old
+days of the table events. The tables computed from them stay, and so do days that these tables do not have as a whole.
+`pipeline compact` removes the files, a week later.
+"""
+
+_GC_EPILOG = """\
+example:
+  stomp-gateway pipeline gc --lake lake --journal journal --retain-days 7 --events-days 90
+
+""" + _EXIT_CODES.format("done", "failed, and the message says why")
+
+_SQL = """\
+Answer an SQL query over the tables of the lake, in DataFusion's dialect, which is close to PostgreSQL's. It needs neither
+Spark nor Java. A table that is not there yet is empty.
+"""
+
+_SQL_EPILOG = """\
+examples:
+  stomp-gateway pipeline sql --lake lake "select vhost, sum(sent) from dest_hour where d = '2026-11-21' group by vhost"
+  stomp-gateway pipeline sql --lake lake --format csv "select * from sessions" > sessions.csv
+
+""" + _EXIT_CODES.format("it printed the answer", "the query is wrong, or the lake cannot be read")
+
+
+def add_lake_commands(commands: Commands, checked: Callable[[Run], Run]) -> None:
+    """Add the subcommands; ``checked`` makes one that needs the extra say so if it is not installed."""
+    check = add_command(
+        commands, "check", checked(_check), help="check that the lake has every line exactly once",
+        description=_CHECK, epilog=_CHECK_EPILOG,
+    )  # fmt: skip
+    add_lake(check)
+    check.add_argument(
+        "--journal", action="append", default=[], type=Path, metavar="DIR", help="a journal it was made from; repeatable"
+    )
+    check.add_argument("--quiet", action="store_true", help="print only what is wrong")
+    compact = add_command(
+        commands, "compact", checked(_compact), help="merge small files", description=_COMPACT, epilog=_COMPACT_EPILOG
+    )
+    add_lake(compact)
+    compact.add_argument("--quiet", action="store_true", help="print only what needs attention")
+    _add_gc(commands, checked)
+    sql = add_command(
+        commands, "sql", checked(_sql), help="answer an SQL query", description=_SQL, epilog=_SQL_EPILOG
+    )
+    add_lake(sql)
+    sql.add_argument("query", metavar="QUERY", help="for example: select * from boots")
+    sql.add_argument(
+        "--format", choices=("table", "csv", "json"), default="table",
+        help="how to print it; json is one object per line (default: table, of the first 1,000 rows)",
+    )  # fmt: skip
+
+
+def _add_gc(commands: Commands, checked: Callable[[Run], Run]) -> None:
+    collect = add_command(
+        commands, "gc", checked(_collect), help="delete old segments and events", description=_GC, epilog=_GC_EPILOG
+    )
+    add_lake(collect)
+    collect.add_argument(
+        "--journal", action="append", required=True, type=Path, metavar="DIR",
+        help="a journal it was made from; repeatable",
+    )  # fmt: skip
+    collect.add_argument(
+        "--retain-days", required=True, type=_days, metavar="N", help="keep segments for N days, ingested or not"
+    )
+    collect.add_argument("--events-days", type=_days, metavar="N", help="keep the table events for N days")
+    collect.add_argument("--quiet", action="store_true", help="print only what needs attention")
+
+
+def add_lake(parser: argparse.ArgumentParser) -> None:
+    """Add the option that every subcommand has."""
+    parser.add_argument("--lake", required=True, metavar="PLACE", help="the lake: a directory, or a URL such as s3://...")
+
+
+def _days(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days")
+    return found
+
+
+def _check(options: argparse.Namespace) -> ExitCode:
+    from gateway.pipeline.check import check  # noqa: PLC0415
+    from gateway.pipeline.lake import Lake  # noqa: PLC0415
+
+    complete = check(Lake(options.lake), options.journal, sys.stdout, quiet=options.quiet)
+    return ExitCode.OK if complete else ExitCode.FAILURE
+
+
+def _compact(options: argparse.Namespace) -> ExitCode:
+    from gateway.pipeline.lake import Lake  # noqa: PLC0415
+    from gateway.pipeline.maintenance import compact  # noqa: PLC0415
+
+    compact(Lake(options.lake), sys.stdout, quiet=options.quiet)
+    return ExitCode.OK
+
+
+def _collect(options: argparse.Namespace) -> ExitCode:
+    from gateway.pipeline.lake import Lake  # noqa: PLC0415
+    from gateway.pipeline.maintenance import collect  # noqa: PLC0415
+
+    collect(
+        Lake(options.lake),
+        options.journal,
+        retain_days=options.retain_days,
+        events_days=options.events_days,
+        out=sys.stdout,
+        quiet=options.quiet,
+    )
+    return ExitCode.OK
+
+
+def _sql(options: argparse.Namespace) -> ExitCode:
+    from gateway.pipeline.lake import Lake  # noqa: PLC0415
+    from gateway.pipeline.query_output import print_query  # noqa: PLC0415
+
+    print_query(Lake(options.lake), options.query, options.format, sys.stdout)
+    return ExitCode.OK

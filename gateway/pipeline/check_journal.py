@@ -1,0 +1,119 @@
+"""Compares a lake with the segments that journals still have."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from gateway.errors import PipelineError
+from gateway.journal.schema import VERSION
+from gateway.journal.segments import SegmentName
+from gateway.pipeline.check_output import CheckOutput, first_few
+from gateway.pipeline.lake_sql import Snapshot
+
+_CHUNK: Final = 1 << 20
+_ABANDONED_AFTER: Final = 3600.0
+"""Seconds without a write after which an open segment probably belongs to a dead gateway."""
+
+
+def count_lines(path: Path) -> int:
+    """The lines of a file; the last one counts even if it does not end with LF."""
+    lines, last = 0, b"\n"
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            lines += chunk.count(b"\n")
+            last = chunk[-1:]
+    return lines + (last != b"\n")
+
+
+@dataclass
+class _Compared:
+    """The segments of journals, compared with the lake."""
+
+    same: int = 0
+    changed: list[str] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
+    passed_over: list[str] = field(default_factory=list)
+    later: list[str] = field(default_factory=list)
+    abandoned: list[str] = field(default_factory=list)
+
+    def add(self, path: Path, name: SegmentName, lines: int | None, newest: int) -> None:
+        """Add a segment; ``lines`` are those that were ingested, ``newest`` is the boot's last number in the lake."""
+        if path.name.startswith("."):
+            if _is_abandoned(path):
+                self.abandoned.append(path.name)
+        elif name.version != VERSION:
+            self.later.append(path.name)
+        elif lines is None:
+            (self.passed_over if name.number < newest else self.waiting).append(path.name)
+        elif (now := count_lines(path)) != lines:
+            self.changed.append(f"{path.name}: {now:,} lines, {lines:,} when ingested")
+        else:
+            self.same += 1
+
+    def report(self, output: CheckOutput) -> None:
+        """Tell what was found."""
+        if self.changed:
+            output.wrong(
+                f"{len(self.changed)} ingested segments have changed since: {first_few(self.changed)}",
+                "A finished segment must never be written again. Find out who did; the lake has what was there first.",
+            )
+        if self.passed_over:
+            output.wrong(
+                f"{len(self.passed_over)} segments were passed over, though later ones of the same boots are in the "
+                f"lake: {first_few(self.passed_over)}",
+                "Run `pipeline ingest`. If they are not in the lake then, ingest the journal into a new one.",
+            )
+        output.ok(f"{self.same:,} segments of the journal have as many lines as were ingested")
+        for found, what, advice in (
+            (self.waiting, "segments are not ingested yet",
+             "They are newer than what the lake has of their boots, as usual. Run `pipeline ingest`."),
+            (self.later, "segments are of another schema version",
+             "This release cannot read them; their lines are not in the lake. Ingest with the release that wrote them."),
+            (self.abandoned, "open segments have not been written for an hour",
+             "Left by gateways that were killed, or that are idle. A gateway that starts on that node finishes them."),
+        ):  # fmt: skip
+            if found:
+                output.note(f"{len(found)} {what}: {first_few(found)}", advice)
+
+
+def check_journals(snapshot: Snapshot, journals: Sequence[Path], output: CheckOutput) -> None:
+    """Compare the lake with the segments in some directories. Raises PipelineError if one cannot be listed."""
+    if not journals:
+        return
+    known = {str(row["name"]): row["lines"] for row in snapshot.rows("select name, lines from segments")}
+    newest: dict[str, int] = {}
+    for each in map(SegmentName.read, known):
+        if each is not None:
+            newest[each.boot] = max(each.number, newest.get(each.boot, -1))
+    compared = _Compared()
+    for journal in journals:
+        for path, name in list_journal(journal):
+            lines = known.get(path.name)
+            compared.add(path, name, lines if isinstance(lines, int) else None, newest.get(name.boot, -1))
+    compared.report(output)
+
+
+def list_journal(journal: Path) -> Iterator[tuple[Path, SegmentName]]:
+    """The segments of a journal, open ones too, by day and name. Raises PipelineError if it cannot be listed."""
+    try:
+        for day in sorted(journal.iterdir()):
+            for path in sorted(day.iterdir()) if day.name.startswith("d=") and day.is_dir() else ():
+                name = SegmentName.read(path.name)
+                if name is not None and path.name in (str(name), name.while_open):
+                    yield path, name
+    except OSError as error:
+        raise PipelineError(
+            f"the journal {journal} cannot be read: {error.strerror or error}. Give the directory that `pipeline "
+            "ingest` reads, as a user who may read all of it."
+        ) from error
+
+
+def _is_abandoned(path: Path) -> bool:
+    try:
+        return time.time() - path.stat().st_mtime > _ABANDONED_AFTER
+    except OSError:  # renamed meanwhile, since it is finished
+        return False

@@ -1,0 +1,162 @@
+"""Checks that every line of every ingested segment is in the lake, once, identified by (boot, number)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from gateway.pipeline import line_numbers
+from gateway.pipeline.check_output import CheckOutput, first_few
+from gateway.pipeline.lake_sql import Snapshot
+from gateway.pipeline.line_numbers import SUMS, Range
+
+_TOTALS: Final = (
+    "sum(lines) lines, min(first) first, max(last) last, sum(sum1) sum1, sum(sum2) sum2, sum(sum3) sum3, "
+    "bool_or(is_deleted) is_deleted"
+)
+# A row for each segment: what is recorded of it, and what is there of it.
+_SEGMENTS: Final = f"""
+with present as (select file, d, {SUMS}, false is_deleted from events group by file, d),
+deleted as (
+    select file, d, lines, first, last, sum1, sum2, sum3, true is_deleted from deleted_lines
+    where (file, d) not in (select (file, d) from present)),
+found as (select file, {_TOTALS} from (select * from present union all select * from deleted) group by file),
+bad as (select file, count(*) bad from bad_lines group by file),
+recorded as (
+    select name, max(boot) boot, max(node) node, max(lines) lines, max(bad) bad, max(batch) batch, count(*) times,
+        first_value(days) days
+    from segments group by name)
+select r.name, r.boot, r.node, r.lines, r.bad, r.batch, r.times, r.days, coalesce(f.file, b.file) file,
+    coalesce(b.bad, 0) bad_found, coalesce(f.lines, 0) found, f.first, f.last, f.sum1, f.sum2, f.sum3, f.is_deleted
+from recorded r full join found f on f.file = r.name full join bad b on b.file = coalesce(r.name, f.file)
+order by r.boot, length(r.name), r.name
+"""  # noqa: S608
+
+
+@dataclass
+class _Boot:
+    """A boot as far as its segments have been read."""
+
+    name: str
+    node: str
+    expected: int = 0
+    """The number that must come next."""
+    spare: int = 0
+    """Bad lines of the last segments, which may have had some of the next numbers."""
+    missing: list[Range] = field(default_factory=list)
+    repeated: list[Range] = field(default_factory=list)
+
+
+class LineChecker:
+    """Looks for missing and repeated lines of each boot, segment by segment in the order of numbers.
+
+    Memory: DataFusion groups lines by segment and day, which are some hundred bytes each, and this class keeps one boot.
+    """
+
+    def __init__(self, snapshot: Snapshot, applied: int, output: CheckOutput) -> None:
+        self._snapshot = snapshot
+        self._applied = applied
+        """The last batch that all recorded tables have; later ones are not checked."""
+        self._output = output
+        self._differing: list[str] = []
+        self._foreign: list[str] = []
+        self._double: list[str] = []
+        self._segments = self._lines = self._boots = self._complete = self._bad = self._with_bad = 0
+
+    def check(self) -> None:
+        """Check all boots."""
+        boot: _Boot | None = None
+        for row in self._snapshot.rows(_SEGMENTS):
+            if row["name"] is None:
+                self._foreign.append(str(row["file"]))
+            elif row["batch"] <= self._applied:  # type: ignore[operator]
+                if boot is None or boot.name != row["boot"]:
+                    self._report(boot)
+                    boot = _Boot(str(row["boot"]), str(row["node"]))
+                self._check_segment(boot, row)
+        self._report(boot)
+        self._report_segments()
+
+    def _check_segment(self, boot: _Boot, row: Mapping[str, Any]) -> None:
+        self._segments += 1
+        self._lines += row["lines"]
+        self._bad += row["bad"]
+        self._with_bad += row["bad"] > 0
+        if row["times"] > 1:
+            self._double.append(row["name"])
+        elif (row["found"], row["bad_found"]) != (row["lines"] - row["bad"], row["bad"]):
+            self._differing.append(
+                f"{row['name']}: {row['found']:,} events and {row['bad_found']:,} bad lines of {row['lines']:,} lines"
+            )
+        if not row["found"]:
+            boot.spare += row["bad"]
+            return
+        self._check_numbers(boot, row)
+
+    def _check_numbers(self, boot: _Boot, row: Mapping[str, Any]) -> None:
+        """Compare a segment's numbers with those that follow the last one's. A bad line explains a missing number."""
+        first, last, bad = row["first"], row["last"], row["bad"]
+        if first < boot.expected:
+            boot.repeated.append((first, min(last, boot.expected - 1)))
+        elif first > boot.expected:
+            explained = min(first - boot.expected, boot.spare + bad)
+            bad -= max(0, explained - boot.spare)
+            if boot.expected + explained < first:
+                boot.missing.append((boot.expected + explained, first - 1))
+        missing, repeated = self._within(row)
+        boot.missing += line_numbers.without_first(missing, bad)
+        boot.repeated += repeated
+        boot.spare = max(0, bad - line_numbers.count(missing))
+        boot.expected = max(boot.expected, last + 1)
+
+    def _within(self, row: Mapping[str, Any]) -> tuple[list[Range], list[Range]]:
+        """The missing and repeated numbers between the first and the last of a segment."""
+        first, last = row["first"], row["last"]
+        complete = (last - first + 1, *line_numbers.sums_of_range(first, last))
+        if (row["found"], row["sum1"], row["sum2"], row["sum3"]) == complete:
+            return [], []
+        if row["is_deleted"]:  # of the deleted lines only the sums are known
+            return ([(first, last)], []) if row["found"] < complete[0] - row["bad"] else ([], [])
+        where = f"file = '{row['name']}' and d in ({', '.join(map(repr, row['days']))})"
+        numbers = self._snapshot.rows(f"select seq from events where {where} order by seq")  # noqa: S608
+        return line_numbers.gaps_and_repeats(line_numbers.ranges(int(each["seq"]) for each in numbers))  # type: ignore[call-overload]
+
+    def _report(self, boot: _Boot | None) -> None:
+        if boot is None:
+            return
+        self._boots += 1
+        self._complete += not boot.missing and not boot.repeated
+        name = f"boot {boot.name} ({boot.node})"
+        if boot.missing:
+            missing = line_numbers.joined(boot.missing)
+            self._output.wrong(
+                f"{name}: {line_numbers.count(missing):,} lines are missing: {line_numbers.in_words(missing)}",
+                "If a journal still has the segments with these lines, `pipeline check --journal` names them, and "
+                "`pipeline ingest` takes them up. If none has, they are lost.",
+            )
+        if boot.repeated:
+            repeated = line_numbers.joined(boot.repeated)
+            self._output.wrong(
+                f"{name}: {line_numbers.count(repeated):,} lines are there more than once: "
+                f"{line_numbers.in_words(repeated)}",
+                "Rows were copied within the lake, or a segment was ingested under two names: the column file of "
+                "events says which. Ingest the journal into a new lake.",
+            )
+
+    def _report_segments(self) -> None:
+        anew = "Restore the lake from a backup, or ingest the journal into a new lake."
+        for found, what in (
+            (self._double, "segments are recorded more than once"),
+            (self._differing, "segments do not have their lines as rows"),
+            (self._foreign, "segments have rows, and the table segments does not have them"),
+        ):
+            if found:
+                self._output.wrong(f"{len(found):,} {what}: {first_few(found)}", anew)
+        self._output.ok(f"{self._segments:,} segments, {self._lines:,} lines")
+        self._output.ok(f"{self._complete:,} of {self._boots:,} boots have all their numbers, each once")
+        if self._bad:
+            self._output.note(
+                f"{self._bad:,} bad lines in {self._with_bad:,} segments",
+                "They could not be read; the table bad_lines has them as they are, and why.",
+            )

@@ -1,0 +1,95 @@
+"""SQL over one snapshot of a lake's tables, answered by DataFusion, which is inside `deltalake`: no Spark, no Java."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+
+from gateway.errors import PipelineError
+from gateway.pipeline.table_schemas import COLUMNS, schema_of
+
+
+class QueryError(PipelineError):
+    """A query is wrong, or a file that it needs cannot be read."""
+
+
+class Snapshot:
+    """The tables of a lake as they were at one time; a table that is not there yet is empty.
+
+    Whatever other commands commit meanwhile, every query sees the same rows.
+    """
+
+    def __init__(self, tables: Mapping[str, DeltaTable | None]) -> None:
+        self.tables = tables
+        self._builder = QueryBuilder()
+        for name in COLUMNS:
+            found = tables.get(name)
+            if found is None:
+                self._builder.execute(_empty_view(name))
+            else:
+                self._builder.register(name, found)
+
+    def batches(self, query: str) -> Iterator[pa.RecordBatch]:
+        """The answer piece by piece, as it is computed. Raises QueryError as `sql`."""
+        with _explained():
+            reader = pa.RecordBatchReader.from_stream(self._builder.execute(query))
+            plain = _plain_schema(reader.schema)
+            for batch in reader:
+                yield batch.cast(plain, safe=False)
+
+    def rows(self, query: str) -> Iterator[dict[str, object]]:
+        """The answer row by row. Raises QueryError as `sql`."""
+        for batch in self.batches(query):
+            yield from batch.to_pylist()
+
+    def sql(self, query: str) -> pa.Table:
+        """The answer as a whole. Raises QueryError if the query is wrong or a file cannot be read."""
+        with _explained():
+            found = pa.table(self._builder.execute(query))
+            return found.cast(_plain_schema(found.schema), safe=False)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn an error of DataFusion into a QueryError of one sentence."""
+    try:
+        yield
+    except QueryError:
+        raise
+    except Exception as error:  # delta-rs raises plain exceptions for some errors, such as those of Parquet files
+        text = " ".join(str(error).split()) or type(error).__name__
+        raise QueryError(f"the query failed: {text[:500]}") from error
+
+
+def _plain_schema(schema: pa.Schema) -> pa.Schema:
+    """The same with plain strings, and microseconds, which every consumer of Arrow knows."""
+    return pa.schema([field.with_type(_plain(field.type)) for field in schema])
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    return pa.string() if pa.types.is_string_view(kind) else kind
+
+
+def _empty_view(table: str) -> str:
+    columns = ", ".join(f"{_null(field.type)} as {field.name}" for field in schema_of(table))
+    return f"create view {table} as select {columns} where false"
+
+
+def _null(kind: pa.DataType) -> str:
+    """An expression of a type, for a view without rows."""
+    if pa.types.is_map(kind):
+        value = "''" if pa.types.is_string(kind.item_type) else "cast(0 as bigint)"
+        return f"map([''], [{value}])"
+    if pa.types.is_list(kind):
+        return "arrow_cast(null, 'List(Utf8)')"
+    if pa.types.is_timestamp(kind):
+        return "arrow_cast(null, 'Timestamp(Microsecond, Some(\"UTC\"))')"
+    names = {pa.string(): "varchar", pa.int64(): "bigint", pa.int32(): "int", pa.float64(): "double"}
+    return f"cast(null as {names.get(kind, 'boolean')})"

@@ -1,0 +1,184 @@
+"""Looks after a lake: merges small files, removes files that no table names, and deletes what is old."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from pathlib import Path
+from typing import Final, NamedTuple, TextIO
+
+from deltalake import DeltaTable, WriterProperties
+from deltalake.exceptions import CommitFailedError
+
+from gateway.errors import PipelineError
+from gateway.journal.schema import VERSION
+from gateway.pipeline.check_journal import count_lines, list_journal
+from gateway.pipeline.lake import Lake, last_batch
+from gateway.pipeline.lake_sql import Snapshot
+from gateway.pipeline.line_numbers import SUMS
+from gateway.pipeline.table_schemas import BATCH_TABLES, COLUMNS, COMPUTED_TABLES
+
+KEEP_HOURS: Final = 168
+"""How long a file stays that no table names any more: readers of older snapshots, and ingests under way, may need it."""
+
+_ZSTD: Final = WriterProperties(compression="ZSTD", compression_level=3)
+_DAY: Final = 86_400
+_ATTEMPTS: Final = 20
+
+
+class _Output(NamedTuple):
+    """Where messages go: what was done, and what needs attention."""
+
+    progress: TextIO
+    warnings: TextIO
+
+
+def compact(lake: Lake, out: TextIO, *, quiet: bool = False) -> None:
+    """Merge the small files of each table's partitions, and remove files that no table has named for a week.
+
+    While a batch is planned and not in all tables, its files are such, so none are removed.
+
+    Raises PipelineError if there is no lake, or a table cannot be read.
+    """
+    lake.must_exist()
+    out = StringIO() if quiet else out
+    for name in COLUMNS:
+        with lake.explained():
+            table = lake.table(name)
+            if table is None:
+                continue
+            merged = _compacted(lake, name, table)
+            removed = [] if lake.unfinished() else table.vacuum(retention_hours=KEEP_HOURS, dry_run=False, full=True)
+        print(
+            f"{name}: merged {merged['numFilesRemoved']:,} files into {merged['numFilesAdded']:,}, "
+            f"removed {len(removed):,} old files",
+            file=out,
+        )
+
+
+def _compacted(lake: Lake, name: str, table: DeltaTable) -> dict[str, int]:
+    for _ in range(_ATTEMPTS):
+        try:
+            done: dict[str, int] = table.optimize.compact(writer_properties=_ZSTD)
+        except CommitFailedError:  # an ingest has replaced what was merged
+            table.update_incremental()
+        else:
+            return done
+    raise PipelineError(f"other commands write into the table {name} of {lake} all the time. Try again later.")
+
+
+def collect(
+    lake: Lake,
+    journals: Sequence[Path],
+    retain_days: float,
+    events_days: float | None,
+    out: TextIO,
+    *,
+    quiet: bool = False,
+) -> None:
+    """Delete what is old enough.
+
+    Args:
+        lake: that the journals were ingested into.
+        journals: directories of segments. Only segments that are in the lake and have not changed since are deleted.
+        retain_days: the least age of a deleted segment, since its last write; 0 for all that are in the lake.
+        events_days: the age from which days of events are deleted; the roll-up and all computed tables stay. None: keep
+            all events.
+        out: receives the messages.
+        quiet: print only what needs attention.
+
+    Raises:
+        PipelineError: something in the lake cannot be read, or there is no journal.
+    """
+    lake.must_exist()
+    output = _Output(StringIO() if quiet else out, out)
+    for journal in journals:
+        _collect_segments(lake, journal, retain_days, output)
+    if events_days is not None:
+        _collect_events(lake, f"{datetime.now(UTC) - timedelta(days=events_days):%Y-%m-%d}", output)
+
+
+def _collect_segments(lake: Lake, journal: Path, retain_days: float, output: _Output) -> None:
+    applied = min(map(lake.last_batch, BATCH_TABLES))
+    rows = lake.snapshot().rows(f"select name, lines from segments where batch <= {applied}")  # noqa: S608
+    ingested = {row["name"]: row["lines"] for row in rows}
+    deleted, size, kept_young, kept_new = 0, 0, 0, 0
+    for path, name in list_journal(journal):
+        if path.name.startswith(".") or name.version != VERSION:
+            continue
+        if path.name not in ingested:
+            kept_new += 1
+        elif time.time() - path.stat().st_mtime < retain_days * _DAY:
+            kept_young += 1
+        elif count_lines(path) != ingested[path.name]:
+            print(
+                f"kept {path}: it has other lines than when it was ingested; see `pipeline check --journal`",
+                file=output.warnings,
+            )
+        else:
+            size += path.stat().st_size
+            path.unlink()
+            deleted += 1
+    _remove_empty_days(journal)
+    kept = ", ".join(
+        f"{number:,} {why}"
+        for number, why in ((kept_new, "not ingested yet"), (kept_young, f"younger than {retain_days:g} days"))
+        if number
+    )
+    kept = f"; kept {kept}" if kept else ""
+    print(f"journal: deleted {deleted:,} segments, {size:,} bytes{kept}", file=output.progress)
+
+
+def _remove_empty_days(journal: Path) -> None:
+    # A gateway creates the directory of a day before the first file in it: leave those of yesterday and today alone.
+    last = f"d={datetime.now(UTC) - timedelta(days=1):%Y-%m-%d}"
+    for day in journal.glob("d=*"):
+        if day.name < last and day.is_dir() and not any(day.iterdir()):
+            day.rmdir()
+
+
+def _collect_events(lake: Lake, first_kept: str, output: _Output) -> None:
+    for day in lake.days("events"):
+        if day >= first_kept:
+            continue
+        rows = _delete_events(lake, day)
+        if rows is None:
+            print(
+                f"events of {day}: kept, since tables that are computed from them lack a batch; run `pipeline ingest`",
+                file=output.warnings,
+            )
+        else:
+            print(f"events of {day}: deleted {rows:,} rows", file=output.progress)
+
+
+def _delete_events(lake: Lake, day: str) -> int | None:
+    """Note the lines of a day by segment, and delete them; returns how many, or None if tables still need them.
+
+    A commit meanwhile makes the deletion fail, and it begins again. A line may then be noted and still be there, which
+    `pipeline check` knows.
+    """
+    for _ in range(_ATTEMPTS):
+        snapshot = lake.snapshot()
+        if _is_needed(snapshot, day):
+            return None
+        noted = snapshot.sql(
+            f"select file, boot, {SUMS}, d from events where d = '{day}' and file not in "  # noqa: S608
+            f"(select file from deleted_lines where d = '{day}') group by file, boot, d"
+        )
+        number = last_batch(snapshot.tables["deleted_lines"]) + 1
+        if noted.num_rows and not lake.write_rows("deleted_lines", noted, number):
+            continue  # another gc has noted something
+        events = snapshot.tables["events"]
+        assert events is not None
+        with lake.explained(), suppress(CommitFailedError):  # an ingest has added lines: those must be noted, too
+            return int(events.delete(f"d = '{day}'")["num_deleted_rows"])
+    raise PipelineError(f"other commands write into the table events of {lake} all the time. Try again later.")
+
+
+def _is_needed(snapshot: Snapshot, day: str) -> bool:
+    """Whether a batch with lines of a day is not in all tables yet."""
+    has = min(last_batch(snapshot.tables[table]) for table in (*COMPUTED_TABLES, *BATCH_TABLES))
+    return any(row["d"] == day for row in snapshot.rows(f"select unnest(days) d from segments where batch > {has}"))  # noqa: S608

@@ -1,0 +1,78 @@
+"""Prints the answer to an SQL query as a table, CSV or JSON."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from itertools import islice
+from typing import Final, TextIO
+
+import msgspec
+import pyarrow as pa
+
+from gateway.pipeline.lake import Lake
+
+FORMATS: Final = ("table", "csv", "json")
+_ROWS_OF_A_TABLE: Final = 1000
+"""A table's columns are as wide as their values, so it is read as a whole before it is printed."""
+
+
+def print_query(lake: Lake, query: str, form: str, out: TextIO) -> None:
+    """Print the answer to a query over the tables of a lake; ``form`` is one of `FORMATS`.
+
+    CSV and JSON are written while they are computed, however long; JSON is one object per line. Raises PipelineError if
+    there is no lake or the query is wrong.
+    """
+    lake.must_exist()
+    batches = lake.snapshot().batches(query)
+    first = next(batches, None)
+    if first is None:
+        return
+    names = first.schema.names
+    rows = (row for batch in _all(first, batches) for row in _rows(batch))
+    if form == "csv":
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows([_text(value) for value in row] for row in rows)
+    elif form == "json":
+        for row in rows:
+            print(msgspec.json.encode(dict(zip(names, row, strict=True))).decode(), file=out)
+    else:
+        _print_table(names, rows, out)
+
+
+def _all(first: pa.RecordBatch, others: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from others
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[list[object]]:
+    columns = [
+        [None if value is None else dict(value) for value in column.to_pylist()]
+        if pa.types.is_map(column.type) else column.to_pylist()
+        for column in batch.columns
+    ]  # fmt: skip
+    yield from map(list, zip(*columns, strict=True))
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ").removesuffix("+00:00")
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _print_table(names: list[str], rows: Iterator[list[object]], out: TextIO) -> None:
+    shown = [[_printable(_text(value)) for value in row] for row in islice(rows, _ROWS_OF_A_TABLE)]
+    widths = [max(map(len, column)) for column in zip(names, *shown, strict=True)]
+    for row in (names, ["-" * width for width in widths], *shown):
+        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip(), file=out)
+    if next(rows, None) is not None:
+        print(f"... more than {_ROWS_OF_A_TABLE:,} rows: --format csv and json print all of them", file=out)
+
+
+def _printable(text: str) -> str:
+    """The text on one line, without what a terminal would obey."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
