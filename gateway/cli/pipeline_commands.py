@@ -41,15 +41,17 @@ examples:
 """
 
 _INGEST = """\
-Add every line of the journal's finished segments to the lake exactly once, and compute the tables made from them.
+Add every line of the journals' finished segments to the lake exactly once, and compute the tables made from them.
 You may stop or kill it at any moment: the next run continues, and nothing is lost or counted twice. Unreadable lines go
-to the table bad_lines.
+to the table bad_lines. Any number of ingests and other commands may work on one lake at the same time.
 """
 
 _INGEST_EPILOG = """\
 examples:
   stomp-gateway pipeline ingest --journal journal --lake lake               once, for cron or a timer
   stomp-gateway pipeline ingest --journal journal --lake lake --every 30s   until SIGTERM or Ctrl-C
+  stomp-gateway pipeline ingest --journal s3://bucket/journal --lake s3://bucket/lake \\
+      --packages org.apache.hadoop:hadoop-aws:3.4.2 --conf spark.driver.memory=4g
 
 exit codes:
   0    all finished segments are in the lake; with --every: ended by SIGTERM
@@ -58,9 +60,8 @@ exit codes:
   130  interrupted (Ctrl-C), after the batch under way
   143  without --every: ended by SIGTERM, after the batch under way
 
-files:
-  LAKE/_logs/spark.log has the output of Spark and Java. The first run on a machine keeps an archive of Java's classes
-  in $XDG_CACHE_HOME/stomp-gateway (200 MB); later runs start in half the time.
+environment:
+  JAVA_HOME, SPARK_CONF_DIR and what else Spark reads; for object stores the variables of their platforms.
 """
 
 _REPORT = "Write a report on traffic, latencies, errors and durable subscriptions, as one self-contained HTML file."
@@ -102,8 +103,13 @@ def _add_ingest(commands: Commands) -> None:
         commands, "ingest", _needing_extra(_ingest), help="add journals to the lake",
         description=_INGEST, epilog=_INGEST_EPILOG,
     )  # fmt: skip
-    ingest.add_argument("--journal", required=True, type=Path, metavar="DIR", help="the directory of the segments")
-    ingest.add_argument("--lake", required=True, type=Path, metavar="DIR", help="the lake; created if it is missing")
+    ingest.add_argument(
+        "--journal", action="append", required=True, metavar="PLACE",
+        help="a directory or URL of segments; repeat it for several",
+    )  # fmt: skip
+    ingest.add_argument(
+        "--lake", required=True, metavar="PLACE", help="a directory or URL for the lake; created if it is missing"
+    )
     schedule = ingest.add_mutually_exclusive_group()
     schedule.add_argument("--once", action="store_true", help="ingest all finished segments, then end (default)")
     schedule.add_argument("--every", type=duration, metavar="TIME", help="look for new segments this often: 30s or 5m")
@@ -121,17 +127,23 @@ def _add_ingest(commands: Commands) -> None:
         metavar="TIME",
         help="and after this long it is abandoned (default: 7d)",
     )
-    ingest.add_argument("--skip-missing", action="store_true", help="continue if a segment has been deleted")
     ingest.add_argument("--quiet", action="store_true", help="print only what needs attention")
     spark = ingest.add_argument_group("Spark")
     spark.add_argument(
-        "--master",
-        default="local[*]",
-        metavar="URL",
-        help="local[N], or a cluster such as spark://host:7077 on which all machines have journal and lake at the same "
-        "paths (default: local[*])",
+        "--master", metavar="URL", help="local[N], or a cluster such as spark://host:7077 (default: Spark's own, local[*])"
     )
-    spark.add_argument("--driver-memory", default="2g", metavar="SIZE", help="size of Java's heap (default: 2g)")
+    spark.add_argument(
+        "--conf", action="append", default=[], type=_setting, metavar="KEY=VALUE",
+        help="a setting of Spark, such as spark.driver.memory=4g; repeat it for several",
+    )  # fmt: skip
+    spark.add_argument("--packages", metavar="LIST", help="Maven coordinates of packages that Spark is to load")
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator or not name.startswith("spark."):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a setting of Spark: write spark.driver.memory=4g")
+    return name, value
 
 
 def duration(text: str) -> float:
@@ -207,11 +219,10 @@ def _ingest(options: argparse.Namespace) -> ExitCode:
     from gateway.pipeline.spark_session import SparkOptions  # noqa: PLC0415
 
     wanted = IngestOptions(
-        journal=options.journal,
+        journals=options.journal,
         lake=options.lake,
         every=options.every,
-        spark=SparkOptions(options.master, options.driver_memory),
-        skip_missing=options.skip_missing,
+        spark=SparkOptions(options.master, dict(options.conf), options.packages),
         idle_after=options.idle_after,
         abandoned_after=options.abandoned_after,
     )
