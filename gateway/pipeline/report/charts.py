@@ -1,0 +1,394 @@
+"""The charts: Altair describes them, vl-convert draws them as SVG, without a browser and without a network.
+
+Colours are CSS variables of the page, so one drawing is light, dark or on paper. Each chart is drawn for wide and for
+narrow screens, so that text keeps its size.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import altair as alt
+import vl_convert
+from markupsafe import Markup
+
+from gateway.pipeline.report.client_text import columns_of, name_of, shortened
+from gateway.pipeline.report.span import Span
+from gateway.pipeline.report.units import DAY, HOUR, MILLISECOND, MINUTE, SECOND, latency
+
+_DASHES: Final = ([1, 0], [7, 4], [1, 4.5], [10, 4, 1.5, 4])
+_SHAPES: Final = ("circle", "diamond", "square", "triangle-up")
+LAYERS: Final = 7
+"""How many layers of stacked bars can be told apart: each has a colour and a hatch of its own."""
+
+_FONT: Final = 12
+_LETTER: Final = 7.3
+_CROSS: Final = "M-1,-1L1,1M1,-1L-1,1"
+_TICK: Final = "M0,-1L0,1"
+_VERDICTS: Final = ("abandoned", "idle", "active", "deleted")
+_VERDICT_COLOURS: Final = ("var(--c2)", "var(--c5)", "var(--c3)", "var(--c7)")
+_LADDER: Final[tuple[int, ...]] = (
+    *(step * unit for unit in (1, 10, 100, MILLISECOND, 10 * MILLISECOND, 100 * MILLISECOND) for step in (1, 2, 5)),
+    SECOND, 2 * SECOND, 5 * SECOND, 10 * SECOND, 20 * SECOND, MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE, HOUR,
+    3 * HOUR, 10 * HOUR, DAY, 4 * DAY, 10 * DAY, 40 * DAY, 400 * DAY, 4000 * DAY, 40_000 * DAY, 150_000 * DAY,
+)  # fmt: skip
+"""Round latencies, in microseconds."""
+_MANY_TICKS: Final = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Canvas:
+    """The width of a drawing, in its units."""
+
+    width: int
+    wide: bool
+
+    def margins(self, left: float, right: float, top: float = 10, bottom: float = 42) -> dict[str, float]:
+        """The room around a chart."""
+        return {"left": left, "right": right, "top": top, "bottom": bottom}
+
+
+_CANVASES: Final = (Canvas(960, wide=True), Canvas(360, wide=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A chart and the room around it."""
+
+    chart: Any
+    height: float
+    margins: Mapping[str, float]
+
+
+def plot(key: str, title: str, description: str, draw: Callable[[Canvas], Drawing]) -> Markup:
+    """A chart for wide and one for narrow screens; ``key`` must be unique in the page, for ids."""
+    return Markup("").join(_svg(key, title, description, canvas, draw(canvas)) for canvas in _CANVASES)
+
+
+def _svg(key: str, title: str, description: str, canvas: Canvas, drawing: Drawing) -> Markup:
+    margins = drawing.margins
+    spec = (
+        drawing.chart.properties(
+            width=canvas.width - margins["left"] - margins["right"], height=drawing.height, padding=dict(margins),
+            autosize="none", background="transparent",
+        )
+        .configure(aria=False)
+        .configure_view(stroke=None)
+        .configure_axis(
+            labelFontSize=_FONT, labelColor="var(--quiet)", gridColor="var(--rule)", domainColor="var(--axis)",
+            tickColor="var(--axis)", labelOverlap=True,
+        )
+        .configure_text(fontSize=_FONT, color="var(--ink)", baseline="middle", align="left")
+    ).to_dict()  # fmt: skip
+    drawn = vl_convert.vegalite_to_svg(spec, allowed_base_urls=[])
+    inside = drawn.partition(">")[2].rpartition("</svg>")[0]
+    inside = re.sub(r"<[^>]*>", lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), inside)
+    key = f"{key}-{'wide' if canvas.wide else 'narrow'}"
+    height = drawing.height + margins["top"] + margins["bottom"]
+    return Markup(
+        '<svg xmlns="http://www.w3.org/2000/svg" class="plot {}" viewBox="0 0 {} {:.0f}" role="img" '
+        'aria-labelledby="{}-title {}-desc"><title id="{}-title">{}</title><desc id="{}-desc">{}</desc>'
+    ).format(
+        "wide" if canvas.wide else "narrow", canvas.width, height, key, key, key, title, key, description
+    ) + Markup(f"{inside}</svg>")  # fmt: skip  # noqa: S704 - Vega escapes its texts
+
+
+def _data(values: Iterable[Mapping[str, object]]) -> Any:
+    return alt.Chart(alt.InlineData(values=[dict(value) for value in values]))
+
+
+def _labels(names: Mapping[float, str]) -> dict[str, Any]:
+    """An axis with these ticks and labels."""
+    return {"values": list(names), "labelExpr": f"({json.dumps(names)})[datum.value]"}
+
+
+def _time_axis(span: Span, width: float, column: str = "at") -> Any:
+    """A scale of time, UTC, with what has changed since the tick before in a second line."""
+    fine = _expression(span.length <= 8 * MINUTE, "'%H:%M:%S'", "'%H:%M'")
+    if span.length <= 5 * DAY:
+        name, under, when = fine, "%-d %b %Y", "utchours(datum.value) + utcminutes(datum.value) === 0"
+    elif span.length <= 800 * DAY:
+        name, under, when = "'%-d %b'", "%Y", "utcmonth(datum.value) === 0 && utcdate(datum.value) <= 7"
+    else:
+        name, under, when = _expression(span.length <= 3000 * DAY, "'%b %Y'", "'%Y'"), "", "false"
+    label = (
+        f"[utcFormat(datum.value, {name}), datum.index === 0 || {when} ? utcFormat(datum.value, '{under}') : '']"
+    )  # fmt: skip
+    return alt.X(
+        f"{column}:T",
+        scale=alt.Scale(type="utc", domain=[span.start / 1000, span.end / 1000], nice=False),
+        axis=alt.Axis(
+            title=None, grid=False, labelExpr=label, tickCount=max(2, int(width // 92)), labelFlush=40, labelPadding=4,
+            labelLineHeight=15,
+        ),
+    )  # fmt: skip
+
+
+def _expression(which: bool, one: str, other: str) -> str:
+    return one if which else other
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Values over time, None where one is missing. ``style``, from 1, is a colour and a dash pattern."""
+
+    name: str
+    style: int
+    values: Sequence[float | None]
+    filled: bool = False
+
+
+def lines(
+    key: str, title: str, description: str, span: Span, moments: Sequence[float], series: Sequence[Series], *,
+    latencies: bool = False,
+) -> Markup:  # fmt: skip
+    """Lines over time, with a gap where a value is missing; of rates, or of latencies on a logarithmic scale."""
+    values, alone, filled = [], [], []
+    for each in series:
+        for place, (moment, value) in enumerate(zip(moments, each.values, strict=True)):
+            # A logarithmic scale has no 0.
+            shown = max(value, 1.0) if latencies and value is not None else value
+            row = {"at": moment / 1000, "name": each.name, "value": shown}
+            values.append(row)
+            filled += [row] if each.filled else []
+            around = (*each.values[max(place - 1, 0) : place], *each.values[place + 1 : place + 2])
+            if value is not None and all(other is None for other in around):
+                alone.append(row)
+    up = _latency_scale(values) if latencies else _rate_scale(values)
+
+    def draw(canvas: Canvas) -> Drawing:
+        margins = canvas.margins(62, 14)
+        across = _time_axis(span, canvas.width - 76)
+        style = {
+            "color": _styled(series, [f"var(--c{each.style})" for each in series], alt.Color),
+            "strokeDash": _styled(series, [_DASHES[each.style - 1] for each in series], alt.StrokeDash),
+        }
+        drawn = _data(values).mark_line(strokeWidth=2, strokeCap="round").encode(x=across, y=up, **style)
+        shapes = _styled(series, [_SHAPES[each.style - 1] for each in series], alt.Shape)
+        points = _data(alone).mark_point(size=60, filled=True, opacity=1).encode(
+            x=across, y=up, color=style["color"], shape=shapes
+        )  # fmt: skip
+        layers = [drawn, points]
+        if filled and not latencies:
+            area = _data(filled).mark_area(color="var(--c1)", opacity=0.1).encode(x=across, y=up)
+            layers.insert(0, area)
+        return Drawing(alt.layer(*layers), 248 if canvas.wide else 188, margins)
+
+    return plot(key, title, description, draw)
+
+
+def _styled(series: Sequence[Series], values: Sequence[Any], channel: Any) -> Any:
+    names = [each.name for each in series]
+    return channel("name:N", legend=None, scale=alt.Scale(domain=names, range=list(values)))
+
+
+def _rate_scale(values: Sequence[Mapping[str, Any]]) -> Any:
+    highest = max((row["value"] or 0.0 for row in values), default=0.0)
+    label = "format(datum.value, datum.value < 1 ? '~g' : '~s') + '/s'"
+    return alt.Y(
+        "value:Q",
+        scale=alt.Scale(domain=[0, highest or 1], nice=4),
+        axis=alt.Axis(title=None, tickCount=4, labelExpr=label, domain=False, ticks=False, labelPadding=8),
+    )
+
+
+def _latency_scale(values: Sequence[Mapping[str, Any]]) -> Any:
+    ticks = latency_ticks([row["value"] for row in values if row["value"] is not None])
+    return alt.Y(
+        "value:Q",
+        scale=alt.Scale(type="log", domain=[ticks[0], ticks[-1]], nice=False),
+        axis=alt.Axis(
+            title=None, domain=False, ticks=False, labelPadding=8, **_labels({tick: latency(tick) for tick in ticks})
+        ),
+    )
+
+
+def latency_ticks(values: Sequence[float]) -> list[int]:
+    """Round latencies, the first not above all values, the last not below, and at most seven or so between."""
+    first = max(0, bisect_right(_LADDER, min(values, default=1)) - 1)
+    last = min(len(_LADDER) - 1, max(bisect_left(_LADDER, max(values, default=1)), first + 1))
+    first = min(first, last - 1)
+    step = next(step for step in (1, 3, 6) if (last - first) <= step * _MANY_TICKS or step == 6)
+    first -= first % step
+    last = min(len(_LADDER) - 1, last + (first - last) % step)
+    return [*_LADDER[first:last:step], _LADDER[last]]
+
+
+def line_sample(style: int) -> Markup:
+    """A sample of a line, for a legend."""
+    dashes = " ".join(str(length) for length in _DASHES[style - 1])
+    return Markup(
+        '<svg viewBox="0 0 24 14" class="sample" aria-hidden="true"><line x1="1" y1="7" x2="23" y2="7" '
+        'stroke="var(--c{})" stroke-width="2" stroke-dasharray="{}" stroke-linecap="round"/></svg>'
+    ).format(style, dashes)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer of all stacked bars. ``style``, from 1 to `LAYERS`, is a colour and a hatch."""
+
+    name: str
+    style: int
+    values: Sequence[float]
+
+
+def stacks(
+    key: str, title: str, description: str, span: Span, begins: Sequence[int], width: int, layers: Sequence[Layer]
+) -> Markup:
+    """Stacked bars over time, layers from the bottom up. ``begins`` and ``width`` of the bins are in microseconds."""
+
+    styles = [layer.style for layer in layers]
+    colours = alt.Scale(domain=styles, range=[_fill(style) for style in styles])
+    highest = max(sum(layer.values[place] for layer in layers) for place in range(len(begins)))
+    up = alt.Y(
+        "value:Q", scale=alt.Scale(domain=[0, highest or 1], nice=4),
+        axis=alt.Axis(title=None, tickCount=4, format="~s", domain=False, ticks=False, labelPadding=8),
+    )  # fmt: skip
+
+    def draw(canvas: Canvas) -> Drawing:
+        inside = canvas.width - 76
+        bar = min(0.78 * width, 44 * span.length / inside)
+        values = []
+        for place, begin in enumerate(begins):
+            middle, base = begin + width / 2, 0.0
+            sides = {"at": max(middle - bar / 2, span.start) / 1000, "to": min(middle + bar / 2, span.end) / 1000}
+            for layer in layers:
+                top = base + layer.values[place]
+                values += [{**sides, "layer": layer.style, "base": base, "value": top}] if top > base else []
+                base = top
+        across = _time_axis(span, inside)
+        colour = alt.Color("layer:N", legend=None, scale=colours)
+        drawn = _data(values).mark_rect().encode(x=across, x2="to:T", y=up, y2="base:Q", color=colour)
+        return Drawing(drawn, 200 if canvas.wide else 170, canvas.margins(62, 14))
+
+    return plot(key, title, description, draw)
+
+
+def _fill(style: int) -> str:
+    return f"url(#hatch{style})"
+
+
+def layer_sample(style: int) -> Markup:
+    """A sample of a layer, for a legend."""
+    return _swatch(Markup('fill="{}"').format(_fill(style)))
+
+
+def bar_sample(style: int) -> Markup:
+    """A sample of a bar, for a legend."""
+    faint = ' fill-opacity="0.3" stroke="var(--c2)"' if style == 2 else ""
+    return _swatch(Markup(f'fill="var(--c{style})"{faint}'))  # noqa: S704 - only numbers
+
+
+def _swatch(fill: Markup) -> Markup:
+    rect = Markup('<rect x="1" y="1" width="12" height="12" {}/>').format(fill)
+    return Markup('<svg viewBox="0 0 14 14" class="swatch" aria-hidden="true">{}</svg>').format(rect)
+
+
+@dataclass(frozen=True, slots=True)
+class BarRow:
+    """A name and its bars: for each one its value and the text at its end."""
+
+    name: str | None
+    bars: Sequence[tuple[float, str]]
+
+
+def bars(key: str, title: str, description: str, entries: Sequence[BarRow]) -> Markup:
+    """Rows of horizontal bars to one scale; on narrow screens names are above their bars."""
+    styles = list(range(1, max(len(entry.bars) for entry in entries) + 1))
+    values = [
+        {"row": row, "slot": slot, "value": value, "label": text}
+        for row, entry in enumerate(entries)
+        for slot, (value, text) in enumerate(entry.bars, start=1)
+    ]
+    highest = max(value["value"] for value in values) or 1
+    figures = max(columns_of(str(value["label"])) for value in values) * _LETTER + 8
+
+    def draw(canvas: Canvas) -> Drawing:
+        slots = styles if canvas.wide else [0, *styles]
+        height = len(entries) * (len(slots) * 15 + 10)
+        place = {
+            "y": alt.Y("row:O", axis=None, scale=alt.Scale(paddingInner=0.22, paddingOuter=0.05)),
+            "yOffset": alt.YOffset("slot:O", scale=alt.Scale(domain=slots, paddingInner=0.22)),
+        }
+        across = alt.X("value:Q", axis=None, scale=alt.Scale(domain=[0, highest], nice=False))
+        colours = alt.Scale(domain=styles, range=[f"var(--c{style})" for style in styles])
+        drawn = _data(values).mark_bar(strokeWidth=1).encode(
+            x=across, **place, fill=alt.Fill("slot:O", legend=None, scale=colours),
+            stroke=alt.Stroke("slot:O", legend=None, scale=colours),
+            fillOpacity=alt.FillOpacity("slot:O", legend=None, scale=alt.Scale(domain=[1, 2], range=[1, 0.3])),
+        )  # fmt: skip
+        labels = _data(values).mark_text(dx=6, color="var(--quiet)").encode(x=across, **place, text="label:N")
+        names = _names(entries, canvas, place)
+        margins = canvas.margins(310 if canvas.wide else 2, figures, 4, 4)
+        return Drawing(alt.layer(drawn, labels, names), height, margins)
+
+    return plot(key, title, description, draw)
+
+
+def _names(entries: Sequence[Any], canvas: Canvas, place: Mapping[str, Any], columns: int = 40) -> Any:
+    """Names beside the rows, or above them."""
+    room = 300 if canvas.wide else columns * _LETTER
+    names = [
+        {"row": row, "slot": 0, "name": shortened(name_of(entry.name), columns)} for row, entry in enumerate(entries)
+    ]
+    if canvas.wide:
+        mark = _data(names).mark_text(align="right", dx=-10, limit=room)
+        return mark.encode(x=alt.value(0), y=place["y"], text="name:N")
+    return _data(names).mark_text(limit=room).encode(x=alt.value(0), **place, text="name:N")
+
+
+@dataclass(frozen=True, slots=True)
+class Lifeline:
+    """From a first to a last moment, with a verdict and what is said of it."""
+
+    name: str | None
+    first: int
+    last: int
+    verdict: str
+    remark: str
+
+
+def lifelines(key: str, title: str, description: str, lives: Sequence[Lifeline], span: Span) -> Markup:
+    """Lifelines over a span, which ends at the time of the verdicts; dashed from their last moment on."""
+    values = [
+        {"row": row, "slot": 1, "at": life.first / 1000, "to": max(life.last, life.first) / 1000,
+         "verdict": life.verdict if life.verdict in _VERDICTS else "idle", "remark": life.remark}
+        for row, life in enumerate(lives)
+    ]  # fmt: skip
+    gone = [value for value in values if value["verdict"] != "deleted"]
+
+    def draw(canvas: Canvas) -> Drawing:
+        margins = canvas.margins(282, 160, 8) if canvas.wide else canvas.margins(12, 12, 8)
+        inside = canvas.width - margins["left"] - margins["right"]
+        across = _time_axis(span, inside)
+        place = {
+            "y": alt.Y("row:O", axis=None, scale=alt.Scale(paddingInner=0, paddingOuter=0)),
+            "yOffset": alt.YOffset("slot:O", scale=alt.Scale(domain=[1] if canvas.wide else [0, 1])),
+        }
+        colour = _verdict(alt.Color, _VERDICT_COLOURS)
+        beside = [{**value, "slot": 1 if canvas.wide else 0} for value in values]
+        remarks = _data(beside).mark_text(color="var(--quiet)", align="left" if canvas.wide else "right")
+        rest = _data(gone).mark_rule(strokeDash=[2, 4], color="var(--axis)", strokeWidth=1.5)
+        shapes = _verdict(alt.Shape, (_CROSS, "circle", "circle", _TICK))
+        fills = _verdict(alt.Fill, ("none", "var(--paper)", "var(--c3)", "none"))
+        end = _time_axis(span, inside, "to")
+        drawn = alt.layer(
+            rest.encode(x=end, x2=alt.value(inside), **place),
+            _data(values).mark_rule(strokeWidth=4, strokeCap="round").encode(x=across, x2="to:T", color=colour, **place),
+            _data(values).mark_point(size=70, strokeWidth=2.5, opacity=1).encode(
+                x=end, shape=shapes, stroke=_verdict(alt.Stroke, _VERDICT_COLOURS), fill=fills, **place),
+            remarks.encode(x=alt.value(inside + 10), text="remark:N", **place),
+            _names(lives, canvas, place, 40 if canvas.wide else 26),
+        )  # fmt: skip
+        return Drawing(drawn, len(lives) * (26 if canvas.wide else 42), margins)
+
+    return plot(key, title, description, draw)
+
+
+def _verdict(channel: Any, values: Sequence[str]) -> Any:
+    return channel("verdict:N", legend=None, scale=alt.Scale(domain=list(_VERDICTS), range=list(values)))
