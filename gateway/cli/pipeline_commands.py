@@ -302,36 +302,36 @@ def _ingest(options: argparse.Namespace) -> ExitCode:
 
 def _check(options: argparse.Namespace) -> ExitCode:
     from gateway.pipeline.check import check  # noqa: PLC0415
-    from gateway.pipeline.lake import Lake  # noqa: PLC0415
+    from gateway.pipeline.parquet_lake import ParquetLake  # noqa: PLC0415
 
-    complete = check(Lake(options.lake), options.journal, sys.stdout, quiet=options.quiet)
+    complete = check(ParquetLake(options.lake), options.journal, sys.stdout, quiet=options.quiet)
     return ExitCode.OK if complete else ExitCode.FAILURE
 
 
 def _report(options: argparse.Namespace) -> ExitCode:
     if options.start is not None and options.end is not None and options.end <= options.start:
         raise UsageError("--to is not later than --from.")
-    from gateway.pipeline.lake import Lake  # noqa: PLC0415
+    from gateway.pipeline.parquet_lake import ParquetLake  # noqa: PLC0415
     from gateway.pipeline.report import write_report  # noqa: PLC0415
 
-    write_report(Lake(options.lake), options.output, options.start, options.end)
+    write_report(ParquetLake(options.lake), options.output, options.start, options.end)
     return ExitCode.OK
 
 
 def _compact(options: argparse.Namespace) -> ExitCode:
     from gateway.pipeline.compact import compact  # noqa: PLC0415
-    from gateway.pipeline.lake import Lake  # noqa: PLC0415
+    from gateway.pipeline.parquet_lake import ParquetLake  # noqa: PLC0415
 
-    compact(Lake(options.lake), sys.stdout, quiet=options.quiet)
+    compact(ParquetLake(options.lake), sys.stdout, quiet=options.quiet)
     return ExitCode.OK
 
 
 def _collect(options: argparse.Namespace) -> ExitCode:
-    from gateway.pipeline.lake import Lake  # noqa: PLC0415
+    from gateway.pipeline.parquet_lake import ParquetLake  # noqa: PLC0415
     from gateway.pipeline.retention import collect  # noqa: PLC0415
 
     collect(
-        Lake(options.lake),
+        ParquetLake(options.lake),
         options.journal,
         retain_days=options.retain_days,
         events_days=options.events_days,

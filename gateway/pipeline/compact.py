@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from msgspec import Struct
 
 from gateway.errors import PipelineError
-from gateway.pipeline.lake import BATCH_TABLES, Lake, remove, sync_directory
+from gateway.pipeline.parquet_lake import BATCH_TABLES, ParquetLake, remove, sync_directory
 from gateway.pipeline.snapshot import (
     Compaction,
     LakeSnapshot,
@@ -53,7 +53,7 @@ class Intent(Struct):
     batches: list[int]
 
 
-def compact(lake: Lake, out: TextIO, *, quiet: bool = False) -> None:
+def compact(lake: ParquetLake, out: TextIO, *, quiet: bool = False) -> None:
     """Merge the batch directories of every partition that has more than one; print a line for each unless `quiet`.
 
     Raises PipelineError if another process writes into the lake, or if something in it cannot be read.
@@ -69,7 +69,7 @@ def compact(lake: Lake, out: TextIO, *, quiet: bool = False) -> None:
         print("nothing to compact" if not done else f"{done} partitions compacted", file=out)
 
 
-def recover(lake: Lake, out: TextIO) -> None:
+def recover(lake: ParquetLake, out: TextIO) -> None:
     """Finish or undo an interrupted compaction, if there is one. The caller holds the lake's lock.
 
     Raises PipelineError if ``_compaction.json`` or a manifest cannot be read.
@@ -95,16 +95,16 @@ def recover(lake: Lake, out: TextIO) -> None:
         print(f"undid the compaction of {intent.place} that was interrupted", file=out)
 
 
-def intent_path(lake: Lake) -> Path:
+def intent_path(lake: ParquetLake) -> Path:
     """The file that describes a compaction under way."""
     return lake.root / "_compaction.json"
 
 
-def _work_directory(lake: Lake) -> Path:
+def _work_directory(lake: ParquetLake) -> Path:
     return lake.staging / "compact"
 
 
-def _compact_partition(lake: Lake, table: str, partition: Path, out: TextIO) -> bool:
+def _compact_partition(lake: ParquetLake, table: str, partition: Path, out: TextIO) -> bool:
     snapshot = LakeSnapshot.read(lake)
     sources = snapshot.batches_in(partition)
     if len(sources) < 2:  # noqa: PLR2004 - nothing to merge
@@ -135,7 +135,7 @@ def _publish(snapshot: LakeSnapshot, intent: Intent, name: str) -> None:
     write_json(snapshot.lake.batches / f"{name}.json", Compaction(every, places, 1, timestamp()))
 
 
-def _remove_sources(lake: Lake, intent: Intent) -> None:
+def _remove_sources(lake: ParquetLake, intent: Intent) -> None:
     partition = lake.root / intent.place
     for source in intent.sources:
         _remove_in_one_step(partition / source, _work_directory(lake) / f"replaced-{source}")
@@ -153,7 +153,7 @@ def _remove_in_one_step(directory: Path, aside: Path) -> None:
         remove(aside)
 
 
-def _remove_intent(lake: Lake) -> None:
+def _remove_intent(lake: ParquetLake) -> None:
     os.unlink(intent_path(lake))
     sync_directory(lake.root)
 

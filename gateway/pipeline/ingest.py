@@ -29,7 +29,7 @@ from gateway.errors import ExitCode, PipelineError
 from gateway.journal.segments import PATTERN
 from gateway.pipeline import source, staging, tables
 from gateway.pipeline.compact import recover
-from gateway.pipeline.lake import IngestedSegment, Lake, Manifest, remove
+from gateway.pipeline.parquet_lake import IngestedSegment, Manifest, ParquetLake, remove
 from gateway.pipeline.progress import Progress
 from gateway.pipeline.spark_session import Spark, SparkOptions, explained, no_root_logging
 
@@ -78,7 +78,7 @@ def ingest(options: IngestOptions, progress: Progress, spark: SparkSession | Non
     where this one ended.
     """
     source.require_readable(options.journal)
-    lake = Lake(options.lake.absolute())
+    lake = ParquetLake(options.lake.absolute())
     with lake.locked(), explained(lake):
         return _IngestRun(options, lake, progress).run(spark)
 
@@ -90,7 +90,7 @@ class _IngestRun:
     them work at a time.
     """
 
-    def __init__(self, options: IngestOptions, lake: Lake, progress: Progress) -> None:
+    def __init__(self, options: IngestOptions, lake: ParquetLake, progress: Progress) -> None:
         self._options = options
         self._journal = options.journal.absolute()
         self._lake = lake

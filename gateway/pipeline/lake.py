@@ -1,325 +1,272 @@
-"""The lake: a directory of Parquet tables that any engine can read, and how a batch becomes part of it.
+"""The lake: a directory or URL with one Delta table for each name in `COLUMNS`.
 
-Layout: ``<table>/d=<day, UTC>/...`` for every table; names that begin with an underscore are not tables.
-
-* ``events``, ``rollup_10s`` and ``bad_lines`` grow by whole batches: ``<table>/d=<day>/.../batch=<id>/*.parquet``.
-  A batch is written under ``_staging`` and renamed, so no reader sees half a file. When all its parts are in place its
-  manifest ``_batches/<id>.json`` is written: a batch is part of the lake if and only if it has a manifest.
-* All other tables are computed from these, one file per day, ``<table>/d=<day>/<table>.parquet``, replaced in one
-  step; ``durable_subs``, which covers all days, is one file.
+Commits are Delta's: a reader sees a snapshot, and a commit that another one has made wrong fails and is tried again.
+Every commit of a batch carries the batch's number as Delta's transaction identifier, so a table has a batch once. Delta
+refuses one of two commits at once that carry an identifier of one application, and all of ours are one.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import shutil
-import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+import random
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote, unquote
 
-import msgspec
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
 
-from gateway.errors import PipelineError
+from gateway.errors import PipelineError, UsageError
+from gateway.pipeline.table_schemas import BATCH_TABLES, COLUMNS, partitions_of, schema_of
 
-MANIFEST_VERSION: Final = 1
-"""The version of the manifests' format."""
+_APPLICATION: Final = "stomp-gateway"
+_REFUSED: Final = "[]%\\"
+"""Characters that delta-rs does not take in a path."""
 
-BATCH_TABLES: Final = ("events", "rollup_10s", "bad_lines")
-"""Tables that grow by batches."""
-
-DAY_TABLES: Final = (
-    "boots",
-    "sessions",
-    "traffic_10s",
-    "dest_hour",
-    "latency_hour",
-    "errors_hour",
-    "redeliveries_hour",
-    "unacked_hotspots",
-    "features_used",
-    "durable_days",
-)
-"""Tables with one file per day."""
-
-WHOLE_TABLES: Final = ("durable_subs",)
-"""Tables with one file."""
+_ATTEMPTS: Final = 50
+"""How often a commit is tried. Each failure means that another commit succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
-class IngestedSegment:
-    """A segment in a manifest: ``path`` below the journal's directory, its lines, and the bad ones among them."""
+class DataFile:
+    """A Parquet file in a table's directory: its path there, size, time of modification in ms, rows and partition."""
 
     path: str
-    lines: int
-    bad: int = 0
+    size: int
+    modified: int
+    rows: int
+    partition: Mapping[str, str]
 
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """The content of a batch.
-
-    ``days`` are those of its events, ``session_days`` those on which the sessions in it began. ``written`` is an ISO
-    time.
-    """
-
-    batch: int
-    segments: list[IngestedSegment]
-    events: int
-    bad_lines: int
-    rollup_rows: int
-    days: list[str]
-    session_days: list[str]
-    written: str
-    version: int = MANIFEST_VERSION
+    def as_action(self) -> AddAction:
+        """What adds it to the table."""
+        stats = json.dumps({"numRecords": self.rows})
+        return AddAction(quote(self.path, safe="/="), self.size, self.partition, self.modified, True, stats)
 
 
 class Lake:
-    """A lake's directory: its paths, lock and manifests."""
+    """A lake.
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.staging = root / "_staging"
-        self.batches = root / "_batches"
-        self.checkpoint = root / "_checkpoint" / "v1"
-        self.logs = root / "_logs"
-        self.retired = root / "_retired"
+    Args:
+        url: a directory, or a URL that delta-rs reaches, such as ``s3://bucket/lake``.
+        storage_options: for delta-rs; None: the usual variables of the environment.
+    """
 
-    def table(self, name: str) -> Path:
-        """The directory of a table."""
-        return self.root / name
+    def __init__(self, url: str | Path, storage_options: Mapping[str, str] | None = None) -> None:
+        text = str(url).removeprefix("file://")
+        self.is_remote = "://" in text
+        self.url = text.rstrip("/") if self.is_remote else os.path.abspath(text)
+        if any(character in self.url for character in _REFUSED):
+            raise UsageError(f"--lake {self.url}: a lake's path cannot have square brackets, backslashes or %.")
+        self._storage_options = dict(storage_options) if storage_options is not None else None
 
-    def day_file(self, name: str, day: str) -> Path:
-        """The file of a table with one file per day; ``day`` as 2026-11-21."""
-        return self.root / name / f"d={day}" / f"{name}.parquet"
+    def __str__(self) -> str:
+        return self.url
 
-    def whole_file(self, name: str) -> Path:
-        """The file of a table with one file."""
-        return self.root / name / f"{name}.parquet"
+    def table_url(self, table: str) -> str:
+        """Where a table is."""
+        return f"{self.url}/{table}"
 
-    def manifest(self, batch: int) -> Path:
-        """The manifest of a batch."""
-        return self.batches / f"{batch:08d}.json"
+    def table(self, table: str) -> DeltaTable | None:
+        """The newest snapshot of a table; None before its first commit."""
+        with self._explained():
+            try:
+                return DeltaTable(self.table_url(table), storage_options=self._storage_options)
+            except TableNotFoundError:
+                return None
 
-    def create(self) -> None:
-        """Create the lake's own directories, or raise PipelineError."""
-        try:
-            for directory in (self.root, self.staging, self.batches, self.checkpoint.parent, self.logs, self.retired):
-                directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise PipelineError(
-                f"the lake {self.root} cannot be used: {error.strerror or error} ({error.filename}). "
-                "Give a directory that may be written to."
-            ) from error
+    def create(self, table: str) -> DeltaTable:
+        """The newest snapshot of a table, which is created if it is not there."""
+        found = self.table(table)
+        if found is None:
+            with self._explained(), suppress(CommitFailedError):  # another one has created it meanwhile
+                return DeltaTable.create(
+                    self.table_url(table),
+                    Schema.from_arrow(schema_of(table)),
+                    mode="ignore",
+                    partition_by=partitions_of(table),
+                    storage_options=self._storage_options,
+                )
+            found = self.table(table)
+        if found is None:
+            raise PipelineError(f"the table {table} of {self} cannot be created.")
+        return found
 
     def must_exist(self) -> None:
-        """Raise PipelineError if there is no lake, or it may not be read."""
-        try:
-            found = stat.S_ISDIR(self.batches.stat().st_mode)
-        except (FileNotFoundError, NotADirectoryError):
-            found = False
-        except OSError as error:
-            raise _not_listed(self.batches, error) from error
-        if not found:
-            raise PipelineError(f"there is no lake at {self.root}. Give the directory that `pipeline ingest` wrote.")
+        """Raise PipelineError if there is no lake."""
+        if self.table("segments") is None:
+            raise PipelineError(f"there is no lake at {self}. Give the place that `pipeline ingest` wrote.")
 
-    def must_be_listable(self) -> None:
-        """Raise PipelineError if there is no lake, or a directory of it cannot be listed and so would seem empty."""
-        self.must_exist()
-        listed(self.batches)
-        listed(self.retired)
-        for table in (*BATCH_TABLES, *DAY_TABLES, *WHOLE_TABLES):
-            for _ in walked(self.table(table)):
-                pass
+    def files(self, table: str, days: Collection[str] | None = None, level: str | None = None) -> list[str]:
+        """The paths or URLs of a table's data files.
+
+        Args:
+            table: its name.
+            days: only of these days.
+            level: only of this level, for ``events``.
+        """
+        found = self.table(table)
+        if found is None or (days is not None and not days):
+            return []
+        wanted = [] if days is None else [_of_days(days)]
+        wanted += [] if level is None else [f"level = '{level}'"]
+        with self._explained():
+            uris = sorted(found.file_uris(file_pruning_predicate=" and ".join(wanted) or None))
+        return uris if self.is_remote else [unquote(path) for path in uris]
+
+    def days(self, table: str) -> list[str]:
+        """The days of which a table has files."""
+        found = self.table(table)
+        return [] if found is None else sorted({partition["d"] for partition in found.partitions()})
+
+    def sql(self, query: str) -> pa.Table:
+        """The answer to an SQL query (DataFusion's dialect) over all tables; one that is not there yet is empty.
+
+        Raises PipelineError if the query is wrong or the lake cannot be read.
+        """
+        with self._explained():
+            builder = QueryBuilder()
+            for table in COLUMNS:
+                found = self.table(table)
+                if found is None:
+                    builder.execute(_empty_view(table))
+                else:
+                    builder.register(table, found)
+            return _without_views(pa.table(builder.execute(query)))
+
+    # ------------------------------------------------------------ batches
+
+    def last_batch(self, table: str) -> int:
+        """The number of the last batch that a table has, or was computed from; -1 for none."""
+        found = self.table(table)
+        return -1 if found is None else _last_batch(found)
+
+    def unfinished(self) -> list[tuple[int, str]]:
+        """The batches that are planned in ``segments`` and not in all of `BATCH_TABLES` yet, with their directories.
+
+        Their files are there, and whoever finds them may commit them, in order.
+        """
+        applied = min(self.last_batch(table) for table in BATCH_TABLES)
+        if self.last_batch("segments") <= applied:
+            return []
+        rows = self.sql(f"select distinct batch, directory from segments where batch > {applied} order by batch")  # noqa: S608
+        return [(row["batch"], row["directory"]) for row in rows.to_pylist()]
+
+    def commit_files(
+        self, table: str, files: Sequence[DataFile], batch: int, *, days: Collection[str] | None = None
+    ) -> bool:
+        """Add files to a table in one step, as a batch's; with ``days`` in place of those days' files.
+
+        Returns whether it did; False if the table has this batch, or a later one, already.
+        """
+        schema, partitions = Schema.from_arrow(schema_of(table)), partitions_of(table)
+        actions: list[AddAction | RemoveAction] = [file.as_action() for file in files]
+
+        def attempt(delta: DeltaTable, properties: CommitProperties) -> None:
+            if days is None:
+                delta.create_write_transaction(actions, "append", schema, partitions, commit_properties=properties)
+            else:
+                delta.create_write_transaction(
+                    actions, "overwrite", schema, partitions, [("d", "in", sorted(days))], commit_properties=properties
+                )
+
+        return self._commit(table, batch, attempt)
+
+    def write_rows(self, table: str, rows: pa.Table, batch: int, *, days: Collection[str] | None = None) -> bool:
+        """Add rows to a table in one step, as a batch's; with ``days`` in place of those days' rows.
+
+        The rows have at least the table's columns, in any order. A table without days is replaced as a whole by
+        ``days=()``. Returns as `commit_files`.
+        """
+        schema = schema_of(table)
+        rows = rows.select(schema.names).cast(schema)
+        partitions = partitions_of(table)
+
+        def attempt(delta: DeltaTable, properties: CommitProperties) -> None:
+            if days is None:
+                write_deltalake(delta, rows, mode="append", partition_by=partitions, commit_properties=properties)
+                return
+            where = _of_days(days) if partitions else None
+            write_deltalake(
+                delta, rows, mode="overwrite", partition_by=partitions, predicate=where, commit_properties=properties
+            )
+
+        return self._commit(table, batch, attempt)
+
+    def _commit(self, table: str, batch: int, attempt: Callable[[DeltaTable, CommitProperties], None]) -> bool:
+        properties = CommitProperties(app_transactions=[Transaction(_APPLICATION, batch)])
+        with self._explained():
+            for _ in range(_ATTEMPTS):
+                delta = self.create(table)
+                if _last_batch(delta) >= batch:
+                    return False
+                try:
+                    attempt(delta, properties)
+                except CommitFailedError:
+                    time.sleep(random.random() / 20)  # noqa: S311 - so that two do not meet again and again
+                else:
+                    return True
+        raise PipelineError(f"other commands write into the table {table} of {self} all the time. Try again later.")
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the write lock, or raise PipelineError if another process holds it."""
-        self.create()
+    def _explained(self) -> Iterator[None]:
+        """Turn an error of delta-rs into a PipelineError."""
         try:
-            descriptor = os.open(self.root / "_lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        except OSError as error:
-            raise PipelineError(f"the lake {self.root} cannot be locked: {error.strerror or error}.") from error
-        try:
-            self._lock(descriptor)
             yield
-        finally:
-            os.close(descriptor)
-
-    def _lock(self, descriptor: int) -> None:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
-            raise PipelineError(
-                f"another command (process {holder or 'unknown'}) is writing into the lake {self.root}: wait for its "
-                "end. (One with --every runs until it is stopped.)"
-            ) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-
-    def manifests(self) -> list[Manifest]:
-        """The manifests of all batches, in order; raises PipelineError if one cannot be read."""
-        return [self.read_manifest(batch) for batch in self.batch_numbers()]
-
-    def batch_numbers(self) -> list[int]:
-        """The numbers of all batches that are part of the lake, in order."""
-        paths = listed(self.batches)
-        return sorted(int(path.stem) for path in paths if path.suffix == ".json" and path.stem.isdigit())
-
-    def read_manifest(self, batch: int) -> Manifest:
-        """The manifest of a batch; raises PipelineError if it does not exist or cannot be read."""
-        path = self.manifest(batch)
-        try:
-            return msgspec.json.decode(path.read_bytes(), type=Manifest)
-        except (OSError, msgspec.MsgspecError) as error:
-            raise PipelineError(f"the manifest {path} cannot be read: {error}") from error
-
-    def write_manifest(self, manifest: Manifest) -> None:
-        """Make a batch part of the lake, or replace its manifest, in one step."""
-        write_whole(self.manifest(manifest.batch), json.dumps(msgspec.to_builtins(manifest), indent=1).encode())
-
-    def batch_directories(self) -> Iterator[tuple[int, Path]]:
-        """Every directory ``batch=<id>`` of a table with its number, whether it has a manifest or not."""
-        patterns = {"events": "d=*/level=*/batch=*", "rollup_10s": "d=*/batch=*", "bad_lines": "d=*/batch=*"}
-        for table, pattern in patterns.items():
-            for path in sorted(self.table(table).glob(pattern)):
-                number = path.name.removeprefix("batch=")
-                if number.isdigit():
-                    yield int(number), path
-
-    def orphans(self) -> list[Path]:
-        """Directories of batches without a manifest, which a killed ingest has left in the tables."""
-        complete = set(self.batch_numbers())
-        return [path for batch, path in self.batch_directories() if batch not in complete]
-
-    def staged(self, batch: int) -> Path:
-        """A new, empty directory in which a batch can be prepared."""
-        directory = self.staging / f"{batch:08d}"
-        remove(directory)
-        directory.mkdir(parents=True)
-        return directory
-
-    def publish(self, staged: Path, batch: int) -> None:
-        """Move a prepared batch into the tables. It is part of the lake once its manifest is written.
-
-        ``staged`` contains ``<table>/d=<day>/...``, with Spark's files in the innermost directories.
-        """
-        parents: set[Path] = set()
-        for directory in _with_files(staged):
-            _keep_parquet_files(directory)
-            target = self.root / directory.relative_to(staged) / f"batch={batch:08d}"
-            target.parent.mkdir(parents=True, exist_ok=True)
-            directory.rename(target)
-            parents.update(self._up_to_root(target.parent))
-        for parent in parents:
-            sync_directory(parent)
-        remove(staged)
-
-    def _up_to_root(self, directory: Path) -> Iterator[Path]:
-        while directory != self.root:
-            yield directory
-            directory = directory.parent
-        yield self.root
-
-    @property
-    def _refreshed(self) -> Path:
-        return self.root / "_refreshed.json"
-
-    def refreshed(self) -> int:
-        """The last batch that the computed tables contain; -1 for none."""
-        try:
-            return int(json.loads(self._refreshed.read_bytes())["batch"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return -1
-
-    def set_refreshed(self, batch: int) -> None:
-        """Note that the computed tables contain all batches up to this one."""
-        write_whole(self._refreshed, json.dumps({"batch": batch}).encode())
+        except CommitFailedError as error:
+            raise PipelineError(f"a commit to the lake {self} failed: {_first_line(error)}") from error
+        except DeltaError as error:
+            raise PipelineError(f"the lake {self} answered: {_first_line(error)}") from error
+        except OSError as error:
+            if error.errno is not None:  # of this machine's files: the caller knows what to say about each number
+                raise
+            raise PipelineError(f"the lake {self} cannot be read or written: {_first_line(error)}") from error
 
 
-def listed(directory: Path) -> list[Path]:
-    """The paths in a directory, by name; none if it does not exist.
-
-    Raises PipelineError if it cannot be listed. (`Path.glob` would silently find nothing.)
-    """
-    try:
-        with os.scandir(directory) as entries:
-            return sorted(directory / entry.name for entry in entries)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise _not_listed(directory, error) from error
+def _last_batch(delta: DeltaTable) -> int:
+    found = delta.transaction_version(_APPLICATION)
+    return -1 if found is None else found
 
 
-def walked(directory: Path) -> Iterator[Path]:
-    """All files below a directory, without following links; none if it does not exist. Raises PipelineError."""
-    for parent, _, names in os.walk(directory, onerror=_raise_not_listed):
-        yield from (Path(parent, name) for name in sorted(names))
+def _of_days(days: Collection[str]) -> str:
+    return f"d in ({', '.join(repr(day) for day in sorted(days))})"
 
 
-def _raise_not_listed(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError | NotADirectoryError):  # removed meanwhile, or never created
-        raise _not_listed(Path(error.filename), error) from error
+def _first_line(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    return " ".join(text.split())[:500]
 
 
-def _not_listed(directory: Path, error: OSError) -> PipelineError:
-    return PipelineError(
-        f"cannot list {directory}: {error.strerror or error}. Run as a user who may read all of the lake; "
-        "if its disk is damaged, restore it."
-    )
+def _empty_view(table: str) -> str:
+    columns = ", ".join(f"{_null(field.type)} as {field.name}" for field in schema_of(table))
+    return f"create view {table} as select {columns} where false"
 
 
-def _with_files(root: Path) -> list[Path]:
-    return sorted(
-        Path(parent) for parent, _, files in os.walk(root) if any(name.endswith(".parquet") for name in files)
-    )
+def _null(kind: pa.DataType) -> str:
+    """An expression of a type, for a view without rows."""
+    if pa.types.is_map(kind):
+        value = "''" if pa.types.is_string(kind.item_type) else "cast(0 as bigint)"
+        return f"map([''], [{value}])"
+    if pa.types.is_list(kind):
+        return "arrow_cast(null, 'List(Utf8)')"
+    if pa.types.is_timestamp(kind):
+        return "arrow_cast(null, 'Timestamp(Microsecond, Some(\"UTC\"))')"
+    names = {pa.string(): "varchar", pa.int64(): "bigint", pa.int32(): "int", pa.float64(): "double"}
+    return f"cast(null as {names.get(kind, 'boolean')})"
 
 
-def _keep_parquet_files(directory: Path) -> None:
-    """Remove Spark's own files from a directory, and sync the Parquet files to disk."""
-    for path in directory.iterdir():
-        if path.suffix == ".parquet" and not path.name.startswith((".", "_")):
-            _sync(path, os.O_RDONLY)
-        elif path.is_file():
-            path.unlink()
-    sync_directory(directory)
+def _without_views(table: pa.Table) -> pa.Table:
+    """The same with plain strings, which every consumer of Arrow knows."""
+    return table.cast(pa.schema([field.with_type(_plain(field.type)) for field in table.schema]))
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write or replace a file in one step: after a power cut it is there as a whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with half.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        half.replace(path)
-    except OSError:
-        half.unlink(missing_ok=True)
-        raise
-    sync_directory(path.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Sync a directory's entries to disk."""
-    _sync(directory, os.O_RDONLY | os.O_DIRECTORY)
-
-
-def remove(directory: Path) -> None:
-    """Remove a directory and its content, if it exists."""
-    if directory.exists():
-        shutil.rmtree(directory)
-
-
-def _sync(path: Path, flags: int) -> None:
-    descriptor = os.open(path, flags)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    return pa.string() if pa.types.is_string_view(kind) else kind

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TextIO
 
-from gateway.pipeline.lake import Manifest
+from gateway.pipeline.parquet_lake import Manifest
 
 
 class Progress:

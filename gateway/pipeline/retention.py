@@ -17,7 +17,7 @@ from gateway.errors import PipelineError
 from gateway.journal.segments import SegmentName
 from gateway.pipeline import line_numbers
 from gateway.pipeline.compact import recover
-from gateway.pipeline.lake import Lake, remove, sync_directory
+from gateway.pipeline.parquet_lake import ParquetLake, remove, sync_directory
 from gateway.pipeline.snapshot import (
     LakeSnapshot,
     RetiredDay,
@@ -40,7 +40,7 @@ class _Output(NamedTuple):
 
 
 def collect(
-    lake: Lake, journal: Path, retain_days: float, events_days: float | None, out: TextIO, *, quiet: bool = False
+    lake: ParquetLake, journal: Path, retain_days: float, events_days: float | None, out: TextIO, *, quiet: bool = False
 ) -> None:
     """Delete what is old enough.
 

@@ -31,7 +31,7 @@ import msgspec
 from msgspec import Struct
 
 from gateway.errors import PipelineError
-from gateway.pipeline.lake import Lake, Manifest, listed, write_whole
+from gateway.pipeline.parquet_lake import Manifest, ParquetLake, listed, write_whole
 
 _BATCH: Final = re.compile(r"[0-9]{8,}")
 _COMPACTED: Final = re.compile(r"c[0-9]{8,}-[0-9]{8,}")
@@ -73,7 +73,7 @@ class RetiredDay(Struct):
 class LakeSnapshot:
     """The manifests of a lake at one moment, and so which batch directories belong to it."""
 
-    lake: Lake
+    lake: ParquetLake
     manifests: dict[int, Manifest] = field(default_factory=dict)
     compactions: dict[str, Compaction] = field(default_factory=dict)
     retired: dict[str, RetiredDay] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class LakeSnapshot:
     """Manifests that cannot be read, and why."""
 
     @classmethod
-    def read(cls, lake: Lake) -> LakeSnapshot:
+    def read(cls, lake: ParquetLake) -> LakeSnapshot:
         """Read all manifests of a lake. Raises PipelineError if a directory cannot be listed."""
         found = cls(lake)
         for path in _json_files(lake.batches):
@@ -190,7 +190,7 @@ def timestamp() -> str:
 
 
 @contextmanager
-def exclusive_write(lake: Lake) -> Iterator[None]:
+def exclusive_write(lake: ParquetLake) -> Iterator[None]:
     """Hold the write lock of an existing lake.
 
     Raises PipelineError if another process holds it, there is no lake, or a directory of it cannot be listed.
@@ -201,7 +201,7 @@ def exclusive_write(lake: Lake) -> Iterator[None]:
         yield
 
 
-def is_being_written(lake: Lake) -> bool:
+def is_being_written(lake: ParquetLake) -> bool:
     """Whether another process holds the lake's write lock."""
     try:
         with (lake.root / "_lock").open("rb") as file:

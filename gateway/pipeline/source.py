@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlparse
 from gateway.errors import PipelineError
 from gateway.journal.schema import VERSION
 from gateway.journal.segments import PATTERN, SegmentName
-from gateway.pipeline.lake import Lake
+from gateway.pipeline.parquet_lake import ParquetLake
 
 _CHUNK: Final = 1 << 20
 _AFTER_BRACE: Final = (b"\n", b"}", b",")
@@ -139,7 +139,7 @@ def planned_batches(checkpoint: Path) -> list[int]:
     return _numbers(checkpoint / "offsets")
 
 
-def require_consistent(lake: Lake) -> None:
+def require_consistent(lake: ParquetLake) -> None:
     """Raise PipelineError if checkpoint and manifests contradict each other. This changes nothing.
 
     Batches are numbered without gaps. Each has a manifest before it is committed, and is committed before the next one
@@ -167,7 +167,7 @@ def require_consistent(lake: Lake) -> None:
         raise outdated(lake, manifests[-1])
 
 
-def outdated(lake: Lake, batch: int) -> PipelineError:
+def outdated(lake: ParquetLake, batch: int) -> PipelineError:
     """The error for a checkpoint that is older than the lake, so that it does not know a batch of it."""
     return PipelineError(
         f"the checkpoint {lake.checkpoint} is older than the lake: it knows nothing of batch {batch} as it is. Restore "

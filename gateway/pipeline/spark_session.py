@@ -35,7 +35,7 @@ from pyspark.sql import SparkSession
 
 from gateway.errors import PipelineError, UsageError
 from gateway.pipeline.java import Java, find_java
-from gateway.pipeline.lake import Lake
+from gateway.pipeline.parquet_lake import ParquetLake
 
 _FIRST_COMPILER_ONLY: Final = "-XX:TieredStopAtLevel=1"
 _EXIT_TIMEOUT: Final = 180.0
@@ -351,7 +351,7 @@ def _environment(java: Java) -> Iterator[None]:
 
 
 @contextmanager
-def explained(lake: Lake) -> Iterator[None]:
+def explained(lake: ParquetLake) -> Iterator[None]:
     """Turn an OSError, or any error of Spark and Java, into a PipelineError that says what to do."""
     try:
         yield
@@ -359,7 +359,7 @@ def explained(lake: Lake) -> Iterator[None]:
         raise PipelineError(_sentence(error, lake)) from error
 
 
-def _sentence(error: Exception, lake: Lake) -> str:
+def _sentence(error: Exception, lake: ParquetLake) -> str:
     text = f"{error} {getattr(error, 'java_exception', '')}"
     if any(words in text for words in _DISK_FULL):
         return (

@@ -16,7 +16,6 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from gateway.errors import PipelineError
-from gateway.pipeline.lake import remove
 from gateway.pipeline.line_parser import (
     EVENTS_SCHEMA,
     HIGH_CARDINALITY,
@@ -26,6 +25,7 @@ from gateway.pipeline.line_parser import (
     read_fast,
     read_strictly,
 )
+from gateway.pipeline.parquet_lake import remove
 from gateway.pipeline.rollup import roll_up
 
 _DAY: Final = 86_400_000_000

@@ -1,16 +1,15 @@
-"""The columns of the computed tables, in order and with Spark's names of types, and how their files are replaced."""
+"""The tables of a lake: columns, in order and with Spark's names of types, and partitions.
+
+Arrow's schemas are derived from these texts; Spark takes them as they are.
+"""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from gateway.pipeline.lake import Lake, sync_directory
-
+_MAP_OF_COUNTS: Final = pa.map_(pa.string(), pa.int64())
 _ARROW: Final = {
     "string": pa.string(),
     "boolean": pa.bool_(),
@@ -18,78 +17,100 @@ _ARROW: Final = {
     "bigint": pa.int64(),
     "double": pa.float64(),
     "timestamp": pa.timestamp("us", tz="UTC"),
+    "array<string>": pa.list_(pa.string()),
+    "map<string,bigint>": _MAP_OF_COUNTS,
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
 }
 
-COLUMNS: Final = {
+BATCH_TABLES: Final = {
+    "events": (
+        "ts timestamp, boot string, seq bigint, node string, impl string, event string, session bigint, vhost string, "
+        "login string, destination string, dest_kind string, sub_id string, sub_name string, ack_mode string, "
+        "msg_no bigint, body_bytes bigint, header_count int, persistent boolean, transacted boolean, receipt boolean, "
+        "latency_us bigint, queue_us bigint, redelivered boolean, n bigint, code string, weight double, peer string, "
+        "tls boolean, version string, heartbeat string, prefetch int, durable boolean, auto_delete boolean, "
+        "exclusive boolean, counters map<string,bigint>, histogram map<string,bigint>, totals map<string,bigint>, "
+        "header_values map<string,string>, gateway_version string, config string, file string, d string, level string"
+    ),
+    "rollup_10s": (
+        "ts10 timestamp, impl string, node string, vhost string, login string, destination string, dest_kind string, "
+        "sub_name string, ack_mode string, event string, code string, bucket int, n double, bytes double, d string"
+    ),
+    "bad_lines": "file string, line string, reason string, seen timestamp, d string",
+}
+"""Tables that grow by the batches of the ingest."""
+
+SEGMENTS: Final = (
+    "name string, impl string, node string, boot string, first bigint, last bigint, lines bigint, bad bigint, "
+    "bytes bigint, newest timestamp, days array<string>, session_days array<string>, batch bigint, directory string, "
+    "ingested timestamp, d string"
+)
+"""The table of ingested segments: the plan of every batch, and the record of what is in the lake.
+
+``days`` are those of the segment's events, ``session_days`` those on which the sessions in it began, ``d`` the day on
+which it was begun. ``directory`` is where the batch's files are, in each of `BATCH_TABLES`.
+"""
+
+COMPUTED_TABLES: Final = {
     "boots": (
         "node string, impl string, boot string, gateway_version string, first_ts timestamp, last_ts timestamp, "
-        "closed boolean, lines bigint, dropped bigint"
+        "closed boolean, lines bigint, dropped bigint, d string"
     ),
     "sessions": (
-        "node string, impl string, boot string, session bigint, vhost string, user string, peer string, tls boolean, "
+        "node string, impl string, boot string, session bigint, vhost string, login string, peer string, tls boolean, "
         "version string, heartbeat string, started timestamp, ended timestamp, duration_us bigint, end_code string, "
         "frames_in bigint, frames_out bigint, bytes_in bigint, bytes_out bigint, unacked bigint, max_unacked bigint, "
-        "connect_us bigint"
+        "connect_us bigint, d string"
     ),
     "traffic_10s": (
-        "ts10 timestamp, impl string, vhost string, event string, code string, bucket int, n double, bytes double"
+        "ts10 timestamp, impl string, vhost string, event string, code string, bucket int, n double, bytes double, "
+        "d string"
     ),
     "dest_hour": (
         "hour timestamp, impl string, vhost string, destination string, dest_kind string, sent bigint, "
         "sent_bytes bigint, confirmed bigint, rejected bigint, delivered bigint, delivered_bytes bigint, "
-        "redelivered bigint, acked bigint, requeued bigint, discarded bigint"
+        "redelivered bigint, acked bigint, requeued bigint, discarded bigint, d string"
     ),
     "latency_hour": (
         "hour timestamp, impl string, vhost string, destination string, event string, n bigint, p50_us bigint, "
-        "p95_us bigint, p99_us bigint, p999_us bigint, max_us bigint"
+        "p95_us bigint, p99_us bigint, p999_us bigint, max_us bigint, d string"
     ),
-    "errors_hour": "hour timestamp, impl string, vhost string, user string, code string, n bigint",
+    "errors_hour": "hour timestamp, impl string, vhost string, login string, code string, n bigint, d string",
     "redeliveries_hour": (
-        "hour timestamp, impl string, vhost string, user string, destination string, delivered bigint, "
-        "redelivered bigint, redelivered_pct double"
+        "hour timestamp, impl string, vhost string, login string, destination string, delivered bigint, "
+        "redelivered bigint, redelivered_pct double, d string"
     ),
     "unacked_hotspots": (
-        "impl string, vhost string, user string, destination string, deliveries bigint, acked bigint, nacked bigint, "
-        "unacked bigint, unacked_pct double, p99_ack_us bigint, redelivered_pct double"
+        "impl string, vhost string, login string, destination string, deliveries bigint, acked bigint, nacked bigint, "
+        "unacked bigint, unacked_pct double, p99_ack_us bigint, redelivered_pct double, d string"
     ),
     "features_used": (
-        "impl string, vhost string, user string, version string, feature string, supported boolean, sessions bigint, "
-        "first_seen timestamp, last_seen timestamp"
+        "impl string, vhost string, login string, version string, feature string, sessions bigint, "
+        "first_seen timestamp, last_seen timestamp, d string"
     ),
     "durable_days": (
-        "vhost string, user string, sub_name string, destination string, first_seen timestamp, "
+        "vhost string, login string, sub_name string, destination string, first_seen timestamp, "
         "last_connected timestamp, last_delivery timestamp, last_ack timestamp, deliveries bigint, acks bigint, "
-        "last_sub timestamp, last_sub_boot string, last_unsub timestamp, last_unsub_code string"
+        "last_sub timestamp, last_sub_boot string, last_unsub timestamp, last_unsub_code string, d string"
     ),
     "durable_subs": (
-        "vhost string, user string, sub_name string, destination string, first_seen timestamp, "
+        "vhost string, login string, sub_name string, destination string, first_seen timestamp, "
         "last_connected timestamp, last_delivery timestamp, last_ack timestamp, deliveries bigint, acks bigint, "
         "connected boolean, days_idle double, verdict string"
     ),
 }
-"""Each computed table's columns, as a schema that Spark reads."""
+"""Tables that are computed from `BATCH_TABLES`, day by day; ``durable_subs`` as a whole."""
+
+COLUMNS: Final = {**BATCH_TABLES, "segments": SEGMENTS, **COMPUTED_TABLES}
+"""Every table of a lake, as a schema that Spark reads."""
+
+
+def partitions_of(table: str) -> list[str]:
+    """The columns by which a table is partitioned."""
+    return [] if table == "durable_subs" else ["d", "level"] if table == "events" else ["d"]
 
 
 def schema_of(table: str) -> pa.Schema:
-    """The schema of a computed table's files."""
+    """The Arrow schema of a table."""
     columns = (column.split(" ") for column in COLUMNS[table].split(", "))
     return pa.schema([(name, _ARROW[kind]) for name, kind in columns])
-
-
-def replace_file(lake: Lake, table: str, rows: pa.Table, path: Path) -> None:
-    """Replace a computed table's file in one step, so that a reader sees either the old or the new one.
-
-    ``rows`` have at least the table's columns, in any order. The file is written under the lake's ``_staging`` first.
-    """
-    schema = schema_of(table)
-    rows = rows.select(schema.names).cast(schema)
-    rows = rows.sort_by([(name, "ascending") for name in schema.names])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lake.staging.mkdir(parents=True, exist_ok=True)
-    staged = lake.staging / f"{table}-{path.parent.name}.parquet"
-    with staged.open("wb") as file:
-        pq.write_table(rows, file, compression="zstd")
-        file.flush()
-        os.fsync(file.fileno())
-    staged.replace(path)
-    sync_directory(path.parent)

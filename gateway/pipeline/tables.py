@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from gateway.pipeline.lake import Lake
+from gateway.pipeline.parquet_lake import ParquetLake
+from gateway.pipeline.parquet_schemas import COLUMNS, replace_file
 from gateway.pipeline.session_tables import boots, durable_days, durable_subs, features_used, sessions, with_ends
 from gateway.pipeline.snapshot import LakeSnapshot
 from gateway.pipeline.staging import glob_escaped
-from gateway.pipeline.table_schemas import COLUMNS, replace_file
 from gateway.pipeline.traffic_tables import (
     by_hour,
     dest_hour,
@@ -58,7 +58,7 @@ _HOURLY: Final[dict[str, Callable[[DataFrame], DataFrame]]] = {
 
 def refresh(
     spark: SparkSession,
-    lake: Lake,
+    lake: ParquetLake,
     days: Iterable[str],
     session_days: Iterable[str],
     *,
@@ -132,7 +132,7 @@ def _refresh_sessions(spark: SparkSession, snapshot: LakeSnapshot, days: Sequenc
             replace_file(lake, "sessions", with_ends(before, known).toArrow(), file)
 
 
-def _days(lake: Lake, table: str) -> list[str]:
+def _days(lake: ParquetLake, table: str) -> list[str]:
     return sorted(path.name.removeprefix("d=") for path in lake.table(table).glob("d=*"))
 
 
@@ -140,7 +140,7 @@ def _session_lines(snapshot: LakeSnapshot, day: str) -> list[Path]:
     return snapshot.batches_in(snapshot.lake.table("events") / f"d={day}" / "level=session")
 
 
-def _whole(spark: SparkSession, lake: Lake, table: str) -> DataFrame:
+def _whole(spark: SparkSession, lake: ParquetLake, table: str) -> DataFrame:
     files = (lake.day_file(table, day) for day in _days(lake, table))
     return _read(spark, [path for path in files if path.exists()], COLUMNS[table])
 

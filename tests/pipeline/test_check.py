@@ -18,7 +18,7 @@ from gateway.errors import PipelineError
 from gateway.journal.segments import SegmentName
 from gateway.pipeline import line_numbers
 from gateway.pipeline.check import check
-from gateway.pipeline.lake import Lake
+from gateway.pipeline.parquet_lake import ParquetLake
 from tests.support.journals import DAY, START, JournalMaker
 from tests.support.lakes import LakeMaker, batches_of_day
 
@@ -33,7 +33,7 @@ class Site:
         living = JournalMaker(self.journal, seed=2, node="node2").write(400, per_segment=100, close=False)
         self.segments += living.segments
         self.maker = LakeMaker(root / "lake", self.journal)
-        self.lake: Lake = self.maker.lake
+        self.lake: ParquetLake = self.maker.lake
 
     def ingest(self, segments: list[Path] | None = None, *, at_a_time: int = 3) -> None:
         chosen = self.segments if segments is None else segments

@@ -20,7 +20,7 @@ from gateway.errors import ExitCode, PipelineError
 from gateway.pipeline import compact as compacting
 from gateway.pipeline.check import check
 from gateway.pipeline.compact import compact, recover
-from gateway.pipeline.lake import BATCH_TABLES, Lake
+from gateway.pipeline.parquet_lake import BATCH_TABLES, ParquetLake
 from gateway.pipeline.snapshot import LakeSnapshot, parquet_files
 from tests.support.journals import DAY, START, JournalMaker
 from tests.support.lakes import LakeMaker, batches_of_day
@@ -45,32 +45,32 @@ def _more(maker: LakeMaker) -> None:
         maker.ingest([segment])
 
 
-def _days(lake: Lake) -> list[str]:
+def _days(lake: ParquetLake) -> list[str]:
     return sorted({path.name[2:] for table in BATCH_TABLES for path in lake.table(table).glob("d=*")})
 
 
-def _rows(lake: Lake, table: str) -> list[pa.Table]:
+def _rows(lake: ParquetLake, table: str) -> list[pa.Table]:
     directories = [path for day in _days(lake) for path in batches_of_day(lake, table, day)]
     return [pq.read_table(file, partitioning=None) for path in directories for file in parquet_files(path)]
 
 
-def _events(lake: Lake) -> Counter[tuple[str, int]]:
+def _events(lake: ParquetLake) -> Counter[tuple[str, int]]:
     tables = _rows(lake, "events")
     return Counter((row["boot"], row["seq"]) for table in tables for row in table.select(["boot", "seq"]).to_pylist())
 
 
-def _bad(lake: Lake) -> int:
+def _bad(lake: ParquetLake) -> int:
     return sum(map(len, _rows(lake, "bad_lines")))
 
 
-def _rollup(lake: Lake) -> dict[tuple[object, ...], tuple[float, float]]:
+def _rollup(lake: ParquetLake) -> dict[tuple[object, ...], tuple[float, float]]:
     table = pa.concat_tables(_rows(lake, "rollup_10s"))
     keys = [name for name in table.column_names if name not in ("n", "bytes")]
     summed = table.group_by(keys).aggregate([("n", "sum"), ("bytes", "sum")])
     return {tuple(row[key] for key in keys): (row["n_sum"], row["bytes_sum"]) for row in summed.to_pylist()}
 
 
-def _complete(lake: Lake) -> str:
+def _complete(lake: ParquetLake) -> str:
     out = io.StringIO()
     assert check(lake, None, out), out.getvalue()
     return out.getvalue()
@@ -210,7 +210,7 @@ def test_killed_at_any_step_no_row_is_lost_or_doubled(tmp_path: Path, monkeypatc
         step += 1
         root = tmp_path / "copy"
         shutil.copytree(maker.lake.root, root)
-        lake = Lake(root)
+        lake = ParquetLake(root)
         killer.calls, killer.at = 0, step
         try:
             compact(lake, io.StringIO())
@@ -239,7 +239,7 @@ def test_killed_at_any_step_no_row_is_lost_or_doubled(tmp_path: Path, monkeypatc
     assert verdicts["finished"] > 5
 
 
-def _often(step: int, lake: Lake) -> str:
+def _often(step: int, lake: ParquetLake) -> str:
     return _complete(lake) if step % 3 == 0 else ""
 
 
@@ -285,7 +285,7 @@ def test_a_manifest_that_cannot_be_read_stops_everything(maker: LakeMaker) -> No
 
 def test_there_must_be_a_lake(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="there is no lake"):
-        compact(Lake(tmp_path / "none"), io.StringIO())
+        compact(ParquetLake(tmp_path / "none"), io.StringIO())
 
 
 def test_quiet_says_nothing(maker: LakeMaker) -> None:
@@ -299,7 +299,7 @@ def test_a_lake_may_lie_below_a_directory_that_is_called_like_a_day(maker: LakeM
     below = maker.lake.root.parent / "d=backup" / "lake"
     below.parent.mkdir()
     maker.lake.root.rename(below)
-    lake = Lake(below)
+    lake = ParquetLake(below)
     events = _events(lake)
     compact(lake, io.StringIO())
     assert events

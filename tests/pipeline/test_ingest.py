@@ -13,7 +13,7 @@ import duckdb
 import pytest
 
 from gateway.errors import ExitCode, PipelineError
-from gateway.pipeline.lake import Lake
+from gateway.pipeline.parquet_lake import ParquetLake
 from tests.support.journals import DAY, START, JournalMaker, write_segment
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def assert_every_line_once(base: Path) -> None:
     rows = ask(base / "lake", "select boot, seq from TABLE")
     assert len(rows) == len(set(rows)) == len(written)
     assert set(rows) == written
-    manifests = Lake(base / "lake").manifests()
+    manifests = ParquetLake(base / "lake").manifests()
     assert sum(segment.lines for manifest in manifests for segment in manifest.segments) == len(written)
     assert sum(manifest.events for manifest in manifests) == len(written)
 
@@ -72,7 +72,7 @@ def test_every_line_once_and_again_nothing(spark: SparkSession, tmp_path: Path) 
     assert (code, errors) == (ExitCode.OK, "")
     assert f"{made.lines:,} events" in out
     assert_every_line_once(tmp_path)
-    lake = Lake(tmp_path / "lake")
+    lake = ParquetLake(tmp_path / "lake")
     assert len(lake.manifests()) > 1
     assert {day for manifest in lake.manifests() for day in manifest.days} == {"2026-11-21", "2026-11-22"}
     assert not [path for path in lake.root.glob("[!_]*/**/*") if path.is_file() and path.suffix != ".parquet"]
@@ -143,7 +143,7 @@ def test_a_compaction_that_was_killed_is_undone_or_finished_before_anything_else
 
     made = JournalMaker(tmp_path / "journal").write(300, per_segment=100)
     run(spark, order(tmp_path, batch_bytes=made.segments[0].stat().st_size))
-    lake = Lake(tmp_path / "lake")
+    lake = ParquetLake(tmp_path / "lake")
     batches = len(lake.manifests())
     assert batches > 1
 
@@ -183,7 +183,7 @@ def test_sessions_of_a_day_whose_events_are_deleted_end_and_are_otherwise_left_a
     lake = tmp_path / "lake"
     sessions = ask(lake, "select count(*), min(epoch_us(started)) from TABLE", "sessions")
     sent = ask(lake, "select sum(n) from TABLE where event = 'send'", "rollup_10s")[0][0]
-    collect(Lake(lake), tmp_path / "journal", retain_days=0, events_days=30, out=io.StringIO())
+    collect(ParquetLake(lake), tmp_path / "journal", retain_days=0, events_days=30, out=io.StringIO())
     assert not list(lake.glob("events/**/*.parquet"))
     JournalMaker(tmp_path / "journal", seed=2, start=long_ago).write(100)
     end = {"e": "end", "t": START, **who, "x": "disconnect", "f": {"us": START - long_ago, "frames_in": 3}}

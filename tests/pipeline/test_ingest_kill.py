@@ -20,7 +20,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from gateway.pipeline.lake import Lake
+from gateway.pipeline.parquet_lake import ParquetLake
 from tests.support.journals import JournalMaker
 
 pytestmark = pytest.mark.spark
@@ -140,7 +140,7 @@ def test_every_line_once_whenever_it_is_killed(tmp_path: Path, seed: int, kills:
         with suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
     assert_readable(tmp_path, tables)
-    assert Lake(tmp_path / "lake").refreshed() == -1
+    assert ParquetLake(tmp_path / "lake").refreshed() == -1
     last = started(tmp_path, "tables")
     try:
         assert last.wait(PATIENCE) == 0, (tmp_path / "out").read_text()
@@ -149,7 +149,7 @@ def test_every_line_once_whenever_it_is_killed(tmp_path: Path, seed: int, kills:
             os.killpg(last.pid, signal.SIGKILL)
             last.wait()
 
-    lake = Lake(tmp_path / "lake")
+    lake = ParquetLake(tmp_path / "lake")
     events = f"read_parquet('{lake.root}/events/**/*.parquet')"
     counted = ask(f"select count(*), count(distinct (boot, seq)), min(seq), max(seq) from {events}")  # noqa: S608
     assert counted == [(made.lines, made.lines, 0, made.lines - 1)]

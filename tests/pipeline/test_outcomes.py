@@ -16,7 +16,7 @@ import duckdb
 import pytest
 
 from gateway.errors import ExitCode, PipelineError
-from gateway.pipeline.lake import Lake
+from gateway.pipeline.parquet_lake import ParquetLake
 from tests.support.journals import JournalMaker
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def test_bad_lines_are_kept_with_their_text_and_the_reason(spark: SparkSession, 
         (6, "send", "message"),
         (7, "news", "session"),
     ]
-    (manifest,) = Lake(tmp_path / "lake").manifests()
+    (manifest,) = ParquetLake(tmp_path / "lake").manifests()
     assert (manifest.segments[0].lines, manifest.segments[0].bad) == (len(lines) + 1, len(BAD) + 1)
 
 
@@ -191,7 +191,7 @@ def test_empty_journal_and_empty_segment(spark: SparkSession, tmp_path: Path) ->
     assert "no segments waiting" in out
     segment(tmp_path, b"")
     run(spark, tmp_path)
-    (manifest,) = Lake(tmp_path / "lake").manifests()
+    (manifest,) = ParquetLake(tmp_path / "lake").manifests()
     assert (manifest.events, [found.lines for found in manifest.segments]) == (0, [0])
 
 
@@ -212,7 +212,7 @@ def test_a_deleted_segment_is_named_and_can_be_skipped(
     gone = segment(tmp_path, good(q=0))
     segment(tmp_path, good(q=1), NAME.replace("000000.", "000001."))
     with monkeypatch.context() as patch:
-        patch.setattr("gateway.pipeline.lake.Lake.staged", _no_space)
+        patch.setattr("gateway.pipeline.parquet_lake.ParquetLake.staged", _no_space)
         with pytest.raises(PipelineError, match="no space is left for the lake"):
             run(spark, tmp_path)
     gone.unlink()
@@ -231,7 +231,7 @@ def _no_space(*_: object) -> Path:
 def test_a_lost_checkpoint_and_lost_manifests(spark: SparkSession, tmp_path: Path) -> None:
     segment(tmp_path, good())
     run(spark, tmp_path)
-    lake = Lake(tmp_path / "lake")
+    lake = ParquetLake(tmp_path / "lake")
     lake.checkpoint.rename(tmp_path / "aside")
     with pytest.raises(PipelineError, match=r"its checkpoint .* is gone"):
         run(spark, tmp_path)
@@ -241,7 +241,7 @@ def test_a_lost_checkpoint_and_lost_manifests(spark: SparkSession, tmp_path: Pat
         run(spark, tmp_path)
 
 
-def checkpoint_before(lake: Lake, batch: int) -> None:
+def checkpoint_before(lake: ParquetLake, batch: int) -> None:
     """Restore the checkpoint to before a batch was planned."""
     for place in ("offsets", "commits", "sources/0"):
         for name in (f"{batch}", f".{batch}.crc"):
@@ -254,7 +254,7 @@ def test_a_checkpoint_older_than_the_lake_is_not_followed(
     for number in range(2):
         segment(tmp_path, good(q=number) + b"\n", NAME.replace("000000.", f"{number:06d}."))
         run(spark, tmp_path)
-    lake = Lake(tmp_path / "lake")
+    lake = ParquetLake(tmp_path / "lake")
     shutil.copytree(lake.checkpoint, tmp_path / "aside")
     checkpoint_before(lake, 1)
     segment(tmp_path, good(q=2) + b"\n", NAME.replace("000000.", "000002."))
@@ -296,7 +296,7 @@ def test_segments_that_the_checkpoint_hides_are_not_passed_over_in_silence(
     assert code is ExitCode.OK
     assert f"{elsewhere} is left out: a segment of this name has been read as d=2026-11-21/{NAME}" in errors
     elsewhere.unlink()
-    monkeypatch.setattr("gateway.pipeline.lake.Lake.manifests", lambda _: [])
+    monkeypatch.setattr("gateway.pipeline.parquet_lake.ParquetLake.manifests", lambda _: [])
     code, _, errors = run(spark, tmp_path)
     assert code is ExitCode.FAILURE
     assert "waited and were not read" in errors
@@ -304,7 +304,10 @@ def test_segments_that_the_checkpoint_hides_are_not_passed_over_in_silence(
 
 def test_two_writers(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "journal").mkdir()
-    with Lake(tmp_path / "lake").locked(), pytest.raises(PipelineError, match=f"process {os.getpid()}.* is writing"):
+    with (
+        ParquetLake(tmp_path / "lake").locked(),
+        pytest.raises(PipelineError, match=f"process {os.getpid()}.* is writing"),
+    ):
         run(spark, tmp_path)
     assert run(spark, tmp_path)[0] is ExitCode.OK
 
@@ -343,7 +346,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("free", [0, 60_000, 120_000])
 def test_a_full_disk(spark: SparkSession, small_disk: Path, tmp_path: Path, free: int) -> None:
     made = JournalMaker(tmp_path / "journal").write(4000)
-    Lake(small_disk).create()
+    ParquetLake(small_disk).create()
     (small_disk / "filler").write_bytes(bytes((2 << 20) - 16_384 - free))
     with pytest.raises(PipelineError, match="no space is left for the lake"):
         run(spark, tmp_path)

@@ -17,7 +17,7 @@ import pytest
 
 from gateway.errors import PipelineError, UsageError
 from gateway.journal.histogram import bucket_of, highest_of, percentile
-from gateway.pipeline.lake import Lake
+from gateway.pipeline.parquet_lake import ParquetLake
 from gateway.pipeline.report import write_report
 from gateway.pipeline.report.axes import AxisRange, LatencyScale, LinearScale, time_ticks
 from gateway.pipeline.report.markup import columns_of, name_of, shortened, shown
@@ -58,12 +58,12 @@ Page = Callable[..., str]
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Rows:
-    return Rows(Lake(tmp_path / "lake"))
+    return Rows(ParquetLake(tmp_path / "lake"))
 
 
 @pytest.fixture
 def page(tmp_path: Path) -> Page:
-    def write(lake: Lake, start: datetime | None = None, end: datetime | None = None) -> str:
+    def write(lake: ParquetLake, start: datetime | None = None, end: datetime | None = None) -> str:
         output = tmp_path / "report.html"
         write_report(lake, output, start, end)
         return output.read_text(encoding="utf-8")
@@ -123,14 +123,14 @@ def standing_out(page: str) -> str:
 class TestAsAWhole:
     @pytest.mark.parametrize("recipe", [DEMO, AN_HOUR, A_DAY, A_MONTH, A_POINT], ids=str)
     def test_any_length_makes_a_sound_page(self, tmp_path: Path, page: Page, recipe: Recipe) -> None:
-        text = page(made_up(Lake(tmp_path / "lake"), recipe))
+        text = page(made_up(ParquetLake(tmp_path / "lake"), recipe))
         outline = Outline(text)
         ids = [attributes["id"] for _, attributes in outline.tags if "id" in attributes]
         assert len(ids) == len(set(ids))
         assert len(plots_of(text)) >= 12
 
     def test_it_runs_nothing_and_asks_for_nothing(self, tmp_path: Path, page: Page) -> None:
-        outline = Outline(page(made_up(Lake(tmp_path / "lake"), DEMO)))
+        outline = Outline(page(made_up(ParquetLake(tmp_path / "lake"), DEMO)))
         assert not {"script", "iframe", "img", "object", "form"} & {name for name, _ in outline.tags}
         for name, attributes in outline.tags:
             assert not [key for key in attributes if key.startswith("on")]
@@ -141,7 +141,7 @@ class TestAsAWhole:
         assert "default-src 'none'" in str(policy["content"])
 
     def test_each_plot_says_what_it_shows_and_has_a_table(self, tmp_path: Path, page: Page) -> None:
-        text = page(made_up(Lake(tmp_path / "lake"), DEMO))
+        text = page(made_up(ParquetLake(tmp_path / "lake"), DEMO))
         for plot in plots_of(text):
             title, described = plot.find(f"{SVG}title"), plot.find(f"{SVG}desc")
             assert plot.get("role") == "img"
@@ -158,11 +158,11 @@ class TestAsAWhole:
         assert 'scope="row"' in text
 
     def test_no_figure_is_not_a_number(self, tmp_path: Path, page: Page) -> None:
-        assert not re.search(r"\b(nan|inf|None)\b", page(made_up(Lake(tmp_path / "lake"), A_POINT)))
+        assert not re.search(r"\b(nan|inf|None)\b", page(made_up(ParquetLake(tmp_path / "lake"), A_POINT)))
 
     @pytest.mark.parametrize("table", SCHEMAS)
     def test_each_table_may_be_missing(self, tmp_path: Path, page: Page, table: str) -> None:
-        lake = made_up(Lake(tmp_path / "lake"), DEMO)
+        lake = made_up(ParquetLake(tmp_path / "lake"), DEMO)
         for file in lake.table(table).rglob("*.parquet"):
             file.unlink()
         Outline(page(lake))
@@ -292,9 +292,9 @@ class TestTime:
 
     def test_a_span_that_is_none_is_refused(self, tmp_path: Path, page: Page) -> None:
         with pytest.raises(UsageError, match=r"--from .* is not before --to"):
-            page(Lake(tmp_path), START + timedelta(hours=1), START)
+            page(ParquetLake(tmp_path), START + timedelta(hours=1), START)
         with pytest.raises(UsageError, match="time zone"):
-            page(Lake(tmp_path), START.replace(tzinfo=None))
+            page(ParquetLake(tmp_path), START.replace(tzinfo=None))
 
     @pytest.mark.parametrize("length", [SECOND * 10, 3 * MINUTE, HOUR, DAY, 30 * DAY, 180 * DAY])
     def test_bins_are_neither_few_nor_many(self, length: int) -> None:
@@ -328,7 +328,7 @@ class TestTime:
 
 class TestEmptyLake:
     def test_it_says_so_and_what_to_do(self, tmp_path: Path, page: Page) -> None:
-        lake = Lake(tmp_path / "none")
+        lake = ParquetLake(tmp_path / "none")
         lake.batches.mkdir(parents=True)
         text = page(lake)
         Outline(text)
@@ -337,10 +337,10 @@ class TestEmptyLake:
 
     def test_a_lake_that_is_not_there_is_no_empty_one(self, tmp_path: Path, page: Page) -> None:
         with pytest.raises(PipelineError, match=f"there is no lake at {tmp_path}/nosuch"):
-            page(Lake(tmp_path / "nosuch"))
+            page(ParquetLake(tmp_path / "nosuch"))
 
     def test_tables_without_rows_are_no_trouble(self, tmp_path: Path, page: Page) -> None:
-        rows = Rows(Lake(tmp_path / "lake"))
+        rows = Rows(ParquetLake(tmp_path / "lake"))
         for table in SCHEMAS:
             rows.by_file[table, "2026-11-21"] = []
         assert "The lake is empty" in page(rows.write())

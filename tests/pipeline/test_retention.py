@@ -15,7 +15,7 @@ import pytest
 from gateway.errors import PipelineError
 from gateway.pipeline.check import check
 from gateway.pipeline.compact import compact
-from gateway.pipeline.lake import Lake
+from gateway.pipeline.parquet_lake import ParquetLake
 from gateway.pipeline.retention import collect
 from tests.support.journals import DAY, SECOND, START, JournalMaker
 from tests.support.lakes import LakeMaker, batches_of_day
@@ -30,7 +30,7 @@ class Site:
         maker = JournalMaker(self.journal, seed=3, start=today - 2 * DAY, span=2 * DAY + 60 * SECOND)
         self.segments = maker.write(900, per_segment=100).segments
         self.maker = LakeMaker(root / "lake", self.journal)
-        self.lake: Lake = self.maker.lake
+        self.lake: ParquetLake = self.maker.lake
         for segment in self.segments[:-1]:
             self.maker.ingest([segment])
 

@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 
 from gateway.journal.schema import FEATURES
 from gateway.pipeline.ingest import IngestOptions, ingest
-from gateway.pipeline.lake import DAY_TABLES, Lake
+from gateway.pipeline.parquet_lake import DAY_TABLES, ParquetLake
+from gateway.pipeline.parquet_schemas import schema_of
 from gateway.pipeline.progress import Progress
-from gateway.pipeline.table_schemas import schema_of
 from gateway.pipeline.tables import refresh
 from tests.pipeline.oracle import Oracle, Row
 from tests.support.journals import DAY, SECOND, START, JournalMaker, write_segment
@@ -121,8 +121,8 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def lake(spark: SparkSession, journal: Path) -> Lake:
-    lake = Lake(journal.parent / "lake")
+def lake(spark: SparkSession, journal: Path) -> ParquetLake:
+    lake = ParquetLake(journal.parent / "lake")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gateway.pipeline.tables.time.time", lambda: NOW / SECOND)
         ingest(IngestOptions(journal, lake.root), Progress(io.StringIO()), spark)
@@ -147,7 +147,7 @@ def rows_of(path: Path) -> list[Row]:
     return found
 
 
-def batch_rows(lake: Lake, table: str) -> list[Row]:
+def batch_rows(lake: ParquetLake, table: str) -> list[Row]:
     found: list[Row] = []
     for path in lake.table(table).glob("d=*/**/*.parquet"):
         where = dict(part.split("=") for part in path.relative_to(lake.table(table)).parts if "=" in part)
@@ -183,7 +183,7 @@ def assert_same(found: list[Row], expected: list[Row]) -> None:
 
 
 @pytest.mark.parametrize("table", ["events", "rollup_10s"])
-def test_what_a_batch_writes_is_what_duckdb_makes_of_the_journal(table: str, lake: Lake, oracle: Oracle) -> None:
+def test_what_a_batch_writes_is_what_duckdb_makes_of_the_journal(table: str, lake: ParquetLake, oracle: Oracle) -> None:
     expected = oracle.rows(table)
     assert len(expected) > 4000
     assert_same(batch_rows(lake, table), expected)
@@ -191,12 +191,14 @@ def test_what_a_batch_writes_is_what_duckdb_makes_of_the_journal(table: str, lak
 
 @pytest.mark.parametrize("day", DAYS)
 @pytest.mark.parametrize("table", DAY_TABLES)
-def test_a_day_s_table_is_what_duckdb_makes_of_the_journal(table: str, day: str, lake: Lake, oracle: Oracle) -> None:
+def test_a_day_s_table_is_what_duckdb_makes_of_the_journal(
+    table: str, day: str, lake: ParquetLake, oracle: Oracle
+) -> None:
     assert_same(rows_of(lake.day_file(table, day)), oracle.rows(table, day))
 
 
 @pytest.mark.parametrize("table", DAY_TABLES)
-def test_no_day_is_missing_and_none_too_many(table: str, lake: Lake, oracle: Oracle) -> None:
+def test_no_day_is_missing_and_none_too_many(table: str, lake: ParquetLake, oracle: Oracle) -> None:
     assert {*oracle.days(table)} <= {*DAYS}
     found = {path.name.removeprefix("d=") for path in lake.table(table).iterdir()}
     assert found >= {*DAYS}
@@ -204,7 +206,7 @@ def test_no_day_is_missing_and_none_too_many(table: str, lake: Lake, oracle: Ora
     assert all(rows_of(lake.day_file(table, day)) == [] for day in found - {*DAYS})
 
 
-def test_durable_subscriptions_are_what_duckdb_makes_of_the_journal(lake: Lake, oracle: Oracle) -> None:
+def test_durable_subscriptions_are_what_duckdb_makes_of_the_journal(lake: ParquetLake, oracle: Oracle) -> None:
     expected = oracle.rows("durable_subs")
     assert_same(rows_of(lake.whole_file("durable_subs")), expected)
     by_name = {row["sub_name"]: row["verdict"] for row in expected if row["user"] == "app"}
@@ -214,7 +216,7 @@ def test_durable_subscriptions_are_what_duckdb_makes_of_the_journal(lake: Lake, 
 
 
 @pytest.mark.parametrize("table", [*DAY_TABLES, "durable_subs"])
-def test_a_table_s_files_have_its_schema(table: str, lake: Lake) -> None:
+def test_a_table_s_files_have_its_schema(table: str, lake: ParquetLake) -> None:
     for path in lake.table(table).rglob("*.parquet"):
         assert pq.read_schema(path).equals(schema_of(table))
         assert path.name == f"{table}.parquet"
@@ -241,7 +243,7 @@ def test_numbers_as_large_as_a_line_may_have_do_not_stop_anything(spark: SparkSe
         {"e": "stat", **about, "cnt": {"redelivered": most}}, end(START, 1, most),
     ]  # fmt: skip
     write_segment(tmp_path / "journal", lines * 3)
-    lake = Lake(tmp_path / "lake")
+    lake = ParquetLake(tmp_path / "lake")
     ingest(IngestOptions(tmp_path / "journal", lake.root), Progress(io.StringIO()), spark)
     assert [manifest.bad_lines for manifest in lake.manifests()] == [0]
     (row,) = rows_of(lake.day_file("dest_hour", "2026-11-21"))
@@ -250,7 +252,7 @@ def test_numbers_as_large_as_a_line_may_have_do_not_stop_anything(spark: SparkSe
 
 
 def test_a_lake_without_events_has_tables_without_rows(spark: SparkSession, tmp_path: Path) -> None:
-    lake = Lake(tmp_path / "a lake {of} [nothing]*")
+    lake = ParquetLake(tmp_path / "a lake {of} [nothing]*")
     refresh(spark, lake, ["2026-11-21"], ["2026-11-21"])
     for table in DAY_TABLES:
         found = pq.ParquetFile(lake.day_file(table, "2026-11-21")).read()
@@ -259,7 +261,7 @@ def test_a_lake_without_events_has_tables_without_rows(spark: SparkSession, tmp_
 
 
 def test_a_batch_without_manifest_is_passed_over_and_nothing_else_changes(
-    spark: SparkSession, lake: Lake, oracle: Oracle
+    spark: SparkSession, lake: ParquetLake, oracle: Oracle
 ) -> None:
     day = "2026-11-21"
     for place in (lake.table("rollup_10s") / f"d={day}", lake.table("events") / f"d={day}" / "level=session"):

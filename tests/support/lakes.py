@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 
 from gateway.journal.histogram import bucket_of
 from gateway.journal.segments import SegmentName
-from gateway.pipeline.lake import DAY_TABLES, WHOLE_TABLES, Lake
+from gateway.pipeline.parquet_lake import DAY_TABLES, WHOLE_TABLES, ParquetLake
+from gateway.pipeline.parquet_schemas import schema_of
 from gateway.pipeline.snapshot import LakeSnapshot
-from gateway.pipeline.table_schemas import schema_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TIME = pa.timestamp("us", "UTC")
@@ -45,7 +45,7 @@ BAD_LINES = pa.schema([("file", pa.string()), ("line", pa.string()), ("reason", 
 MESSAGE = ("send", "conf", "dlv", "ack", "nack")
 
 
-def batches_of_day(lake: Lake, table: str, day: str) -> list[Path]:
+def batches_of_day(lake: ParquetLake, table: str, day: str) -> list[Path]:
     """The directories of a batch table's day that belong to the lake; for events, those of both levels."""
     snapshot = LakeSnapshot.read(lake)
     partitions = (path for path in snapshot.partitions(table) if snapshot.day_of(path) == day)
@@ -56,7 +56,7 @@ class LakeMaker:
     """Makes a lake from a journal."""
 
     def __init__(self, root: Path, journal: Path) -> None:
-        self.lake = Lake(root)
+        self.lake = ParquetLake(root)
         self.batches: list[int] = []
         """The batches that have a manifest."""
         self._journal = journal

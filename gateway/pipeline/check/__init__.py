@@ -16,11 +16,11 @@ from gateway.pipeline.check.check_output import CheckOutput
 from gateway.pipeline.check.lake_scan import LakeScan, read_bad_lines, read_events
 from gateway.pipeline.check.line_checks import LineChecker
 from gateway.pipeline.check.table_checks import check_computed, check_rollup, check_row_counts
-from gateway.pipeline.lake import Lake, listed
+from gateway.pipeline.parquet_lake import ParquetLake, listed
 from gateway.pipeline.snapshot import LakeSnapshot, is_being_written
 
 
-def check(lake: Lake, journal: Path | None, out: TextIO, *, quiet: bool = False) -> bool:
+def check(lake: ParquetLake, journal: Path | None, out: TextIO, *, quiet: bool = False) -> bool:
     """Print whether a lake is complete, and what to do if it is not. If `quiet`, print only what is wrong.
 
     The lake is only read; another command may write into it at the same time. If `journal` is given, the segments in

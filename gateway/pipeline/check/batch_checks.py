@@ -14,7 +14,7 @@ from gateway.pipeline import line_numbers
 from gateway.pipeline.check.check_output import CheckOutput, first_few, first_paths
 from gateway.pipeline.check.lake_scan import file_name
 from gateway.pipeline.compact import intent_path
-from gateway.pipeline.lake import BATCH_TABLES, Lake, listed, walked
+from gateway.pipeline.parquet_lake import BATCH_TABLES, ParquetLake, listed, walked
 from gateway.pipeline.snapshot import LakeSnapshot
 from gateway.pipeline.source import count_lines
 
@@ -22,7 +22,7 @@ _ABANDONED_AFTER: Final = 3600.0
 """Seconds without a write after which an open segment probably belongs to a dead gateway."""
 
 
-def newest_commit(lake: Lake) -> int:
+def newest_commit(lake: ParquetLake) -> int:
     """The last batch that Spark's checkpoint has committed; -1 if there is none."""
     names = (path.name for path in listed(lake.checkpoint / "commits"))
     return max((int(name) for name in names if name.isdecimal()), default=-1)

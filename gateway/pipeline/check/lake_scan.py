@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 from gateway.journal.segments import SegmentName
 from gateway.pipeline import line_numbers
 from gateway.pipeline.check.check_output import CheckOutput, first_few, reason_of
-from gateway.pipeline.lake import BATCH_TABLES
 from gateway.pipeline.line_numbers import Range
+from gateway.pipeline.parquet_lake import BATCH_TABLES
 from gateway.pipeline.snapshot import LakeSnapshot, parquet_files
 
 _BATCH_ROWS: Final = 1 << 18

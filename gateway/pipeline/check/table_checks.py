@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from gateway.pipeline.check.check_output import CheckOutput, first_few, first_paths, reason_of
 from gateway.pipeline.check.lake_scan import BYTE_COUNTERS, COUNTERS, EventSums, LakeScan, files_in, rows_of
-from gateway.pipeline.lake import DAY_TABLES, WHOLE_TABLES, listed
+from gateway.pipeline.parquet_lake import DAY_TABLES, WHOLE_TABLES, listed
 from gateway.pipeline.snapshot import LakeSnapshot, is_being_written, parquet_files
 
 _COMPARED: Final = (*COUNTERS, "conn", "end", "use", "sub", "unsub", "err", "blk", "drop", "open", "close")

@@ -10,8 +10,8 @@ import pyarrow.parquet
 import pytest
 
 from gateway.journal import schema
-from gateway.pipeline.lake import BATCH_TABLES, DAY_TABLES, WHOLE_TABLES, Lake
-from gateway.pipeline.table_schemas import COLUMNS, schema_of
+from gateway.pipeline.parquet_lake import BATCH_TABLES, DAY_TABLES, WHOLE_TABLES, ParquetLake
+from gateway.pipeline.parquet_schemas import COLUMNS, schema_of
 
 _DOCS = Path(__file__).parents[3] / "docs"
 _PAGE = "".join((_DOCS / name).read_text("utf-8") for name in ("journal.md", "pipeline.md"))
@@ -49,7 +49,7 @@ def test_every_table_is_explained() -> None:
 
 
 def test_the_queries_for_duckdb_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lake = Lake(tmp_path)
+    lake = ParquetLake(tmp_path)
     for table in COLUMNS:
         path = lake.whole_file(table) if table in WHOLE_TABLES else lake.day_file(table, "2026-11-21")
         path.parent.mkdir(parents=True)
