@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Generic, TypeVar
@@ -91,10 +91,16 @@ class Listing(Generic[ItemT]):
             "page": query.page,
             "page_size": query.page_size,
             "total": len(found),
+            "missing_workers": [],
         }
 
-    def joined(self, pages: Iterable[Mapping[str, Any]], query: Query) -> dict[str, Any]:
-        """One page, from the answers of several to ``query.whole``, which have passed its filters."""
+    def joined(
+        self, pages: Iterable[Mapping[str, Any]], query: Query, missing_workers: Sequence[int]
+    ) -> dict[str, Any]:
+        """One page, from the answers of several to ``query.whole``, which have passed its filters.
+
+        Whoever reads it learns whose items are missing.
+        """
         every = list(pages)
         rows = [row for page in every for row in page["items"]]
         rows.sort(key=lambda row: _ordered(row[query.sort]), reverse=query.descending)
@@ -104,6 +110,7 @@ class Listing(Generic[ItemT]):
             "page": query.page,
             "page_size": query.page_size,
             "total": sum(page["total"] for page in every),
+            "missing_workers": missing_workers,
         }
 
     def rendered(self, item: ItemT) -> dict[str, Any]:

@@ -27,6 +27,10 @@ _JOINED: Final[Mapping[str, Callable[[float, float], float]]] = {
     "stomp_gateway_certificate_expiry_timestamp_seconds": min,
     "stomp_gateway_certificate_stale": max,
     "stomp_gateway_event_loop_lag_seconds": max,
+    # Each worker sees what waits in the directory that they share.
+    "stomp_gateway_journal_ship_waiting_segments": max,
+    "stomp_gateway_journal_ship_waiting_bytes": max,
+    "stomp_gateway_journal_ship_oldest_seconds": max,
     "process_start_time_seconds": min,
     "process_max_fds": min,
 }

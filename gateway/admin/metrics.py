@@ -28,6 +28,7 @@ from gateway.server.stats import LATENCY_BOUNDS, ReloadStats, Stats, VirtualHost
 from gateway.session.destinations import KIND_NAMES
 
 if TYPE_CHECKING:
+    from gateway.journal.journal import Journal
     from gateway.server.process.gateway import Gateway
     from gateway.server.process.loop_lag import LoopLag
     from gateway.server.tls_contexts import TlsContext
@@ -202,12 +203,33 @@ class GatewayCollector(Collector):
         yield counter_family("journal_lines", "Lines of the traffic journal.", (), {(): gateway.journal.lines})
         text = "Events that are missing in the journal, because the disk did not take them."
         yield counter_family("journal_dropped", text, (), {(): gateway.journal.dropped})
+        yield from shipping_families(gateway.journal)
         text = "Connections that listeners refused, or ended for others, because there were as many as allowed."
         yield counter_family("connections_refused", text, ("limit",), _by_one(gateway.stats.connections_refused))
         text = "Logins that brokers refused for their passcode."
         yield counter_family("logins_failed", text, (), {(): gateway.limits.failed_logins.total})
         text = "Log lines that clients caused and that are missing, because there were too many."
         yield counter_family("log_lines_left_out", text, (), {(): gateway.log_limits.left_out})
+
+
+def shipping_families(journal: Journal) -> Iterator[Metric]:
+    """What happens to finished segments that are to be shipped."""
+    stats, waiting = journal.shipping, journal.shipping.waiting
+    counters = (
+        ("segments", "Segments of the traffic journal that were shipped.", stats.segments),
+        ("bytes", "Their bytes.", stats.bytes),
+        ("errors", "Attempts to ship segments that failed.", stats.errors),
+        ("lost", "Segments that retain_bytes deleted before they were shipped.", journal.lost),
+    )
+    for name, text, count in counters:
+        yield counter_family(f"journal_ship_{name}", text, (), {(): count})
+    gauges = (
+        ("waiting_segments", "Finished segments that are not shipped yet.", waiting.segments),
+        ("waiting_bytes", "Their bytes.", waiting.bytes),
+        ("oldest_seconds", "How long the oldest of them has been finished; 0 if there is none.", waiting.oldest_age),
+    )
+    for name, text, value in gauges:
+        yield gauge_family(f"journal_ship_{name}", text, (), {(): value})
 
 
 def certificate_families(contexts: Iterable[TlsContext]) -> Iterator[Metric]:

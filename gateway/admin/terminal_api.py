@@ -8,7 +8,7 @@ import json
 import os
 import ssl
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from itertools import count, islice
@@ -81,18 +81,24 @@ class AdminApi:
             raise _config_error(answer)
         raise AdminError(self._refusal(status, answer))
 
-    def each(self, path: str, query: Mapping[str, object], limit: int = 0) -> Iterator[Item]:
+    def each(
+        self, path: str, query: Mapping[str, object], limit: int, missing: Callable[[Sequence[int]], None]
+    ) -> Iterator[Item]:
         """The items of a list, page by page, up to ``limit`` of them; 0 for all.
 
-        The list may change between two pages: an item that is on both is given once.
+        The list may change between two pages: an item that is on both is given once. For each page ``missing`` gets the
+        numbers of the workers whose items it lacks.
         """
         size = min(limit or MAX_PAGE_SIZE, MAX_PAGE_SIZE)
-        return islice(self._each(path, {**query, "page_size": size}, size), limit or None)
+        return islice(self._each(path, {**query, "page_size": size}, size, missing), limit or None)
 
-    def _each(self, path: str, query: Mapping[str, object], page_size: int) -> Iterator[Item]:
+    def _each(
+        self, path: str, query: Mapping[str, object], page_size: int, missing: Callable[[Sequence[int]], None]
+    ) -> Iterator[Item]:
         seen: set[str] = set()
         for page in count(1):
             answer = self.ask(path, {**query, "page": page})
+            missing(missing_workers(answer))
             for item in answer["items"]:
                 if "id" not in item:
                     yield item
@@ -140,6 +146,19 @@ class AdminApi:
             f"{self.url}: this is not a stomp-gateway's admin listener (HTTP status {status}). RabbitMQ's own metrics "
             f"have the same port, 15692; name the gateway's with --url or {URL_VARIABLE}."
         )
+
+
+def missing_workers(answer: Mapping[str, Any]) -> list[int]:
+    """The numbers of the workers that did not answer, so that their items are missing in a list."""
+    # A gateway of before does not say it.
+    return list(answer.get("missing_workers", ()))
+
+
+def silence_of(workers: Collection[int]) -> str:
+    """In words, that these workers do not answer."""
+    if len(workers) == 1:
+        return f"worker {min(workers)} does not answer"
+    return f"workers {', '.join(map(str, sorted(workers)))} do not answer"
 
 
 def _config_error(answer: Mapping[str, Any]) -> ConfigError:

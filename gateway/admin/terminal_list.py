@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Final
 
 from rich.cells import cell_len, set_cell_size
 
-from gateway.admin.terminal_api import AdminApi, AdminError, quoted
+from gateway.admin.terminal_api import AdminApi, AdminError, quoted, silence_of
 from gateway.admin.terminal_columns import (
     DEFAULT_LINK_COLUMNS,
     DEFAULT_SESSION_COLUMNS,
@@ -130,7 +131,11 @@ def _listed(path: str, options: Namespace, query: Mapping[str, object]) -> list[
     if options.limit < 0:
         raise UsageError(f"--limit {options.limit}: give a number of lines, 0 for all.")
     filters = {"virtual_host": options.virtual_host, "login": options.login, "q": options.search}
-    return list(AdminApi(options).each(path, {**filters, **query}, options.limit))
+    missing: set[int] = set()
+    items = list(AdminApi(options).each(path, {**filters, **query}, options.limit, missing.update))
+    if missing:
+        print(f"{silence_of(missing)}: this list lacks what is there", file=sys.stderr)
+    return items
 
 
 def _order(options: Namespace, columns: Mapping[str, Column]) -> str | None:

@@ -22,7 +22,7 @@ from rich.live import Live
 from rich.text import Text
 
 from gateway.admin.listing import MAX_PAGE_SIZE
-from gateway.admin.terminal_api import AdminApi, AdminError
+from gateway.admin.terminal_api import AdminApi, AdminError, missing_workers, silence_of
 from gateway.admin.terminal_columns import SESSIONS, Column, Item
 from gateway.admin.terminal_list import cut, table
 from gateway.admin.terminal_text import NOTHING, byte_size, clean, count, duration, latency, rate
@@ -73,13 +73,15 @@ _LEAST_IMPORTANT: Final = ("version", "subscriptions", "unconfirmed", "id", "vir
 class TopSample:
     """What a gateway answered at one moment.
 
-    ``taken_at`` is in seconds of the monotonic clock. ``is_complete`` means that ``sessions`` has all of them.
+    ``taken_at`` is in seconds of the monotonic clock. ``is_complete`` means that ``sessions`` has all of them. Those of
+    ``missing_workers`` are not in it.
     """
 
     taken_at: float
     overview: Item
     sessions: dict[str, Item]
     is_complete: bool
+    missing_workers: frozenset[int] = frozenset()
 
 
 def top(options: Namespace) -> None:
@@ -113,16 +115,18 @@ def take_sample(api: AdminApi, options: Namespace) -> TopSample:
     """The gateway's figures and the sessions that the options choose. Raises `AdminError` if it does not answer."""
     sessions: dict[str, Item] = {}
     query = {"virtual_host": options.virtual_host, "login": options.login, "page_size": MAX_PAGE_SIZE}
+    missing: frozenset[int] = frozenset()
     total = 0
     overview = api.ask("overview")
     taken_at = time.monotonic()
     for order in _BUSIEST:
         answer = api.ask("sessions", {**query, "sort": order})
         sessions |= {item["id"]: item for item in answer["items"]}
+        missing |= frozenset(missing_workers(answer))
         total = answer["total"]
         if total <= MAX_PAGE_SIZE:
             break
-    return TopSample(taken_at, overview, sessions, total <= len(sessions))
+    return TopSample(taken_at, overview, sessions, total <= len(sessions) and not missing, missing)
 
 
 def screen_lines(before: TopSample, now: TopSample, max_rows: int, width: int) -> list[Text]:
@@ -172,10 +176,10 @@ def _figures(before: TopSample, now: TopSample) -> list[str]:
     latencies = f"   confirm p50 {latency(confirm['p50'])}, p99 {latency(confirm['p99'])}" if confirm else ""
     acknowledged = f"   acknowledged {rate(per_second('messages_acknowledged'))}"
     redelivered = f"   redelivered {rate(per_second('messages_redelivered'))}"
-    readiness = _readiness(new)
+    silence = [f"{silence_of(now.missing_workers).upper()}, so sessions are missing"] if now.missing_workers else []
     name = f"stomp-gateway {clean(str(new['version']))} on {clean(str(new['node']))}"
     return [
-        "   ".join([name, f"up {duration(new['uptime_seconds'])}", readiness]),
+        "   ".join([name, f"up {duration(new['uptime_seconds'])}", *silence, _readiness(new)]),
         "   ".join(f"{counted} {count(new[counted])}" for counted in _COUNTED),
         f"in   {flow('messages_published', 'published_bytes')}   unconfirmed {count(new['unconfirmed'])}{latencies}",
         f"out  {flow('messages_delivered', 'delivered_bytes')}   unacknowledged {count(new['unacknowledged'])}"

@@ -27,9 +27,10 @@ from gateway.admin.overview import (
 from gateway.admin.sessions import SESSIONS
 from gateway.journal.histogram import percentile
 from gateway.server.periodic_timer import PeriodicTimer
+from gateway.server.process.asking import Asked, ask
 from gateway.server.process.loop_lag import LoopLag
 from gateway.server.process.readiness import BrokerState, Readiness
-from gateway.server.process.worker_channel import WorkerError, WorkerGoneError
+from gateway.server.process.worker_channel import WorkerGoneError
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from gateway.admin.listing import Listing, Query
     from gateway.server.process.reload import Reload
     from gateway.server.process.supervisor import Supervisor
-    from gateway.server.process.worker_process import WorkerProcess
 
 log = structlog.get_logger("gateway.admin")
 
@@ -73,7 +73,7 @@ class WorkersView:
         # The next time that workers are asked for their reports, while the last one is under way.
         self._next: asyncio.Task[list[WorkerReport]] | None = None
         # Until when those that did not answer are passed over, by the id of the process.
-        self._silent: dict[int, float] = {}
+        self._silent: dict[int | None, float] = {}
         loop = asyncio.get_running_loop()
         self._lag = LoopLag(_LAG_INTERVAL)
         self._lag.start(loop.time())
@@ -115,46 +115,28 @@ class WorkersView:
 
         Workers that did not answer a moment ago are passed over, unless none is left.
         """
-        now, workers = asyncio.get_running_loop().time(), self._workers()
-        answering = {pid: worker for pid, worker in workers.items() if self._silent.get(pid, now) <= now}
-        return await self._asked(answering or workers, enough, _SOON, name, *arguments)
+        now, workers = asyncio.get_running_loop().time(), self._supervisor.running
+        answering = [worker for worker in workers if self._silent.get(worker.pid, now) <= now]
+        return self._noted(await ask(answering or workers, name, *arguments, within=_SOON, enough=enough))
 
     async def _done(
         self, name: str, *arguments: object, enough: Callable[[Collection[Any]], bool] = lambda _: False
     ) -> dict[int, Any]:
         """The same for calls that change something, which all workers get."""
-        return await self._asked(self._workers(), enough, _WITHIN, name, *arguments)
+        return self._noted(await ask(self._supervisor.running, name, *arguments, within=_WITHIN, enough=enough))
 
-    def _workers(self) -> dict[int, WorkerProcess]:
-        return {worker.pid: worker for worker in self._supervisor.running if worker.pid is not None}
+    def _noted(self, asked: Asked) -> dict[int, Any]:
+        until = asyncio.get_running_loop().time() + _PASSED_OVER
+        self._silent |= dict.fromkeys(asked.silent, until)
+        return asked.answers
 
-    async def _asked(
-        self,
-        workers: Mapping[int, WorkerProcess],
-        enough: Callable[[Collection[Any]], bool],
-        within: float,
-        name: str,
-        *arguments: object,
-    ) -> dict[int, Any]:
-        answers: dict[int, Any] = {}
-
-        async def ask(pid: int, worker: WorkerProcess) -> None:
-            try:
-                answers[pid] = await worker.call(name, *arguments, within=within)
-            except WorkerGoneError:
-                self._silent[pid] = asyncio.get_running_loop().time() + _PASSED_OVER
-            except WorkerError:
-                pass  # it is starting
-
-        for asked in asyncio.as_completed([ask(pid, worker) for pid, worker in workers.items()]):
-            await asked
-            if enough(answers.values()):
-                break
-        return answers.copy()
+    def _missing(self, answers: Mapping[int, Any]) -> list[int]:
+        """The numbers of the workers that serve clients and have not answered."""
+        return [worker.number for worker in self._supervisor.running if worker.pid not in answers]
 
     def _not_found(self, answers: Mapping[int, Any]) -> None:
         """No worker that answered has a session. Raises `WorkerGoneError` if there are others."""
-        if self._workers().keys() - answers.keys():
+        if self._missing(answers):
             raise WorkerGoneError("A worker does not answer, which may have this session. Try again.")
 
     @property
@@ -242,10 +224,13 @@ class WorkersView:
     async def _page(self, listing: Listing[Any], name: str, query: Query) -> dict[str, Any]:
         if query.page > 1:
             # Workers render all rows up to this page, and shall not do so if it is behind the end.
-            counts = listing.joined((await self._shown(name, query.count)).values(), query)
+            counts = self._joined_page(listing, await self._shown(name, query.count), query)
             if counts["total"] <= (query.page - 1) * query.page_size:
                 return counts
-        return listing.joined((await self._shown(name, query.whole)).values(), query)
+        return self._joined_page(listing, await self._shown(name, query.whole), query)
+
+    def _joined_page(self, listing: Listing[Any], answers: Mapping[int, Any], query: Query) -> dict[str, Any]:
+        return listing.joined(answers.values(), query, self._missing(answers))
 
     async def session(self, identity: str) -> dict[str, Any] | None:
         """See `View`."""
@@ -266,13 +251,14 @@ class WorkersView:
     async def destinations(self, query: Query) -> dict[str, Any]:
         """See `View`."""
         rows: dict[tuple[str, str, str], DestinationRow] = {}
-        for answer in (await self._shown("destination_rows")).values():
+        answers = await self._shown("destination_rows")
+        for answer in answers.values():
             for each in answer:
                 row = rows.setdefault((each.virtual_host, each.destination, each.kind), each)
                 if row is not each:
                     row.traffic.add(each.traffic)
                     row.subscriptions += each.subscriptions
-        return DESTINATIONS.page(rows.values(), query)
+        return DESTINATIONS.page(rows.values(), query) | {"missing_workers": self._missing(answers)}
 
     async def links(self, query: Query) -> dict[str, Any]:
         """See `View`."""

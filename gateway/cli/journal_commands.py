@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.cli.commands import add_command
+from gateway.cli.ship_commands import add_ship
 from gateway.errors import ExitCode
 
 if TYPE_CHECKING:
     from gateway.cli.commands import Commands
 
 _DESCRIPTION = """\
-Read a traffic journal: the directory in which gateways record what their clients do, one JSON object per line. These
-commands change nothing and do not slow a gateway down.
+Read or ship a traffic journal: the directory in which gateways record what their clients do, one JSON object per line.
+These commands change no line and do not slow a gateway down.
 """
 
 _TAIL_DESCRIPTION = """\
@@ -73,7 +74,7 @@ exit codes:
 
 def add_journal(commands: Commands) -> None:
     """Add `journal` to the commands of `stomp-gateway`."""
-    journal = commands.add_parser("journal", help="read a traffic journal", description=_DESCRIPTION)
+    journal = commands.add_parser("journal", help="read or ship a traffic journal", description=_DESCRIPTION)
     actions = journal.add_subparsers(title="commands", metavar="COMMAND", required=True)
     tail = add_command(
         actions, "tail", _tail, help="print the last lines in words, and new ones as they come",
@@ -94,6 +95,7 @@ def add_journal(commands: Commands) -> None:
     )  # fmt: skip
     _add_directory(stat)
     stat.add_argument("--json", action="store_true", help="print a JSON object")
+    add_ship(actions)
 
 
 def _add_directory(parser: argparse.ArgumentParser) -> None:

@@ -108,7 +108,8 @@ def _files(info: ValidationInfo) -> ConfigFiles:
     return cast("ConfigFiles", info.context)
 
 
-def _directory(value: object, info: ValidationInfo) -> Path:
+def directory_of(value: object, info: ValidationInfo) -> Path:
+    """The path of a directory that a file names; relative ones begin at the file."""
     return _files(info).path(_name(value, "directory"))
 
 
@@ -135,7 +136,7 @@ EncodedText = Annotated[bytes, made_from_text(bytes, str.encode, bytes.decode)]
 """A text that STOMP and AMQP carry as UTF-8: the value is those bytes."""
 VirtualHostName = Annotated[Text, AfterValidator(_virtual_host_name)]
 
-Directory = Annotated[Path, BeforeValidator(_directory, json_schema_input_type=str)]
+Directory = Annotated[Path, BeforeValidator(directory_of, json_schema_input_type=str)]
 """A directory, which need not exist."""
 ReadableFile = Annotated[Path, BeforeValidator(_readable_file, json_schema_input_type=str)]
 CertificateFile = Annotated[Path, BeforeValidator(_certificate_file, json_schema_input_type=str)]

@@ -25,7 +25,7 @@ from gateway.config.virtual_host import VirtualHost, VirtualHostSettings
 from gateway.patterns import Pattern
 
 _TLS_FILES: Final = ("ca_file", "cert_file", "key_file")
-_OF_SEGMENTS: Final = ("node", "rotate_bytes", "rotate_after", "retain")
+_OF_SEGMENTS: Final = ("node", "rotate_bytes", "rotate_after", "retain", "retain_bytes", "ship")
 _WILDCARDS: Final = {"0.0.0.0": 4, "::": 6}  # noqa: S104 - compared with, not listened on
 # Rules are also tried with these other names of a destination.
 _OTHER_NAMES: Final = {b"/amq/queue/": b"/queue/", b"/reply-queue/": b"/queue/", b"/exchange/amq.topic/": b"/topic/"}
@@ -188,6 +188,8 @@ def model_contradictions(config: GatewayConfig, files: ConfigFiles) -> Iterator[
     for virtual_host in virtual_hosts.values():
         yield from _certificate_and_key(config, virtual_host, files)
     yield from _shared_journals(virtual_hosts.values())
+    for virtual_host in virtual_hosts.values():
+        yield from _shipping(virtual_host)
     for trail, place in places.items():
         yield from _useless_rules(trail, place)
     for trail, place in places.items():
@@ -241,6 +243,18 @@ def _shared_journals(virtual_hosts: Iterable[VirtualHost]) -> Iterator[Finding]:
                 sentence = f"{key} differs from that of {other}, in the same directory."
                 advice = "Give both the same value, or one of them a directory of its own."
                 yield Finding(("virtual_hosts", virtual_host.name, "journal"), sentence, advice)
+
+
+def _shipping(virtual_host: VirtualHost) -> Iterator[Finding]:
+    """Shipping that could fill the disk."""
+    journal, trail = virtual_host.journal, ("virtual_hosts", virtual_host.name, "journal")
+    if journal.level == "off" or journal.ship.to is None:
+        return
+    if journal.retain_bytes is None:
+        sentence = "ship keeps segments until they are shipped, so retain_bytes has to bound them."
+        yield Finding(trail, sentence, "For example retain_bytes: 2GiB.")
+    elif journal.retain_bytes <= journal.rotate_bytes:
+        yield Finding(trail, "retain_bytes leaves no room for one segment of rotate_bytes.", "Give it more.")
 
 
 def _useless_rules(trail: Trail, place: VirtualHostSettings) -> Iterator[Finding]:

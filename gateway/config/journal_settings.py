@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from gateway.config.base_models import Directory, MergeableModel, ReadableFile, Text
 from gateway.config.scalars import Count, Duration, Factor, Size, mistake
+from gateway.config.ship_settings import ShipSettings
 
 _DAY: Final = 86_400.0
 _NODE: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
@@ -51,6 +52,11 @@ class JournalSettings(MergeableModel):
     """A segment this old is finished, whatever its size."""
     retain: Annotated[float, Duration(zero=False)] = 7 * _DAY
     """Finished segments of this gateway are deleted when they are this old."""
+    retain_bytes: Annotated[int, Size()] | None = None
+    """The most that this gateway's segments may take in the directory: beyond it the oldest finished ones are deleted,
+    shipped ones first. null: no limit."""
+    ship: ShipSettings = Field(default_factory=ShipSettings)
+    """Copies finished segments to one place. What is not shipped yet is kept, whatever its age: needs retain_bytes."""
     users: Literal["plain", "hashed"] = "plain"
     """Logins as they are, or as a keyed hash that is the same every time."""
     users_key_file: ReadableFile | None = None

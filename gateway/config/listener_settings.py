@@ -14,8 +14,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from gateway.config.base_models import CertificateFile, ConfigModel, KeyFile, MergeableModel, RevocationFile, Text
+from gateway.config.broker_user import User
 from gateway.config.scalars import Count, Duration, Size, SocketAddress, Switch, mistake
-from gateway.config.virtual_host import User
 
 DEFAULT_ADMIN_ADDRESS: Final = SocketAddress("127.0.0.1", 15692)
 

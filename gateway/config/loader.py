@@ -8,12 +8,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from gateway.config.broker_user import User
 from gateway.config.config_files import ConfigFiles
 from gateway.config.consistency import contradictions, model_contradictions
 from gateway.config.document import Document, YamlSyntaxError, read_document
 from gateway.config.mistakes import Finding, Trail, findings_of, model_at, path_text
 from gateway.config.model import GatewayConfig
-from gateway.config.virtual_host import User
 from gateway.errors import ConfigError, Mistake
 
 

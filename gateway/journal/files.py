@@ -1,4 +1,4 @@
-"""The files of a journal directory, and the one thread that touches them.
+"""The files of a journal directory, and the one thread that writes them.
 
 Everything that may wait for a disk happens here: writing, fsync, renaming, recovering what a dead process left open,
 and deleting what is old. The event loop hands over whole chunks of lines and never waits.
@@ -28,7 +28,8 @@ from typing import Final
 
 import structlog
 
-from gateway.journal.segments import SegmentName, end_of_lines, of_gateway
+from gateway.journal.segment_retention import SegmentRetention
+from gateway.journal.segments import SegmentName, end_of_lines
 
 log = structlog.get_logger("gateway.journal")
 
@@ -55,12 +56,12 @@ class _SegmentFile:
 
     def _opened(self) -> int | None:
         """The open file; None if another gateway that starts took it for one left behind, and recovers it."""
-        _make_directory(self._path.parent)
+        make_directory(self._path.parent)
         # An attempt that fails must close the file, because its lock would keep all further attempts out.
         with contextlib.ExitStack() as on_failure:
             file = os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, _FILE_MODE)
             on_failure.callback(os.close, file)
-            if not _lock(file) or not _is_at(file, self._path):
+            if not lock(file) or not _is_at(file, self._path):
                 return None
             os.fchmod(file, _FILE_MODE)
             on_failure.pop_all()
@@ -93,12 +94,15 @@ class _SegmentFile:
 
 
 class Files:
-    """Writes the segments of one boot, in a thread of its own. Keeps the node's finished ones ``retain`` seconds."""
+    """Writes the segments of one boot, in a thread of its own, and keeps finished ones for as long as is wanted.
 
-    def __init__(self, directory: Path, node: str, retain: float) -> None:
-        self.directory = directory
-        self._node = node
-        self._retain = retain
+    In the thread it calls ``on_finished`` when a segment is finished.
+    """
+
+    def __init__(self, retention: SegmentRetention, on_finished: Callable[[], None]) -> None:
+        self.directory = retention.directory
+        self.retention = retention
+        self._on_finished = on_finished
         # Lines and bytes: the event loop alone sets the first two, the thread alone the other two.
         self._ordered = self._ordered_bytes = 0
         self._written = self._written_bytes = 0
@@ -117,7 +121,7 @@ class Files:
 
     def probe(self) -> None:
         """Make the directory. Raises `OSError` if it cannot be written."""
-        _make_directory(self.directory)
+        make_directory(self.directory)
         with tempfile.NamedTemporaryFile(prefix=".probe-", dir=self.directory):
             pass
 
@@ -200,6 +204,9 @@ class Files:
         if self._segment is not None:
             self._segment.finish()
             self._segment = None
+            self._on_finished()
+            with contextlib.suppress(OSError):
+                self.retention.segment_finished()
 
     def _clean(self) -> None:
         """Recover what other processes left open and delete this node's old segments, every ten minutes."""
@@ -208,9 +215,9 @@ class Files:
             return
         self._cleaned = now
         with contextlib.suppress(OSError):
-            recover(self.directory, self._node)
+            recover(self.directory, self.retention.node)
         with contextlib.suppress(OSError):
-            delete_old(self.directory, self._node, time.time() - self._retain)
+            self.retention.apply()
 
 
 def recover(directory: Path, node: str) -> list[Path]:
@@ -235,7 +242,7 @@ def recover(directory: Path, node: str) -> list[Path]:
 
 def _recover_one(path: Path, name: SegmentName) -> Path | None:
     with path.open("r+b") as file:
-        if not _lock(file.fileno()) or not _is_at(file.fileno(), path):
+        if not lock(file.fileno()) or not _is_at(file.fileno(), path):
             return None
         size = end_of_lines(file)
         if not size:
@@ -251,28 +258,8 @@ def _recover_one(path: Path, name: SegmentName) -> Path | None:
     return finished
 
 
-def delete_old(directory: Path, node: str, before: float) -> int:
-    """Delete a node's finished segments that were last written before a time, in seconds since the epoch.
-
-    Those of its workers are a node's, too. The directories of days that are empty then go as well. Returns the number
-    of deleted segments.
-    """
-    deleted = 0
-    for path in directory.glob("d=*/[!.]*.jsonl"):
-        name = SegmentName.read(path.name)
-        with contextlib.suppress(OSError):  # another process deleted it, or it cannot be deleted
-            if name is not None and of_gateway(name.node) == of_gateway(node) and path.stat().st_mtime < before:
-                path.unlink()
-                deleted += 1
-    if deleted:
-        for folder in directory.glob("d=*"):
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-        log.info("journal segments deleted", directory=str(directory), segments=deleted)
-    return deleted
-
-
-def _lock(file: int) -> bool:
+def lock(file: int) -> bool:
+    """Lock an open file until it is closed, or its process ends; False if another one has locked it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -290,7 +277,7 @@ def _is_at(file: int, path: Path) -> bool:
         return False
 
 
-def _make_directory(path: Path) -> None:
+def make_directory(path: Path) -> None:
     """Make a directory for its owner and group alone; leave one that exists as it is."""
     if not path.exists():
         path.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ import socket
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from time import monotonic
 from typing import Final
 
 import structlog
@@ -17,11 +18,14 @@ from gateway import __version__
 from gateway.config.config_files import default_journal_directory
 from gateway.config.journal_settings import JournalSettings
 from gateway.config.model import PASS_THROUGH, GatewayConfig
+from gateway.config.virtual_host import VirtualHost
 from gateway.errors import GatewayError, JournalError, StompError
 from gateway.journal import schema
 from gateway.journal.privacy import KEY_NAME, DestinationNames, UserNames, peer_name, users_key
 from gateway.journal.recorder import Recorder, VirtualHostJournal
 from gateway.journal.segments import of_gateway, worker_node
+from gateway.journal.ship_targets import open_store
+from gateway.journal.shipper import Shipper, ShipStats
 from gateway.journal.writer import Clock, Writer, WriterSettings
 from gateway.session.session import Session
 
@@ -36,7 +40,7 @@ def node_name(configured: str | None) -> str:
 
 
 # Keys of a directory's writer, which cannot change while it writes.
-_OF_WRITERS: Final = ("node", "rotate_bytes", "rotate_after", "retain")
+_OF_WRITERS: Final = ("node", "rotate_bytes", "rotate_after", "retain", "retain_bytes", "ship")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,7 @@ class PreparedJournals:
     config: GatewayConfig
     by_host: dict[str, tuple[JournalSettings, VirtualHostJournal]] = field(default_factory=dict)
     writers: dict[Path, Writer] = field(default_factory=dict)
+    shippers: dict[Path, Shipper] = field(default_factory=dict)
     # Directories and keys that were made for it, in this order.
     made: list[Path] = field(default_factory=list)
 
@@ -65,6 +70,7 @@ class Journal:
         self._worker = worker
         self._config = config
         self._writers: dict[Path, Writer] = {}
+        self._shippers: dict[Path, Shipper] = {}
         self._by_host: dict[str, tuple[JournalSettings, VirtualHostJournal]] = {}
 
     @property
@@ -81,6 +87,16 @@ class Journal:
     def dropped(self) -> int:
         """Events that were not written, because the disk did not take them."""
         return sum(writer.dropped for writer in self._writers.values())
+
+    @property
+    def lost(self) -> int:
+        """Segments that were deleted before they were shipped."""
+        return sum(writer.lost for writer in self._writers.values())
+
+    @property
+    def shipping(self) -> ShipStats:
+        """What all directories have shipped, and what they have still to ship."""
+        return sum((shipper.stats for shipper in self._shippers.values()), ShipStats())
 
     def start(self) -> None:
         """Open every virtual host's journal.
@@ -109,7 +125,7 @@ class Journal:
             if before is not None and before[0] == settings:
                 # It remembers destinations, and goes on with them.
                 journals[virtual_host.name] = before
-            elif settings.level != "off" and (opened := self._opened(settings, prepared)) is not None:
+            elif settings.level != "off" and (opened := self._opened(virtual_host, prepared)) is not None:
                 journals[virtual_host.name] = settings, opened
 
     def use(self, prepared: PreparedJournals) -> dict[str, str]:
@@ -121,8 +137,11 @@ class Journal:
         config, journals = prepared.config, prepared.by_host
         self._config, self._by_host = config, journals
         self._writers |= prepared.writers
+        self._shippers |= prepared.shippers
         for writer in prepared.writers.values():
             writer.start()
+        for shipper in prepared.shippers.values():
+            shipper.start()
         in_use: dict[str, str] = {}
         for name, (settings, journal) in journals.items():
             own = config.virtual_hosts[name].journal.model_fields_set
@@ -139,14 +158,15 @@ class Journal:
         for directory, writer in self._writers.items():
             log.info("journal opened", directory=str(directory), boot=writer.boot)
 
-    def _opened(self, settings: JournalSettings, prepared: PreparedJournals) -> VirtualHostJournal | None:
+    def _opened(self, virtual_host: VirtualHost, prepared: PreparedJournals) -> VirtualHostJournal | None:
+        settings = virtual_host.journal
         directory = settings.directory or default_journal_directory()
         try:
             new = [path for path in (*reversed(directory.parents), directory) if not path.exists()]
             if new:
                 # A key in a directory that was there may be another gateway's, too.
                 prepared.made.extend((*new, directory / KEY_NAME))
-            writer = self._writers.get(directory) or self._new_writer(settings, directory, prepared)
+            writer = self._writers.get(directory) or self._new_writer(virtual_host, directory, prepared)
             key = users_key(directory, settings.users_key_file) if settings.users == "hashed" else None
         except OSError as error:
             if settings.directory is not None:
@@ -171,17 +191,22 @@ class Journal:
         name = node_name(settings.node)
         return name if self._worker is None else worker_node(name, self._worker)
 
-    def _new_writer(self, settings: JournalSettings, directory: Path, prepared: PreparedJournals) -> Writer:
+    def _new_writer(self, virtual_host: VirtualHost, directory: Path, prepared: PreparedJournals) -> Writer:
         if directory in prepared.writers:
             return prepared.writers[directory]
+        settings = virtual_host.journal
         configuration = sha256(prepared.config.model_dump_json().encode()).hexdigest()[:16]
         writer_settings = WriterSettings(
             directory, self._node(settings), settings.rotate_bytes, settings.rotate_after, settings.retain,
-            __version__, configuration,
+            __version__, configuration, settings.retain_bytes, settings.ship,
         )  # fmt: skip
-        writer = Writer(writer_settings, self.clock, os.getpid())
+        shipper = None if settings.ship.to is None else Shipper(directory, open_store(settings.ship.to))
+        on_finished = _ignore if shipper is None else shipper.wake
+        writer = Writer(writer_settings, self.clock, os.getpid(), on_finished=on_finished)
         writer.probe()
         prepared.writers[directory] = writer
+        if shipper is not None:
+            prepared.shippers[directory] = shipper
         return writer
 
     def _of(self, virtual_host: str | None) -> VirtualHostJournal | None:
@@ -224,3 +249,22 @@ class Journal:
                 )
         self._writers.clear()
         self._by_host.clear()
+
+    def close_shippers(self, within: float) -> None:
+        """Ship what is finished by now within that many seconds. What is left waits for the next start. Blocks."""
+        deadline = monotonic() + within
+        for shipper in self._shippers.values():
+            shipper.end()
+        for directory, shipper in self._shippers.items():
+            if not shipper.close(deadline - monotonic()):
+                waiting = shipper.stats.waiting
+                log.warning("journal not shipped", directory=str(directory), segments=waiting.segments)
+
+    @property
+    def ships(self) -> bool:
+        """Whether segments are shipped anywhere."""
+        return bool(self._shippers)
+
+
+def _ignore() -> None:
+    """Nobody wants to know."""

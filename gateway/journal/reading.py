@@ -19,7 +19,7 @@ import msgspec
 
 from gateway.errors import GatewayError
 from gateway.journal.schema import VERSION, ParsedLine
-from gateway.journal.segments import OPEN_SUFFIX, SegmentName
+from gateway.journal.segments import OPEN_SUFFIX, SHIPPED_SUFFIX, SegmentName
 
 LONGEST_LINE: Final = 1 << 20
 """Bytes of a line that are kept; no gateway writes a longer one."""
@@ -95,7 +95,9 @@ class SegmentListing:
         return sorted({*self.finished, *self.being_written}, key=lambda each: each.order)
 
     def add(self, path: Path) -> None:
-        """Add a file of a day's directory."""
+        """Add a file of a day's directory. Marks of shipped segments are left out."""
+        if path.name.startswith(".") and path.name.endswith(SHIPPED_SUFFIX):
+            return
         name = SegmentName.read(path.name)
         hidden, unfinished = path.name.startswith("."), path.name.endswith(OPEN_SUFFIX)
         if name is None or hidden != unfinished:

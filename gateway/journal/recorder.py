@@ -77,6 +77,7 @@ class Recorder:
         """The counters of SEND that have something to write."""
         self._lines = SessionLines(writer, session_fields, session.version.decode(), journal.share)
         self._journal = journal
+        self.header_values = frozenset([name.encode() for name in journal.header_values])
         self._session = session
         # ERRORs before the login belong to no session in the journal.
         self._errors_before = session.traffic.errors_sent

@@ -7,15 +7,19 @@ finished, it is renamed and never changed again. Its path tells all that a reade
 
 This is the day (UTC) on which it was begun, what wrote it, the node, the boot, the process id, the segment's number in
 the boot, and the schema version. A reader of version 1 looks for ``*.v1.jsonl`` and never sees a later version.
+
+A segment that was shipped has a mark beside it: an empty file, with its name between a dot and ``.shipped``.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO, Final
 
 OPEN_SUFFIX: Final = ".open"
+SHIPPED_SUFFIX: Final = ".shipped"
 PATTERN: Final = "*.v1.jsonl"
 """A glob for all finished segments of this version, below a day's directory."""
 
@@ -55,6 +59,11 @@ class SegmentName:
         return cls(
             found["impl"], found["node"], found["boot"], int(found["pid"]), int(found["number"]), int(found["version"])
         )
+
+
+def mark_of(segment: Path) -> Path:
+    """Where the mark of a finished segment is, once it is shipped."""
+    return segment.with_name(f".{segment.name}{SHIPPED_SUFFIX}")
 
 
 def worker_node(node: str, worker: int) -> str:

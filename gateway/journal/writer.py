@@ -11,16 +11,18 @@ Rotation by size and age is decided here too, because the first line of a segmen
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic_ns, time_ns
 from typing import Final
 
 import msgspec
 
+from gateway.config.ship_settings import ShipSettings
 from gateway.journal import schema
 from gateway.journal.files import Files
+from gateway.journal.segment_retention import SegmentRetention
 from gateway.journal.segments import SegmentName
 
 BATCH: Final = 512
@@ -63,7 +65,8 @@ class Clock:
 class WriterSettings:
     """Where and how to write. ``gateway`` is the gateway's version, ``configuration`` a digest of its configuration.
 
-    A segment holds ``rotate_bytes`` bytes or ``rotate_after`` seconds, and is kept for ``retain`` seconds.
+    A segment holds ``rotate_bytes`` bytes or ``rotate_after`` seconds, and is kept for ``retain`` seconds, or until
+    there are more than ``retain_bytes``. ``ship`` says where finished segments are shipped.
     """
 
     directory: Path
@@ -73,15 +76,25 @@ class WriterSettings:
     retain: float = 7 * 86_400.0
     gateway: str = ""
     configuration: str = ""
+    retain_bytes: int | None = None
+    ship: ShipSettings = field(default_factory=ShipSettings)
 
 
 class Writer:
     """Writes one directory, as one boot. All writers of the gateway share its clock.
 
     ``process`` is the process id, part of the files' names. At most ``pending`` lines are handed over and not written.
+    ``on_finished`` is called, in another thread, when a segment is finished.
     """
 
-    def __init__(self, settings: WriterSettings, clock: Clock, process: int, pending: int = _MAX_PENDING) -> None:
+    def __init__(
+        self,
+        settings: WriterSettings,
+        clock: Clock,
+        process: int,
+        pending: int = _MAX_PENDING,
+        on_finished: Callable[[], None] = lambda: None,
+    ) -> None:
         self.boot = secrets.token_hex(8)
         # The hot path appends here and calls ``flush`` when there are BATCH of them.
         self.events: list[schema.Line] = []
@@ -99,7 +112,11 @@ class Writer:
         self._process = process
         self._max_pending = pending
         self._encoder = msgspec.json.Encoder()
-        self._files = Files(settings.directory, settings.node, settings.retain)
+        retention = SegmentRetention(
+            settings.directory, settings.node, settings.retain, settings.retain_bytes,
+            ships=settings.ship.to is not None,
+        )  # fmt: skip
+        self._files = Files(retention, on_finished)
 
     def probe(self) -> None:
         """Make the directory. Raises `OSError` if it cannot be written."""
@@ -113,6 +130,11 @@ class Writer:
     def pending(self) -> int:
         """Lines handed over and not written yet."""
         return self._files.pending
+
+    @property
+    def lost(self) -> int:
+        """Segments that were deleted before they were shipped."""
+        return self._files.retention.lost
 
     def next_session(self) -> int:
         """The number of a new session."""

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from enum import IntEnum
+from typing import Any, Final, Protocol
+
+from gateway.server.recent_counts import LocalRecentCounts, RecentCounts
+
+SECRET_SIZE: Final = 32
 
 Key = tuple[object, ...]
 """What is counted. Workers compare keys by their `repr`."""
@@ -12,8 +19,20 @@ Cell = tuple["list[float] | memoryview[float]", int]
 """A place for a number, which others may write, too."""
 
 
+class Recently(IntEnum):
+    """What is counted for some time after it happened."""
+
+    REFUSED_OF_LOGIN = 0
+    REFUSED_OF_ADDRESS = 1
+    ACCEPTED = 2
+
+
 class Counts(Protocol):
     """Counts that several limits check. What checks one and then adds to it does both under ``lock``."""
+
+    @property
+    def secret(self) -> bytes:
+        """A key for hashes of what is counted, known to those only that count together."""
 
     @property
     def lock(self) -> AbstractContextManager[Any]:
@@ -34,6 +53,12 @@ class Counts(Protocol):
         It starts at some time that is past, and is kept until the time that it says, also while nobody counts.
         """
 
+    def recent(self, what: Recently, clock: Callable[[], float], seconds: float) -> RecentCounts:
+        """The table of what happened lately, in windows of so many seconds; ``clock`` is monotonic."""
+
+    def share(self, most: int) -> int:
+        """How many of at most so many this process may have, where each keeps to its own share; at least one."""
+
     def __len__(self) -> int:
         """Number of keys of which this process has any."""
 
@@ -44,6 +69,7 @@ class LocalCounts:
     def __init__(self) -> None:
         self._counts: dict[Key, int] = {}
         self.lock: AbstractContextManager[Any] = nullcontext()
+        self.secret = secrets.token_bytes(SECRET_SIZE)
 
     def total(self, key: Key) -> int:
         """See `Counts`."""
@@ -63,6 +89,15 @@ class LocalCounts:
         """See `Counts`. Who asks keeps it: nobody else does."""
         del key
         return [0.0], 0
+
+    def recent(self, what: Recently, clock: Callable[[], float], seconds: float) -> RecentCounts:
+        """See `Counts`. Who asks keeps it, too."""
+        del what
+        return LocalRecentCounts(clock, seconds)
+
+    def share(self, most: int) -> int:
+        """See `Counts`."""
+        return most
 
     def __len__(self) -> int:
         return len(self._counts)

@@ -10,7 +10,7 @@ import structlog
 
 from gateway.config.model import Logging
 from gateway.server.client_address import network_of
-from gateway.server.recent_counts import RecentCounts
+from gateway.server.recent_counts import LocalRecentCounts
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("gateway.listening")
 
@@ -33,7 +33,7 @@ class LogRateLimiter:
     ) -> None:
         self.lines = lines
         self._note = note
-        self._counts = RecentCounts(clock, seconds)
+        self._counts = LocalRecentCounts(clock, seconds)
         # Lines left out that no later line has told of, by cause.
         self._left_out: dict[Hashable, int] = {}
 

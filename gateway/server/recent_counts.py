@@ -1,16 +1,37 @@
-"""How often something happened lately, by its cause, in a table of bounded size."""
+"""How often something happened lately, by its cause, in a table of bounded size.
+
+It is that of this process, or (`SharedRecentCounts`) that of all workers together.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Final
+from typing import Final, Protocol
 
 # Causes that a table remembers. The one whose window began first is forgotten for another.
 _MAX_CAUSES: Final = 10_000
 
 
-class RecentCounts:
-    """Counts events by cause. A cause's window of ``seconds`` begins with its first event; ``clock`` is monotonic."""
+class RecentCounts(Protocol):
+    """Counts events by cause. A cause's window of ``seconds``, which may change, begins with its first event."""
+
+    seconds: float
+
+    def add(self, cause: Hashable) -> int:
+        """Count an event; the number of events in its window, with this one."""
+
+    def renew(self, cause: Hashable) -> None:
+        """Begin the window of a cause anew, with one event."""
+
+    def count(self, cause: Hashable) -> int:
+        """The number of events in the window of a cause."""
+
+    def seconds_left(self, cause: Hashable) -> float:
+        """Until the window of a cause ends; 0 if it has none."""
+
+
+class LocalRecentCounts:
+    """Those of one process; ``clock`` is monotonic."""
 
     def __init__(self, clock: Callable[[], float], seconds: float) -> None:
         self.seconds = seconds
@@ -22,7 +43,7 @@ class RecentCounts:
         return len(self._windows)
 
     def add(self, cause: Hashable) -> int:
-        """Count an event; the number of events in its window, with this one."""
+        """See `RecentCounts`."""
         now = self._clock()
         since, events = self._windows.get(cause, (now, 0))
         if events and now - since > self.seconds:
@@ -34,15 +55,15 @@ class RecentCounts:
         return events + 1
 
     def renew(self, cause: Hashable) -> None:
-        """Begin the window of a cause anew, with one event."""
+        """See `RecentCounts`."""
         self._windows.pop(cause, None)
         self.add(cause)
 
     def count(self, cause: Hashable) -> int:
-        """The number of events in the window of a cause."""
+        """See `RecentCounts`."""
         return self._windows[cause][1] if self.seconds_left(cause) else 0
 
     def seconds_left(self, cause: Hashable) -> float:
-        """Until the window of a cause ends; 0 if it has none."""
+        """See `RecentCounts`."""
         window = self._windows.get(cause)
         return 0.0 if window is None else max(0.0, window[0] + self.seconds - self._clock())

@@ -9,8 +9,10 @@ from typing import Any
 
 import structlog
 
-from gateway.server.counts import Cell, Key
+from gateway.server.counts import Cell, Key, Recently
+from gateway.server.recent_counts import RecentCounts
 from gateway.server.shared_memory import SharedMemory
+from gateway.server.shared_recent_counts import SharedRecentCounts
 
 log = structlog.get_logger("gateway.workers")
 
@@ -28,6 +30,7 @@ class SharedCounts:
 
     def __init__(self, memory: SharedMemory, worker: int, clock: Callable[[], float]) -> None:
         self.lock: AbstractContextManager[Any] = memory.lock
+        self.secret = memory.secret
         self._memory = memory
         self._worker = worker
         self._clock = clock
@@ -76,6 +79,14 @@ class SharedCounts:
         if row is None:
             return [0.0], 0
         return self._memory.times, row
+
+    def recent(self, what: Recently, clock: Callable[[], float], seconds: float) -> RecentCounts:
+        """See `Counts`."""
+        return SharedRecentCounts(self._memory, what, clock, seconds)
+
+    def share(self, most: int) -> int:
+        """See `Counts`."""
+        return max(1, most // self._memory.workers)
 
     def __len__(self) -> int:
         return len(self._entries)

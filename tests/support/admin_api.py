@@ -72,6 +72,7 @@ class AdminApi:
     broken: str | None = None
     """Answered instead of anything else, with status 500."""
     may_close: bool = True
+    missing_workers: list[int] = field(default_factory=list)
     closed: list[tuple[str, str]] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
 
@@ -105,7 +106,8 @@ class AdminApi:
             items.sort(key=lambda item: (item[name] is not None, item[name]), reverse=key.startswith("-"))
         page, size = int(query.get("page", 1)), int(query.get("page_size", 100))
         shown = items[(page - 1) * size : page * size]
-        return 200, {"items": shown, "page": page, "page_size": size, "total": len(items)}
+        answer = {"items": shown, "page": page, "page_size": size, "total": len(items)}
+        return 200, answer | {"missing_workers": self.missing_workers}
 
     def _one(self, method: str, name: str, query: Mapping[str, str]) -> tuple[int, object]:
         sessions = self.lists["sessions"]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -13,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+import yaml
 
 from deploy.local.ports import free_ports
 from gateway.errors import ExitCode
@@ -21,7 +25,7 @@ from gateway.server.process.supervisor import Supervisor
 from tests.support.admin import AdminClient
 from tests.support.certificates import Authority
 from tests.support.deadline import PATIENCE, until, within
-from tests.support.gateway import Address, GatewayProcess, configuration, gateway_process, listening, parsed
+from tests.support.gateway import ROOT, Address, GatewayProcess, configuration, gateway_process, listening, parsed
 from tests.support.stomp_client import ConnectionOverError, StompClient, final_error
 from tests.support.websocket_client import WebSocketClient
 
@@ -245,6 +249,24 @@ async def test_rates_hold_over_all_workers(document: dict[str, Any]) -> None:
             assert not (await admin.samples()).get(held)
             other.write("SEND", b"x" * 150_000, destination="/topic/nobody")
             await until(admin.samples, lambda samples: samples.get(held, 0) > 0)
+
+
+async def test_refused_logins_are_limited_over_all_workers(document: dict[str, Any]) -> None:
+    failed_logins = {"per_login": 4, "delay": 0}
+    with gateway_process({**document, "failed_logins": failed_logins}) as process:
+        admin = await admin_of(process)
+        await started(process)
+        async with within(2 * PATIENCE):
+            messages = []
+            for _ in range(CLIENTS):
+                async with StompClient.dialled(process.address) as client:
+                    client.write("CONNECT", accept_version="1.2", login="nobody", passcode="wrong")
+                    messages.append((await client.receive()).headers["message"])
+            assert messages == ["Bad CONNECT"] * 4 + ["Too many failed logins"] * (CLIENTS - 4)
+            assert total(await admin.samples(), "stomp_gateway_logins_failed_total") == 4
+            # Whom the broker accepts is not limited by it.
+            async with on_each_worker(process):
+                pass
 
 
 async def test_connections_are_limited_over_all_workers(document: dict[str, Any]) -> None:
@@ -491,6 +513,51 @@ async def all_gone(pids: list[int]) -> None:
         return [pid for pid in pids if psutil.pid_exists(pid)]
 
     await until(alive, lambda found: not found)
+
+
+def _starting(document: dict[str, Any], folder: Path) -> tuple[subprocess.Popen[bytes], psutil.Process]:
+    """A gateway that leads a process group of its own, as on a terminal, and its first worker that is there."""
+    config, log = folder / "gateway.yaml", folder / "gateway.log"
+    config.write_text(yaml.safe_dump(document))
+    with log.open("wb") as file:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "gateway", "serve", "--config", str(config)],
+            cwd=ROOT, stderr=file, start_new_session=True,
+        )  # fmt: skip
+    while not (workers := psutil.Process(child.pid).children()):
+        assert child.poll() is None, log.read_text()
+    return child, workers[0]
+
+
+def _ended(child: subprocess.Popen[bytes], folder: Path) -> tuple[int, list[str]]:
+    """The exit code, and the events of the log."""
+    try:
+        code = child.wait(2 * PATIENCE)
+    finally:
+        child.kill()
+        child.wait()
+    return code, [json.loads(line)["event"] for line in (folder / "gateway.log").read_text().splitlines()]
+
+
+def test_a_signal_to_the_terminal_while_workers_start_ends_the_gateway_in_good_order(
+    document: dict[str, Any], tmp_path: Path
+) -> None:
+    child, _ = _starting(document, tmp_path)
+    os.killpg(child.pid, signal.SIGINT)
+    code, events = _ended(child, tmp_path)
+    assert code == ExitCode.OK
+    assert "workers started" in events
+    assert events[-1] == "stopped"
+
+
+def test_a_stop_while_workers_start_is_no_failure_though_one_of_them_dies_with_it(
+    document: dict[str, Any], tmp_path: Path
+) -> None:
+    child, worker = _starting(document, tmp_path)
+    child.terminate()
+    worker.kill()
+    code, _ = _ended(child, tmp_path)
+    assert code == ExitCode.OK
 
 
 def test_a_worker_that_cannot_start_says_why_and_the_gateway_ends(document: dict[str, Any], tmp_path: Path) -> None:

@@ -2,13 +2,15 @@
 
 Many clients may share an address. So no limit concerns credentials that the broker accepted from that address lately,
 and a limit ends with its window, however many attempts it has refused meanwhile.
+
+With several workers, refusals and acceptances are counted together (`Counts`), and each worker asks about its share of
+the logins that are under way at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from hashlib import blake2b
@@ -20,7 +22,7 @@ from gateway.errors import GatewayError
 from gateway.server.broker.broker_errors import ACCESS_REFUSED, LinkDownError, UpstreamError
 from gateway.server.broker.connector import Credentials
 from gateway.server.client_address import network_of
-from gateway.server.recent_counts import RecentCounts
+from gateway.server.counts import Counts, LocalCounts, Recently
 
 # Logins of one address that one upstream is asked about at once. Otherwise a thousand connections could each try a
 # passcode before the first answer.
@@ -29,7 +31,6 @@ _MAX_AT_ONCE: Final = 32
 # How long accepted credentials are remembered after the last time, in seconds.
 _REMEMBERED: Final = 3600.0
 
-_KEY_SIZE: Final = 32
 _HASH_SIZE: Final = 16
 
 Answer = TypeVar("Answer")
@@ -52,14 +53,16 @@ class FailedLogins:
     Logins and passcodes are kept as keyed hashes: a login may be long, and a passcode is secret.
     """
 
-    def __init__(self, limits: FailedLoginLimits, clock: Callable[[], float]) -> None:
+    def __init__(self, limits: FailedLoginLimits, clock: Callable[[], float], counts: Counts | None = None) -> None:
         # Logins that brokers have refused.
         self.total = 0
         self._limits = limits
-        self._key = secrets.token_bytes(_KEY_SIZE)
-        self._by_login = RecentCounts(clock, limits.window)
-        self._by_address = RecentCounts(clock, limits.window)
-        self._accepted = RecentCounts(clock, _REMEMBERED)
+        counts = LocalCounts() if counts is None else counts
+        self._key = counts.secret
+        self._by_login = counts.recent(Recently.REFUSED_OF_LOGIN, clock, limits.window)
+        self._by_address = counts.recent(Recently.REFUSED_OF_ADDRESS, clock, limits.window)
+        self._accepted = counts.recent(Recently.ACCEPTED, clock, _REMEMBERED)
+        self._at_once = counts.share(_MAX_AT_ONCE)
         # Addresses whose logins are being checked, and where: a login may wait long for a broker that is away.
         self._slots: dict[_SlotKey, asyncio.Semaphore] = {}
         self._users: dict[_SlotKey, int] = {}
@@ -124,7 +127,7 @@ class FailedLogins:
 
     @asynccontextmanager
     async def _slot(self, key: _SlotKey) -> AsyncIterator[None]:
-        slots = self._slots.setdefault(key, asyncio.Semaphore(_MAX_AT_ONCE))
+        slots = self._slots.setdefault(key, asyncio.Semaphore(self._at_once))
         self._users[key] = self._users.get(key, 0) + 1
         try:
             async with slots:

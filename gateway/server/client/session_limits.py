@@ -158,9 +158,9 @@ class SessionLimits:
     def __init__(
         self, clock: Callable[[], float], failed_logins: FailedLoginLimits | None = None, counts: Counts | None = None
     ) -> None:
-        self.failed_logins = FailedLogins(failed_logins or FailedLoginLimits(), clock)
         self._clock = clock
         self._counts: Counts = LocalCounts() if counts is None else counts
+        self.failed_logins = FailedLogins(failed_logins or FailedLoginLimits(), clock, self._counts)
         # A rate that a reload has changed is another one: sessions keep the rates that they logged in with.
         self._rates: dict[tuple[_Scope, tuple[object, ...]], _Rate] = {}
 

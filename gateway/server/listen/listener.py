@@ -20,7 +20,7 @@ import structlog
 
 from gateway.config.listener_settings import Listener
 from gateway.config.scalars import SocketAddress
-from gateway.server.counts import Counts
+from gateway.server.counts import Counts, LocalCounts
 from gateway.server.listen.accepted_connection import AcceptedConnection, Peer
 from gateway.server.listen.connection_limits import ConnectionLimits, TooManyConnectionsError
 from gateway.server.listen.handshakes import Handshakes
@@ -101,7 +101,8 @@ class OpenListener:
         self._log_limiter = log_limiter or LogRateLimiter(self._loop.time)
         counter: Counter[str] = Counter() if refused is None else refused
         self._handshakes = Handshakes(self._address, self._loop.time, self._log_limiter, counter)
-        self._limits = ConnectionLimits(self._address, self._log_limiter, counter, counts)
+        self._counts: Counts = LocalCounts() if counts is None else counts
+        self._limits = ConnectionLimits(self._address, self._log_limiter, counter, self._counts)
 
     @property
     def settings(self) -> Listener:
@@ -176,7 +177,8 @@ class OpenListener:
                 await self._connect_plain(connection, accepted, self._treatment)
                 continue
             try:
-                has_room = await self._handshakes.has_room(self.settings.max_handshakes, accepted.peer.host)
+                most = self._counts.share(self.settings.max_handshakes)
+                has_room = await self._handshakes.has_room(most, accepted.peer.host)
             except asyncio.CancelledError:
                 connection.close()
                 raise

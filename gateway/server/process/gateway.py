@@ -156,6 +156,7 @@ class Gateway:
             await self._listeners.open(self.config.listeners)
         except ListenError:
             self.journal.close()
+            self.journal.close_shippers(0)
             raise
         self._upstream_contexts = self._make_upstream_contexts()
         self._following = self._loop.create_task(self.tls_contexts.follow_files(), name="certificates")
@@ -302,4 +303,6 @@ class Gateway:
             if timer is not None:
                 timer.stop()
         self.journal.close()
+        if self.journal.ships:
+            await asyncio.to_thread(self.journal.close_shippers, deadline - self._loop.time())
         log.info("stopped")

@@ -28,7 +28,10 @@ _PLAIN: Final = (
 TAKING_EFFECT: Final = frozenset(("listeners", "upstream", "defaults", "virtual_hosts", *_PLAIN))
 
 # What the admin listener and an open journal directory keep until a restart.
-_WAITING: Final = {"admin": ("address",), "journal": ("node", "rotate_bytes", "rotate_after", "retain")}
+_WAITING: Final = {
+    "admin": ("address",),
+    "journal": ("node", "rotate_bytes", "rotate_after", "retain", "retain_bytes", "ship"),
+}
 
 
 class StoppingError(GatewayError):

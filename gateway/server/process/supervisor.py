@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -21,6 +21,7 @@ from gateway.journal.journal import node_name
 from gateway.journal.writer import Clock
 from gateway.server.log_limits import LogLimits
 from gateway.server.periodic_timer import PeriodicTimer
+from gateway.server.process.asking import ask
 from gateway.server.process.listeners import ListenerChanges, refuse_moves
 from gateway.server.process.logs import configure_logs
 from gateway.server.process.reload import InUse, Reload
@@ -172,18 +173,9 @@ class Supervisor:
     async def look_at_certificates(self) -> list[Path]:
         """Read certificates that have changed; their files."""
         found = dict.fromkeys(await self.tls_contexts.look())
-        for files in await self.ask_all("certificates"):
+        for files in (await ask(self.running, "certificates")).answers.values():
             found |= dict.fromkeys(files)
         return list(found)
-
-    async def ask_all(self, name: str, *arguments: object, within: float | None = None) -> list[Any]:
-        """What the workers answer, without those that have ended or cannot."""
-        calls = (worker.call(name, *arguments, within=within) for worker in self.running)
-        answers = await asyncio.gather(*calls, return_exceptions=True)
-        for answer in answers:
-            if isinstance(answer, BaseException) and not isinstance(answer, WorkerError):
-                raise answer
-        return [answer for answer in answers if not isinstance(answer, BaseException)]
 
     def count_reload(self, *, successful: bool) -> None:
         """The configuration was read again."""

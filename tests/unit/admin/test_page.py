@@ -104,6 +104,14 @@ def test_sessions_links_and_all_the_rest_are_shown(browser: Browser, api: AdminA
     assert all(url.startswith((api.url, "data:", "about:")) for url in browser.requested)
 
 
+def test_it_says_whose_sessions_are_missing(browser: Browser, api: AdminApi) -> None:
+    api.missing_workers = [1, 3]
+    browser.open(api.url, DESKTOP)
+    shows(browser, "1 to 3 of 3 · without those of worker 1, 3, which does not answer")
+    api.missing_workers = []
+    browser.until("document.getElementById('range').innerText === '1 to 3 of 3'")
+
+
 def test_rates_are_what_came_between_two_looks(browser: Browser, api: AdminApi) -> None:
     browser.open(api.url, DESKTOP)
     shows(browser, "billing")

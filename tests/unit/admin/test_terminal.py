@@ -128,6 +128,18 @@ def test_a_session_that_moves_to_the_next_page_is_listed_once(
     assert sorted(listed[1:]) == sorted(f"session-{number}" for number in range(1500))
 
 
+@pytest.mark.parametrize("command", [("sessions",), ("sessions", "--json"), ("links",)])
+def test_a_list_that_lacks_something_says_so(
+    command: tuple[str, ...], busy: AdminApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = printed(capsys, *command)
+    busy.missing_workers = [0, 2]
+    assert main(command) == ExitCode.OK
+    shown = capsys.readouterr()
+    assert shown.out.splitlines() == whole
+    assert shown.err == "workers 0, 2 do not answer: this list lacks what is there\n"
+
+
 def test_json_is_what_the_gateway_said(busy: AdminApi, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads("\n".join(printed(capsys, "links", "--json"))) == busy.lists["links"]
     said = json.loads("\n".join(printed(capsys, "sessions", "--json", "--sort", "id")))
@@ -380,6 +392,28 @@ def test_top_names_the_virtual_hosts_without_a_broker(busy: AdminApi, capsys: py
 def test_top_says_why_a_gateway_is_not_ready(busy: AdminApi, capsys: pytest.CaptureFixture[str]) -> None:
     busy.overview |= {"ready": False, "reasons": ["no broker can be reached"]}
     assert "NOT READY: no broker can be reached" in printed(capsys, "top", "--once", "--interval", "0.1")[0]
+
+
+def test_top_says_that_sessions_are_missing_and_does_not_take_them_for_new_ones(
+    busy: AdminApi, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, (late, *others) = busy.answer, busy.lists["sessions"]
+    busy.lists["sessions"], busy.missing_workers = others, [1]
+
+    def answer(method: str, target: str, login: str) -> tuple[int, object]:
+        answered = original(method, target, login)
+        if "sessions" in target:
+            # From the next look on.
+            busy.lists["sessions"], busy.missing_workers = [late, *others], []
+        return answered
+
+    monkeypatch.setattr(busy, "answer", answer)
+    (row,) = (line for line in printed(capsys, "top", "--once", "--interval", "0.1") if "billing" in line)
+    assert row.split()[-3:] == ["-", "-", "session-a"]
+    busy.lists["sessions"], busy.missing_workers = others, [1]
+    monkeypatch.setattr(busy, "answer", original)
+    title = printed(capsys, "top", "--once", "--interval", "0.1")[0]
+    assert title.endswith("up 1 h   WORKER 1 DOES NOT ANSWER, so sessions are missing   ready")
 
 
 class Terminal:

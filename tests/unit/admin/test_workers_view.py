@@ -120,6 +120,22 @@ async def test_a_worker_that_did_not_answer_is_passed_over(monkeypatch: pytest.M
             await view.session("s")
 
 
+async def test_a_list_names_the_workers_whose_part_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers_view, "_SOON", 0.01)
+    empty: dict[str, Any] = {"items": [], "total": 0}
+    hanging, other = _Worker(1, hangs=True), _Worker(2, sessions=empty, links=empty, destination_rows=[])
+    first, second = (Query({}, "virtual_host", descending=False, page=page, page_size=10) for page in (1, 2))
+    async with _view(hanging, other) as view:
+        for ask in (view.sessions, view.links, view.destinations):
+            for query in (first, second):
+                assert (await ask(query))["missing_workers"] == [1]
+        hanging.answers |= {"sessions": empty, "links": empty, "destination_rows": []}
+        hanging.hangs.set()
+        view._silent.clear()
+        for ask in (view.sessions, view.links, view.destinations):
+            assert (await ask(first))["missing_workers"] == []
+
+
 async def test_a_session_is_not_missing_while_its_worker_may_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     hanging, other = _Worker(1, hangs=True), _Worker(2, close_session=False)
     async with _view(hanging, other) as view:

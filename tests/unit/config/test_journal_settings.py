@@ -46,11 +46,36 @@ def test_a_virtual_host_overrides_single_keys() -> None:
         ("rotate_after", "0", "more than 0"),
         ("directory", "''", "name of a directory"),
         ("destinations", "[/queue/orders]", "has a *"),
+        ("retain_bytes", "0", "at least 1 byte"),
+        ("ship", "{to: ''}", "needed here"),
+        ("ship", "{to: 'ftp://a/b'}", "like s3://bucket/prefix"),
+        ("ship", "{to: 's3:///b'}", "like s3://bucket/prefix"),
+        ("ship", "{to: 's3://key:secret@bucket/b'}", "holds more than a place"),
+        ("ship", "{to: 's3://bucket/b?sig=secret'}", "holds more than a place"),
+        ("ship", "{to: /srv/journals}", "retain_bytes has to bound them"),
+        ("ship", "{to: /srv/journals}, retain_bytes: 1MiB", "no room for one segment"),
         ("users_key_file", "/no/such/file", "cannot be read"),
     ],
 )
 def test_a_mistake_says_what_can_stand_there(key: str, value: str, words: str) -> None:
-    assert words in _mistakes(f"defaults: {{journal: {{{key}: {value}}}}}")
+    found = _mistakes(f"defaults: {{journal: {{{key}: {value}}}}}")
+    assert words in found
+    assert "secret" not in found
+
+
+@pytest.mark.parametrize(
+    ("to", "found"),
+    [
+        ("s3://bucket/some/prefix", "s3://bucket/some/prefix"),
+        ("abfss://container@account.dfs.core.windows.net/x", "abfss://container@account.dfs.core.windows.net/x"),
+        ("file:///srv/journals", "/srv/journals"),
+        ("/srv/journals", "/srv/journals"),
+        ("journals", "HERE/journals"),
+    ],
+)
+def test_segments_are_shipped_to_a_url_or_a_directory(tmp_path: Path, to: str, found: str) -> None:
+    config = parse(f"defaults: {{journal: {{retain_bytes: 1GiB, ship: {{to: '{to}'}}}}}}", directory=tmp_path)
+    assert config.defaults.journal.ship.to == found.replace("HERE", str(tmp_path))
 
 
 def test_virtual_hosts_in_one_directory_must_treat_segments_alike() -> None:
@@ -58,6 +83,7 @@ def test_virtual_hosts_in_one_directory_must_treat_segments_alike() -> None:
     assert "retain differs" in _mistakes(text % "")
     assert "retain differs" in _mistakes(text % ", directory: ./x/../j" + "\ndefaults: {journal: {directory: j}}")
     parse("virtual_hosts: {/: , b: {journal: {retain: 168h, rotate_after: 1min}}}")  # the defaults, in other words
+    assert "ship differs" in _mistakes("virtual_hosts: {/: , b: {journal: {retain_bytes: 1GiB, ship: {to: /x}}}}")
     parse(text % ", directory: elsewhere")
     parse(text % ", level: off")
 

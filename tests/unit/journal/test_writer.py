@@ -17,7 +17,7 @@ import pytest
 
 from gateway.journal import files as files_module
 from gateway.journal import writer as writer_module
-from gateway.journal.files import delete_old, recover
+from gateway.journal.files import recover
 from gateway.journal.schema import ErrorLine
 from gateway.journal.segments import PATTERN, SegmentName
 from gateway.journal.writer import BATCH, Clock, Writer, WriterSettings
@@ -268,36 +268,6 @@ def test_a_new_writer_recovers_before_it_writes(tmp_path: Path, clock: ManualClo
     assert writer_in(tmp_path, clock).close()
     assert not left.exists()
     assert len(segments(tmp_path)) == 2
-
-
-def test_old_segments_of_the_node_are_deleted_and_no_others(tmp_path: Path) -> None:
-    folder = tmp_path / "d=2026-11-01"
-    folder.mkdir()
-    names = [SegmentName("gateway", node, "0123456789abcdef", 1, number) for node in ("a", "b") for number in (1, 2)]
-    for name in names:
-        (folder / str(name)).write_bytes(b"{}\n")
-        age = 100 if name.number == 1 else 2_000_000_000
-        os.utime(folder / str(name), (age, age))
-    (folder / "notes.txt").write_text("mine")
-    # What cannot be deleted keeps nothing else from being deleted.
-    stuck = [SegmentName("gateway", "a", boot * 16, 1, 1) for boot in ("0", "f")]
-    for name in stuck:
-        (folder / str(name)).mkdir()
-        os.utime(folder / str(name), (100, 100))
-    assert delete_old(tmp_path, "a", before=1000) == 1
-    assert sorted(path.name for path in folder.iterdir()) == sorted([*map(str, names[1:] + stuck), "notes.txt"])
-
-
-def test_old_segments_of_all_workers_of_the_node_are_deleted_however_many_workers_it_has_now(tmp_path: Path) -> None:
-    folder = tmp_path / "d=2026-11-01"
-    folder.mkdir()
-    for node in ("a", "a.w0", "a.w7", "b.w0", "a.west"):
-        path = folder / str(SegmentName("gateway", node, "0123456789abcdef", 1, 1))
-        path.write_bytes(b"{}\n")
-        os.utime(path, (100, 100))
-    assert delete_old(tmp_path, "a.w0", before=1000) == 3
-    left = [SegmentName.read(path.name) for path in folder.iterdir()]
-    assert {name.node for name in left if name is not None} == {"b.w0", "a.west"}
 
 
 def test_a_directory_that_cannot_be_written_is_an_error_at_once(tmp_path: Path, clock: ManualClock) -> None:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from gateway.server.recent_counts import RecentCounts
+from collections.abc import Callable
+
+import pytest
+
+from gateway.server.counts import Counts, LocalCounts, Recently
+from gateway.server.recent_counts import LocalRecentCounts
+from gateway.server.shared_counts import SharedCounts
+from gateway.server.shared_memory import SharedMemory
 
 
-def test_a_window_begins_with_the_first_event_of_its_cause() -> None:
+def shared_counts() -> Counts:
+    return SharedCounts(SharedMemory.made(2), 1, lambda: 0.0)
+
+
+@pytest.mark.parametrize("counts_of", [LocalCounts, shared_counts])
+def test_a_window_begins_with_the_first_event_of_its_cause(counts_of: Callable[[], Counts]) -> None:
     now = 100.0
-    counts = RecentCounts(lambda: now, 60)
+    counts = counts_of().recent(Recently.REFUSED_OF_LOGIN, lambda: now, 60)
     assert counts.count("a") == counts.seconds_left("a") == 0
     assert [counts.add("a"), counts.add("b"), counts.add("a")] == [1, 1, 2]
     now += 40
@@ -16,11 +28,16 @@ def test_a_window_begins_with_the_first_event_of_its_cause() -> None:
     now += 21
     assert [counts.count("a"), counts.seconds_left("a"), counts.count("c")] == [0, 0, 1]
     assert [counts.add("a"), counts.add("c")] == [1, 2]
+    now += 50
+    counts.renew("c")
+    assert [counts.count("c"), counts.seconds_left("c"), counts.seconds_left("a")] == [1, 60, 10]
+    counts.seconds = 5
+    assert counts.seconds_left("c") == 5
 
 
 def test_the_oldest_window_is_forgotten_when_there_are_too_many() -> None:
     now = 100.0
-    counts = RecentCounts(lambda: now, 60)
+    counts = LocalRecentCounts(lambda: now, 60)
     counts.add("first")
     counts.add("second")
     now += 61

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -10,13 +11,19 @@ import pytest
 import structlog
 
 from gateway.config.loader import parse
+from gateway.config.model import FailedLoginLimits
 from gateway.config.virtual_host import VirtualHost
 from gateway.server import shared_memory
+from gateway.server.broker.broker_errors import UpstreamError
+from gateway.server.broker.connector import Credentials
+from gateway.server.client.failed_logins import TooManyFailedLoginsError
 from gateway.server.client.session_limits import LimitReachedError, SessionLimits
+from gateway.server.counts import Recently
 from gateway.server.shared_counts import SharedCounts
 from gateway.server.shared_memory import SharedMemory
 
 WORKERS = 3
+_HOST = VirtualHost(name="/")
 
 
 @dataclass
@@ -30,8 +37,8 @@ class Workers:
         # As each has it: a view of its own.
         return SharedCounts(SharedMemory(self.memory.descriptor, WORKERS), worker, lambda: self.now)
 
-    def limits(self, worker: int) -> SessionLimits:
-        return SessionLimits(lambda: self.now, None, self.counts(worker))
+    def limits(self, worker: int, failed_logins: FailedLoginLimits | None = None) -> SessionLimits:
+        return SessionLimits(lambda: self.now, failed_logins, self.counts(worker))
 
 
 @pytest.fixture
@@ -95,6 +102,12 @@ def test_what_a_dead_worker_had_is_given_back_and_no_more(workers: Workers) -> N
         alive.enter(host, "e", "10.0.0.5")
 
 
+def test_what_is_given_back_begins_and_ends_with_the_largest_pages() -> None:
+    """Linux gives back whole pages only, of 4, 16 or 64 KiB: otherwise nothing would be given back."""
+    starts = [shared_memory._size(workers) for workers in range(4)]
+    assert [start % 65536 for start in starts] == [0] * 4
+
+
 def test_sessions_of_all_workers_pay_into_one_bucket(workers: Workers) -> None:
     host = virtual_host("{user: {messages_per_second: 10, bytes_per_second: 100, burst: 1}}")
     one, two = (workers.limits(worker).enter(host, "a", "10.0.0.1") for worker in (0, 1))
@@ -143,8 +156,99 @@ def test_what_is_not_used_any_more_makes_room(workers: Workers, monkeypatch: pyt
     assert workers.counts(1).total((70,)) == 1
 
 
+async def _tried(limits: SessionLimits, passcode: str, login: str = "a", host: str = "10.0.0.1") -> str:
+    """The outcome of a login whose passcode is wrong, unless it says otherwise."""
+
+    async def ask() -> str:
+        if passcode != "right":
+            raise UpstreamError(403, "ACCESS_REFUSED")
+        return "accepted"
+
+    async def keep_back(seconds: float) -> None:
+        delays.append(seconds)
+
+    delays: list[float] = []
+    try:
+        return await limits.failed_logins.guard(host, _HOST, Credentials(login, passcode), ask, keep_back)
+    except TooManyFailedLoginsError as limit:
+        return f"wait {limit.seconds}"
+    except UpstreamError:
+        return f"refused after {delays[0]:g}"
+
+
+async def test_refused_logins_count_together_whoever_asked_the_broker(workers: Workers) -> None:
+    one, two = (workers.limits(worker, FailedLoginLimits(per_login=3, delay_after=2)) for worker in (0, 1))
+    outcomes = [await _tried(limits, "wrong") for limits in (one, two, one, two)]
+    assert outcomes == ["refused after 0", "refused after 0", "refused after 1", "wait 60"]
+    # What a dead worker counted counts on, until the window ends.
+    workers.memory.give_back(0)
+    assert await _tried(workers.limits(2, FailedLoginLimits(per_login=3)), "wrong") == "wait 60"
+    assert await _tried(two, "wrong", host="10.0.0.2") == "refused after 0"
+    workers.now += 61
+    assert await _tried(two, "wrong") == "refused after 0"
+
+
+async def test_who_was_accepted_by_one_worker_is_not_limited_by_another(workers: Workers) -> None:
+    one, two = (workers.limits(worker, FailedLoginLimits(per_login=2, per_address=3)) for worker in (0, 1))
+    assert await _tried(one, "right") == "accepted"
+    for number in range(3):
+        await _tried(one, "wrong", f"b{number}")
+    assert await _tried(two, "right") == "accepted"
+    assert await _tried(two, "right", "somebody else") == "wait 60"
+
+
+async def test_workers_share_the_logins_that_brokers_are_asked_about_at_once(workers: Workers) -> None:
+    limits, is_asked = workers.limits(0), asyncio.Event()
+    asked = 0
+
+    async def ask() -> None:
+        nonlocal asked
+        asked += 1
+        await is_asked.wait()
+
+    async def at_once(_: float) -> None:
+        pass
+
+    logins = [
+        asyncio.ensure_future(limits.failed_logins.guard("10.0.0.1", _HOST, Credentials("a", str(n)), ask, at_once))
+        for n in range(40)
+    ]
+    while asked < 32 // WORKERS:
+        await asyncio.wait(logins, timeout=0)
+    await asyncio.wait(logins, timeout=0)
+    assert asked == 32 // WORKERS
+    is_asked.set()
+    await asyncio.gather(*logins)
+
+
+def test_the_oldest_of_its_block_makes_room_for_what_happens_now(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_memory, "_RECENT_BLOCKS", 1)
+    one, two = (
+        workers.counts(worker).recent(Recently.REFUSED_OF_ADDRESS, lambda: workers.now, 60) for worker in (0, 1)
+    )
+    for number in range(64):
+        workers.now += 0.01
+        assert one.add(number) == 1
+    one.renew(0)
+    two.add("one more")
+    assert [two.count(each) for each in (0, 1, 2, 63, "one more")] == [1, 0, 1, 1, 1]
+
+
+def test_tables_of_what_happened_lately_are_not_mixed(workers: Workers) -> None:
+    refused, accepted = (
+        workers.counts(0).recent(what, lambda: workers.now, 60)
+        for what in (Recently.REFUSED_OF_LOGIN, Recently.ACCEPTED)
+    )
+    refused.add("a")
+    assert accepted.count("a") == 0
+    assert [accepted.add("a"), refused.add("a"), accepted.count("a")] == [1, 2, 1]
+
+
 _ENTERING = """
 import sys
+from gateway.server.counts import Recently
 from gateway.server.shared_counts import SharedCounts
 from gateway.server.shared_memory import SharedMemory
 descriptor, workers, worker, times = map(int, sys.argv[1:])

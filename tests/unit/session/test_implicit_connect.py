@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 from pydantic import SecretStr
 
-from gateway.config.virtual_host import User, VirtualHost
+from gateway.config.broker_user import User
+from gateway.config.virtual_host import VirtualHost
 from gateway.errors import CloseReason
 from gateway.session import ops
 from gateway.session.connect import ClientFacts

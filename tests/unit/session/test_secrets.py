@@ -3,7 +3,8 @@
 import pytest
 from pydantic import SecretStr
 
-from gateway.config.virtual_host import User, VirtualHost
+from gateway.config.broker_user import User
+from gateway.config.virtual_host import VirtualHost
 from gateway.session import ops
 from gateway.session.connect import read_connect
 from tests.support.playbook import Playbook

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import SecretStr
 
-from gateway.config.virtual_host import User, VirtualHost
+from gateway.config.broker_user import User
+from gateway.config.virtual_host import VirtualHost
 from gateway.parity import ORACLE, Setup, Transcript, play
 from gateway.parity.steps import ExpectClosed, ExpectHeartBeat, Step
 from tests.support.model_broker import ModelBroker

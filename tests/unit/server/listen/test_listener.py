@@ -20,9 +20,12 @@ from deploy.local.ports import free_ports
 from gateway.config.loader import parse
 from gateway.config.model import GatewayConfig
 from gateway.errors import ListenError
+from gateway.server.counts import Counts, LocalCounts
 from gateway.server.listen.accepted_connection import AcceptedConnection
 from gateway.server.listen.connection_limits import OF_HANDSHAKES
 from gateway.server.listen.listener import OpenListener
+from gateway.server.shared_counts import SharedCounts
+from gateway.server.shared_memory import SharedMemory
 from gateway.server.tls_contexts import TlsContexts
 from tests.support.certificates import Authority
 from tests.support.deadline import PATIENCE, within
@@ -90,11 +93,12 @@ async def opened(
     more: str = "",
     refused: Counter[str] | None = None,
     kind: str = "tcp",
+    counts: Counts | None = None,
 ) -> AsyncIterator[OpenListener]:
     """A listener of a configuration, open; ``more`` are further settings, each with a comma before it."""
     text = f"listeners: [{{{kind}: '{host}:0', proxy_protocol: {str(proxied).lower()}, login_timeout: 1h{more}}}]"
     settings = parse(text, environment={}).listeners[0]
-    listener = OpenListener(settings, factory.connect, TlsContexts(), refused=refused)
+    listener = OpenListener(settings, factory.connect, TlsContexts(), refused=refused, counts=counts)
     await listener.bind()
     listener.accept()
     try:
@@ -196,13 +200,20 @@ async def test_a_connection_that_is_reset_before_it_is_accepted_has_an_address()
     assert str(peer) == f"{host}:{port}"
 
 
-async def test_handshakes_are_bounded_and_each_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def one_of_three_workers() -> Counts:
+    return SharedCounts(SharedMemory.made(3), 0, asyncio.get_running_loop().time)
+
+
+@pytest.mark.parametrize(("most", "counts_of"), [(2, LocalCounts), (8, one_of_three_workers)])
+async def test_handshakes_are_bounded_and_each_has_its_time(
+    most: int, counts_of: Callable[[], Counts], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("gateway.server.listen.handshakes._PATIENCE", 3600.0)
     factory, elsewhere, refused = WelcomeFactory(), WelcomeFactory(), Counter[str]()
     loop = asyncio.get_running_loop()
     with structlog.testing.capture_logs() as lines:
         async with (
-            opened(factory, more=", max_handshakes: 2", refused=refused) as listener,
+            opened(factory, more=f", max_handshakes: {most}", refused=refused, counts=counts_of()) as listener,
             opened(elsewhere) as other,
             within(),
         ):

@@ -1,0 +1,121 @@
+"""Places for segments: a directory, or an object store. Each puts a segment whole, and only if it is not there."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import secrets
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from gateway.errors import GatewayError
+from gateway.journal.files import make_directory, sync_directory
+from gateway.journal.shipper import SegmentDiffersError, ShipError
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+_FILE_MODE: Final = 0o640
+_LONGEST_REASON: Final = 300
+_CODE: Final = re.compile(r"<Code>(\w+)</Code>")
+
+
+def open_store(place: str) -> DirectoryTarget | ObjectTarget:
+    """The target for a directory, or for the URL of an object store.
+
+    Raises:
+        GatewayError: the URL cannot be used, or the extra is not installed.
+    """
+    return ObjectTarget(place) if "://" in place else DirectoryTarget(Path(place))
+
+
+class DirectoryTarget:
+    """A directory on this machine or on a network file system, which is made if it is not there."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def put(self, name: str, data: bytes) -> None:
+        """See `ShipTarget`."""
+        path = self._directory / name
+        try:
+            if path.exists():
+                _expect_size(name, path.stat().st_size, len(data))
+                return
+            make_directory(path.parent)
+            self._write(path, data)
+        except OSError as error:
+            raise ShipError(f"{self._directory}: {error.strerror or error}") from error
+
+    def _write(self, path: Path, data: bytes) -> None:
+        """A reader sees all of it or nothing."""
+        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        try:
+            with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, _FILE_MODE), "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            # Who else puts this name puts the same bytes.
+            part.rename(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                part.unlink()
+            raise
+        sync_directory(path.parent)
+
+    def close(self) -> None:
+        """See `ShipTarget`."""
+
+
+class ObjectTarget:
+    """An object store: S3, Google Cloud Storage, Azure Blob Storage, or what speaks like one of them.
+
+    Credentials come from where the platform puts them: environment, role of the instance or pod, files that the
+    environment names.
+    """
+
+    def __init__(self, url: str) -> None:
+        if importlib.util.find_spec("obstore") is None:
+            raise GatewayError("an object store needs obstore, not installed here: pip install 'stomp-gateway[ship]'")
+        from obstore.exceptions import BaseError  # noqa: PLC0415 - of an extra
+        from obstore.store import from_url  # noqa: PLC0415
+
+        try:
+            # The shipper itself tries again, for days.
+            store = from_url(url, retry_config={"max_retries": 2, "retry_timeout": timedelta(seconds=30)})
+        except (BaseError, OSError, ValueError) as error:
+            raise GatewayError(f"{url} cannot be used: {_reason(error)}") from error
+        self._store: ObjectStore = store
+        self._url = url
+
+    def put(self, name: str, data: bytes) -> None:
+        """See `ShipTarget`."""
+        import obstore  # noqa: PLC0415 - of an extra
+        from obstore.exceptions import AlreadyExistsError, BaseError  # noqa: PLC0415
+
+        try:
+            try:
+                _ = obstore.put(self._store, name, data, mode="create", use_multipart=False)
+            except AlreadyExistsError:
+                _expect_size(name, obstore.head(self._store, name)["size"], len(data))
+        except (BaseError, OSError) as error:
+            raise ShipError(f"{self._url}: {_reason(error)}") from error
+
+    def close(self) -> None:
+        """See `ShipTarget`."""
+
+
+def _expect_size(name: str, found: int, wanted: int) -> None:
+    if found != wanted:
+        raise SegmentDiffersError(f"{name} is there with {found} bytes, and has {wanted} here")
+
+
+def _reason(error: Exception) -> str:
+    """A store's error in one line, without what may hold a secret: queries of URLs, and the body of its answer."""
+    text = (str(error).splitlines() or [""])[0]
+    code = _CODE.search(str(error))
+    text = re.sub(r"\?\S*", "", text.partition("<")[0]).strip(" :")[:_LONGEST_REASON]
+    return f"{text} ({code[1]})" if code else text

@@ -1,0 +1,288 @@
+"""Ships a journal: puts every finished segment of a directory to one place, once, and marks it.
+
+One process at a time does so for a directory, whoever wrote there: a lock decides, and ends with its process. What is
+put is put only if it is not there, so a process that is killed between putting and marking does no harm. A place that
+does not answer is tried again, in longer and longer intervals, for as long as it takes: what waits is in the journal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Protocol
+
+import structlog
+
+from gateway.errors import GatewayError
+from gateway.journal.files import lock, sync_directory
+from gateway.journal.segments import SegmentName, mark_of
+
+log = structlog.get_logger("gateway.journal")
+
+LOCK_NAME: Final = ".ship.lock"
+
+# Seconds: between two looks at the directory when nobody says that a segment is finished, and before the first new
+# attempt after a failure; before the later ones at the most; between two attempts while the process ends; and how long
+# a day that has just changed is listed again, since its next change may have the same time.
+_LOOK: Final = 10.0
+_LAST_RETRY: Final = 300.0
+_ENDING_RETRY: Final = 0.2
+_UNSETTLED: Final = 3.0
+
+_FILE_MODE: Final = 0o640
+
+
+class ShipError(GatewayError):
+    """A place that takes no segment now; the text says why, without secrets."""
+
+
+class SegmentDiffersError(ShipError):
+    """The place has another segment of this name."""
+
+
+class ShipTarget(Protocol):
+    """A place for segments."""
+
+    def put(self, name: str, data: bytes) -> None:
+        """Put a segment under its name, ``d=<day>/<file>``, if it is not there. Returns when it is kept safely.
+
+        Raises:
+            ShipError: it is not there.
+        """
+
+    def close(self) -> None:
+        """Let go of connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What is not shipped yet. ``oldest_at`` is when the oldest segment was finished, in seconds since 1970."""
+
+    segments: int = 0
+    bytes: int = 0
+    oldest_at: float | None = None
+
+    @property
+    def oldest_age(self) -> float:
+        """In seconds; 0 if nothing waits."""
+        return 0.0 if self.oldest_at is None else max(0.0, time.time() - self.oldest_at)
+
+    def __add__(self, other: Waiting) -> Waiting:
+        oldest_at = min((at for at in (self.oldest_at, other.oldest_at) if at is not None), default=None)
+        return Waiting(self.segments + other.segments, self.bytes + other.bytes, oldest_at)
+
+
+@dataclass(frozen=True, slots=True)
+class ShipStats:
+    """What was shipped, attempts that failed, and what waits."""
+
+    segments: int = 0
+    bytes: int = 0
+    errors: int = 0
+    waiting: Waiting = Waiting()
+
+    def __add__(self, other: ShipStats) -> ShipStats:
+        return ShipStats(
+            self.segments + other.segments, self.bytes + other.bytes, self.errors + other.errors,
+            self.waiting + other.waiting,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    path: Path
+    size: int
+    finished_at: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.path.parent.name}/{self.path.name}"
+
+
+class _Outbox:
+    """The finished segments of a directory that have no mark."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        # Days where nothing waits, and when they had last changed: they are not listed again until they change.
+        self._empty: dict[Path, int] = {}
+
+    def segments(self, *, marked_too: bool = False) -> list[_Segment]:
+        """Those that wait, the oldest first; with ``marked_too`` all finished ones."""
+        found: list[_Segment] = []
+        days = list(self._directory.glob("d=*"))
+        for day in days:
+            with contextlib.suppress(OSError):  # somebody has deleted it
+                changed = day.stat()
+                if self._empty.get(day) == changed.st_mtime_ns and not marked_too:
+                    continue
+                waiting = list(_finished(day, marked_too=marked_too))
+                found += waiting
+                if not waiting and time.time() - changed.st_mtime > _UNSETTLED:
+                    self._empty[day] = changed.st_mtime_ns
+        self._empty = {day: self._empty[day] for day in days if day in self._empty}
+        return sorted(found, key=lambda segment: (segment.finished_at, segment.name))
+
+
+def _finished(day: Path, *, marked_too: bool) -> Iterator[_Segment]:
+    names = set(os.listdir(day))
+    for name in names:
+        if name.startswith(".") or SegmentName.read(name) is None:
+            continue
+        if not marked_too and mark_of(day / name).name in names:
+            continue
+        with contextlib.suppress(OSError):
+            state = (day / name).stat()
+            yield _Segment(day / name, state.st_size, state.st_mtime)
+
+
+class Shipper:
+    """Ships one directory to one target.
+
+    In a gateway it has a thread, from `start` to `close`. Without one, `ship_now` ships what is there.
+    """
+
+    def __init__(self, directory: Path, target: ShipTarget) -> None:
+        # Replaced and never changed: other threads read it.
+        self.stats = ShipStats()
+        self._directory = directory
+        self._target = target
+        self._outbox = _Outbox(directory)
+        # Names that the target has with other contents: to try them again would not help.
+        self._refused: set[str] = set()
+        self._thread = threading.Thread(target=self._work, name="ship journal", daemon=True)
+        self._woken = threading.Event()
+        self._gives_up = threading.Event()
+        self._is_ending = False
+        # Attempts in a row that have failed.
+        self._failures = 0
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """A segment is finished."""
+        self._woken.set()
+
+    def end(self) -> None:
+        """Stop when what is finished by now is shipped."""
+        self._is_ending = True
+        self._woken.set()
+
+    def close(self, within: float) -> bool:
+        """The same within that many seconds, or not at all. Returns whether everything was shipped."""
+        self.end()
+        self._thread.join(max(within, 0.0))
+        self._gives_up.set()
+        return not self._thread.is_alive() and not self.stats.waiting.segments
+
+    def ship_now(self, *, again: bool = False) -> None:
+        """Ship what is finished by now, without the thread; ``again``: also what is marked.
+
+        Raises:
+            ShipError: something was not shipped.
+            OSError: the directory cannot be read or written.
+        """
+        with self._locked() as is_ours:
+            if not is_ours:
+                raise ShipError(f"another process is shipping {self._directory}")
+            for segment in self._outbox.segments(marked_too=again):
+                self._ship(segment)
+
+    # In the thread.
+
+    def _work(self) -> None:
+        retry_at = 0.0
+        while not self._gives_up.is_set():
+            segments = self._look()
+            if segments and (self._is_ending or time.monotonic() >= retry_at):
+                pause = self._attempt(segments)
+                retry_at = time.monotonic() + pause
+                if not pause:
+                    continue
+            elif self._is_ending:
+                break
+            self._woken.wait(_ENDING_RETRY if self._is_ending else _LOOK)
+            if not self._is_ending:
+                self._woken.clear()
+        self._target.close()
+
+    def _look(self) -> list[_Segment]:
+        """Count what waits; returns what can be shipped."""
+        segments = self._outbox.segments()
+        self._count_waiting(segments)
+        return [segment for segment in segments if segment.name not in self._refused]
+
+    def _count_waiting(self, segments: Sequence[_Segment]) -> None:
+        oldest_at = min((segment.finished_at for segment in segments), default=None)
+        waiting = Waiting(len(segments), sum(segment.size for segment in segments), oldest_at)
+        self.stats = replace(self.stats, waiting=waiting)
+
+    def _attempt(self, segments: Sequence[_Segment]) -> float:
+        """Ship these; the seconds before the next attempt."""
+        try:
+            with self._locked() as is_ours:
+                if not is_ours:
+                    return _LOOK
+                for position, segment in enumerate(segments):
+                    if self._gives_up.is_set():
+                        break
+                    # Another process may have shipped it, before this one had the lock.
+                    if not mark_of(segment.path).exists():
+                        self._ship_or_refuse(segment)
+                    self._count_waiting(segments[position + 1 :])
+        except (ShipError, OSError) as error:
+            self._failed(str(error) if isinstance(error, ShipError) else error.strerror or str(error))
+        except Exception as error:
+            log.error("internal error", exc_info=error)
+            self._failed("internal error")
+        else:
+            if self._failures:
+                log.info("journal is shipped again", directory=str(self._directory))
+            self._failures = 0
+            return 0.0
+        # Not all gateways at the same moment.
+        return min(_LOOK * (1 << min(self._failures - 1, 10)), _LAST_RETRY) * random.uniform(0.8, 1.2)  # noqa: S311
+
+    def _failed(self, reason: str) -> None:
+        self._failures += 1
+        self.stats += ShipStats(errors=1)
+        if self._failures == 1:
+            log.error("journal cannot be shipped", directory=str(self._directory), reason=reason)
+
+    def _ship_or_refuse(self, segment: _Segment) -> None:
+        try:
+            self._ship(segment)
+        except SegmentDiffersError as error:
+            self.stats += ShipStats(errors=1)
+            self._refused.add(segment.name)
+            log.error("journal segment refused", segment=segment.name, reason=str(error))
+
+    # In any thread.
+
+    @contextmanager
+    def _locked(self) -> Iterator[bool]:
+        """Whether this process is the one that ships the directory."""
+        file = os.open(self._directory / LOCK_NAME, os.O_CREAT | os.O_RDWR, _FILE_MODE)
+        try:
+            yield lock(file)
+        finally:
+            os.close(file)
+
+    def _ship(self, segment: _Segment) -> None:
+        try:
+            data = segment.path.read_bytes()
+        except FileNotFoundError:
+            return  # it was deleted meanwhile
+        self._target.put(segment.name, data)
+        os.close(os.open(mark_of(segment.path), os.O_CREAT | os.O_WRONLY, _FILE_MODE))
+        sync_directory(segment.path.parent)
+        self.stats += ShipStats(1, len(data))

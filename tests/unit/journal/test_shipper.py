@@ -1,0 +1,237 @@
+"""Shipping: every finished segment arrives once and whole, whoever else ships, and whatever fails on the way."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from gateway.journal import shipper as shipper_module
+from gateway.journal.files import lock
+from gateway.journal.segments import PATTERN, SegmentName, mark_of
+from gateway.journal.ship_targets import DirectoryTarget
+from gateway.journal.shipper import LOCK_NAME, SegmentDiffersError, ShipError, Shipper
+from tests.unit.journal.test_writer import wait_for
+
+
+def finished(journal: Path, number: int, data: bytes = b"{}\n", *, node: str = "a") -> Path:
+    path = journal / "d=2026-11-01" / str(SegmentName("gateway", node, "0123456789abcdef", 1, number))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    os.utime(path, (1000 + number, 1000 + number))
+    return path
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in directory.glob(f"d=*/{PATTERN}")}
+
+
+class Place:
+    """Takes segments, unless it is broken or told to wait."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.is_broken = False
+        self.free = threading.Event()
+        self.free.set()
+        self.is_closed = False
+
+    def put(self, name: str, data: bytes) -> None:
+        self.free.wait(30)
+        if self.is_broken:
+            raise ShipError("out of order")
+        self.names.append(name)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    directory = tmp_path / "journal"
+    directory.mkdir()
+    return directory
+
+
+def test_what_is_finished_is_shipped_whole_oldest_first_and_once(journal: Path, tmp_path: Path) -> None:
+    paths = [finished(journal, number, b"x" * number) for number in (2, 1, 3)]
+    open_one = paths[0].with_name(SegmentName("gateway", "a", "0123456789abcdef", 1, 9).while_open)
+    open_one.write_bytes(b"half a li")
+    place = Place()
+    Shipper(journal, place).ship_now()
+    assert [name[-17:-9] for name in place.names] == ["1-000001", "1-000002", "1-000003"]
+    there = tmp_path / "there"
+    shipper = Shipper(journal, DirectoryTarget(there))
+    shipper.ship_now(again=True)
+    assert contents(there) == contents(journal)
+    assert len(contents(there)) == 3
+    Shipper(journal, place).ship_now()
+    assert len(place.names) == 3
+
+
+def test_an_open_segment_and_marks_are_never_shipped(journal: Path, tmp_path: Path) -> None:
+    path = finished(journal, 1)
+    path.with_name(SegmentName("gateway", "a", "0123456789abcdef", 1, 9).while_open).write_bytes(b"{}\n")
+    (path.parent / "notes.txt").write_text("mine")
+    there = tmp_path / "there"
+    Shipper(journal, DirectoryTarget(there)).ship_now()
+    assert [each.name for each in there.glob("d=*/*")] == [path.name]
+
+
+def test_the_place_shows_whole_segments_only_and_to_owner_and_group_alone(journal: Path, tmp_path: Path) -> None:
+    finished(journal, 1, b"{}\n" * 1000)
+    there = tmp_path / "there"
+    Shipper(journal, DirectoryTarget(there)).ship_now()
+    (path,) = there.glob("d=*/*")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o750
+    assert not list(there.glob("d=*/.*"))
+
+
+def test_a_segment_that_is_there_already_is_marked_and_one_that_differs_is_kept_and_reported(
+    journal: Path, tmp_path: Path
+) -> None:
+    """As after a kill between putting and marking; and as if two gateways had written the same name."""
+    same, other = finished(journal, 1, b"same\n"), finished(journal, 2, b"mine\n")
+    there = tmp_path / "there"
+    finished(there, 1, b"same\n")
+    finished(there, 2, b"somebody else's\n")
+    with pytest.raises(SegmentDiffersError, match="16 bytes, and has 5 here"):
+        Shipper(journal, DirectoryTarget(there)).ship_now()
+    assert mark_of(same).exists()
+    assert not mark_of(other).exists()
+    assert contents(there)[f"{other.parent.name}/{other.name}"] == b"somebody else's\n"
+
+
+def test_one_that_differs_stops_no_other(journal: Path, tmp_path: Path) -> None:
+    finished(journal, 1, b"mine\n")
+    finished(journal, 2)
+    there = tmp_path / "there"
+    finished(there, 1, b"somebody else's\n")
+    shipper = Shipper(journal, DirectoryTarget(there))
+    shipper.start()
+    wait_for(lambda: shipper.stats.segments == 1)
+    wait_for(lambda: shipper.stats.waiting.segments == 1)
+    assert shipper.stats.errors == 1
+    assert not shipper.close(10)
+
+
+def test_what_comes_is_shipped_when_it_is_finished(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipper_module, "_LOOK", 1000.0)
+    place = Place()
+    shipper = Shipper(journal, place)
+    shipper.start()
+    for number in range(3):
+        finished(journal, number)
+        shipper.wake()
+        wait_for(lambda number=number: len(place.names) == number + 1)  # type: ignore[misc]
+    assert shipper.close(10)
+    assert place.is_closed
+
+
+def test_a_place_that_is_out_of_order_is_tried_again_and_what_waits_is_counted(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipper_module, "_LOOK", 0.01)
+    place = Place()
+    place.is_broken = True
+    for number in range(3):
+        finished(journal, number, b"12345")
+    shipper = Shipper(journal, place)
+    shipper.start()
+    wait_for(lambda: shipper.stats.errors > 2)
+    waiting = shipper.stats.waiting
+    assert (waiting.segments, waiting.bytes, waiting.oldest_at) == (3, 15, 1000.0)
+    assert time.time() - 1001 < waiting.oldest_age < time.time() - 999
+    place.is_broken = False
+    wait_for(lambda: shipper.stats.segments == 3)
+    assert shipper.close(10)
+    assert shipper.stats.waiting.oldest_age == 0
+
+
+def test_the_pauses_grow_and_have_a_bound(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place()
+    place.is_broken = True
+    finished(journal, 1)
+    shipper = Shipper(journal, place)
+    segments = shipper._look()
+    pauses = [shipper._attempt(segments) for _ in range(20)]
+    assert 8 <= pauses[0] <= 12
+    assert 16 <= pauses[1] <= 24
+    assert all(240 <= pause <= 360 for pause in pauses[6:])
+
+
+def test_an_end_ships_the_rest_within_its_time_and_no_longer(journal: Path) -> None:
+    place = Place()
+    place.free.clear()
+    finished(journal, 1)
+    shipper = Shipper(journal, place)
+    shipper.start()
+    assert not shipper.close(0.05)
+    place.free.set()
+    wait_for(lambda: place.is_closed)
+
+    finished(journal, 2)
+    place.is_broken = True
+    shipper = Shipper(journal, place)
+    shipper.start()
+    wait_for(lambda: shipper.stats.errors > 0)
+    place.is_broken = False
+    # The pause after a failure does not count any more.
+    assert shipper.close(30)
+    assert len(place.names) == 2
+
+
+def test_one_process_at_a_time_ships_a_directory_and_another_goes_on_when_it_ends(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipper_module, "_LOOK", 0.01)
+    finished(journal, 1)
+    place = Place()
+    with (journal / LOCK_NAME).open("w") as other:
+        assert lock(other.fileno())
+        with pytest.raises(ShipError, match="another process"):
+            Shipper(journal, place).ship_now()
+        shipper = Shipper(journal, place)
+        shipper.start()
+        wait_for(lambda: shipper.stats.waiting.segments == 1)
+        assert place.names == []
+    wait_for(lambda: len(place.names) == 1)
+    assert shipper.close(10)
+    assert shipper.stats.errors == 0
+
+
+def test_two_that_ship_one_directory_put_each_segment_once(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipper_module, "_LOOK", 0.001)
+    place = Place()
+    shippers = [Shipper(journal, place) for _ in range(2)]
+    for shipper in shippers:
+        shipper.start()
+    for number in range(200):
+        finished(journal, number)
+    assert all([shipper.close(30) for shipper in shippers])
+    assert len(place.names) == 200
+    assert len(set(place.names)) == 200
+
+
+def test_a_day_where_nothing_waits_is_not_listed_again_until_it_changes(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = finished(journal, 1)
+    mark_of(path).touch()
+    os.utime(path.parent, (1000, 1000))
+    shipper = Shipper(journal, Place())
+    assert shipper._look() == []
+
+    def not_listed(_: Path) -> list[str]:
+        raise AssertionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "listdir", not_listed)
+        assert shipper._look() == []
+    finished(journal, 2)
+    assert [segment.path.name[-17:-9] for segment in shipper._look()] == ["1-000002"]
