@@ -130,6 +130,10 @@ class Lake:
 
         Raises PipelineError if the query is wrong or the lake cannot be read.
         """
+        return self.snapshot()(query)
+
+    def snapshot(self) -> Callable[[str], pa.Table]:
+        """What answers any number of SQL queries, as `sql` does, by the newest snapshot of each table as of now."""
         with self._explained():
             builder = QueryBuilder()
             for table in COLUMNS:
@@ -138,7 +142,12 @@ class Lake:
                     builder.execute(_empty_view(table))
                 else:
                     builder.register(table, found)
-            return _without_views(pa.table(builder.execute(query)))
+
+        def answer(query: str) -> pa.Table:
+            with self._explained():
+                return _without_views(pa.table(builder.execute(query)))
+
+        return answer
 
     # ------------------------------------------------------------ batches
 
@@ -221,7 +230,7 @@ class Lake:
             yield
         except CommitFailedError as error:
             raise PipelineError(f"a commit to the lake {self} failed: {_first_line(error)}") from error
-        except DeltaError as error:
+        except (DeltaError, pa.ArrowException) as error:
             raise PipelineError(f"the lake {self} answered: {_first_line(error)}") from error
         except OSError as error:
             if error.errno is not None:  # of this machine's files: the caller knows what to say about each number

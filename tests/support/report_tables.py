@@ -7,71 +7,18 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from math import cos, log, pi
-from pathlib import Path
-from tempfile import mkdtemp
 
 import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder, write_deltalake
+from deltalake import write_deltalake
 
 from gateway.journal.histogram import bucket_of, percentile
 from gateway.journal.schema import FEATURES
-from gateway.pipeline.report.event_counts import Sql
+from gateway.pipeline.lake import Lake
+from gateway.pipeline.table_schemas import COLUMNS, partitions_of, schema_of
 
 START = datetime(2026, 11, 21, 10, tzinfo=UTC)
 """When made-up traffic begins."""
-
-TIME = pa.timestamp("us", "UTC")
-TEXT, COUNT, REAL, FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
-WHERE = {"impl": TEXT, "vhost": TEXT}
-
-SCHEMAS: Mapping[str, Mapping[str, pa.DataType]] = {
-    "traffic_10s": {
-        "ts10": TIME, **WHERE, "event": TEXT, "code": TEXT, "bucket": pa.int32(), "n": REAL, "bytes": REAL,
-    },
-    "dest_hour": {
-        "hour": TIME, **WHERE, "destination": TEXT, "dest_kind": TEXT, "sent": COUNT, "sent_bytes": COUNT,
-        "confirmed": COUNT, "rejected": COUNT, "delivered": COUNT, "delivered_bytes": COUNT, "redelivered": COUNT,
-        "acked": COUNT, "requeued": COUNT, "discarded": COUNT,
-    },
-    "latency_hour": {
-        "hour": TIME, **WHERE, "destination": TEXT, "event": TEXT, "n": COUNT, "p50_us": COUNT, "p95_us": COUNT,
-        "p99_us": COUNT, "p999_us": COUNT, "max_us": COUNT,
-    },
-    "errors_hour": {"hour": TIME, **WHERE, "login": TEXT, "code": TEXT, "n": COUNT},
-    "redeliveries_hour": {
-        "hour": TIME, **WHERE, "login": TEXT, "destination": TEXT, "delivered": COUNT, "redelivered": COUNT,
-        "redelivered_pct": REAL,
-    },
-    "unacked_hotspots": {
-        **WHERE, "login": TEXT, "destination": TEXT, "deliveries": COUNT, "acked": COUNT, "nacked": COUNT,
-        "unacked": COUNT, "unacked_pct": REAL, "p99_ack_us": COUNT, "redelivered_pct": REAL,
-    },
-    "features_used": {
-        **WHERE, "login": TEXT, "version": TEXT, "feature": TEXT, "sessions": COUNT,
-        "first_seen": TIME, "last_seen": TIME,
-    },
-    "durable_subs": {
-        "vhost": TEXT, "login": TEXT, "sub_name": TEXT, "destination": TEXT, "first_seen": TIME, "last_connected": TIME,
-        "last_delivery": TIME, "last_ack": TIME, "deliveries": COUNT, "acks": COUNT, "connected": FLAG,
-        "days_idle": REAL, "verdict": TEXT,
-    },
-    "sessions": {
-        "node": TEXT, "impl": TEXT, "boot": TEXT, "session": COUNT, "vhost": TEXT, "login": TEXT, "peer": TEXT,
-        "tls": FLAG, "version": TEXT, "heartbeat": TEXT, "started": TIME, "ended": TIME, "duration_us": COUNT,
-        "end_code": TEXT, "frames_in": COUNT, "frames_out": COUNT, "bytes_in": COUNT, "bytes_out": COUNT,
-        "unacked": COUNT, "max_unacked": COUNT, "connect_us": COUNT,
-    },
-    "events": {
-        "ts": TIME, "event": TEXT, "weight": REAL, "level": TEXT,
-    },
-    "boots": {
-        "node": TEXT, "impl": TEXT, "boot": TEXT, "gateway_version": TEXT, "first_ts": TIME, "last_ts": TIME,
-        "closed": FLAG, "lines": COUNT, "dropped": COUNT,
-    },
-}  # fmt: skip
-"""The columns of the tables that the report reads."""
 
 Row = dict[str, object]
 
@@ -80,12 +27,12 @@ Row = dict[str, object]
 class Rows:
     """Rows of tables, before they are in a lake."""
 
-    lake: Path
+    lake: Lake
     by_table: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, table: str, at: datetime, **row: object) -> None:
         """Add a row to a day of a table; key columns have defaults."""
-        usual = {"impl": "gateway", "vhost": "/"} if "impl" in SCHEMAS[table] else {"vhost": "/"}
+        usual = {"impl": "gateway", "vhost": "/"} if "impl string" in COLUMNS[table] else {"vhost": "/"}
         self.by_table[table].append({**usual, "d": f"{at:%Y-%m-%d}", **row})
 
     def event(self, at: datetime, event: str, n: float = 1.0, **more: object) -> None:
@@ -109,35 +56,14 @@ class Rows:
         }  # fmt: skip
         self.add("durable_subs", START, sub_name=name, **{**usual, **more})
 
-    def write(self) -> Sql:
-        """Write the tables, and return what asks them."""
+    def write(self) -> Lake:
+        """Add the rows to the tables."""
+        self.lake.create("segments")
         for table, rows in self.by_table.items():
-            write_deltalake(str(self.lake / table), _arrow(table, rows), partition_by=_partitions(table))
-        return asks(self.lake)
-
-
-def asks(lake: Path) -> Sql:
-    """What asks the tables in a directory; those that are not there have no rows."""
-    query = QueryBuilder()
-    for table in SCHEMAS:
-        place = lake / table if DeltaTable.is_deltatable(str(lake / table)) else _empty(table)
-        query.register(table, DeltaTable(str(place)))
-    return lambda text: pa.table(query.execute(text).read_all())
-
-
-@cache
-def _empty(table: str) -> Path:
-    place = Path(mkdtemp()) / table
-    write_deltalake(str(place), _arrow(table, []), partition_by=_partitions(table))
-    return place
-
-
-def _arrow(table: str, rows: Sequence[Row]) -> pa.Table:
-    return pa.Table.from_pylist(list(rows), schema=pa.schema([*SCHEMAS[table].items(), ("d", TEXT)]))
-
-
-def _partitions(table: str) -> list[str]:
-    return [] if table == "durable_subs" else ["d", "level"] if table == "events" else ["d"]
+            arrow = pa.Table.from_pylist(rows, schema=schema_of(table))
+            write_deltalake(self.lake.table_url(table), arrow, mode="append", partition_by=partitions_of(table))
+        self.by_table.clear()
+        return self.lake
 
 
 @dataclass(frozen=True)
@@ -170,14 +96,14 @@ NAMES = ("orders.created", "orders.paid", "invoices", "prices", "stock.eu-west",
 class World:
     """Makes up all tables by a recipe."""
 
-    def __init__(self, lake: Path, recipe: Recipe) -> None:
+    def __init__(self, lake: Lake, recipe: Recipe) -> None:
         self._rows = Rows(lake)
         self._recipe = recipe
         self._random = random.Random(recipe.seed)  # noqa: S311 - repeatable is what it must be
         self._hours: dict[datetime, float] = defaultdict(float)
         self._end = START + recipe.length
 
-    def write(self) -> Sql:
+    def write(self) -> Lake:
         """Write all tables."""
         at = START
         while at < self._end:
@@ -294,6 +220,6 @@ class World:
             self._rows.durable(name, verdict, idle, last_delivery=START - timedelta(days=idle))
 
 
-def made_up(lake: Path, recipe: Recipe) -> Sql:
+def made_up(lake: Lake, recipe: Recipe) -> Lake:
     """Write all tables by a recipe."""
     return World(lake, recipe).write()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ from gateway.pipeline.report.units import SECOND, micros_of
 FORMATS: Final = ("html", "json", "prometheus")
 STANDARD_OUTPUT: Final = Path("-")
 
-_FORMATTED: Final[dict[str, Callable[[Asked, Sequence[Found]], str]]] = {
+_FORMATTED: Final[dict[str, Callable[[Asked, Mapping[str, Found]], str]]] = {
     "html": full_page, "json": as_json, "prometheus": as_prometheus,
 }  # fmt: skip
 
@@ -75,7 +75,7 @@ def write_report(sql: Sql, options: ReportOptions, now: datetime | None = None) 
     )
     found = find(asked)
     _write(options.output, _FORMATTED[options.form](asked, found))
-    return [each.rule for each in found if each.attention and each.findings]
+    return [rule for rule, each in found.items() if each.attention and each.findings]
 
 
 def _requested(known: Span | None, start: datetime | None, end: datetime | None) -> Span | None:

@@ -10,7 +10,7 @@ import json
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import altair as alt
@@ -56,13 +56,26 @@ class Canvas:
 _CANVASES: Final = (Canvas(960, wide=True), Canvas(360, wide=False))
 
 
+Values = Iterable[Mapping[str, object]]
+
+
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A chart and the room around it."""
+    """The layers of a chart, each with the name of its data, and the room around it.
 
-    chart: Any
+    Altair gets the names only: it would copy and check each row many times.
+    """
+
     height: float
     margins: Mapping[str, float]
+    data: dict[str, list[Mapping[str, object]]] = field(default_factory=dict)
+    layers: list[Any] = field(default_factory=list)
+
+    def of(self, values: Values) -> Any:
+        """A chart of some data, to be encoded and added to the layers."""
+        name = f"data{len(self.data)}"
+        self.data[name] = list(values)
+        return alt.Chart(alt.NamedData(name))
 
 
 def plot(key: str, title: str, description: str, draw: Callable[[Canvas], Drawing]) -> Markup:
@@ -73,7 +86,7 @@ def plot(key: str, title: str, description: str, draw: Callable[[Canvas], Drawin
 def _svg(key: str, title: str, description: str, canvas: Canvas, drawing: Drawing) -> Markup:
     margins = drawing.margins
     spec = (
-        drawing.chart.properties(
+        alt.layer(*drawing.layers).properties(
             width=canvas.width - margins["left"] - margins["right"], height=drawing.height, padding=dict(margins),
             autosize="none", background="transparent",
         )
@@ -83,8 +96,9 @@ def _svg(key: str, title: str, description: str, canvas: Canvas, drawing: Drawin
             labelFontSize=_FONT, labelColor="var(--quiet)", gridColor="var(--rule)", domainColor="var(--axis)",
             tickColor="var(--axis)", labelOverlap=True,
         )
-        .configure_text(fontSize=_FONT, color="var(--ink)", baseline="middle", align="left")
-    ).to_dict()  # fmt: skip
+        .configure_text(fontSize=_FONT, baseline="middle")
+    ).to_dict(validate=False)  # fmt: skip
+    spec["datasets"] = drawing.data
     drawn = vl_convert.vegalite_to_svg(spec, allowed_base_urls=[])
     inside = drawn.partition(">")[2].rpartition("</svg>")[0]
     inside = re.sub(r"<[^>]*>", lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), inside)
@@ -98,10 +112,6 @@ def _svg(key: str, title: str, description: str, canvas: Canvas, drawing: Drawin
     ) + Markup(f"{inside}</svg>")  # fmt: skip  # noqa: S704 - Vega escapes its texts
 
 
-def _data(values: Iterable[Mapping[str, object]]) -> Any:
-    return alt.Chart(alt.InlineData(values=[dict(value) for value in values]))
-
-
 def _labels(names: Mapping[float, str]) -> dict[str, Any]:
     """An axis with these ticks and labels."""
     return {"values": list(names), "labelExpr": f"({json.dumps(names)})[datum.value]"}
@@ -109,16 +119,17 @@ def _labels(names: Mapping[float, str]) -> dict[str, Any]:
 
 def _time_axis(span: Span, width: float, column: str = "at") -> Any:
     """A scale of time, UTC, with what has changed since the tick before in a second line."""
-    fine = _expression(span.length <= 8 * MINUTE, "'%H:%M:%S'", "'%H:%M'")
     if span.length <= 5 * DAY:
-        name, under, when = fine, "%-d %b %Y", "utchours(datum.value) + utcminutes(datum.value) === 0"
+        name = "%H:%M:%S" if span.length <= 8 * MINUTE else "%H:%M"
+        first, later, when = "%-d %b %Y", "%-d %b", "utchours(datum.value) + utcminutes(datum.value) === 0"
     elif span.length <= 800 * DAY:
-        name, under, when = "'%-d %b'", "%Y", "utcmonth(datum.value) === 0 && utcdate(datum.value) <= 7"
+        name, first, later, when = "%-d %b", "%Y", "%Y", "utcmonth(datum.value) === 0 && utcdate(datum.value) <= 7"
     else:
-        name, under, when = _expression(span.length <= 3000 * DAY, "'%b %Y'", "'%Y'"), "", "false"
+        name, first, later, when = "%b %Y" if span.length <= 3000 * DAY else "%Y", "", "", "false"
     label = (
-        f"[utcFormat(datum.value, {name}), datum.index === 0 || {when} ? utcFormat(datum.value, '{under}') : '']"
-    )  # fmt: skip
+        f"[utcFormat(datum.value, '{name}'), datum.index === 0 ? utcFormat(datum.value, '{first}') : "
+        f"{when} ? utcFormat(datum.value, '{later}') : '']"
+    )
     return alt.X(
         f"{column}:T",
         scale=alt.Scale(type="utc", domain=[span.start / 1000, span.end / 1000], nice=False),
@@ -127,10 +138,6 @@ def _time_axis(span: Span, width: float, column: str = "at") -> Any:
             labelLineHeight=15,
         ),
     )  # fmt: skip
-
-
-def _expression(which: bool, one: str, other: str) -> str:
-    return one if which else other
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,22 +169,20 @@ def lines(
     up = _latency_scale(values) if latencies else _rate_scale(values)
 
     def draw(canvas: Canvas) -> Drawing:
-        margins = canvas.margins(62, 14)
+        drawing = Drawing(248 if canvas.wide else 188, canvas.margins(62, 14))
         across = _time_axis(span, canvas.width - 76)
-        style = {
-            "color": _styled(series, [f"var(--c{each.style})" for each in series], alt.Color),
-            "strokeDash": _styled(series, [_DASHES[each.style - 1] for each in series], alt.StrokeDash),
-        }
-        drawn = _data(values).mark_line(strokeWidth=2, strokeCap="round").encode(x=across, y=up, **style)
+        colours = _styled(series, [f"var(--c{each.style})" for each in series], alt.Color)
+        dashes = _styled(series, [_DASHES[each.style - 1] for each in series], alt.StrokeDash)
         shapes = _styled(series, [_SHAPES[each.style - 1] for each in series], alt.Shape)
-        points = _data(alone).mark_point(size=60, filled=True, opacity=1).encode(
-            x=across, y=up, color=style["color"], shape=shapes
-        )  # fmt: skip
-        layers = [drawn, points]
-        if filled and not latencies:
-            area = _data(filled).mark_area(color="var(--c1)", opacity=0.1).encode(x=across, y=up)
-            layers.insert(0, area)
-        return Drawing(alt.layer(*layers), 248 if canvas.wide else 188, margins)
+        area = drawing.of(filled).mark_area(color="var(--c1)", opacity=0.1)
+        drawn = drawing.of(values).mark_line(strokeWidth=2, strokeCap="round")
+        points = drawing.of(alone).mark_point(size=60, filled=True, opacity=1)
+        drawing.layers.extend((
+            area.encode(x=across, y=up),
+            drawn.encode(x=across, y=up, color=colours, strokeDash=dashes),
+            points.encode(x=across, y=up, color=colours, shape=shapes),
+        ))  # fmt: skip
+        return drawing
 
     return plot(key, title, description, draw)
 
@@ -263,8 +268,10 @@ def stacks(
                 base = top
         across = _time_axis(span, inside)
         colour = alt.Color("layer:N", legend=None, scale=colours)
-        drawn = _data(values).mark_rect().encode(x=across, x2="to:T", y=up, y2="base:Q", color=colour)
-        return Drawing(drawn, 200 if canvas.wide else 170, canvas.margins(62, 14))
+        drawing = Drawing(200 if canvas.wide else 170, canvas.margins(62, 14))
+        drawn = drawing.of(values).mark_rect()
+        drawing.layers.append(drawn.encode(x=across, x2="to:T", y=up, y2="base:Q", color=colour))
+        return drawing
 
     return plot(key, title, description, draw)
 
@@ -310,36 +317,41 @@ def bars(key: str, title: str, description: str, entries: Sequence[BarRow]) -> M
 
     def draw(canvas: Canvas) -> Drawing:
         slots = styles if canvas.wide else [0, *styles]
-        height = len(entries) * (len(slots) * 15 + 10)
+        margins = canvas.margins(310 if canvas.wide else 2, figures, 4, 4)
+        drawing = Drawing(len(entries) * (len(slots) * 15 + 10), margins)
         place = {
             "y": alt.Y("row:O", axis=None, scale=alt.Scale(paddingInner=0.22, paddingOuter=0.05)),
             "yOffset": alt.YOffset("slot:O", scale=alt.Scale(domain=slots, paddingInner=0.22)),
         }
         across = alt.X("value:Q", axis=None, scale=alt.Scale(domain=[0, highest], nice=False))
         colours = alt.Scale(domain=styles, range=[f"var(--c{style})" for style in styles])
-        drawn = _data(values).mark_bar(strokeWidth=1).encode(
-            x=across, **place, fill=alt.Fill("slot:O", legend=None, scale=colours),
-            stroke=alt.Stroke("slot:O", legend=None, scale=colours),
-            fillOpacity=alt.FillOpacity("slot:O", legend=None, scale=alt.Scale(domain=[1, 2], range=[1, 0.3])),
-        )  # fmt: skip
-        labels = _data(values).mark_text(dx=6, color="var(--quiet)").encode(x=across, **place, text="label:N")
-        names = _names(entries, canvas, place)
-        margins = canvas.margins(310 if canvas.wide else 2, figures, 4, 4)
-        return Drawing(alt.layer(drawn, labels, names), height, margins)
+        faint = alt.Scale(domain=[1, 2], range=[1, 0.3])
+        drawn = drawing.of(values)
+        drawing.layers.extend((
+            drawn.mark_bar(strokeWidth=1).encode(
+                x=across, **place, fill=alt.Fill("slot:O", legend=None, scale=colours),
+                stroke=alt.Stroke("slot:O", legend=None, scale=colours),
+                fillOpacity=alt.FillOpacity("slot:O", legend=None, scale=faint)),
+            drawn.mark_text(align="left", dx=6, color="var(--quiet)").encode(x=across, **place, text="label:N"),
+            _names(drawing, entries, canvas, place),
+        ))  # fmt: skip
+        return drawing
 
     return plot(key, title, description, draw)
 
 
-def _names(entries: Sequence[Any], canvas: Canvas, place: Mapping[str, Any], columns: int = 40) -> Any:
+def _names(
+    drawing: Drawing, entries: Sequence[Any], canvas: Canvas, place: Mapping[str, Any], columns: int = 40
+) -> Any:
     """Names beside the rows, or above them."""
     room = 300 if canvas.wide else columns * _LETTER
     names = [
         {"row": row, "slot": 0, "name": shortened(name_of(entry.name), columns)} for row, entry in enumerate(entries)
     ]
     if canvas.wide:
-        mark = _data(names).mark_text(align="right", dx=-10, limit=room)
+        mark = drawing.of(names).mark_text(align="right", dx=-10, limit=room, color="var(--ink)")
         return mark.encode(x=alt.value(0), y=place["y"], text="name:N")
-    return _data(names).mark_text(limit=room).encode(x=alt.value(0), **place, text="name:N")
+    return drawing.of(names).mark_text(align="left", limit=room, color="var(--ink)").encode(x=alt.value(0), **place, text="name:N")
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,27 +377,29 @@ def lifelines(key: str, title: str, description: str, lives: Sequence[Lifeline],
     def draw(canvas: Canvas) -> Drawing:
         margins = canvas.margins(282, 160, 8) if canvas.wide else canvas.margins(12, 12, 8)
         inside = canvas.width - margins["left"] - margins["right"]
-        across = _time_axis(span, inside)
+        drawing = Drawing(len(lives) * (26 if canvas.wide else 42), margins)
+        across, end = _time_axis(span, inside), _time_axis(span, inside, "to")
         place = {
             "y": alt.Y("row:O", axis=None, scale=alt.Scale(paddingInner=0, paddingOuter=0)),
             "yOffset": alt.YOffset("slot:O", scale=alt.Scale(domain=[1] if canvas.wide else [0, 1])),
         }
-        colour = _verdict(alt.Color, _VERDICT_COLOURS)
-        beside = [{**value, "slot": 1 if canvas.wide else 0} for value in values]
-        remarks = _data(beside).mark_text(color="var(--quiet)", align="left" if canvas.wide else "right")
-        rest = _data(gone).mark_rule(strokeDash=[2, 4], color="var(--axis)", strokeWidth=1.5)
+        colours = _verdict(alt.Color, _VERDICT_COLOURS)
+        strokes = _verdict(alt.Stroke, _VERDICT_COLOURS)
         shapes = _verdict(alt.Shape, (_CROSS, "circle", "circle", _TICK))
         fills = _verdict(alt.Fill, ("none", "var(--paper)", "var(--c3)", "none"))
-        end = _time_axis(span, inside, "to")
-        drawn = alt.layer(
+        lived = drawing.of(values)
+        rest = drawing.of(gone).mark_rule(strokeDash=[2, 4], color="var(--axis)", strokeWidth=1.5)
+        beside = drawing.of({**value, "slot": 1 if canvas.wide else 0} for value in values)
+        remarks = beside.mark_text(color="var(--quiet)", align="left" if canvas.wide else "right")
+        ends = lived.mark_point(size=70, strokeWidth=2.5, opacity=1)
+        drawing.layers.extend((
             rest.encode(x=end, x2=alt.value(inside), **place),
-            _data(values).mark_rule(strokeWidth=4, strokeCap="round").encode(x=across, x2="to:T", color=colour, **place),
-            _data(values).mark_point(size=70, strokeWidth=2.5, opacity=1).encode(
-                x=end, shape=shapes, stroke=_verdict(alt.Stroke, _VERDICT_COLOURS), fill=fills, **place),
+            lived.mark_rule(strokeWidth=4, strokeCap="round").encode(x=across, x2="to:T", color=colours, **place),
+            ends.encode(x=end, shape=shapes, stroke=strokes, fill=fills, **place),
             remarks.encode(x=alt.value(inside + 10), text="remark:N", **place),
-            _names(lives, canvas, place, 40 if canvas.wide else 26),
-        )  # fmt: skip
-        return Drawing(drawn, len(lives) * (26 if canvas.wide else 42), margins)
+            _names(drawing, lives, canvas, place, 40 if canvas.wide else 26),
+        ))  # fmt: skip
+        return drawing
 
     return plot(key, title, description, draw)
 

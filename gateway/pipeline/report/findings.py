@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
@@ -79,7 +79,6 @@ class Finding:
 class Found:
     """What a rule has found. ``total`` may be more than there are findings."""
 
-    rule: str
     findings: Sequence[Finding]
     total: int
     more: str
@@ -103,19 +102,19 @@ class Asked:
     peak: float | None = None
 
 
-def find(asked: Asked) -> list[Found]:
+def find(asked: Asked) -> dict[str, Found]:
     """What each rule finds, rules that find nothing included, in the order of a report."""
-    return [rule(asked) for rule in _RULES]
+    return {name: rule(asked) for name, rule in RULES.items()}
 
 
 def _found(
-    rule: str, found: Sequence[Row], say: Callable[[Row], tuple[str | ClientText, ...]], more: str, *,
+    found: Sequence[Row], say: Callable[[Row], tuple[str | ClientText, ...]], more: str, *,
     attention: bool = True,
 ) -> Found:  # fmt: skip
     """Findings from rows; their columns are the values, and `in_all` counts them if there is such a column."""
     total = found[0].get("in_all", len(found)) if found else 0
     findings = [Finding(say(row), {key: value for key, value in row.items() if key != "in_all"}) for row in found]
-    return Found(rule, findings, total, more, attention)
+    return Found(findings, total, more, attention)
 
 
 def _name(text: str | None) -> ClientText:
@@ -132,12 +131,12 @@ def _lag(asked: Asked) -> Found:
         return (f"The newest line in the lake is {age} old: ingest does not run, journals do not arrive, or no gateway "
                 "runs.",)  # fmt: skip
 
-    return _found("lake-lag", found, say, "")
+    return _found(found, say, "")
 
 
 def _unclosed(asked: Asked) -> Found:
     found = _boots(asked, "lost")
-    return _found("journal-not-closed", found, lambda row: (
+    return _found(found, lambda row: (
         _name(row["node"]), f" never closed its journal: the boot of {spoken(row['first'])} wrote its last line at "
         f"{spoken(row['last'])}. Its last moments may be missing, so figures are a lower bound.",
     ), "boots that never closed")  # fmt: skip
@@ -145,7 +144,7 @@ def _unclosed(asked: Asked) -> Found:
 
 def _dropped(asked: Asked) -> Found:
     found = _boots(asked, "dropped > 0")
-    return _found("journal-lines-dropped", found, lambda row: (
+    return _found(found, lambda row: (
         _name(row["node"]), f" dropped {exact(row['dropped'])} journal lines, because its disk could not keep up: "
         "all figures are a lower bound.",
     ), "boots that dropped journal lines")  # fmt: skip
@@ -163,7 +162,7 @@ def _abandoned(asked: Asked) -> Found:
         SELECT vhost, login, sub_name, destination, coalesce(days_idle, 0.0) AS days_idle, count(*) OVER () AS in_all
         {durable_where(asked.span)} AND verdict = 'abandoned'
         ORDER BY days_idle DESC, sub_name, destination LIMIT {MOST_FOUND}""")
-    return _found("abandoned-subscription", found, lambda row: (
+    return _found(found, lambda row: (
         "The durable subscription ", _name(row["sub_name"]), " of ", _name(row["login"]), " to ",
         _name(row["destination"]), f" has not been connected for {duration(row['days_idle'] * DAY)}, and its queue "
         "keeps growing unless it expires: delete it, or start its client again.",
@@ -182,7 +181,7 @@ def _unacked(asked: Asked) -> Found:
         SELECT *, count(*) OVER () AS in_all FROM sums
         WHERE unacked >= {UNACKED_LEAST} AND unacked >= {UNACKED_SHARE} * deliveries
         ORDER BY unacked DESC, vhost, destination LIMIT {MOST_FOUND}""")
-    return _found("unacknowledged", found, lambda row: (
+    return _found(found, lambda row: (
         _name(row["destination"]), f": {share(row['unacked'] / row['deliveries'])} of its deliveries "
         f"({count(row['unacked'])} of {count(row['deliveries'])}) were not acknowledged; the broker delivers them "
         "again.",
@@ -201,7 +200,7 @@ def _by_destination(asked: Asked, which: str, order: str) -> list[Row]:
 
 def _redelivered(asked: Asked) -> Found:
     which = f"redelivered >= {REDELIVERED_LEAST} AND redelivered >= {REDELIVERED_SHARE} * coalesce(delivered, 0)"
-    return _found("redelivered", _by_destination(asked, which, "redelivered"), lambda row: (
+    return _found(_by_destination(asked, which, "redelivered"), lambda row: (
         _name(row["destination"]), f": {share(row['redelivered'] / max(row['delivered'] or 0, row['redelivered']))} of "
         f"its deliveries ({count(row['redelivered'])} of {count(row['delivered'] or 0)}) were redeliveries. Its "
         "consumers refuse messages, or leave without acknowledging.",
@@ -209,7 +208,7 @@ def _redelivered(asked: Asked) -> Found:
 
 
 def _rejected(asked: Asked) -> Found:
-    return _found("rejected", _by_destination(asked, "rejected > 0", "rejected"), lambda row: (
+    return _found(_by_destination(asked, "rejected > 0", "rejected"), lambda row: (
         f"The broker rejected {count(row['rejected'])} {'message' if row['rejected'] == 1 else 'messages'} to ",
         _name(row["destination"]), ".",
     ), "destinations with rejected messages")  # fmt: skip
@@ -247,14 +246,14 @@ def _unit(width: int) -> str:
 def _error_jump(asked: Asked) -> Found:
     found = _jumps(asked, "event = 'error'")
     return _found(
-        "error-jump", found, lambda row: ("The error ", _name(row["code"]), _in_the_period(asked, row)),
+        found, lambda row: ("The error ", _name(row["code"]), _in_the_period(asked, row)),
         "errors that jumped",
     )  # fmt: skip
 
 
 def _redelivery_jump(asked: Asked) -> Found:
     found = _jumps(asked, "event = 'deliver' AND code = 'redelivered'")
-    return _found("redelivery-jump", found, lambda row: ("Redeliveries", _in_the_period(asked, row)), "")
+    return _found(found, lambda row: ("Redeliveries", _in_the_period(asked, row)), "")
 
 
 def _slow(asked: Asked) -> Found:
@@ -279,7 +278,7 @@ def _slow(asked: Asked) -> Found:
             if longest >= SLOW_LEAST and longest >= SLOW_FACTOR * usual:
                 found.append({"event": event, "at": worst["at"], "p99_us": longest, "usual_p99_us": usual})
     unit = _unit(width)
-    return _found("slow-latency", found, lambda row: (
+    return _found(found, lambda row: (
         f"{LATENCIES[row['event']]} was slow in the {unit} from {spoken(row['at'])}: its p99 was "
         f"{latency(row['p99_us'])}, against {latency(row['usual_p99_us'])} in the median {unit}.",
     ), "")  # fmt: skip
@@ -291,7 +290,7 @@ def _unknown_features(asked: Asked) -> Found:
         WITH used AS (SELECT feature, sum(sessions) AS sessions {feature_where(asked.span)}
                       AND feature NOT IN ({known}) GROUP BY feature)
         SELECT *, count(*) OVER () AS in_all FROM used ORDER BY feature LIMIT {MOST_FOUND}""")
-    return _found("unknown-feature", found, lambda row: (
+    return _found(found, lambda row: (
         "Clients use a feature that this version does not know: ", _name(row["feature"]), ".",
     ), "features that this version does not know")  # fmt: skip
 
@@ -305,7 +304,7 @@ def _peak(asked: Asked) -> Found:
         FROM traffic_10s WHERE {moved} AND {asked.span.in_sql("ts10")} GROUP BY 1 HAVING sum(n) > 0
         ORDER BY n DESC, at LIMIT {_PEAK_SLOTS}""")
     if not slots:
-        return _found("peak", [], lambda _: (), "", attention=False)
+        return _found([], lambda _: (), "", attention=False)
     seconds = 10
     found: Row = slots[0]
     days = ", ".join(sorted({f"'{moment(slot['at'])[:10]}'" for slot in slots}))
@@ -328,7 +327,7 @@ def _peak(asked: Asked) -> Found:
         "sent_per_second": found["sent"] / seconds, "delivered_per_second": found["delivered"] / seconds,
     }  # fmt: skip
     when = "The busiest second was" if seconds == 1 else "The busiest ten seconds began at"
-    return _found("peak", [values], lambda row: (
+    return _found([values], lambda row: (
         f"{when} {spoken(row['at'])}: {rate(row['sent_per_second'])} sent and "
         f"{rate(row['delivered_per_second'])} delivered.",
     ), "", attention=asked.peak is not None and per_second > asked.peak)  # fmt: skip
@@ -342,7 +341,7 @@ def _largest(asked: Asked) -> Found:
         shared AS (SELECT *, (sent + delivered) / cast(sum(sent + delivered) OVER () AS double) AS share FROM totals)
         SELECT * FROM shared WHERE sent + delivered > 0
         ORDER BY sent + delivered DESC, vhost, destination LIMIT 1""")
-    return _found("largest-destination", found, lambda row: (
+    return _found(found, lambda row: (
         _name(row["destination"]), f" has the most traffic: {share(row['share'])} of all messages "
         f"({count(row['sent'])} sent, {count(row['delivered'])} delivered).",
     ), "", attention=False)  # fmt: skip
@@ -354,13 +353,29 @@ def _mixed(asked: Asked) -> Found:
         WITH {RUNS} SELECT DISTINCT impl FROM boot_runs WHERE first < {span.end} AND last >= {span.start}
         ORDER BY impl LIMIT {MOST_FOUND}""")]
     found = [{"kinds": ", ".join(str(ClientText(kind)) for kind in kinds)}] if len(kinds) > 1 else []
-    return _found("several-recorders", found, lambda row: (
+    return _found(found, lambda row: (
         "Recorders of several kinds wrote this (", ClientText(row["kinds"], 80),
         "); a message that passed two of them counts twice.",
     ), "", attention=False)  # fmt: skip
 
 
-_RULES: Final[tuple[Callable[[Asked], Found], ...]] = (
-    _lag, _unclosed, _dropped, _abandoned, _unacked, _redelivered, _rejected, _error_jump, _redelivery_jump, _slow,
-    _unknown_features, _peak, _largest, _mixed,
-)  # fmt: skip
+RULES: Final[Mapping[str, Callable[[Asked], Found]]] = {
+    "lake-lag": _lag,
+    "journal-not-closed": _unclosed,
+    "journal-lines-dropped": _dropped,
+    "abandoned-subscription": _abandoned,
+    "unacknowledged": _unacked,
+    "redelivered": _redelivered,
+    "rejected": _rejected,
+    "error-jump": _error_jump,
+    "redelivery-jump": _redelivery_jump,
+    "slow-latency": _slow,
+    "unknown-feature": _unknown_features,
+    "peak": _peak,
+    "largest-destination": _largest,
+    "several-recorders": _mixed,
+}
+"""Every rule by its name."""
+
+NOTES: Final = ("largest-destination", "several-recorders")
+"""Rules whose findings never need attention."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -66,7 +66,7 @@ class Figure:
     legend: Sequence[tuple[Markup, str]] = ()
 
 
-def full_page(asked: Asked, found: Sequence[Found]) -> str:
+def full_page(asked: Asked, found: Mapping[str, Found]) -> str:
     """The report on a span."""
     span, sql = asked.span, asked.sql
     counts = count_events(sql, span, span.width(MOST_POINTS))
@@ -76,7 +76,7 @@ def full_page(asked: Asked, found: Sequence[Found]) -> str:
         title=f"STOMP traffic {moment(span.start)} to {moment(span.end)} UTC",
         span=span, generated=asked.now, boots=_boots(boots), nodes=_nodes(boots),
         cards=_cards(counts, facts.count_sessions(sql, span)),
-        found=found, most_named=_MOST_NAMED, traffic=_traffic(span, counts),
+        found=list(found.values()), most_named=_MOST_NAMED, traffic=_traffic(span, counts),
         latencies=[_latency(span, counts, event) for event in LATENCIES if counts.all_latencies(event)],
         slowest=_slowest(facts.slow_rows(sql, span)), destinations=_destinations(facts.destination_rows(sql, span)),
         errors=_errors(span, counts), errors_by_login=_errors_by_login(facts.error_rows(sql, span)),
