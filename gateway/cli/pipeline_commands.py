@@ -6,21 +6,20 @@ import argparse
 import errno
 import importlib.util
 import os
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gateway.cli.commands import add_command
+from gateway.cli.option_types import UNITS, duration
+from gateway.cli.report_commands import add_compare, add_report
 from gateway.errors import ExitCode, PipelineError, UsageError
 
 if TYPE_CHECKING:
     from gateway.cli.commands import Commands, Run
 
-_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _REQUIRED_PACKAGES: Final = ("pyspark", "pyarrow")
 _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_PERMISSION: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -81,21 +80,6 @@ exit codes:
   2    the command line is wrong, or the extra is not installed
 """
 
-_REPORT = "Write a report on traffic, latencies, errors and durable subscriptions, as one self-contained HTML file."
-
-_REPORT_EPILOG = """\
-examples:
-  stomp-gateway pipeline report --lake lake -o report.html
-  stomp-gateway pipeline report --lake lake --from 2026-11-20 --to 2026-11-21T12:00 -o report.html
-
-  Times are in UTC. The report begins at --from and ends just before --to.
-
-exit codes:
-  0    it wrote the file
-  1    the lake cannot be read, or the file cannot be written
-  2    the command line is wrong, or the extra is not installed
-"""
-
 _COMPACT = "Merge the small files of many batches, so that reading gets faster. The tables keep their contents."
 
 _COMPACT_EPILOG = """\
@@ -138,14 +122,8 @@ def add_pipeline(commands: Commands) -> None:
     _add_lake(check)
     check.add_argument("--journal", type=Path, metavar="DIR", help="the journal it was made from")
     check.add_argument("--quiet", action="store_true", help="print only what is wrong")
-    report = add_command(
-        subcommands, "report", _needing_extra(_report), help="write an HTML report",
-        description=_REPORT, epilog=_REPORT_EPILOG,
-    )  # fmt: skip
-    _add_lake(report)
-    report.add_argument("--from", dest="start", type=moment, metavar="TIME", help="begin here (default: first event)")
-    report.add_argument("--to", dest="end", type=moment, metavar="TIME", help="end before this (default: last event)")
-    report.add_argument("-o", "--output", required=True, type=Path, metavar="FILE", help="the file to write")
+    add_report(subcommands, _needing_extra)
+    add_compare(subcommands, _needing_extra)
     compact = add_command(
         subcommands, "compact", _needing_extra(_compact), help="merge small files",
         description=_COMPACT, epilog=_COMPACT_EPILOG,
@@ -182,14 +160,14 @@ def _add_ingest(commands: Commands) -> None:
     ingest.add_argument(
         "--idle-after",
         type=duration,
-        default=_UNITS["d"],
+        default=UNITS["d"],
         metavar="TIME",
         help="a durable subscription without a connection for this long is idle (default: 1d)",
     )
     ingest.add_argument(
         "--abandoned-after",
         type=duration,
-        default=7 * _UNITS["d"],
+        default=7 * UNITS["d"],
         metavar="TIME",
         help="and after this long it is abandoned (default: 7d)",
     )
@@ -204,23 +182,6 @@ def _add_ingest(commands: Commands) -> None:
         "paths (default: local[*])",
     )
     spark.add_argument("--driver-memory", default="2g", metavar="SIZE", help="size of Java's heap (default: 2g)")
-
-
-def duration(text: str) -> float:
-    """The seconds in a duration such as 30s, 5m, 2h or 7d."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd])", text)
-    if found is None or float(found[1]) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a duration above 0: write 30s, 5m, 2h or 7d")
-    return float(found[1]) * _UNITS[found[2]]
-
-
-def moment(text: str) -> datetime:
-    """A time such as 2026-11-21 or 2026-11-21T14:30, in UTC unless it has a time zone."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time: write 2026-11-21 or 2026-11-21T14:30") from error
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
 def _days(text: str) -> float:
@@ -239,7 +200,7 @@ def _needing_extra(run: Run) -> Run:
         if missing:
             names = " and ".join(missing)
             raise UsageError(f"the pipeline needs {names}, not installed here: pip install 'stomp-gateway[pipeline]'")
-        with _private_files(), _explained(options.lake):
+        with _private_files(), _explained(getattr(options, "lake", "the lakes")):
             return run(options)
 
     return checked
@@ -257,7 +218,7 @@ def _private_files() -> Iterator[None]:
 
 
 @contextmanager
-def _explained(lake: Path) -> Iterator[None]:
+def _explained(lake: Path | str) -> Iterator[None]:
     """Turn disk errors and damaged files into a PipelineError that says what to do."""
     from pyarrow import ArrowException  # noqa: PLC0415
 
@@ -306,16 +267,6 @@ def _check(options: argparse.Namespace) -> ExitCode:
 
     complete = check(ParquetLake(options.lake), options.journal, sys.stdout, quiet=options.quiet)
     return ExitCode.OK if complete else ExitCode.FAILURE
-
-
-def _report(options: argparse.Namespace) -> ExitCode:
-    if options.start is not None and options.end is not None and options.end <= options.start:
-        raise UsageError("--to is not later than --from.")
-    from gateway.pipeline.parquet_lake import ParquetLake  # noqa: PLC0415
-    from gateway.pipeline.report import write_report  # noqa: PLC0415
-
-    write_report(ParquetLake(options.lake), options.output, options.start, options.end)
-    return ExitCode.OK
 
 
 def _compact(options: argparse.Namespace) -> ExitCode:

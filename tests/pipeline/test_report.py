@@ -178,9 +178,7 @@ class TestAsAWhole:
         rows.event(START, "ack", 1, latency_us=0)
         rows.durable("d", "strange", 1, login=None, destination=None, first_seen=None, last_connected=START)
         rows.add("errors_hour", START, hour=START, login=None, code=None, n=3)
-        rows.add(
-            "features_used", START, vhost=None, login=None, version=None, feature="new", sessions=1
-        )
+        rows.add("features_used", START, vhost=None, login=None, version=None, feature="new", sessions=1)
         rows.add("unacked_hotspots", START, deliveries=3, acked=None, nacked=0)
         text = page(rows.write())
         Outline(text)
@@ -445,7 +443,7 @@ class TestWhatStandsOut:
     def said(self, rows: Rows, tmp_path: Path) -> Callable[..., str]:
         """Writes the lake and returns the sentences, those of rules that need attention with an exclamation mark."""
 
-        def ask(now: datetime = START, **options: Any) -> str:
+        def ask(now: datetime = START, **options: Any) -> str:  # noqa: ANN401 - of ReportOptions
             rows.event(START, "connect")
             found = findings(rows.write(), tmp_path, now, **options)["findings"]
             return "\n".join(f"{'! ' if one['attention'] else ''}{one['text']}" for one in found)
@@ -494,9 +492,7 @@ class TestWhatStandsOut:
     @pytest.mark.parametrize(("delivered", "again", "says"), [(200, 10, True), (201, 10, False), (20, 9, False)])
     def test_redelivered(self, rows: Rows, said: Said, delivered: int, again: int, says: bool) -> None:
         rows.add("dest_hour", START, hour=START, destination="/queue/a", delivered=delivered, redelivered=again)
-        assert (
-            f"/queue/a: 5.0 % of its deliveries (10 of {delivered}) were redeliveries" in said()
-        ) is says
+        assert (f"/queue/a: 5.0 % of its deliveries (10 of {delivered}) were redeliveries" in said()) is says
 
     def test_rejected(self, rows: Rows, said: Said) -> None:
         rows.add("dest_hour", START, hour=START, destination="/queue/a", sent=1, rejected=1)
@@ -546,7 +542,6 @@ class TestWhatStandsOut:
         text = said()
         assert "Clients use a feature that this version does not know: telepathy." in text
         assert "several kinds wrote this (gateway, tap)" in text
-
 
     def test_redeliveries_jumped(self, rows: Rows, said: Said) -> None:
         for hour in range(12):
@@ -632,12 +627,12 @@ class TestForPrograms:
             assert write_report(lake.snapshot(), options, START) == ["rejected"]
 
 
-def written(lake: Lake, place: Path, now: datetime, **options: Any) -> str:
+def written(lake: Lake, place: Path, now: datetime, **options: Any) -> str:  # noqa: ANN401 - of ReportOptions
     write_report(lake.snapshot(), ReportOptions(place / "out", **options), now)
     return (place / "out").read_text("utf-8")
 
 
-def findings(lake: Lake, place: Path, now: datetime, **options: Any) -> dict[str, Any]:
+def findings(lake: Lake, place: Path, now: datetime, **options: Any) -> dict[str, Any]:  # noqa: ANN401 - as above
     found: dict[str, Any] = json.loads(written(lake, place, now, form="json", **options))
     return found
 

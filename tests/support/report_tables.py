@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from math import cos, log, pi
@@ -150,7 +150,9 @@ class World:
             rows.event(at, "error", chance.randrange(1, 4) * slow, code=code)
         if chance.random() < 0.05 * slow:
             reason = chance.choice(("confirm-window", "confirm-window", "client-slow", "broker-blocked"))
-            rows.event(at, "blocked", chance.randrange(1, 5), code=reason, latency_us=int(chance.lognormvariate(12, 1.5)))
+            rows.event(
+                at, "blocked", chance.randrange(1, 5), code=reason, latency_us=int(chance.lognormvariate(12, 1.5))
+            )
 
     def destination(self, number: int) -> tuple[str, str]:
         """The name and kind of a destination."""

@@ -26,6 +26,9 @@ _SHAPES: Final = ("circle", "diamond", "square", "triangle-up")
 LAYERS: Final = 7
 """How many layers of stacked bars can be told apart: each has a colour and a hatch of its own."""
 
+_OPACITY: Final = {1: 1, 2: 0.3}
+"""How full the first and the second bar of a row are: it tells them apart without colours."""
+
 _FONT: Final = 12
 _LETTER: Final = 7.3
 _CROSS: Final = "M-1,-1L1,1M1,-1L-1,1"
@@ -218,7 +221,7 @@ def latency_ticks(values: Sequence[float]) -> list[int]:
     first = max(0, bisect_right(_LADDER, min(values, default=1)) - 1)
     last = min(len(_LADDER) - 1, max(bisect_left(_LADDER, max(values, default=1)), first + 1))
     first = min(first, last - 1)
-    step = next(step for step in (1, 3, 6) if (last - first) <= step * _MANY_TICKS or step == 6)
+    step = next(step for step in (1, 3, 6) if last - first <= step * _MANY_TICKS)
     first -= first % step
     last = min(len(_LADDER) - 1, last + (first - last) % step)
     return [*_LADDER[first:last:step], _LADDER[last]]
@@ -246,7 +249,6 @@ def stacks(
     key: str, title: str, description: str, span: Span, begins: Sequence[int], width: int, layers: Sequence[Layer]
 ) -> Markup:
     """Stacked bars over time, layers from the bottom up. ``begins`` and ``width`` of the bins are in microseconds."""
-
     styles = [layer.style for layer in layers]
     colours = alt.Scale(domain=styles, range=[_fill(style) for style in styles])
     highest = max(sum(layer.values[place] for layer in layers) for place in range(len(begins)))
@@ -287,8 +289,7 @@ def layer_sample(style: int) -> Markup:
 
 def bar_sample(style: int) -> Markup:
     """A sample of a bar, for a legend."""
-    faint = ' fill-opacity="0.3" stroke="var(--c2)"' if style == 2 else ""
-    return _swatch(Markup(f'fill="var(--c{style})"{faint}'))  # noqa: S704 - only numbers
+    return _swatch(Markup('fill="var(--c{0})" stroke="var(--c{0})" fill-opacity="{1}"').format(style, _OPACITY[style]))
 
 
 def _swatch(fill: Markup) -> Markup:
@@ -307,13 +308,13 @@ class BarRow:
 def bars(key: str, title: str, description: str, entries: Sequence[BarRow]) -> Markup:
     """Rows of horizontal bars to one scale; on narrow screens names are above their bars."""
     styles = list(range(1, max(len(entry.bars) for entry in entries) + 1))
-    values = [
+    values: list[dict[str, Any]] = [
         {"row": row, "slot": slot, "value": value, "label": text}
         for row, entry in enumerate(entries)
         for slot, (value, text) in enumerate(entry.bars, start=1)
     ]
     highest = max(value["value"] for value in values) or 1
-    figures = max(columns_of(str(value["label"])) for value in values) * _LETTER + 8
+    figures = max(columns_of(value["label"]) for value in values) * _LETTER + 8
 
     def draw(canvas: Canvas) -> Drawing:
         slots = styles if canvas.wide else [0, *styles]
@@ -325,7 +326,7 @@ def bars(key: str, title: str, description: str, entries: Sequence[BarRow]) -> M
         }
         across = alt.X("value:Q", axis=None, scale=alt.Scale(domain=[0, highest], nice=False))
         colours = alt.Scale(domain=styles, range=[f"var(--c{style})" for style in styles])
-        faint = alt.Scale(domain=[1, 2], range=[1, 0.3])
+        faint = alt.Scale(domain=list(_OPACITY), range=list(_OPACITY.values()))
         drawn = drawing.of(values)
         drawing.layers.extend((
             drawn.mark_bar(strokeWidth=1).encode(
@@ -351,7 +352,11 @@ def _names(
     if canvas.wide:
         mark = drawing.of(names).mark_text(align="right", dx=-10, limit=room, color="var(--ink)")
         return mark.encode(x=alt.value(0), y=place["y"], text="name:N")
-    return drawing.of(names).mark_text(align="left", limit=room, color="var(--ink)").encode(x=alt.value(0), **place, text="name:N")
+    return (
+        drawing.of(names)
+        .mark_text(align="left", limit=room, color="var(--ink)")
+        .encode(x=alt.value(0), **place, text="name:N")
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,9 +56,12 @@ def newest_line(sql: Sql, known: Span) -> int:
 
 def boot_rows(sql: Sql, span: Span) -> list[Row]:
     """The runs of gateways in a span, the earliest first."""
-    return rows(sql, f"""
+    return rows(
+        sql,
+        f"""
         WITH {RUNS} SELECT *, count(*) OVER () AS in_all FROM boot_runs WHERE {_touches(span, "first", "last")}
-        ORDER BY first, node, boot LIMIT {MOST_ROWS}""")
+        ORDER BY first, node, boot LIMIT {MOST_ROWS}""",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,9 @@ def count_sessions(sql: Sql, span: Span) -> Sessions:
     """Count the sessions of a span."""
     # A gateway that was killed has not written the end of its sessions: they ended with it. At equal times ends come
     # first: a session that follows another one does not overlap with it.
-    found = rows(sql, f"""
+    found = rows(
+        sql,
+        f"""
         WITH {RUNS},
         lives AS (
             SELECT {micros("s.started")} AS begun,
@@ -83,56 +88,72 @@ def count_sessions(sql: Sql, span: Span) -> Sessions:
         changes AS (SELECT greatest(begun, {span.start}) AS at, 1 AS change FROM kept
                     UNION ALL SELECT ended, -1 FROM kept WHERE ended IS NOT NULL),
         running AS (SELECT change, sum(change) OVER (ORDER BY at, change) AS open FROM changes)
-        SELECT count(*) FILTER (WHERE change > 0) AS total, max(open) AS at_once FROM running""")[0]
+        SELECT count(*) FILTER (WHERE change > 0) AS total, max(open) AS at_once FROM running""",
+    )[0]
     return Sessions(found["total"], found["at_once"] or 0)
 
 
 def destination_rows(sql: Sql, span: Span) -> list[Row]:
     """Destinations of a span, the busiest first, with the sums of all."""
     sums = ", ".join(f"coalesce(sum({column}), 0) AS {column}" for column in _SUMMED)
-    return rows(sql, f"""
+    return rows(
+        sql,
+        f"""
         WITH totals AS (SELECT vhost, destination, min(dest_kind) AS dest_kind, {sums} FROM dest_hour
                         WHERE {_hours(span)} GROUP BY vhost, destination)
         SELECT *, count(*) OVER () AS in_all, sum(sent) OVER () AS sent_in_all,
                sum(delivered) OVER () AS delivered_in_all
-        FROM totals ORDER BY sent + delivered DESC, vhost, destination LIMIT {MOST_ROWS}""")
+        FROM totals ORDER BY sent + delivered DESC, vhost, destination LIMIT {MOST_ROWS}""",
+    )
 
 
 def slow_rows(sql: Sql, span: Span) -> list[Row]:
     """Each destination's worst hour, the worst first."""
-    return rows(sql, f"""
+    return rows(
+        sql,
+        f"""
         WITH placed AS (
             SELECT vhost, destination, event, {micros("hour")} AS hour, n, p50_us, p99_us,
                    row_number() OVER (PARTITION BY vhost, destination, event ORDER BY p99_us DESC, hour) AS place
             FROM latency_hour WHERE destination IS NOT NULL AND n >= {LEAST_LATENCIES} AND {_hours(span)})
-        SELECT * FROM placed WHERE place = 1 ORDER BY p99_us DESC, destination, event LIMIT {_MOST_SLOW}""")
+        SELECT * FROM placed WHERE place = 1 ORDER BY p99_us DESC, destination, event LIMIT {_MOST_SLOW}""",
+    )
 
 
 def error_rows(sql: Sql, span: Span) -> list[Row]:
     """Errors by code and login, the most frequent first."""
-    return rows(sql, f"""
+    return rows(
+        sql,
+        f"""
         WITH totals AS (SELECT vhost, login, code, sum(n) AS n FROM errors_hour WHERE {_hours(span)}
                         GROUP BY vhost, login, code)
-        SELECT *, count(*) OVER () AS in_all FROM totals ORDER BY n DESC, vhost, login, code LIMIT {MOST_ROWS}""")
+        SELECT *, count(*) OVER () AS in_all FROM totals ORDER BY n DESC, vhost, login, code LIMIT {MOST_ROWS}""",
+    )
 
 
 def redelivery_rows(sql: Sql, span: Span) -> list[Row]:
     """Redeliveries by login and destination, the most first."""
-    return rows(sql, f"""
+    return rows(
+        sql,
+        f"""
         WITH totals AS (SELECT vhost, login, destination, sum(delivered) AS delivered, sum(redelivered) AS redelivered
                         FROM redeliveries_hour WHERE {_hours(span)} GROUP BY vhost, login, destination)
         SELECT *, count(*) OVER () AS in_all FROM totals
-        ORDER BY redelivered DESC, vhost, login, destination LIMIT {MOST_ROWS}""")
+        ORDER BY redelivered DESC, vhost, login, destination LIMIT {MOST_ROWS}""",
+    )
 
 
 def hotspot_rows(sql: Sql, span: Span) -> list[Row]:
     """Unacknowledged deliveries by login and destination, the most first; whole days."""
-    return rows(sql, f"""
+    return rows(
+        sql,
+        f"""
         WITH totals AS (SELECT vhost, login, destination, {ANSWERS}, max(p99_ack_us) AS p99_ack_us
                         FROM unacked_hotspots WHERE {span.days_in_sql} GROUP BY vhost, login, destination),
         answered AS (SELECT *, greatest(deliveries - acked - nacked, 0) AS unacked FROM totals)
         SELECT *, count(*) OVER () AS in_all FROM answered
-        ORDER BY unacked DESC, vhost, login, destination LIMIT {MOST_ROWS}""")
+        ORDER BY unacked DESC, vhost, login, destination LIMIT {MOST_ROWS}""",
+    )
 
 
 ANSWERS: Final = ", ".join(f"coalesce(sum({name}), 0) AS {name}" for name in ("deliveries", "acked", "nacked"))
@@ -153,7 +174,9 @@ def verdict_rows(sql: Sql, span: Span) -> list[Row]:
 
 def durable_rows(sql: Sql, span: Span) -> list[Row]:
     """Durable subscriptions, those that need attention first, the longest idle first."""
-    return rows(sql, f"""
+    return rows(
+        sql,
+        f"""
         SELECT vhost, login, sub_name, destination, coalesce(verdict, 'unknown') AS verdict,
                coalesce({micros("first_seen")}, {micros("last_connected")}) AS first,
                coalesce({micros("last_connected")}, {micros("first_seen")}) AS last,
@@ -163,7 +186,8 @@ def durable_rows(sql: Sql, span: Span) -> list[Row]:
                count(*) OVER () AS in_all
         {durable_where(span)}
         ORDER BY CASE verdict WHEN 'abandoned' THEN 0 WHEN 'idle' THEN 1 WHEN 'active' THEN 2 WHEN 'deleted' THEN 3
-                 ELSE 4 END, coalesce(days_idle, 0.0) DESC, sub_name, destination LIMIT {MOST_ROWS}""")
+                 ELSE 4 END, coalesce(days_idle, 0.0) DESC, sub_name, destination LIMIT {MOST_ROWS}""",
+    )
 
 
 def feature_where(span: Span) -> str:
@@ -174,12 +198,15 @@ def feature_where(span: Span) -> str:
 
 def feature_rows(sql: Sql, span: Span) -> list[Row]:
     """Sessions by client and feature, for the first clients by name. `client` counts clients from 1."""
-    return rows(sql, f"""
+    return rows(
+        sql,
+        f"""
         WITH used AS (SELECT vhost, login, version, feature, sum(sessions) AS sessions {feature_where(span)}
                       GROUP BY vhost, login, version, feature),
         counted AS (SELECT *, dense_rank() OVER (ORDER BY vhost, login, version) AS client FROM used)
         SELECT *, (SELECT max(client) FROM counted) AS in_all FROM counted WHERE client <= {MOST_ROWS}
-        ORDER BY client, feature""")
+        ORDER BY client, feature""",
+    )
 
 
 def used_features(sql: Sql, span: Span) -> list[str]:

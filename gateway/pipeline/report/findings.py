@@ -152,16 +152,22 @@ def _dropped(asked: Asked) -> Found:
 
 def _boots(asked: Asked, which: str) -> list[Row]:
     span = asked.span
-    return rows(asked.sql, f"""
+    return rows(
+        asked.sql,
+        f"""
         WITH {RUNS} SELECT node, impl, boot, first, last, dropped, count(*) OVER () AS in_all FROM boot_runs
-        WHERE {which} AND first < {span.end} AND last >= {span.start} ORDER BY first, node, boot LIMIT {MOST_FOUND}""")
+        WHERE {which} AND first < {span.end} AND last >= {span.start} ORDER BY first, node, boot LIMIT {MOST_FOUND}""",
+    )
 
 
 def _abandoned(asked: Asked) -> Found:
-    found = rows(asked.sql, f"""
+    found = rows(
+        asked.sql,
+        f"""
         SELECT vhost, login, sub_name, destination, coalesce(days_idle, 0.0) AS days_idle, count(*) OVER () AS in_all
         {durable_where(asked.span)} AND verdict = 'abandoned'
-        ORDER BY days_idle DESC, sub_name, destination LIMIT {MOST_FOUND}""")
+        ORDER BY days_idle DESC, sub_name, destination LIMIT {MOST_FOUND}""",
+    )
     return _found(found, lambda row: (
         "The durable subscription ", _name(row["sub_name"]), " of ", _name(row["login"]), " to ",
         _name(row["destination"]), f" has not been connected for {duration(row['days_idle'] * DAY)}, and its queue "
@@ -170,7 +176,9 @@ def _abandoned(asked: Asked) -> Found:
 
 
 def _unacked(asked: Asked) -> Found:
-    found = rows(asked.sql, f"""
+    found = rows(
+        asked.sql,
+        f"""
         WITH totals AS (
             SELECT vhost, login, destination, {ANSWERS} FROM unacked_hotspots WHERE {asked.span.days_in_sql}
             GROUP BY vhost, login, destination),
@@ -180,7 +188,8 @@ def _unacked(asked: Asked) -> Found:
             FROM totals GROUP BY vhost, destination)
         SELECT *, count(*) OVER () AS in_all FROM sums
         WHERE unacked >= {UNACKED_LEAST} AND unacked >= {UNACKED_SHARE} * deliveries
-        ORDER BY unacked DESC, vhost, destination LIMIT {MOST_FOUND}""")
+        ORDER BY unacked DESC, vhost, destination LIMIT {MOST_FOUND}""",
+    )
     return _found(found, lambda row: (
         _name(row["destination"]), f": {share(row['unacked'] / row['deliveries'])} of its deliveries "
         f"({count(row['unacked'])} of {count(row['deliveries'])}) were not acknowledged; the broker delivers them "
@@ -189,13 +198,16 @@ def _unacked(asked: Asked) -> Found:
 
 
 def _by_destination(asked: Asked, which: str, order: str) -> list[Row]:
-    return rows(asked.sql, f"""
+    return rows(
+        asked.sql,
+        f"""
         WITH totals AS (
             SELECT vhost, destination, sum(delivered) AS delivered, sum(redelivered) AS redelivered,
                    sum(rejected) AS rejected
             FROM dest_hour WHERE {asked.span.in_sql("hour", HOUR)} GROUP BY vhost, destination)
         SELECT *, count(*) OVER () AS in_all FROM totals WHERE {which}
-        ORDER BY {order} DESC, vhost, destination LIMIT {MOST_FOUND}""")
+        ORDER BY {order} DESC, vhost, destination LIMIT {MOST_FOUND}""",
+    )
 
 
 def _redelivered(asked: Asked) -> Found:
@@ -220,16 +232,20 @@ def _jumps(asked: Asked, where: str) -> list[Row]:
     others = len(span.bins(width)) - 1
     if others + 1 < FEWEST_PERIODS:
         return []
-    return rows(asked.sql, f"""
+    return rows(
+        asked.sql,
+        f"""
         WITH counted AS (
             SELECT code, {bin_of("ts10", width)} AS at, sum(n) AS n FROM traffic_10s
             WHERE {where} AND {span.in_sql("ts10")} GROUP BY 1, 2),
         placed AS (
-            SELECT *, (sum(n) OVER (PARTITION BY code) - n) / {others} AS usual, sum(n) OVER (PARTITION BY code) AS whole,
+            SELECT *, (sum(n) OVER (PARTITION BY code) - n) / {others} AS usual,
+                   sum(n) OVER (PARTITION BY code) AS whole,
                    row_number() OVER (PARTITION BY code ORDER BY n DESC, at) AS place FROM counted)
         SELECT code, at, n, usual, count(*) OVER () AS in_all FROM placed
         WHERE place = 1 AND n >= {JUMP_LEAST} AND n >= {JUMP_FACTOR} * usual
-        ORDER BY whole DESC, code LIMIT {MOST_FOUND}""")
+        ORDER BY whole DESC, code LIMIT {MOST_FOUND}""",
+    )
 
 
 def _in_the_period(asked: Asked, row: Row) -> str:
@@ -259,7 +275,9 @@ def _redelivery_jump(asked: Asked) -> Found:
 def _slow(asked: Asked) -> Found:
     width = asked.span.period
     names = ", ".join(f"'{event}'" for event in LATENCIES)
-    periods = rows(asked.sql, f"""
+    periods = rows(
+        asked.sql,
+        f"""
         WITH counted AS (
             SELECT event, {bin_of("ts10", width)} AS at, bucket, sum(n) AS n FROM traffic_10s
             WHERE event IN ({names}) AND bucket IS NOT NULL AND {asked.span.in_sql("ts10")} GROUP BY 1, 2, 3),
@@ -268,7 +286,8 @@ def _slow(asked: Asked) -> Found:
                    sum(n) OVER (PARTITION BY event, at) AS whole FROM counted WHERE n > 0)
         SELECT event, at, max(whole) AS n,
                coalesce(min(CASE WHEN seen >= ceil(0.99 * whole) THEN bucket END), max(bucket)) AS bucket
-        FROM ranked GROUP BY event, at HAVING max(whole) >= {SLOW_COUNT} ORDER BY event, at""")
+        FROM ranked GROUP BY event, at HAVING max(whole) >= {SLOW_COUNT} ORDER BY event, at""",
+    )
     found = []
     for event in LATENCIES:
         of_event = [row for row in periods if row["event"] == event]
@@ -286,10 +305,13 @@ def _slow(asked: Asked) -> Found:
 
 def _unknown_features(asked: Asked) -> Found:
     known = ", ".join(f"'{name}'" for name in FEATURES)
-    found = rows(asked.sql, f"""
+    found = rows(
+        asked.sql,
+        f"""
         WITH used AS (SELECT feature, sum(sessions) AS sessions {feature_where(asked.span)}
                       AND feature NOT IN ({known}) GROUP BY feature)
-        SELECT *, count(*) OVER () AS in_all FROM used ORDER BY feature LIMIT {MOST_FOUND}""")
+        SELECT *, count(*) OVER () AS in_all FROM used ORDER BY feature LIMIT {MOST_FOUND}""",
+    )
     return _found(found, lambda row: (
         "Clients use a feature that this version does not know: ", _name(row["feature"]), ".",
     ), "features that this version does not know")  # fmt: skip
@@ -298,11 +320,14 @@ def _unknown_features(asked: Asked) -> Found:
 def _peak(asked: Asked) -> Found:
     """The busiest second where messages have lines of their own, and the busiest ten seconds anywhere."""
     moved = "event IN ('send', 'deliver')"
-    slots = rows(asked.sql, f"""
+    slots = rows(
+        asked.sql,
+        f"""
         SELECT {micros("ts10")} AS at, sum(n) AS n, coalesce(sum(n) FILTER (WHERE event = 'send'), 0) AS sent,
                coalesce(sum(n) FILTER (WHERE event = 'deliver'), 0) AS delivered
         FROM traffic_10s WHERE {moved} AND {asked.span.in_sql("ts10")} GROUP BY 1 HAVING sum(n) > 0
-        ORDER BY n DESC, at LIMIT {_PEAK_SLOTS}""")
+        ORDER BY n DESC, at LIMIT {_PEAK_SLOTS}""",
+    )
     if not slots:
         return _found([], lambda _: (), "", attention=False)
     seconds = 10
@@ -313,12 +338,15 @@ def _peak(asked: Asked) -> Found:
         for slot in slots
     )
     lines = "sum(coalesce(weight, 1.0))"
-    single = rows(asked.sql, f"""
+    single = rows(
+        asked.sql,
+        f"""
         SELECT {bin_of("ts", SECOND)} AS at, {lines} AS n,
                coalesce({lines} FILTER (WHERE event = 'send'), 0) AS sent,
                coalesce({lines} FILTER (WHERE event = 'deliver'), 0) AS delivered
         FROM events WHERE level = 'message' AND d IN ({days}) AND {moved} AND ({times})
-        GROUP BY 1 ORDER BY n DESC, at LIMIT 1""")
+        GROUP BY 1 ORDER BY n DESC, at LIMIT 1""",
+    )
     if single and single[0]["n"] >= found["n"] / seconds:
         found, seconds = single[0], 1
     per_second = found["n"] / seconds
@@ -334,13 +362,16 @@ def _peak(asked: Asked) -> Found:
 
 
 def _largest(asked: Asked) -> Found:
-    found = rows(asked.sql, f"""
+    found = rows(
+        asked.sql,
+        f"""
         WITH totals AS (
             SELECT vhost, destination, coalesce(sum(sent), 0) AS sent, coalesce(sum(delivered), 0) AS delivered
             FROM dest_hour WHERE {asked.span.in_sql("hour", HOUR)} GROUP BY vhost, destination),
         shared AS (SELECT *, (sent + delivered) / cast(sum(sent + delivered) OVER () AS double) AS share FROM totals)
         SELECT * FROM shared WHERE sent + delivered > 0
-        ORDER BY sent + delivered DESC, vhost, destination LIMIT 1""")
+        ORDER BY sent + delivered DESC, vhost, destination LIMIT 1""",
+    )
     return _found(found, lambda row: (
         _name(row["destination"]), f" has the most traffic: {share(row['share'])} of all messages "
         f"({count(row['sent'])} sent, {count(row['delivered'])} delivered).",
@@ -349,9 +380,15 @@ def _largest(asked: Asked) -> Found:
 
 def _mixed(asked: Asked) -> Found:
     span = asked.span
-    kinds = [row["impl"] for row in rows(asked.sql, f"""
+    kinds = [
+        row["impl"]
+        for row in rows(
+            asked.sql,
+            f"""
         WITH {RUNS} SELECT DISTINCT impl FROM boot_runs WHERE first < {span.end} AND last >= {span.start}
-        ORDER BY impl LIMIT {MOST_FOUND}""")]
+        ORDER BY impl LIMIT {MOST_FOUND}""",
+        )
+    ]
     found = [{"kinds": ", ".join(str(ClientText(kind)) for kind in kinds)}] if len(kinds) > 1 else []
     return _found(found, lambda row: (
         "Recorders of several kinds wrote this (", ClientText(row["kinds"], 80),

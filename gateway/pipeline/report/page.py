@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -90,7 +90,7 @@ def empty_page(known: Span | None, generated: int) -> str:
     return _rendered(title="STOMP traffic: nothing to report", span=None, known=known, generated=generated)
 
 
-def _rendered(**context: Any) -> str:
+def _rendered(**context: object) -> str:
     templates = Environment(
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
@@ -107,7 +107,7 @@ def _left_out(rows: Sequence[Row]) -> int:
 def _boots(boots: Sequence[Row]) -> Table | None:
     if not boots:
         return None
-    rows = [
+    rows: list[list[Cell]] = [
         [ClientText(boot["node"]), ClientText(boot["impl"]), ClientText(boot["gateway_version"]),
          ClientText(boot["boot"]), moment(boot["first"]), moment(boot["last"]),
          "yes" if boot["closed"] else "no, and it started again" if boot["lost"] else "not yet",
@@ -118,7 +118,7 @@ def _boots(boots: Sequence[Row]) -> Table | None:
     return Table("Gateways and their boots", head, rows, names=4, left_out=_left_out(boots))
 
 
-def _nodes(boots: Sequence[Row]) -> tuple[list[tuple[ClientText, ...]], int]:
+def _nodes(boots: Sequence[Row]) -> tuple[list[tuple[ClientText, ClientText, ClientText]], int]:
     """The first gateways by name, each with its kind and its versions, and how many more there are."""
     found: dict[tuple[str, str], list[str]] = {}
     for boot in boots:
@@ -157,7 +157,7 @@ def _traffic(span: Span, counts: EventCounts) -> Figure:
         ], filled=style == 1)
         for event, name, style in _FLOWS
     ]  # fmt: skip
-    rows = [
+    rows: list[list[Cell]] = [
         [moment(begin), *(
             cell for each, (event, _, _) in zip(series, _FLOWS, strict=True)
             for cell in (exact(counts.events.get((event, begin), 0.0)), rate(each.values[place] or 0.0))
@@ -183,7 +183,7 @@ def _latency(span: Span, counts: EventCounts, event: str) -> Figure:
         charts.Series(name, style, [counts.percentile(event, begin, part) for begin in begins])
         for part, name, style in _PERCENTILES
     ]
-    rows = [
+    rows: list[list[Cell]] = [
         [moment(begin), exact(sum(counts.latencies.get((event, begin), {}).values())),
          *(latency(each.values[place]) for each in series)]
         for place, begin in enumerate(begins[: facts.MOST_ROWS])
@@ -209,7 +209,7 @@ def _middles(span: Span, width: int) -> list[float]:
 
 
 def _slowest(slow_hours: Sequence[Row]) -> Table | None:
-    rows = [
+    rows: list[list[Cell]] = [
         [ClientText(slow["destination"]), ClientText(slow["vhost"]), ClientText(LATENCIES.get(slow["event"],
          slow["event"])), moment(slow["hour"]), exact(slow["n"]), latency(slow["p50_us"]), latency(slow["p99_us"])]
         for slow in slow_hours
@@ -232,7 +232,7 @@ def _destinations(totals: Sequence[Row]) -> Figure | None:
         "Destination", "Virtual host", "Kind", "Sent", "Bytes", "Confirmed", "Rejected", "Delivered", "Bytes",
         "Redelivered", "Acknowledged", "Requeued", "Discarded",
     )  # fmt: skip
-    rows = [
+    rows: list[list[Cell]] = [
         [ClientText(one["destination"]), ClientText(one["vhost"]), ClientText(one["dest_kind"]), exact(one["sent"]),
          size(one["sent_bytes"]), exact(one["confirmed"]), exact(one["rejected"]), exact(one["delivered"]),
          size(one["delivered_bytes"]), exact(one["redelivered"]), exact(one["acked"]), exact(one["requeued"]),
@@ -266,7 +266,7 @@ def _errors(span: Span, counts: EventCounts) -> Figure | None:
         charts.Layer(name, style, _sums(span, counts, width, members))
         for style, (name, members) in enumerate(groups, start=1)
     ]
-    rows = [
+    rows: list[list[Cell]] = [
         [moment(begin), *(exact(layer.values[place]) for layer in layers)]
         for place, begin in enumerate(begins[: facts.MOST_ROWS])
     ]
@@ -292,7 +292,7 @@ def _sums(span: Span, counts: EventCounts, width: int, codes: set[str | None]) -
 
 
 def _errors_by_login(errors: Sequence[Row]) -> Table | None:
-    rows = [
+    rows: list[list[Cell]] = [
         [ClientText(one["code"]), ClientText(one["login"]), ClientText(one["vhost"]), exact(one["n"] or 0)]
         for one in errors
     ]
@@ -304,7 +304,7 @@ def _errors_by_login(errors: Sequence[Row]) -> Table | None:
 def _redelivered(redeliveries: Sequence[Row]) -> Figure | None:
     if not redeliveries:
         return None
-    rows = [
+    rows: list[list[Cell]] = [
         [ClientText(one["destination"]), ClientText(one["login"]), ClientText(one["vhost"]), exact(one["delivered"]),
          exact(one["redelivered"]), share(_part(one, "redelivered", "delivered"))]
         for one in redeliveries
@@ -321,7 +321,7 @@ def _redelivered(redeliveries: Sequence[Row]) -> Figure | None:
 def _unacked(hotspots: Sequence[Row]) -> Figure | Table | None:
     if not hotspots:
         return None
-    rows = [
+    rows: list[list[Cell]] = [
         [ClientText(one["destination"]), ClientText(one["login"]), ClientText(one["vhost"]), exact(one["deliveries"]),
          exact(one["acked"]), exact(one["nacked"]), exact(one["unacked"]), share(_part(one, "unacked", "deliveries")),
          latency(one["p99_ack_us"])]
@@ -360,7 +360,7 @@ def _durables(asked: Asked, as_of: int) -> Figure | None:
     summary = ", ".join(f"{numbers[verdict]:,} {verdict}" for verdict in _VERDICTS if verdict in numbers)
     lives = [_lifeline(one, as_of) for one in found[:_MOST_LIVES]]
     span = Span(min(life.first for life in lives), max(as_of, *(life.last for life in lives)) + TEN_SECONDS)
-    rows = [
+    rows: list[list[Cell]] = [
         [ClientText(one["sub_name"]), ClientText(one["destination"]), ClientText(one["login"]),
          ClientText(one["vhost"]), one["verdict"], moment(one["first"]),
          "now" if one["connected"] else moment(one["last"]),
