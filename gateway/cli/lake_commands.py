@@ -85,7 +85,12 @@ def add_lake_commands(commands: Commands, checked: Callable[[Run], Run]) -> None
     )  # fmt: skip
     add_lake(check)
     check.add_argument(
-        "--journal", action="append", default=[], type=Path, metavar="DIR", help="a journal it was made from; repeatable"
+        "--journal",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="DIR",
+        help="a journal it was made from; repeatable",
     )
     check.add_argument("--quiet", action="store_true", help="print only what is wrong")
     compact = add_command(
@@ -94,9 +99,7 @@ def add_lake_commands(commands: Commands, checked: Callable[[Run], Run]) -> None
     add_lake(compact)
     compact.add_argument("--quiet", action="store_true", help="print only what needs attention")
     _add_gc(commands, checked)
-    sql = add_command(
-        commands, "sql", checked(_sql), help="answer an SQL query", description=_SQL, epilog=_SQL_EPILOG
-    )
+    sql = add_command(commands, "sql", checked(_sql), help="answer an SQL query", description=_SQL, epilog=_SQL_EPILOG)
     add_lake(sql)
     sql.add_argument("query", metavar="QUERY", help="for example: select * from boots")
     sql.add_argument(
@@ -123,7 +126,9 @@ def _add_gc(commands: Commands, checked: Callable[[Run], Run]) -> None:
 
 def add_lake(parser: argparse.ArgumentParser) -> None:
     """Add the option that every subcommand has."""
-    parser.add_argument("--lake", required=True, metavar="PLACE", help="the lake: a directory, or a URL such as s3://...")
+    parser.add_argument(
+        "--lake", required=True, metavar="PLACE", help="the lake: a directory, or a URL such as s3://..."
+    )
 
 
 def _days(text: str) -> float:

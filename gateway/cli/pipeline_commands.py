@@ -6,22 +6,20 @@ import argparse
 import errno
 import importlib.util
 import os
-import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gateway.cli.commands import add_command
-from gateway.cli.lake_commands import add_lake, add_lake_commands
+from gateway.cli.lake_commands import add_lake_commands
+from gateway.cli.option_types import UNITS, duration
+from gateway.cli.report_commands import add_compare, add_report
 from gateway.errors import ExitCode, PipelineError, UsageError
 
 if TYPE_CHECKING:
     from gateway.cli.commands import Commands, Run
 
-_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _REQUIRED_PACKAGES: Final = ("pyspark", "pyarrow")
 _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_PERMISSION: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -64,21 +62,6 @@ environment:
   JAVA_HOME, SPARK_CONF_DIR and what else Spark reads; for object stores the variables of their platforms.
 """
 
-_REPORT = "Write a report on traffic, latencies, errors and durable subscriptions, as one self-contained HTML file."
-
-_REPORT_EPILOG = """\
-examples:
-  stomp-gateway pipeline report --lake lake -o report.html
-  stomp-gateway pipeline report --lake lake --from 2026-11-20 --to 2026-11-21T12:00 -o report.html
-
-  Times are in UTC. The report begins at --from and ends just before --to.
-
-exit codes:
-  0    it wrote the file
-  1    the lake cannot be read, or the file cannot be written
-  2    the command line is wrong, or the extra is not installed
-"""
-
 
 def add_pipeline(commands: Commands) -> None:
     """Add `pipeline` and its subcommands to the commands of `stomp-gateway`."""
@@ -88,14 +71,8 @@ def add_pipeline(commands: Commands) -> None:
     subcommands = pipeline.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_ingest(subcommands)
     add_lake_commands(subcommands, _needing_extra)
-    report = add_command(
-        subcommands, "report", _needing_extra(_report), help="write an HTML report",
-        description=_REPORT, epilog=_REPORT_EPILOG,
-    )  # fmt: skip
-    add_lake(report)
-    report.add_argument("--from", dest="start", type=moment, metavar="TIME", help="begin here (default: first event)")
-    report.add_argument("--to", dest="end", type=moment, metavar="TIME", help="end before this (default: last event)")
-    report.add_argument("-o", "--output", required=True, type=Path, metavar="FILE", help="the file to write")
+    add_report(subcommands, _needing_extra)
+    add_compare(subcommands, _needing_extra)
 
 
 def _add_ingest(commands: Commands) -> None:
@@ -116,21 +93,23 @@ def _add_ingest(commands: Commands) -> None:
     ingest.add_argument(
         "--idle-after",
         type=duration,
-        default=_UNITS["d"],
+        default=UNITS["d"],
         metavar="TIME",
         help="a durable subscription without a connection for this long is idle (default: 1d)",
     )
     ingest.add_argument(
         "--abandoned-after",
         type=duration,
-        default=7 * _UNITS["d"],
+        default=7 * UNITS["d"],
         metavar="TIME",
         help="and after this long it is abandoned (default: 7d)",
     )
     ingest.add_argument("--quiet", action="store_true", help="print only what needs attention")
     spark = ingest.add_argument_group("Spark")
     spark.add_argument(
-        "--master", metavar="URL", help="local[N], or a cluster such as spark://host:7077 (default: Spark's own, local[*])"
+        "--master",
+        metavar="URL",
+        help="local[N], or a cluster such as spark://host:7077 (default: Spark's own, local[*])",
     )
     spark.add_argument(
         "--conf", action="append", default=[], type=_setting, metavar="KEY=VALUE",
@@ -146,30 +125,13 @@ def _setting(text: str) -> tuple[str, str]:
     return name, value
 
 
-def duration(text: str) -> float:
-    """The seconds in a duration such as 30s, 5m, 2h or 7d."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd])", text)
-    if found is None or float(found[1]) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a duration above 0: write 30s, 5m, 2h or 7d")
-    return float(found[1]) * _UNITS[found[2]]
-
-
-def moment(text: str) -> datetime:
-    """A time such as 2026-11-21 or 2026-11-21T14:30, in UTC unless it has a time zone."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time: write 2026-11-21 or 2026-11-21T14:30") from error
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
-
-
 def _needing_extra(run: Run) -> Run:
     def checked(options: argparse.Namespace) -> ExitCode:
         missing = [name for name in _REQUIRED_PACKAGES if importlib.util.find_spec(name) is None]
         if missing:
             names = " and ".join(missing)
             raise UsageError(f"the pipeline needs {names}, not installed here: pip install 'stomp-gateway[pipeline]'")
-        with _private_files(), _explained(options.lake):
+        with _private_files(), _explained(getattr(options, "lake", "the lakes")):
             return run(options)
 
     return checked
@@ -187,7 +149,7 @@ def _private_files() -> Iterator[None]:
 
 
 @contextmanager
-def _explained(lake: Path) -> Iterator[None]:
+def _explained(lake: Path | str) -> Iterator[None]:
     """Turn disk errors and damaged files into a PipelineError that says what to do."""
     from pyarrow import ArrowException  # noqa: PLC0415
 
@@ -227,13 +189,3 @@ def _ingest(options: argparse.Namespace) -> ExitCode:
         abandoned_after=options.abandoned_after,
     )
     return ingest(wanted, Progress(quiet=options.quiet))
-
-
-def _report(options: argparse.Namespace) -> ExitCode:
-    if options.start is not None and options.end is not None and options.end <= options.start:
-        raise UsageError("--to is not later than --from.")
-    from gateway.pipeline.parquet_lake import ParquetLake  # noqa: PLC0415
-    from gateway.pipeline.report import write_report  # noqa: PLC0415
-
-    write_report(ParquetLake(options.lake), options.output, options.start, options.end)
-    return ExitCode.OK

@@ -59,7 +59,8 @@ def add_lines(lake: Lake, lines: DataFrame) -> IngestedBatch | None:
     Raises PipelineError if a segment has not the lines that it must have.
     """
     offered = [
-        Segment(*row) for row in lines.groupBy("path", "file", "day", "bytes").agg(F.count("*").alias("lines")).collect()
+        Segment(*row)
+        for row in lines.groupBy("path", "file", "day", "bytes").agg(F.count("*").alias("lines")).collect()
     ]
     while segments := _new_segments(lake, offered):
         batch = _add_segments(lake, lines, segments)

@@ -37,7 +37,11 @@ _REFRESH_INTERVAL: Final = 300.0
 _POLL_INTERVAL: Final = 1
 """Seconds between two looks at the stream and at signals."""
 
-_OTHER_INGEST: Final = ("CONCURRENT_STREAM_LOG_UPDATE", "Multiple streaming jobs detected", "Concurrent update to the log")
+_OTHER_INGEST: Final = (
+    "CONCURRENT_STREAM_LOG_UPDATE",
+    "Multiple streaming jobs detected",
+    "Concurrent update to the log",
+)
 _DISK_FULL: Final = ("No space left on device", "Disk quota exceeded", "File too large")
 
 

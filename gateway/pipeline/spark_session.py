@@ -21,10 +21,9 @@ from pyspark.sql import SparkSession
 
 from gateway.errors import PipelineError
 
-_JAVA: Final = (
-    "Spark needs Java 17 or later: install it, for example with `apt-get install openjdk-17-jre-headless`, or let "
-    "JAVA_HOME name one that is there."
-)
+_INSTALLED: Final = Path("/usr/lib/jvm")
+"""Where Linux distributions install Java."""
+
 _REQUIRED: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -125,12 +124,16 @@ def first_line(error: BaseException) -> str:
 
 
 def _require_java() -> None:
-    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started it
-        return
-    home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java")
-    if found is None:
-        raise PipelineError(f"no Java was found{f' in JAVA_HOME={home}' if home else ''}. {_JAVA}")
+    """Let JAVA_HOME name a Java if neither it nor PATH has one; raise PipelineError if there is none."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ or "JAVA_HOME" in os.environ or shutil.which("java"):
+        return  # spark-submit has started it, or it will be found
+    installed = sorted(_INSTALLED.glob("*/bin/java"))
+    if not installed:
+        raise PipelineError(
+            "no Java was found. Spark needs Java 17 or later: install it, for example with `apt-get install "
+            "openjdk-17-jre-headless`, or let JAVA_HOME name one that is there."
+        )
+    os.environ["JAVA_HOME"] = str(installed[-1].parent.parent)
 
 
 def _silence_loggers() -> None:

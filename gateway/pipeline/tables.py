@@ -154,7 +154,9 @@ class _Refresh:
     def _replace(self, table: str, rows: DataFrame, days: list[str]) -> None:
         """Write rows, and put them in the place of those days' rows."""
         names = [column.split(" ")[0] for column in COLUMNS[table].split(", ")]
-        write_files(rows.select(names).sortWithinPartitions(*partitions_of(table), *names), self._lake, table, self._directory)
+        write_files(
+            rows.select(names).sortWithinPartitions(*partitions_of(table), *names), self._lake, table, self._directory
+        )
         files = list_files(self._spark, self._lake, table, self._directory)
         self._lake.commit_files(table, files, self._pending.batch, days=days)
 

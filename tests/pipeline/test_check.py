@@ -138,7 +138,9 @@ def test_rows_that_vanish_are_missed_by_numbers_segment_and_rollup(whole: Site) 
     whole.table("events").delete("seq = 205 and node = 'node1'")
     text = whole.wrong()
     assert ": 1 lines are missing: 205\n" in text
-    assert f"segments do not have their lines as rows: {whole.segments[2].name}: 99 events and 0 bad lines of 100" in text
+    assert (
+        f"segments do not have their lines as rows: {whole.segments[2].name}: 99 events and 0 bad lines of 100" in text
+    )
     assert "the roll-up and the events differ" in text
 
 

@@ -14,14 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from gateway.pipeline.compact import compact, recover
+from gateway.pipeline.parquet_lake import BATCH_TABLES, ParquetLake
+from gateway.pipeline.snapshot import LakeSnapshot, parquet_files
 
 from gateway.cli import main
 from gateway.errors import ExitCode, PipelineError
 from gateway.pipeline import compact as compacting
 from gateway.pipeline.check import check
-from gateway.pipeline.compact import compact, recover
-from gateway.pipeline.parquet_lake import BATCH_TABLES, ParquetLake
-from gateway.pipeline.snapshot import LakeSnapshot, parquet_files
 from tests.support.journals import DAY, START, JournalMaker
 from tests.support.lakes import LakeMaker, batches_of_day
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-
-from gateway.errors import PipelineError
-from gateway.pipeline.check import check
 from gateway.pipeline.compact import compact
 from gateway.pipeline.parquet_lake import ParquetLake
 from gateway.pipeline.retention import collect
+
+from gateway.errors import PipelineError
+from gateway.pipeline.check import check
 from tests.support.journals import DAY, SECOND, START, JournalMaker
 from tests.support.lakes import LakeMaker, batches_of_day
 
