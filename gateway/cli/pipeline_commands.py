@@ -6,21 +6,20 @@ import argparse
 import errno
 import importlib.util
 import os
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gateway.cli.commands import add_command
-from gateway.cli.lake_commands import add_lake, add_lake_commands
+from gateway.cli.lake_commands import add_lake_commands
+from gateway.cli.option_types import UNITS, duration
+from gateway.cli.report_commands import add_compare, add_report
 from gateway.errors import ExitCode, PipelineError, UsageError
 
 if TYPE_CHECKING:
     from gateway.cli.commands import Commands, Run
 
-_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _PACKAGES: Final = ("deltalake", "pyarrow")
 _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_PERMISSION: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -40,15 +39,17 @@ examples:
 """
 
 _INGEST = """\
-Add every line of the journal's finished segments to the lake exactly once, and compute the tables made from them.
+Add every line of the journals' finished segments to the lake exactly once, and compute the tables made from them.
 You may stop or kill it at any moment: the next run continues, and nothing is lost or counted twice. Unreadable lines go
-to the table bad_lines.
+to the table bad_lines. Any number of ingests and other commands may work on one lake at the same time.
 """
 
 _INGEST_EPILOG = """\
 examples:
   stomp-gateway pipeline ingest --journal journal --lake lake               once, for cron or a timer
   stomp-gateway pipeline ingest --journal journal --lake lake --every 30s   until SIGTERM or Ctrl-C
+  stomp-gateway pipeline ingest --journal s3://bucket/journal --lake s3://bucket/lake \\
+      --packages org.apache.hadoop:hadoop-aws:3.4.2 --conf spark.driver.memory=4g
 
 exit codes:
   0    all finished segments are in the lake; with --every: ended by SIGTERM
@@ -57,24 +58,8 @@ exit codes:
   130  interrupted (Ctrl-C), after the batch under way
   143  without --every: ended by SIGTERM, after the batch under way
 
-files:
-  LAKE/_logs/spark.log has the output of Spark and Java. The first run on a machine keeps an archive of Java's classes
-  in $XDG_CACHE_HOME/stomp-gateway (200 MB); later runs start in half the time.
-"""
-
-_REPORT = "Write a report on traffic, latencies, errors and durable subscriptions, as one self-contained HTML file."
-
-_REPORT_EPILOG = """\
-examples:
-  stomp-gateway pipeline report --lake lake -o report.html
-  stomp-gateway pipeline report --lake lake --from 2026-11-20 --to 2026-11-21T12:00 -o report.html
-
-  Times are in UTC. The report begins at --from and ends just before --to.
-
-exit codes:
-  0    it wrote the file
-  1    the lake cannot be read, or the file cannot be written
-  2    the command line is wrong, or the extra is not installed
+environment:
+  JAVA_HOME, SPARK_CONF_DIR and what else Spark reads; for object stores the variables of their platforms.
 """
 
 
@@ -86,14 +71,8 @@ def add_pipeline(commands: Commands) -> None:
     subcommands = pipeline.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_ingest(subcommands)
     add_lake_commands(subcommands, _needing_extra)
-    report = add_command(
-        subcommands, "report", _needing_extra(_report), help="write an HTML report",
-        description=_REPORT, epilog=_REPORT_EPILOG,
-    )  # fmt: skip
-    add_lake(report)
-    report.add_argument("--from", dest="start", type=moment, metavar="TIME", help="begin here (default: first event)")
-    report.add_argument("--to", dest="end", type=moment, metavar="TIME", help="end before this (default: last event)")
-    report.add_argument("-o", "--output", required=True, type=Path, metavar="FILE", help="the file to write")
+    add_report(subcommands, _needing_extra)
+    add_compare(subcommands, _needing_extra)
 
 
 def _add_ingest(commands: Commands) -> None:
@@ -101,53 +80,49 @@ def _add_ingest(commands: Commands) -> None:
         commands, "ingest", _needing_spark(_ingest), help="add journals to the lake",
         description=_INGEST, epilog=_INGEST_EPILOG,
     )  # fmt: skip
-    ingest.add_argument("--journal", required=True, type=Path, metavar="DIR", help="the directory of the segments")
-    ingest.add_argument("--lake", required=True, type=Path, metavar="DIR", help="the lake; created if it is missing")
+    ingest.add_argument(
+        "--journal", action="append", required=True, metavar="PLACE",
+        help="a directory or URL of segments; repeat it for several",
+    )  # fmt: skip
+    ingest.add_argument(
+        "--lake", required=True, metavar="PLACE", help="a directory or URL for the lake; created if it is missing"
+    )
     schedule = ingest.add_mutually_exclusive_group()
     schedule.add_argument("--once", action="store_true", help="ingest all finished segments, then end (default)")
     schedule.add_argument("--every", type=duration, metavar="TIME", help="look for new segments this often: 30s or 5m")
     ingest.add_argument(
         "--idle-after",
         type=duration,
-        default=_UNITS["d"],
+        default=UNITS["d"],
         metavar="TIME",
         help="a durable subscription without a connection for this long is idle (default: 1d)",
     )
     ingest.add_argument(
         "--abandoned-after",
         type=duration,
-        default=7 * _UNITS["d"],
+        default=7 * UNITS["d"],
         metavar="TIME",
         help="and after this long it is abandoned (default: 7d)",
     )
-    ingest.add_argument("--skip-missing", action="store_true", help="continue if a segment has been deleted")
     ingest.add_argument("--quiet", action="store_true", help="print only what needs attention")
     spark = ingest.add_argument_group("Spark")
     spark.add_argument(
         "--master",
-        default="local[*]",
         metavar="URL",
-        help="local[N], or a cluster such as spark://host:7077 on which all machines have journal and lake at the same "
-        "paths (default: local[*])",
+        help="local[N], or a cluster such as spark://host:7077 (default: Spark's own, local[*])",
     )
-    spark.add_argument("--driver-memory", default="2g", metavar="SIZE", help="size of Java's heap (default: 2g)")
+    spark.add_argument(
+        "--conf", action="append", default=[], type=_setting, metavar="KEY=VALUE",
+        help="a setting of Spark, such as spark.driver.memory=4g; repeat it for several",
+    )  # fmt: skip
+    spark.add_argument("--packages", metavar="LIST", help="Maven coordinates of packages that Spark is to load")
 
 
-def duration(text: str) -> float:
-    """The seconds in a duration such as 30s, 5m, 2h or 7d."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd])", text)
-    if found is None or float(found[1]) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a duration above 0: write 30s, 5m, 2h or 7d")
-    return float(found[1]) * _UNITS[found[2]]
-
-
-def moment(text: str) -> datetime:
-    """A time such as 2026-11-21 or 2026-11-21T14:30, in UTC unless it has a time zone."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time: write 2026-11-21 or 2026-11-21T14:30") from error
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+def _setting(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator or not name.startswith("spark."):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a setting of Spark: write spark.driver.memory=4g")
+    return name, value
 
 
 def _needing_spark(run: Run) -> Run:
@@ -160,7 +135,7 @@ def _needing_extra(run: Run, packages: Sequence[str] = _PACKAGES) -> Run:
         if missing:
             names = " and ".join(missing)
             raise UsageError(f"the pipeline needs {names}, not installed here: pip install 'stomp-gateway[pipeline]'")
-        with _private_files(), _explained(options.lake):
+        with _private_files(), _explained(getattr(options, "lake", "the lakes")):
             return run(options)
 
     return checked
@@ -210,22 +185,11 @@ def _ingest(options: argparse.Namespace) -> ExitCode:
     from gateway.pipeline.spark_session import SparkOptions  # noqa: PLC0415
 
     wanted = IngestOptions(
-        journal=options.journal,
+        journals=options.journal,
         lake=options.lake,
         every=options.every,
-        spark=SparkOptions(options.master, options.driver_memory),
-        skip_missing=options.skip_missing,
+        spark=SparkOptions(options.master, dict(options.conf), options.packages),
         idle_after=options.idle_after,
         abandoned_after=options.abandoned_after,
     )
     return ingest(wanted, Progress(quiet=options.quiet))
-
-
-def _report(options: argparse.Namespace) -> ExitCode:
-    if options.start is not None and options.end is not None and options.end <= options.start:
-        raise UsageError("--to is not later than --from.")
-    from gateway.pipeline.parquet_lake import ParquetLake  # noqa: PLC0415
-    from gateway.pipeline.report import write_report  # noqa: PLC0415
-
-    write_report(ParquetLake(options.lake), options.output, options.start, options.end)
-    return ExitCode.OK

@@ -220,7 +220,7 @@ class Lake:
             yield
         except CommitFailedError as error:
             raise PipelineError(f"a commit to the lake {self} failed: {_first_line(error)}") from error
-        except DeltaError as error:
+        except (DeltaError, pa.ArrowException) as error:
             raise PipelineError(f"the lake {self} answered: {_first_line(error)}") from error
         except OSError as error:
             if error.errno is not None:  # of this machine's files: the caller knows what to say about each number

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
-from typing import TextIO
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TextIO
 
-from gateway.pipeline.parquet_lake import Manifest
+if TYPE_CHECKING:
+    from gateway.pipeline.batches import IngestedBatch
 
 
 class Progress:
@@ -23,24 +24,24 @@ class Progress:
         self._bad = 0
         self._batches = 0
 
-    def start(self, journal: Path, lake: Path, waiting: int) -> None:
-        """Print the directories, and how many segments are waiting."""
-        what = f"{_counted(waiting, 'segment')} waiting" if waiting else "no segments waiting"
-        self.say(f"journal {journal}, lake {lake}: {what}")
+    def start(self, journals: Sequence[str], lake: str, waiting: int | None) -> None:
+        """Print the places, and how many segments are waiting, if that is known."""
+        what = "" if waiting is None else f": {_counted(waiting, 'segment') if waiting else 'no segments'} waiting"
+        self.say(f"journal{'s'[: len(journals) != 1]} {', '.join(journals)}, lake {lake}{what}")
 
-    def batch(self, manifest: Manifest, *, seconds: float, lag: float | None) -> None:
-        """Print what a batch contained, how many seconds it took, and the age in seconds of its newest event."""
+    def batch(self, batch: IngestedBatch, *, seconds: float) -> None:
+        """Print what a batch contained, how many seconds it took, and the age of its newest event."""
         self._batches += 1
-        self._segments += len(manifest.segments)
-        self._events += manifest.events
-        self._bad += manifest.bad_lines
-        rate = f"{manifest.events / seconds:,.0f}/s" if seconds > 0 else "-"
-        parts = [_counted(len(manifest.segments), "segment"), f"{_counted(manifest.events, 'event')} ({rate})"]
-        if manifest.bad_lines:
-            parts.append(_counted(manifest.bad_lines, "bad line"))
-        if lag is not None:
-            parts.append(f"newest {_age(lag)} ago")
-        self.say(f"batch {manifest.batch}: {', '.join(parts)}")
+        self._segments += batch.segments
+        self._events += batch.events
+        self._bad += batch.bad_lines
+        rate = f"{batch.events / seconds:,.0f}/s" if seconds > 0 else "-"
+        parts = [_counted(batch.segments, "segment"), f"{_counted(batch.events, 'event')} ({rate})"]
+        if batch.bad_lines:
+            parts.append(_counted(batch.bad_lines, "bad line"))
+        if batch.newest is not None:
+            parts.append(f"newest {_age(time.time() - batch.newest.timestamp())} ago")
+        self.say(f"batch {batch.number}: {', '.join(parts)}")
 
     def tables(self, days: int, seconds: float) -> None:
         """Print that the computed tables are up to date."""

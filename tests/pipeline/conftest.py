@@ -12,11 +12,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="package")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark() -> Iterator[SparkSession]:
     """The session of all tests here. It ends with the last of them, since it occupies a gigabyte."""
-    from gateway.pipeline.spark_session import Spark, SparkOptions  # noqa: PLC0415 - the other tests run without it
+    from gateway.pipeline.spark_session import SparkOptions, spark_session  # noqa: PLC0415 - others run without it
 
-    with Spark(
-        SparkOptions("local[2]", "1g", short_run=True), tmp_path_factory.mktemp("spark") / "spark.log"
-    ) as session:
+    with spark_session(SparkOptions("local[2]", {"spark.driver.memory": "1g"}), quick_start=True) as session:
         yield session

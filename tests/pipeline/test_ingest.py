@@ -1,4 +1,4 @@
-"""Every line of the journal becomes a row of the lake, once."""
+"""Every line of the journals becomes a row of the lake, once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import io
 import json
 import os
 import shutil
+import threading
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,13 +15,12 @@ import duckdb
 import pytest
 
 from gateway.errors import ExitCode, PipelineError
-from gateway.pipeline.parquet_lake import ParquetLake
+from gateway.pipeline.lake import Lake
+from gateway.pipeline.table_schemas import BATCH_TABLES
 from tests.support.journals import DAY, START, JournalMaker, write_segment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from gateway.pipeline.ingest import IngestOptions
 
 pytestmark = pytest.mark.spark
 
@@ -27,172 +28,201 @@ pytestmark = pytest.mark.spark
 @pytest.fixture
 def no_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the computed tables, which take most of the time and are not tested here."""
-    monkeypatch.setattr("gateway.pipeline.tables.refresh", lambda *_, **__: None)
+    monkeypatch.setattr("gateway.pipeline.tables.refresh", lambda *_, **__: 0)
+    monkeypatch.setattr("gateway.pipeline.tables.lacks_batches", lambda _: False)
 
 
-def order(base: Path, *, batch_bytes: int = 1 << 28, skip_missing: bool = False) -> IngestOptions:
-    from gateway.pipeline.ingest import IngestOptions  # noqa: PLC0415
-
-    return IngestOptions(base / "journal", base / "lake", batch_bytes=batch_bytes, skip_missing=skip_missing)
-
-
-def run(spark: SparkSession, wanted: IngestOptions) -> tuple[ExitCode, str, str]:
-    from gateway.pipeline.ingest import ingest  # noqa: PLC0415
+def run(
+    spark: SparkSession, base: Path, *journals: Path, batch_bytes: int = 1 << 28
+) -> tuple[ExitCode, str, str]:
+    """Ingest, by default the directory ``journal``, into ``lake``; the exit code and what was printed."""
+    from gateway.pipeline.ingest import IngestOptions, ingest  # noqa: PLC0415
     from gateway.pipeline.progress import Progress  # noqa: PLC0415
 
     out, errors = io.StringIO(), io.StringIO()
-    return ingest(wanted, Progress(out, errors=errors), spark), out.getvalue(), errors.getvalue()
+    places = [str(journal) for journal in journals or (base / "journal",)]
+    code = ingest(
+        IngestOptions(places, str(base / "lake"), batch_bytes=batch_bytes), Progress(out, errors=errors), spark
+    )
+    return code, out.getvalue(), errors.getvalue()
 
 
-def ask(lake: Path, question: str, table: str = "events") -> list[tuple[object, ...]]:
-    with duckdb.connect() as database:
-        database.execute("set timezone = 'UTC'")
-        source = f"read_parquet('{lake}/{table}/**/*.parquet', hive_partitioning = true)"
-        return database.execute(question.replace("TABLE", source)).fetchall()
-
-
-def assert_every_line_once(base: Path) -> None:
-    """The segments, read by Python, have the same lines as the table, read by DuckDB."""
+def assert_every_line_once(base: Path, *journals: Path) -> None:
+    """The segments, read by Python, have the same lines as the table, read by DuckDB by Delta's list of files."""
     written = set()
-    for path in (base / "journal").glob("d=*/*.v1.jsonl"):
-        boot = path.name.split("-")[-3]
-        written |= {(boot, json.loads(line)["q"]) for line in path.read_text().splitlines()}
-    rows = ask(base / "lake", "select boot, seq from TABLE")
+    for journal in journals or (base / "journal",):
+        for path in journal.glob("d=*/*.v1.jsonl"):
+            boot = path.name.split("-")[-3]
+            written |= {(boot, json.loads(line)["q"]) for line in path.read_text().splitlines()}
+    lake = Lake(base / "lake")
+    with duckdb.connect() as database:
+        rows = database.execute("select boot, seq from read_parquet($1)", [lake.files("events")]).fetchall()
     assert len(rows) == len(set(rows)) == len(written)
     assert set(rows) == written
-    manifests = ParquetLake(base / "lake").manifests()
-    assert sum(segment.lines for manifest in manifests for segment in manifest.segments) == len(written)
-    assert sum(manifest.events for manifest in manifests) == len(written)
+    assert lake.sql("select sum(lines) n, sum(bad) bad from segments").to_pylist() == [{"n": len(written), "bad": 0}]
+    assert lake.unfinished() == []
 
 
 @pytest.mark.usefixtures("no_tables")
 def test_every_line_once_and_again_nothing(spark: SparkSession, tmp_path: Path) -> None:
     made = JournalMaker(tmp_path / "journal", seed=1, span=DAY, start=START + DAY // 2).write(3000, per_segment=500)
-    code, out, errors = run(spark, order(tmp_path, batch_bytes=made.segments[0].stat().st_size * 3))
+    code, out, errors = run(spark, tmp_path, batch_bytes=made.segments[0].stat().st_size * 3)
     assert (code, errors) == (ExitCode.OK, "")
     assert f"{made.lines:,} events" in out
     assert_every_line_once(tmp_path)
-    lake = ParquetLake(tmp_path / "lake")
-    assert len(lake.manifests()) > 1
-    assert {day for manifest in lake.manifests() for day in manifest.days} == {"2026-11-21", "2026-11-22"}
-    assert not [path for path in lake.root.glob("[!_]*/**/*") if path.is_file() and path.suffix != ".parquet"]
-    before = sorted(lake.root.glob("events/**/*.parquet"))
+    lake = Lake(tmp_path / "lake")
+    assert lake.last_batch("segments") > 0
+    assert {day for days in lake.sql("select days from segments")["days"].to_pylist() for day in days} == {
+        "2026-11-21",
+        "2026-11-22",
+    }
+    before = {table: lake.files(table) for table in BATCH_TABLES}
 
-    assert run(spark, order(tmp_path))[1].endswith("nothing new\n")
-    assert sorted(lake.root.glob("events/**/*.parquet")) == before
+    assert run(spark, tmp_path)[1].endswith("nothing new\n")
+    assert {table: lake.files(table) for table in BATCH_TABLES} == before
 
     JournalMaker(tmp_path / "journal", seed=2, node="with-dash.es").write(300, per_segment=100)
-    assert run(spark, order(tmp_path))[0] is ExitCode.OK
+    assert run(spark, tmp_path)[0] is ExitCode.OK
     assert_every_line_once(tmp_path)
-    nodes = ask(lake.root, "select distinct node, impl from TABLE order by 1")
-    assert nodes == [("node1", "gateway"), ("with-dash.es", "gateway")]
+    nodes = lake.sql("select distinct node, impl from events order by 1").to_pylist()
+    assert nodes == [{"node": "node1", "impl": "gateway"}, {"node": "with-dash.es", "impl": "gateway"}]
 
 
 @pytest.mark.usefixtures("no_tables")
-def test_old_segments_and_odd_paths(spark: SparkSession, tmp_path: Path) -> None:
-    base = tmp_path / "a [b] {c,d} é?*"
-    first = JournalMaker(base / "journal", seed=1).write(50)
-    run(spark, order(base))
-    JournalMaker(base / "journal", seed=2).write(50)
-    for path in base.glob("journal/d=*/*"):
-        if path not in first.segments:
-            os.utime(path, (1_000_000_000, 1_000_000_000))
-    run(spark, order(base))
-    copy = tmp_path / "plain"
-    shutil.copytree(base, copy)  # DuckDB would take the name for a pattern
-    assert_every_line_once(copy)
+def test_several_journals_and_the_same_segment_in_two_of_them(spark: SparkSession, tmp_path: Path) -> None:
+    first, second = tmp_path / "one", tmp_path / "two [b] {c} é"
+    JournalMaker(first, seed=1).write(100, per_segment=40)
+    JournalMaker(second, seed=2, node="node2").write(100, per_segment=40)
+    shutil.copytree(first, second, dirs_exist_ok=True)
+    run(spark, tmp_path, first, second)
+    assert_every_line_once(tmp_path, first, second)
+    third = tmp_path / "three"
+    old = JournalMaker(third, seed=3).write(50).segments[0]
+    os.utime(old, (1_000_000_000, 1_000_000_000))
+    run(spark, tmp_path, first, second, third)  # another checkpoint, which offers all segments again
+    assert_every_line_once(tmp_path, first, second, third)
 
 
 @pytest.mark.usefixtures("no_tables")
-def test_a_journal_that_has_moved_is_not_read_twice(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_lost_checkpoint_and_a_journal_that_has_moved_do_no_harm(spark: SparkSession, tmp_path: Path) -> None:
     JournalMaker(tmp_path / "journal").write(50)
-    run(spark, order(tmp_path))
-    shutil.copytree(tmp_path / "journal", tmp_path / "moved")
-    shutil.rmtree(tmp_path / "journal")
-    (tmp_path / "moved").rename(tmp_path / "journal")
+    run(spark, tmp_path)
+    shutil.rmtree(tmp_path / "lake" / "_checkpoint")
+    (tmp_path / "journal").rename(tmp_path / "moved")
+    JournalMaker(tmp_path / "moved", seed=2).write(50)
+    run(spark, tmp_path, tmp_path / "moved")
+    assert_every_line_once(tmp_path, tmp_path / "moved")
+
+
+@pytest.mark.usefixtures("no_tables")
+def test_a_checkpoint_of_another_lake_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    JournalMaker(tmp_path / "journal").write(50)
+    run(spark, tmp_path)
+    (tmp_path / "lake" / "segments").rename(tmp_path / "gone")
+    code, _, errors = run(spark, tmp_path)
+    assert code is ExitCode.FAILURE
+    assert "1 segment waited and were not read" in errors
+    assert "_checkpoint" in errors
+
+
+class _KilledError(BaseException):
+    pass
+
+
+@pytest.mark.usefixtures("no_tables")
+@pytest.mark.parametrize("table", ["segments", *BATCH_TABLES])
+def test_what_a_killed_run_has_planned_is_finished_by_the_next(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    JournalMaker(tmp_path / "journal").write(200, per_segment=100)
+    really = Lake._commit
+
+    def commit(lake: Lake, name: str, *arguments: object) -> bool:
+        if name == table:
+            raise _KilledError
+        done: bool = really(lake, name, *arguments)  # type: ignore[arg-type]
+        return done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lake, "_commit", commit)
+        with pytest.raises(_KilledError):
+            run(spark, tmp_path)
+    lake = Lake(tmp_path / "lake")
+    assert bool(lake.unfinished()) == (table != "segments")
     JournalMaker(tmp_path / "journal", seed=2).write(50)
-    run(spark, order(tmp_path))
+    assert run(spark, tmp_path)[0] is ExitCode.OK
     assert_every_line_once(tmp_path)
+
+
+@pytest.mark.usefixtures("no_tables")
+def test_two_ingests_at_once(spark: SparkSession, tmp_path: Path) -> None:
+    size = JournalMaker(tmp_path / "journal").write(600, per_segment=100).segments[0].stat().st_size
+    codes: list[ExitCode] = []
+    # One has the same checkpoint as the other, one has its own.
+    places = [(tmp_path / "journal",), (tmp_path / "journal",), (tmp_path / "journal", tmp_path / "empty")]
+    (tmp_path / "empty").mkdir()
+    threads = [
+        threading.Thread(target=lambda at=at: codes.append(run(spark, tmp_path, *at, batch_bytes=size * 2)[0]))  # type: ignore[misc]
+        for at in places
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert codes == [ExitCode.OK] * 3
+    assert_every_line_once(tmp_path)
+
+
+@pytest.mark.usefixtures("no_tables")
+@pytest.mark.parametrize("fault", ["a line is gone", "the first line is gone", "a line is there twice"])
+def test_a_segment_that_has_not_the_lines_of_its_numbers_stops_the_batch(
+    spark: SparkSession, tmp_path: Path, fault: str
+) -> None:
+    path = JournalMaker(tmp_path / "journal").write(50).segments[0]
+    lines = path.read_text().splitlines(keepends=True)
+    changed = {
+        "a line is gone": lines[:5] + lines[6:],
+        "the first line is gone": lines[1:],
+        "a line is there twice": [*lines, lines[3]],
+    }
+    path.write_text("".join(changed[fault]))
+    with pytest.raises(PipelineError, match=rf"the segment file:{path} has \d+ lines, and not those from"):
+        run(spark, tmp_path)
+    assert Lake(tmp_path / "lake").last_batch("segments") == -1
+    shutil.rmtree(tmp_path / "lake" / "_checkpoint")
+    path.write_text("".join(lines))
+    run(spark, tmp_path)
+    assert_every_line_once(tmp_path)
+
+
+@pytest.mark.usefixtures("no_tables")
+def test_what_the_plan_says_of_a_segment(spark: SparkSession, tmp_path: Path) -> None:
+    who = {"c": 1, "vh": "/", "u": "app"}
+    end = {"e": "end", "t": START + DAY, **who, "x": "disconnect", "f": {"us": DAY * 2, "frames_in": 3}}
+    path = write_segment(tmp_path / "journal", [end, "nonsense", {"e": "close", "t": START}], first=7)
+    run(spark, tmp_path)
+    (row,) = Lake(tmp_path / "lake").sql("select * from segments").to_pylist()
+    expected = {
+        "name": path.name, "impl": "gateway", "node": "node1", "boot": "00000000000000aa", "first": 7, "last": 10,
+        "lines": 4, "bad": 1, "bytes": path.stat().st_size, "batch": 0, "d": "2026-11-21",
+        "days": ["2026-11-21", "2026-11-22"], "session_days": ["2026-11-19", "2026-11-20"],
+    }  # fmt: skip
+    assert {name: row[name] for name in expected} == expected
+    assert isinstance(row["newest"], datetime)
+    assert row["newest"].timestamp() * 1_000_000 == START + DAY
 
 
 def test_tables_are_computed_for_batches_that_are_not_in_them(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    JournalMaker(tmp_path / "journal", span=DAY // 2, start=START + 3 * DAY // 4).write(200)
-    asked: list[tuple[list[str], list[str]]] = []
+    JournalMaker(tmp_path / "journal").write(100)
 
-    def refresh(_spark: object, _lake: object, days: list[str], sessions: list[str], **_: float) -> None:
-        asked.append((days, sessions))
-        if len(asked) == 1:
-            raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr("gateway.pipeline.tables.refresh", refresh)
-    with pytest.raises(PipelineError, match="Input/output error"):
-        run(spark, order(tmp_path))
-    run(spark, order(tmp_path))
-    run(spark, order(tmp_path))
-    days = ["2026-11-21", "2026-11-22"]
-    assert asked == [(days, days), (days, days)]
-
-
-@pytest.mark.usefixtures("no_tables")
-def test_a_compaction_that_was_killed_is_undone_or_finished_before_anything_else(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from gateway.pipeline.compact import compact  # noqa: PLC0415
-
-    made = JournalMaker(tmp_path / "journal").write(300, per_segment=100)
-    run(spark, order(tmp_path, batch_bytes=made.segments[0].stat().st_size))
-    lake = ParquetLake(tmp_path / "lake")
-    batches = len(lake.manifests())
-    assert batches > 1
-
-    class KilledError(BaseException):
-        pass
-
-    def killed(_path: Path) -> None:
-        raise KilledError
+    def broken(*_: object, **__: object) -> int:
+        raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr("gateway.pipeline.compact.remove", killed)  # removing the first source, after the merge
-        with pytest.raises(KilledError):
-            compact(lake, io.StringIO())
-    JournalMaker(tmp_path / "journal", seed=2).write(50)
-    _, said, _ = run(spark, order(tmp_path))
-    assert "compaction" in said
-    compact(lake, io.StringIO())
-    assert_compacted_once(tmp_path)
-
-
-def assert_compacted_once(base: Path) -> None:
-    """As `assert_every_line_once`, and the lake has a compacted directory."""
-    assert list((base / "lake").glob("events/d=*/level=*/batch=c*"))
-    assert_every_line_once(base)
-
-
-def test_sessions_of_a_day_whose_events_are_deleted_end_and_are_otherwise_left_alone(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    from gateway.pipeline.retention import collect  # noqa: PLC0415
-
-    long_ago = START - 400 * DAY
-    JournalMaker(tmp_path / "journal", start=long_ago).write(200)
-    who = {"c": 1, "vh": "/", "u": "app"}
-    write_segment(tmp_path / "journal", [{"e": "conn", "t": long_ago, **who, "ip": "192.0.2.7"}], start=long_ago)
-    run(spark, order(tmp_path))
-    lake = tmp_path / "lake"
-    sessions = ask(lake, "select count(*), min(epoch_us(started)) from TABLE", "sessions")
-    sent = ask(lake, "select sum(n) from TABLE where event = 'send'", "rollup_10s")[0][0]
-    collect(ParquetLake(lake), tmp_path / "journal", retain_days=0, events_days=30, out=io.StringIO())
-    assert not list(lake.glob("events/**/*.parquet"))
-    JournalMaker(tmp_path / "journal", seed=2, start=long_ago).write(100)
-    end = {"e": "end", "t": START, **who, "x": "disconnect", "f": {"us": START - long_ago, "frames_in": 3}}
-    write_segment(tmp_path / "journal", [end], start=START, number=1, first=2)
-    run(spark, order(tmp_path))
-    its_end = ask(lake, "select peer, epoch_us(ended), frames_in from TABLE where boot like '%00aa'", "sessions")
-    assert its_end == [("192.0.2.7", START, 3)]
-    assert ask(lake, "select count(*), min(epoch_us(started)) from TABLE", "sessions") == sessions
-    more = ask(lake, "select sum(n) from TABLE where event = 'send'", "rollup_10s")[0][0]
-    assert isinstance(sent, float)
-    assert isinstance(more, float)
-    assert more > sent
+        patch.setattr("gateway.pipeline.tables.refresh", broken)
+        with pytest.raises(PipelineError, match="Input/output error"):
+            run(spark, tmp_path)
+    assert "tables of 1 day computed" in run(spark, tmp_path)[1]
+    assert run(spark, tmp_path)[1].endswith("nothing new\n")

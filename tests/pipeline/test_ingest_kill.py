@@ -19,8 +19,8 @@ from pathlib import Path
 
 import duckdb
 import pytest
-
 from gateway.pipeline.parquet_lake import ParquetLake
+
 from tests.support.journals import JournalMaker
 
 pytestmark = pytest.mark.spark

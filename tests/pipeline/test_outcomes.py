@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import duckdb
 import pytest
+from gateway.pipeline.parquet_lake import ParquetLake
 
 from gateway.errors import ExitCode, PipelineError
-from gateway.pipeline.parquet_lake import ParquetLake
 from tests.support.journals import JournalMaker
 
 if TYPE_CHECKING:
@@ -140,8 +140,9 @@ def test_bad_lines_are_kept_with_their_text_and_the_reason(spark: SparkSession, 
 
 def test_every_bad_line_is_found_out_by_itself(spark: SparkSession, tmp_path: Path) -> None:
     """The fast way of reading must notice each of them, or the strict way is never used."""
-    from gateway.pipeline.line_parser import read_fast  # noqa: PLC0415
     from gateway.pipeline.source import scan_segment  # noqa: PLC0415
+
+    from gateway.pipeline.line_parser import read_fast  # noqa: PLC0415
 
     paths = []
     for number, line in enumerate(BAD):

@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
-from gateway.pipeline.parquet_lake import ParquetLake
-from gateway.pipeline.report import write_report
+from gateway.pipeline.lake import Lake
+from gateway.pipeline.report import ReportOptions, write_report
 from tests.support.browser import DESKTOP, PHONE, SMALL_PHONE, Browser
 from tests.support.report_tables import A_MONTH, DEMO, Recipe, Rows, made_up
 
@@ -22,19 +22,18 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     """Reports by name: on minutes, on a month, on hostile clients, and on an empty lake."""
     place = tmp_path_factory.mktemp("reports")
     recipes: Mapping[str, Recipe] = {"demo": DEMO, "month": A_MONTH}
-    lakes = {name: made_up(ParquetLake(place / name), recipe) for name, recipe in recipes.items()}
-    lakes["hostile"] = _hostile(ParquetLake(place / "hostile"))
-    lakes["empty"] = ParquetLake(place / "empty")
-    lakes["empty"].batches.mkdir(parents=True)
+    lakes = {name: made_up(Lake(place / name), recipe) for name, recipe in recipes.items()}
+    lakes["hostile"] = _hostile(Lake(place / "hostile"))
+    lakes["empty"] = Lake(place / "empty")
     for name, lake in lakes.items():
-        write_report(lake, place / f"{name}.html", None, None)
+        write_report(lake.snapshot().sql, ReportOptions(place / f"{name}.html"))
     return {name: place / f"{name}.html" for name in lakes}
 
 
-def _hostile(lake: ParquetLake) -> ParquetLake:
+def _hostile(lake: Lake) -> Lake:
     rows = Rows(made_up(lake, DEMO))
     for name in ("<script>console.error(1)</script>", "x" * 4000, "\u202etxt.exe", "a\0b\x1b[31m", "الطلبات" * 40):
-        rows.durable(name, "abandoned", 9, user=name, destination=name)
+        rows.durable(name, "abandoned", 9, login=name, destination=name)
     return rows.write()
 
 

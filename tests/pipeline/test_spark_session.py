@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from gateway.pipeline.java import Java
 
 from gateway.errors import PipelineError, UsageError
-from gateway.pipeline.java import Java
 
 pytestmark = pytest.mark.spark
 

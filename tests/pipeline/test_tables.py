@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -12,9 +11,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from gateway.pipeline.ingest import IngestOptions, ingest
 from gateway.pipeline.lake import Lake
-from gateway.pipeline.maintenance import collect, compact
-from gateway.pipeline.table_schemas import COLUMNS, COMPUTED_TABLES
+from gateway.pipeline.progress import Progress
+from gateway.pipeline.table_schemas import COMPUTED_TABLES
 from gateway.pipeline.tables import refresh
 from tests.pipeline.oracle import Oracle, Row
 from tests.support.journals import DAY, SECOND, START, JournalMaker, write_segment
@@ -117,90 +117,16 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return journal
 
 
-def mini_ingest(spark, lake, segments):
-    import uuid
-    from pyspark.sql import functions as F
-    from gateway.pipeline.line_parser import parse, events_of, bad_lines_of
-    from gateway.pipeline.rollup import roll_up
-    from gateway.pipeline.spark_tables import write_files, read_files, list_files, hadoop_path
-    from gateway.pipeline.table_schemas import schema_of
-    from gateway.journal.segments import SegmentName
-    from datetime import datetime, UTC
-
-    batch = lake.last_batch("segments") + 1
-    directory = f"t-{batch}-{uuid.uuid4().hex[:6]}"
-    text = (
-        spark.read.option("lineSep", "\n")
-        .text([hadoop_path(str(p)) for p in segments])
-        .select(
-            "value",
-            F.col("_metadata.file_name").alias("file"),
-            F.regexp_extract("_metadata.file_path", "d=([^/]*)/[^/]*$", 1).alias("day"),
-        )
-    )
-    parsed = parse(text).persist()
-    write_files(events_of(parsed), lake, "events", directory)
-    write_files(bad_lines_of(parsed), lake, "bad_lines", directory)
-    ev = read_files(spark, lake, "events", directory)
-    write_files(roll_up(ev), lake, "rollup_10s", directory)
-    rows = []
-    tol = 300_000_000
-    got = {
-        r["file"]: r
-        for r in ev.groupBy("file")
-        .agg(
-            F.count("*").alias("n"),
-            F.min("seq").alias("lo"),
-            F.max("seq").alias("hi"),
-            F.collect_set("d").alias("days"),
-        )
-        .collect()
-    }
-    ses = {}
-    for r in (
-        ev.where("event in ('connect','end')")
-        .select("file", F.unix_micros("ts").alias("ts"), F.try_element_at("totals", F.lit("us")).alias("us"))
-        .collect()
-    ):
-        b = r["ts"] - (r["us"] or 0)
-        ses.setdefault(r["file"], set()).update(
-            datetime.fromtimestamp(x / 1e6, UTC).strftime("%Y-%m-%d") for x in (b - tol, b + tol)
-        )
-    for p in segments:
-        name = SegmentName.read(p.name)
-        r = got.get(p.name)
-        n = p.read_bytes().count(b"\n")
-        rows.append(
-            {
-                "name": p.name,
-                "impl": name.impl,
-                "node": name.node,
-                "boot": name.boot,
-                "first": r and r["lo"],
-                "last": r and r["hi"],
-                "lines": n,
-                "bad": n - (r["n"] if r else 0),
-                "bytes": 0,
-                "newest": None,
-                "days": sorted(r["days"]) if r else [],
-                "session_days": sorted(ses.get(p.name, ())),
-                "batch": batch,
-                "directory": directory,
-                "ingested": datetime.now(UTC),
-                "d": p.parent.name[2:],
-            }
-        )
-    lake.write_rows("segments", pa.Table.from_pylist(rows, schema_of("segments")), batch)
-    for t in ("events", "rollup_10s", "bad_lines"):
-        lake.commit_files(t, list_files(spark, lake, t, directory), batch)
-    parsed.unpersist()
+def ingest_into(lake: Lake, journal: Path, spark: SparkSession) -> None:
+    ingest(IngestOptions([str(journal)], lake.url), Progress(io.StringIO()), spark)
 
 
 @pytest.fixture(scope="module")
 def lake(spark: SparkSession, journal: Path) -> Lake:
     lake = Lake(journal.parent / "a lake {of} é")
-    mini_ingest(spark, lake, sorted(journal.glob("d=*/*.jsonl")))
-    refresh(spark, lake, now=NOW / SECOND)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gateway.pipeline.tables.time.time", lambda: NOW / SECOND)
+        ingest_into(lake, journal, spark)
     return lake
 
 

@@ -1,86 +1,39 @@
-"""Tables of a lake made up for the report: the same recipe gives the same files."""
+"""Tables of a lake made up for the report: the same recipe gives the same rows."""
 
 from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from math import cos, log, pi
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+from deltalake import write_deltalake
 
 from gateway.journal.histogram import bucket_of, percentile
 from gateway.journal.schema import FEATURES
-from gateway.pipeline.parquet_lake import WHOLE_TABLES, ParquetLake
+from gateway.pipeline.lake import Lake
+from gateway.pipeline.table_schemas import COLUMNS, partitions_of, schema_of
 
 START = datetime(2026, 11, 21, 10, tzinfo=UTC)
 """When made-up traffic begins."""
-
-TIME = pa.timestamp("us", "UTC")
-TEXT, COUNT, REAL, FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
-WHERE = {"impl": TEXT, "vhost": TEXT}
-
-SCHEMAS: Mapping[str, Mapping[str, pa.DataType]] = {
-    "traffic_10s": {
-        "ts10": TIME, **WHERE, "event": TEXT, "code": TEXT, "bucket": pa.int32(), "n": REAL, "bytes": REAL,
-    },
-    "dest_hour": {
-        "hour": TIME, **WHERE, "destination": TEXT, "dest_kind": TEXT, "sent": COUNT, "sent_bytes": COUNT,
-        "confirmed": COUNT, "rejected": COUNT, "delivered": COUNT, "delivered_bytes": COUNT, "redelivered": COUNT,
-        "acked": COUNT, "requeued": COUNT, "discarded": COUNT,
-    },
-    "latency_hour": {
-        "hour": TIME, **WHERE, "destination": TEXT, "event": TEXT, "n": COUNT, "p50_us": COUNT, "p95_us": COUNT,
-        "p99_us": COUNT, "p999_us": COUNT, "max_us": COUNT,
-    },
-    "errors_hour": {"hour": TIME, **WHERE, "user": TEXT, "code": TEXT, "n": COUNT},
-    "redeliveries_hour": {
-        "hour": TIME, **WHERE, "user": TEXT, "destination": TEXT, "delivered": COUNT, "redelivered": COUNT,
-        "redelivered_pct": REAL,
-    },
-    "unacked_hotspots": {
-        **WHERE, "user": TEXT, "destination": TEXT, "deliveries": COUNT, "acked": COUNT, "nacked": COUNT,
-        "unacked": COUNT, "unacked_pct": REAL, "p99_ack_us": COUNT, "redelivered_pct": REAL,
-    },
-    "features_used": {
-        **WHERE, "user": TEXT, "version": TEXT, "feature": TEXT, "supported": FLAG, "sessions": COUNT,
-        "first_seen": TIME, "last_seen": TIME,
-    },
-    "durable_subs": {
-        "vhost": TEXT, "user": TEXT, "sub_name": TEXT, "destination": TEXT, "first_seen": TIME, "last_connected": TIME,
-        "last_delivery": TIME, "last_ack": TIME, "deliveries": COUNT, "acks": COUNT, "connected": FLAG,
-        "days_idle": REAL, "verdict": TEXT,
-    },
-    "sessions": {
-        "node": TEXT, "impl": TEXT, "boot": TEXT, "session": COUNT, "vhost": TEXT, "user": TEXT, "peer": TEXT,
-        "tls": FLAG, "version": TEXT, "heartbeat": TEXT, "started": TIME, "ended": TIME, "duration_us": COUNT,
-        "end_code": TEXT, "frames_in": COUNT, "frames_out": COUNT, "bytes_in": COUNT, "bytes_out": COUNT,
-        "unacked": COUNT, "max_unacked": COUNT, "connect_us": COUNT,
-    },
-    "boots": {
-        "node": TEXT, "impl": TEXT, "boot": TEXT, "gateway_version": TEXT, "first_ts": TIME, "last_ts": TIME,
-        "closed": FLAG, "lines": COUNT, "dropped": COUNT,
-    },
-}  # fmt: skip
-"""The columns of the tables that the report reads."""
 
 Row = dict[str, object]
 
 
 @dataclass
 class Rows:
-    """Rows of tables, before they are files."""
+    """Rows of tables, before they are in a lake."""
 
-    lake: ParquetLake
-    by_file: dict[tuple[str, str], list[Row]] = field(default_factory=lambda: defaultdict(list))
+    lake: Lake
+    by_table: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, table: str, at: datetime, **row: object) -> None:
         """Add a row to a day of a table; key columns have defaults."""
-        usual = {"impl": "gateway", "vhost": "/"} if "impl" in SCHEMAS[table] else {"vhost": "/"}
-        self.by_file[table, f"{at:%Y-%m-%d}"].append({**usual, **row})
+        usual = {"impl": "gateway", "vhost": "/"} if "impl string" in COLUMNS[table] else {"vhost": "/"}
+        self.by_table[table].append({**usual, "d": f"{at:%Y-%m-%d}", **row})
 
     def event(self, at: datetime, event: str, n: float = 1.0, **more: object) -> None:
         """Add to traffic_10s; ``latency_us`` becomes a bucket."""
@@ -97,20 +50,19 @@ class Rows:
     def durable(self, name: str, verdict: str, idle: float, **more: object) -> None:
         """Add a durable subscription that was left so many days before ``START``."""
         usual: Row = {
-            "user": "billing", "destination": "/topic/prices", "first_seen": START - timedelta(days=30),
+            "login": "billing", "destination": "/topic/prices", "first_seen": START - timedelta(days=30),
             "last_connected": START - timedelta(days=idle), "deliveries": 500, "acks": 480, "connected": idle == 0,
             "days_idle": idle, "verdict": verdict,
         }  # fmt: skip
         self.add("durable_subs", START, sub_name=name, **{**usual, **more})
 
-    def write(self) -> ParquetLake:
-        """Write the files."""
-        self.lake.batches.mkdir(parents=True, exist_ok=True)
-        for (table, day), rows in self.by_file.items():
-            path = self.lake.whole_file(table) if table in WHOLE_TABLES else self.lake.day_file(table, day)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            schema = pa.schema(list(SCHEMAS[table].items()))
-            pq.write_table(pa.Table.from_pylist(rows, schema=schema), path, compression="zstd")
+    def write(self) -> Lake:
+        """Add the rows to the tables."""
+        self.lake.create("segments")
+        for table, rows in self.by_table.items():
+            arrow = pa.Table.from_pylist(rows, schema=schema_of(table))
+            write_deltalake(self.lake.table_url(table), arrow, mode="append", partition_by=partitions_of(table))
+        self.by_table.clear()
         return self.lake
 
 
@@ -144,15 +96,15 @@ NAMES = ("orders.created", "orders.paid", "invoices", "prices", "stock.eu-west",
 class World:
     """Makes up all tables by a recipe."""
 
-    def __init__(self, lake: ParquetLake, recipe: Recipe) -> None:
+    def __init__(self, lake: Lake, recipe: Recipe) -> None:
         self._rows = Rows(lake)
         self._recipe = recipe
         self._random = random.Random(recipe.seed)  # noqa: S311 - repeatable is what it must be
         self._hours: dict[datetime, float] = defaultdict(float)
         self._end = START + recipe.length
 
-    def write(self) -> ParquetLake:
-        """Write all files."""
+    def write(self) -> Lake:
+        """Write all tables."""
         at = START
         while at < self._end:
             self._moment(at)
@@ -179,9 +131,9 @@ class World:
         slow = 6 if 0.6 < (at - START) / self._recipe.length < 0.66 else 1
         rows.event(at, "send", sent, bytes=sent * 640.0)
         delivered = round(sent * chance.uniform(1.25, 1.4))
-        rows.event(at, "dlv", delivered * 0.97, bytes=delivered * 600.0)
-        rows.event(at, "dlv", delivered * 0.03, code="redelivered")
-        for event, amount, usual, spread in (("conf", sent, 2600, 0.5), ("ack", delivered * 0.8, 21_000, 1.1)):
+        rows.event(at, "deliver", delivered * 0.97, bytes=delivered * 600.0)
+        rows.event(at, "deliver", delivered * 0.03, code="redelivered")
+        for event, amount, usual, spread in (("confirm", sent, 2600, 0.5), ("ack", delivered * 0.8, 21_000, 1.1)):
             parts: dict[int, int] = defaultdict(int)
             for _ in range(24):
                 parts[bucket_of(int(chance.lognormvariate(log(usual * slow), spread)))] += 1
@@ -195,10 +147,12 @@ class World:
         chance, rows = self._random, self._rows
         if chance.random() < 0.12 * slow:
             code = CODES[min(int(chance.expovariate(0.6)), 4 if self._recipe.destinations < 20 else len(CODES) - 1)]
-            rows.event(at, "err", chance.randrange(1, 4) * slow, code=code)
+            rows.event(at, "error", chance.randrange(1, 4) * slow, code=code)
         if chance.random() < 0.05 * slow:
             reason = chance.choice(("confirm-window", "confirm-window", "client-slow", "broker-blocked"))
-            rows.event(at, "blk", chance.randrange(1, 5), code=reason, latency_us=int(chance.lognormvariate(12, 1.5)))
+            rows.event(
+                at, "blocked", chance.randrange(1, 5), code=reason, latency_us=int(chance.lognormvariate(12, 1.5))
+            )
 
     def destination(self, number: int) -> tuple[str, str]:
         """The name and kind of a destination."""
@@ -220,12 +174,12 @@ class World:
                      discarded=0)  # fmt: skip
             self._of_destination(hour, name, rank, delivered, again)
         for number in range(4):
-            rows.add("errors_hour", hour, hour=hour, user=USERS[number] if number else None, code=CODES[number], n=4)
+            rows.add("errors_hour", hour, hour=hour, login=USERS[number] if number else None, code=CODES[number], n=4)
 
     def _of_destination(self, hour: datetime, name: str, rank: int, delivered: int, again: int) -> None:
         user = USERS[rank % min(self._recipe.users, len(USERS))]
         if again:
-            self._rows.add("redeliveries_hour", hour, hour=hour, user=user, destination=name, delivered=delivered,
+            self._rows.add("redeliveries_hour", hour, hour=hour, login=user, destination=name, delivered=delivered,
                            redelivered=again, redelivered_pct=100 * again / delivered)  # fmt: skip
         counts = {bucket_of(int(self._random.lognormvariate(8 + rank % 5, 0.6))): 5.0 for _ in range(6)}
         p50, p95, p99 = (percentile(counts, part) for part in (0.5, 0.95, 0.99))
@@ -239,13 +193,13 @@ class World:
             lasted = timedelta(seconds=chance.expovariate(1 / 900))
             ended = started + lasted if started + lasted < self._end else None
             self._rows.add("sessions", started, node="gw1", boot="00000000000000a1", session=number,
-                           user=USERS[number % 4], started=started, ended=ended)  # fmt: skip
+                           login=USERS[number % 4], started=started, ended=ended)  # fmt: skip
 
     def _hotspots(self) -> None:
         for rank in range(min(8, self._recipe.destinations)):
             deliveries = 4000 // (rank + 1)
             acked = round(deliveries * (0.72 if rank == 2 else 0.995))
-            self._rows.add("unacked_hotspots", START, user=USERS[rank % 4], destination=self.destination(rank)[0],
+            self._rows.add("unacked_hotspots", START, login=USERS[rank % 4], destination=self.destination(rank)[0],
                            deliveries=deliveries, acked=acked, nacked=0, unacked=deliveries - acked, unacked_pct=1.0,
                            p99_ack_us=90_000, redelivered_pct=0.4)  # fmt: skip
 
@@ -254,8 +208,8 @@ class World:
             user = USERS[number % len(USERS)] + (f"-{number}" if number >= len(USERS) else "")
             for place, feature in enumerate(FEATURES):
                 if self._random.random() < 0.4 and place % 9:
-                    self._rows.add("features_used", START, user=user, version=("1.2", "1.1", "1.0")[number % 3],
-                                   feature=feature, supported=True, sessions=self._random.randrange(1, 400),
+                    self._rows.add("features_used", START, login=user, version=("1.2", "1.1", "1.0")[number % 3],
+                                   feature=feature, sessions=self._random.randrange(1, 400),
                                    first_seen=START, last_seen=self._end)  # fmt: skip
 
     def _durables(self) -> None:
@@ -268,6 +222,6 @@ class World:
             self._rows.durable(name, verdict, idle, last_delivery=START - timedelta(days=idle))
 
 
-def made_up(lake: ParquetLake, recipe: Recipe) -> ParquetLake:
+def made_up(lake: Lake, recipe: Recipe) -> Lake:
     """Write all tables by a recipe."""
     return World(lake, recipe).write()

@@ -1,41 +1,81 @@
-"""``stomp-gateway pipeline report``: a lake's tables as one HTML page with plots, which needs no web server."""
+"""``stomp-gateway pipeline report``: what a lake says, as one HTML page that needs no web server, or for programs."""
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from gateway.errors import PipelineError, UsageError
-from gateway.pipeline.parquet_lake import ParquetLake
-from gateway.pipeline.report.facts import known_span, read_facts
-from gateway.pipeline.report.lake_tables import LakeTables
+from gateway.pipeline.report.event_counts import Sql
+from gateway.pipeline.report.facts import known_span, newest_line
+from gateway.pipeline.report.finding_formats import as_json, as_prometheus
+from gateway.pipeline.report.findings import LAG, Asked, Found, find
 from gateway.pipeline.report.page import empty_page, full_page
-from gateway.pipeline.report.span import Span
-from gateway.pipeline.report.units import micros_of
+from gateway.pipeline.report.span import TEN_SECONDS, Span
+from gateway.pipeline.report.units import SECOND, micros_of
+
+FORMATS: Final = ("html", "json", "prometheus")
+STANDARD_OUTPUT: Final = Path("-")
+
+_FORMATTED: Final[dict[str, Callable[[Asked, Mapping[str, Found]], str]]] = {
+    "html": full_page, "json": as_json, "prometheus": as_prometheus,
+}  # fmt: skip
 
 
-def write_report(lake: ParquetLake, output: Path, start: datetime | None, end: datetime | None) -> None:
-    """Write the report on a lake, or on a part of its time, into a file in one step.
+@dataclass(frozen=True, slots=True)
+class ReportOptions:
+    """What is reported, and how.
 
-    The lake must exist, but may be empty. ``start`` and ``end``, which is exclusive, need a time zone; None means the
-    first and the last event. Raises UsageError if start is not before end, or if one has no time zone, and
-    PipelineError if there is no lake, a table cannot be read, or the file cannot be written.
+    ``start`` and ``end``, which is exclusive, need a time zone; None means the first and the last event. ``lag``, in
+    seconds, is the age of the newest line that needs attention, and ``peak`` the messages in a second that do.
     """
+
+    output: Path
+    start: datetime | None = None
+    end: datetime | None = None
+    form: str = "html"
+    lag: float = LAG / SECOND
+    peak: float | None = None
+
+
+def write_report(sql: Sql, options: ReportOptions, now: datetime | None = None) -> list[str]:
+    """Write the report on a lake, or on a part of its time, into a file in one step, or to standard output.
+
+    Returns the rules that found what needs attention. Raises UsageError if start is not before end, or if one has no
+    time zone, and PipelineError if a table cannot be read or the file cannot be written.
+    """
+    start, end = options.start, options.end
     for option, moment in (("--from", start), ("--to", end)):
         if moment and moment.utcoffset() is None:
             raise UsageError(f"{option} {moment.isoformat()} has no time zone. Append Z for UTC.")
     if start and end and start >= end:
         raise UsageError(f"--from {start.isoformat()} is not before --to {end.isoformat()}. Exchange them.")
-    if output.is_dir():
-        raise PipelineError(f"-o {output} is a directory. Give the name of a file in it.")
-    lake.must_be_listable()
-    tables = LakeTables(lake)
-    known = known_span(tables)
+    if options.output != STANDARD_OUTPUT and options.output.is_dir():
+        raise PipelineError(f"-o {options.output} is a directory. Give the name of a file in it.")
+    generated = micros_of(now or datetime.now(UTC))
+    known = known_span(sql)
     span = _requested(known, start, end)
-    generated = micros_of(datetime.now(UTC))
-    _write(output, full_page(read_facts(tables, span), generated) if span else empty_page(known, generated))
+    if span is None and options.form == "html":
+        _write(options.output, empty_page(known, generated))
+        return []
+    asked = Asked(
+        sql=sql,
+        span=span or _nothing(options, generated),
+        now=generated,
+        newest=newest_line(sql, known) if known else None,
+        # Who asks about a time that has passed does not ask whether the lake is fresh.
+        lag=None if end and micros_of(end) < generated else round(options.lag * SECOND),
+        peak=options.peak,
+    )
+    found = find(asked)
+    _write(options.output, _FORMATTED[options.form](asked, found))
+    return [rule for rule, each in found.items() if each.attention and each.findings]
 
 
 def _requested(known: Span | None, start: datetime | None, end: datetime | None) -> Span | None:
@@ -47,12 +87,21 @@ def _requested(known: Span | None, start: datetime | None, end: datetime | None)
     return Span(first, last) if first < last else None
 
 
-def _write(output: Path, page: str) -> None:
-    """Write a temporary file in the same directory, then rename it."""
+def _nothing(options: ReportOptions, generated: int) -> Span:
+    """The span of an answer to a program about a time of which the lake has nothing."""
+    start = micros_of(options.start) if options.start else generated
+    return Span(start, max(start + TEN_SECONDS, micros_of(options.end) if options.end else 0))
+
+
+def _write(output: Path, text: str) -> None:
+    """Write to standard output, or a temporary file in the same directory, which is then renamed."""
+    if output == STANDARD_OUTPUT:
+        sys.stdout.write(text)
+        return
     temporary = output.with_name(f".{output.name[:100]}.{os.getpid()}")
     try:
         with temporary.open("w", encoding="utf-8") as file:
-            file.write(page)
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(output)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.pipeline.report.units import DAY, HOUR, MINUTE, SECOND
+from gateway.pipeline.report.units import DAY, HOUR, MINUTE, SECOND, datetime_of
 
 TEN_SECONDS: Final = 10 * SECOND
 """The resolution of the tables."""
@@ -50,7 +50,7 @@ class Span:
 
     @property
     def period(self) -> int:
-        """The width of the periods that highlights compare, in microseconds.
+        """The width of the periods that findings compare, in microseconds.
 
         An hour; a minute if there are only a few hours; more if there are decades.
         """
@@ -67,6 +67,12 @@ class Span:
         covered = min(begin + width, self.end) - max(begin, self.start)
         return max(covered, TEN_SECONDS) / SECOND
 
-    def touches(self, first: int | None, last: int | None) -> bool:
-        """Whether the time from ``first`` to ``last`` overlaps with the span; None means no bound."""
-        return (first is None or first < self.end) and (last is None or last >= self.start)
+    @property
+    def days_in_sql(self) -> str:
+        """SQL for the partitions of the days that overlap with the span."""
+        return f"d BETWEEN '{datetime_of(self.start):%Y-%m-%d}' AND '{datetime_of(self.end - 1):%Y-%m-%d}'"
+
+    def in_sql(self, column: str, length: int = TEN_SECONDS) -> str:
+        """SQL for the rows whose time, which is the beginning of so many microseconds, overlaps with the span."""
+        at = f"cast({column} AS bigint)"
+        return f"{self.days_in_sql} AND {at} > {self.start - length} AND {at} < {self.end}"

@@ -8,10 +8,10 @@ import duckdb
 import msgspec
 import pyarrow.parquet
 import pytest
-
-from gateway.journal import schema
 from gateway.pipeline.parquet_lake import BATCH_TABLES, DAY_TABLES, WHOLE_TABLES, ParquetLake
 from gateway.pipeline.parquet_schemas import COLUMNS, schema_of
+
+from gateway.journal import schema
 
 _DOCS = Path(__file__).parents[3] / "docs"
 _PAGE = "".join((_DOCS / name).read_text("utf-8") for name in ("journal.md", "pipeline.md"))

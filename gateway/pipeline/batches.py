@@ -1,0 +1,205 @@
+"""A batch of lines becomes part of the lake: written, planned, committed.
+
+Spark writes the batch's files into a fresh directory of each table. The plan is one commit to the table ``segments``:
+which segments the batch has, and which directory. Then each table commits the files. A run that is killed before the
+plan leaves files that nobody sees; one that is killed after it has its batch committed by the next run of any ingest.
+Two ingests cannot plan the same segment, since Delta refuses one of two plans at once, and that ingest looks again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
+
+from gateway.errors import PipelineError
+from gateway.journal.segments import SegmentName
+from gateway.pipeline.lake import Lake
+from gateway.pipeline.line_parser import bad_lines_of, events_of, parse
+from gateway.pipeline.rollup import day_of, roll_up
+from gateway.pipeline.spark_tables import list_files, read_files, write_files
+from gateway.pipeline.table_schemas import BATCH_TABLES, schema_of
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_CLOCK_TOLERANCE: Final = 300_000_000
+"""How far a clock may be adjusted during a session, in microseconds, so that its first day is still found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment that Spark offers: its path, name, day and size, and how many lines Spark reads there."""
+
+    path: str
+    name: str
+    day: str
+    size: int
+    lines: int
+
+
+@dataclass(frozen=True, slots=True)
+class IngestedBatch:
+    """What a batch brought; ``newest`` is the time of its newest event."""
+
+    number: int
+    segments: int
+    events: int
+    bad_lines: int
+    newest: datetime | None
+
+
+def add_lines(lake: Lake, lines: DataFrame) -> IngestedBatch | None:
+    """Add all segments of some lines that the lake does not have yet; None if it has them all.
+
+    Raises PipelineError if a segment has not the lines that it must have.
+    """
+    offered = [
+        Segment(*row)
+        for row in lines.groupBy("path", "file", "day", "bytes").agg(F.count("*").alias("lines")).collect()
+    ]
+    while segments := _new_segments(lake, offered):
+        batch = _add_segments(lake, lines, segments)
+        if batch is not None:
+            commit_planned(lines.sparkSession, lake)
+            return batch
+    return None
+
+
+def commit_planned(spark: SparkSession, lake: Lake) -> int:
+    """Commit the files of all batches that are planned, in order; return how many there were."""
+    planned = lake.unfinished()
+    for batch, directory in planned:
+        expected = _expected_rows(lake, batch)
+        for table in BATCH_TABLES:
+            if lake.last_batch(table) >= batch:
+                continue
+            files = list_files(spark, lake, table, directory)
+            rows = sum(file.rows for file in files)
+            if rows != expected.get(table, rows):
+                raise PipelineError(
+                    f"files of batch {batch} in {lake.table_url(table)}/data/{directory} are missing: they have {rows} "
+                    f"rows of {expected[table]}. Restore them."
+                )
+            lake.commit_files(table, files, batch)
+    return len(planned)
+
+
+def _expected_rows(lake: Lake, batch: int) -> dict[str, int]:
+    found = lake.sql(f"select sum(lines - bad) events, sum(bad) bad_lines from segments where batch = {batch}")  # noqa: S608
+    return {name: int(count) for name, count in found.to_pylist()[0].items()}
+
+
+def _new_segments(lake: Lake, offered: list[Segment]) -> dict[str, Segment]:
+    """The segments that the lake does not have, by name; of several with one name, one."""
+    named = {segment.name: segment for segment in sorted(offered, key=lambda each: each.path, reverse=True)}
+    return {name: named[name] for name in named.keys() - known(lake, named)}
+
+
+def known(lake: Lake, names: Mapping[str, object] | set[str]) -> set[str]:
+    """Which of some segments the lake has."""
+    parts = (SegmentName.read(name) for name in names)
+    boots = ", ".join(sorted({f"'{part.boot}'" for part in parts if part is not None}))
+    if not boots:
+        return set()
+    found = lake.sql(f"select name from segments where boot in ({boots})")  # noqa: S608 - hexadecimal digits
+    return set(found["name"].to_pylist()) & set(names)
+
+
+def _add_segments(lake: Lake, lines: DataFrame, segments: Mapping[str, Segment]) -> IngestedBatch | None:
+    """Write and plan a batch; None if another ingest has planned one meanwhile."""
+    number, directory = lake.last_batch("segments") + 1, uuid.uuid4().hex
+    spark = lines.sparkSession
+    paths = [segment.path for segment in segments.values()]
+    write_files(events_of(parse(lines.where(F.col("path").isin(paths)))), lake, "events", directory)
+    events = read_files(spark, lake, "events", directory)
+    found: dict[str, Row] = {row["file"]: row for row in _by_segment(events).collect()}
+    rows = [_row(segment, found.get(name)) for name, segment in segments.items()]
+    _write_bad_lines(lake, lines, [segments[str(row["name"])].path for row in rows if row["bad"]], directory)
+    if found:
+        write_files(roll_up(events), lake, "rollup_10s", directory)
+    about = {"batch": number, "directory": directory, "ingested": datetime.now(UTC)}
+    plan = pa.Table.from_pylist([row | about for row in rows], schema_of("segments"))
+    if not lake.write_rows("segments", plan, number):
+        return None
+    bad = sum(plan["bad"].to_pylist())
+    newest = max((row["newest"] for row in found.values()), default=None)
+    return IngestedBatch(number, len(rows), sum(plan["lines"].to_pylist()) - bad, bad, _time(newest))
+
+
+def _write_bad_lines(lake: Lake, lines: DataFrame, paths: list[str], directory: str) -> None:
+    if paths:
+        bad = bad_lines_of(parse(lines.where(F.col("path").isin(paths))))
+        write_files(bad.coalesce(1), lake, "bad_lines", directory)
+
+
+def _by_segment(events: DataFrame) -> DataFrame:
+    """What the plan says about the events of each segment."""
+    return events.groupBy("file").agg(
+        F.count("*").alias("events"),
+        F.min("seq").alias("first"),
+        F.max("seq").alias("last"),
+        F.min_by("event", "seq").alias("first_event"),
+        F.unix_micros(F.max("ts")).alias("newest"),
+        F.collect_set("d").alias("days"),
+        *(F.collect_set(_session_day(tolerance)).alias(name) for name, tolerance in _BOUNDS.items()),
+    )
+
+
+_BOUNDS: Final = {"earliest_sessions": -_CLOCK_TOLERANCE, "latest_sessions": _CLOCK_TOLERANCE}
+
+
+def _session_day(tolerance: int) -> Column:
+    """The day on which the session began whose beginning or end an event is.
+
+    Of an end, the beginning is computed from its time and the session's duration, which come from different clocks; a
+    session that began near midnight counts for both days.
+    """
+    duration = F.coalesce(F.try_element_at("totals", F.lit("us")), F.lit(0))
+    began = F.timestamp_micros(F.unix_micros("ts") - duration + tolerance)
+    return F.when(F.col("event").isin("connect", "end"), day_of(began))
+
+
+def _row(segment: Segment, found: Row | None) -> dict[str, object]:
+    """A segment's row of the plan."""
+    name = SegmentName.read(segment.name)
+    if name is None:
+        raise PipelineError(f"{segment.path} does not have the name of a segment. Move it out of the journal.")
+    events = found["events"] if found else 0
+    if found:
+        _require_all_lines(segment, found)
+    return {
+        "name": segment.name,
+        "impl": name.impl,
+        "node": name.node,
+        "boot": name.boot,
+        "first": found["first"] if found else None,
+        "last": found["last"] if found else None,
+        "lines": segment.lines,
+        "bad": segment.lines - events,
+        "bytes": segment.size,
+        "newest": _time(found["newest"]) if found else None,
+        "days": sorted(found["days"]) if found else [],
+        "session_days": sorted({*found["earliest_sessions"], *found["latest_sessions"]}) if found else [],
+        "d": segment.day,
+    }
+
+
+def _time(microseconds: int | None) -> datetime | None:
+    return None if microseconds is None else _EPOCH + timedelta(microseconds=microseconds)
+
+
+def _require_all_lines(segment: Segment, found: Row) -> None:
+    """Raise PipelineError if the lines that were read are not those that the segment's own numbers tell of."""
+    span, bad = found["last"] - found["first"] + 1, segment.lines - found["events"]
+    whole = span <= segment.lines if bad else span == segment.lines and found["first_event"] == "open"
+    if not whole or bad < 0:
+        raise PipelineError(
+            f"the segment {segment.path} has {segment.lines} lines, and not those from {found['first']} to "
+            f"{found['last']} after an `open` line: it is damaged, or was not whole when it was read. Nothing of its "
+            "batch was kept. Restore it, or move it out of the journal to go on without it."
+        )

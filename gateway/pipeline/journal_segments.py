@@ -1,0 +1,83 @@
+"""The segments of journals: as a stream of lines for Spark, and those in local directories by name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
+
+from gateway.errors import PipelineError
+from gateway.journal.schema import VERSION
+from gateway.journal.segments import PATTERN, SegmentName
+from gateway.pipeline.spark_tables import to_read
+
+
+def absolute(journal: str) -> str:
+    """A journal's URL as it is, a directory as an absolute path."""
+    text = journal.removeprefix("file://")
+    return text.rstrip("/") if "://" in text else os.path.abspath(text)
+
+
+def stream_of_lines(spark: SparkSession, journals: Sequence[str], batch_bytes: int) -> DataFrame:
+    """A row for each line of the finished segments of all journals, with its segment.
+
+    Spark leaves out files whose names begin with a dot, which unfinished segments have, and remembers in its checkpoint
+    what it has read. ``file`` is the segment's name, ``day`` that of its directory.
+    """
+    reader = spark.readStream.option("lineSep", "\n").option("maxFileAge", "36500d")
+    reader = reader.option("maxBytesPerTrigger", str(batch_bytes))
+    sources = (reader.text(f"{to_read(journal)}/d=*/{PATTERN}") for journal in journals)
+    return reduce(DataFrame.unionAll, (_with_segment(source) for source in sources))
+
+
+def _with_segment(lines: DataFrame) -> DataFrame:
+    path = F.col("_metadata.file_path")
+    return lines.select(
+        "value",
+        path.alias("path"),
+        F.col("_metadata.file_name").alias("file"),
+        F.col("_metadata.file_size").alias("bytes"),
+        F.regexp_extract(path, "/d=([^/]*)/[^/]*$", 1).alias("day"),
+    )
+
+
+def names_in(journals: Sequence[str]) -> set[str] | None:
+    """The names of the finished segments; None if a journal is no directory of this machine.
+
+    Raises PipelineError if a directory is not there or cannot be read: it must not count as empty.
+    """
+    if any("://" in journal for journal in journals):
+        return None
+    return {path.name for journal in journals for path in _finished(Path(journal)) if _version(path) == VERSION}
+
+
+def later_versions_in(journals: Sequence[str]) -> int:
+    """How many segments in local directories have a schema version that this release cannot read."""
+    local = (Path(journal) for journal in journals if "://" not in journal)
+    return sum(_version(path) > VERSION for journal in local for path in _finished(journal))
+
+
+def _finished(journal: Path) -> Iterator[Path]:
+    try:
+        days = [path for path in journal.iterdir() if path.name.startswith("d=")]
+        for day in days:
+            yield from (path for path in day.iterdir() if _version(path) and path.stat().st_size)
+    except FileNotFoundError as error:
+        if not journal.exists():
+            raise PipelineError(
+                f"the journal {journal} is not there: give the directory that the gateway writes into."
+            ) from error
+    except OSError as error:
+        raise PipelineError(
+            f"the journal {journal} cannot be read: {error.strerror or error} ({error.filename})."
+        ) from error
+
+
+def _version(path: Path) -> int:
+    """The schema version of a finished segment; 0 for any other file."""
+    name = SegmentName.read(path.name) if not path.name.startswith(".") else None
+    return name.version if name else 0
