@@ -61,8 +61,7 @@ from (select *, [regexp_extract(file, '^([a-z]+)-(.+)-([0-9a-f]{16})-[0-9]+-[0-9
 
 -- What tables call events.
 create table words as select * from (values ('conn', 'connect'), ('sub', 'subscribe'), ('unsub', 'unsubscribe'),
-    ('conf', 'confirm'), ('dlv', 'deliver'), ('err', 'error'), ('blk', 'blocked'), ('use', 'feature'), ('drop', 'dropped'),
-    ('ret', 'return'), ('rcpt', 'receipt')) w(short, word);
+    ('conf', 'confirm'), ('dlv', 'deliver'), ('err', 'error'), ('blk', 'blocked'), ('use', 'feature'), ('drop', 'dropped')) w(short, word);
 create table events as
 select e.* replace (coalesce((select word from words where short = e.event), e.event) as event) from events_of_journal e;
 """
